@@ -1,0 +1,183 @@
+//! Agent profiles: every difference between agents is data. Frozen into each run when it is accepted.
+
+use serde::{Deserialize, Serialize};
+
+use super::model::ModelOptions;
+
+/// What to do when the rounds are used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLimit {
+    /// One more model call without tools, which sums up.
+    #[default]
+    Summarize,
+    /// The run fails with `max_rounds`.
+    Fail,
+    /// A fixed text ends the run.
+    Message,
+}
+
+/// What a failed tool call does to its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolErrorPolicy {
+    /// The model reads the error.
+    #[default]
+    FeedBack,
+    /// The run fails.
+    FailRun,
+}
+
+/// What happens when a tool has failed too often in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakerAction {
+    /// The tool is no longer offered, and the model is told.
+    #[default]
+    DropTool,
+    /// One last call without tools ends the run.
+    ForceFinal,
+}
+
+/// When tools are offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolsPolicy {
+    /// In every round.
+    #[default]
+    EveryRound,
+    /// Only in the first model call of a run.
+    FirstRoundOnly,
+    /// Until tools have run once; then the model must answer in text.
+    OneRoundThenText,
+    /// Never.
+    None,
+}
+
+/// What a crash does to a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnInterrupt {
+    /// Another attempt takes it up.
+    #[default]
+    Resume,
+    /// It fails with `interrupted`; `resume` takes it up by hand.
+    Fail,
+}
+
+/// What a tool call with an unknown outcome does to its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnknown {
+    /// The model is told that the call may or may not have taken effect.
+    #[default]
+    TellModel,
+    /// The run fails with `tool_outcome_unknown`.
+    Fail,
+    /// The call runs again, whatever its class.
+    Rerun,
+}
+
+/// Retries of failed model calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LlmRetry {
+    /// The wait before each retry, in milliseconds; as many retries as entries. The provider's `Retry-After` wins.
+    pub delays_ms: Vec<u64>,
+    /// The longest `Retry-After` that is obeyed; a longer one fails the run. In milliseconds.
+    pub max_retry_after_ms: u64,
+}
+
+impl Default for LlmRetry {
+    fn default() -> Self {
+        Self { delays_ms: vec![3_000, 6_000], max_retry_after_ms: 600_000 }
+    }
+}
+
+/// A versioned profile.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentProfile {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: u32,
+    /// The model, as `provider/name`.
+    pub model: String,
+    /// The agent's layer of the system prompt.
+    pub system_prompt: String,
+    /// Options of model calls.
+    pub options: ModelOptions,
+    /// Model calls with tools in one run.
+    pub max_rounds: u32,
+    /// What follows when they are used up.
+    pub on_limit: OnLimit,
+    /// When tools are offered.
+    pub tools_policy: ToolsPolicy,
+    /// The tools on offer by name; `None` for all.
+    pub tools: Option<Vec<String>>,
+    /// The longest that one tool call may take, in milliseconds.
+    pub tool_timeout_ms: u64,
+    /// How much of a tool's answer the model reads, in characters.
+    pub tool_result_chars: usize,
+    /// Tool calls of one reply that run at a time.
+    pub tool_parallelism: u32,
+    /// Tool calls of one reply that are carried out; the rest get an error result.
+    pub max_parallel_calls: u32,
+    /// What a failed tool call does.
+    pub tool_error: ToolErrorPolicy,
+    /// Failures of one tool in a run after which the breaker acts; 0 for never.
+    pub breaker_failures: u32,
+    /// What the breaker does.
+    pub breaker_action: BreakerAction,
+    /// Retries of model calls.
+    pub llm_retry: LlmRetry,
+    /// Consecutive rounds of nothing but repeated calls after which a final answer is forced; 0 for off.
+    pub duplicate_calls: u32,
+    /// Consecutive empty replies after which a final answer is forced; 0 for off.
+    pub empty_replies: u32,
+    /// Consecutive rounds of nothing but errors after which the model gets a hint; 0 for off.
+    pub error_rounds: u32,
+    /// The longest that a run may take from its first start, waiting included, in milliseconds; 0 for no limit.
+    pub max_run_ms: u64,
+    /// Input and output tokens of one run together; 0 for no limit.
+    pub max_run_tokens: u64,
+    /// What a crash does.
+    pub on_interrupt: OnInterrupt,
+    /// What an unknown outcome does.
+    pub on_unknown: OnUnknown,
+    /// Claims that may end in a crash before the run fails with `poison`.
+    pub max_crashes: u32,
+}
+
+impl Default for AgentProfile {
+    fn default() -> Self {
+        Self {
+            name: "default".to_owned(),
+            version: 1,
+            model: "demo/demo".to_owned(),
+            system_prompt: "You are a helpful assistant.".to_owned(),
+            options: ModelOptions::default(),
+            max_rounds: 20,
+            on_limit: OnLimit::default(),
+            tools_policy: ToolsPolicy::default(),
+            tools: None,
+            tool_timeout_ms: 30_000,
+            tool_result_chars: 6_000,
+            tool_parallelism: 4,
+            max_parallel_calls: 32,
+            tool_error: ToolErrorPolicy::default(),
+            breaker_failures: 3,
+            breaker_action: BreakerAction::default(),
+            llm_retry: LlmRetry::default(),
+            duplicate_calls: 2,
+            empty_replies: 2,
+            error_rounds: 2,
+            max_run_ms: 0,
+            max_run_tokens: 0,
+            on_interrupt: OnInterrupt::default(),
+            on_unknown: OnUnknown::default(),
+            max_crashes: 3,
+        }
+    }
+}

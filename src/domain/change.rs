@@ -1,0 +1,173 @@
+//! Changes to the rows of a run: what the loop decides and the store carries out, in one transaction with the events.
+//!
+//! The loop's state in memory is changed by the same values, so that memory and rows cannot drift apart.
+
+use super::ids::{CallId, RunId};
+use super::message::Message;
+use super::model::Usage;
+use super::problem::ProblemBody;
+use super::run::{FinishReason, RunStatus, WaitReason};
+use super::tool::{ToolCall, ToolDefinition, ToolOutcome};
+
+/// What kind of work a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepKind {
+    /// One model call.
+    Model,
+    /// One batch of tool calls.
+    Tools,
+}
+
+impl StepKind {
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Tools => "tools",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Model, Self::Tools].into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// Where a step stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepStatus {
+    /// Begun. A step found like this after a crash is done again.
+    Started,
+    /// Finished.
+    Completed,
+    /// Ended without a result: its output is void.
+    Abandoned,
+}
+
+impl StepStatus {
+    /// The word in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Completed => "completed",
+            Self::Abandoned => "abandoned",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Started, Self::Completed, Self::Abandoned].into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+/// The counters of a run that decide how it goes on. Stored with it, so that no crash resets a limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunCounters {
+    /// Model calls with tools that have finished.
+    pub rounds: u32,
+    /// Consecutive empty replies.
+    pub empty_replies: u32,
+    /// Consecutive rounds of nothing but repeated calls.
+    pub duplicate_rounds: u32,
+    /// Consecutive rounds of nothing but errors.
+    pub error_rounds: u32,
+    /// Failed tries of the current model step.
+    pub model_failures: u32,
+    /// Whether the next model call is the last one, without tools.
+    pub force_final: bool,
+    /// Tools that are no longer offered.
+    pub dropped_tools: Vec<String>,
+}
+
+/// One change to the rows of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// A new status that is not terminal. The conversation's status follows.
+    Status(RunStatus, Option<WaitReason>),
+    /// The run's start time is now, if it has none.
+    Started,
+    /// The frozen set of tools.
+    FreezeTools(Vec<ToolDefinition>),
+    /// New counters.
+    Counters(RunCounters),
+    /// Total usage of the run.
+    Usage(Usage),
+    /// A step begins, or begins again with a higher attempt.
+    StepStarted {
+        /// Its number.
+        step: u32,
+        /// Model or tools.
+        kind: StepKind,
+    },
+    /// A step ends.
+    StepEnded {
+        /// Its number.
+        step: u32,
+        /// Completed or abandoned.
+        status: StepStatus,
+        /// Tokens, for model steps.
+        usage: Option<Usage>,
+    },
+    /// A new message.
+    AddMessage(Message),
+    /// New calls, in the transaction of their message.
+    AddToolCalls(Vec<ToolCall>),
+    /// A call is handed to its tool. Legal only from `planned`.
+    ToolStarted(CallId),
+    /// A call gets its one outcome.
+    ToolFinished(CallId, ToolOutcome),
+    /// The run ends: status, lease, and the next run of the conversation become right in the same transaction.
+    Finish {
+        /// `completed`, `failed` or `cancelled`.
+        status: RunStatus,
+        /// Why it ended, unless it failed.
+        finish_reason: Option<FinishReason>,
+        /// Why it failed.
+        error: Option<ProblemBody>,
+    },
+    /// The lease is given up and the run can be claimed again after a wait by the database's clock.
+    Release {
+        /// Milliseconds from now; `None` for until something outside wakes the run.
+        after_ms: Option<u64>,
+        /// Whether the claim counts as one that ended well. A wait and a drain do; nothing else releases.
+        cause: ReleaseCause,
+    },
+}
+
+/// Why a worker gave up a run that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleaseCause {
+    /// The run waits.
+    Waiting,
+    /// The worker is shutting down.
+    Drain,
+}
+
+impl ReleaseCause {
+    /// The word in the database, read by the next claim as the cause of `run.resumed`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "timer",
+            Self::Drain => "handed_back",
+        }
+    }
+}
+
+/// A step as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepRow {
+    /// The run.
+    pub run_id: RunId,
+    /// Its number.
+    pub step: u32,
+    /// Model or tools.
+    pub kind: StepKind,
+    /// Where it stands.
+    pub status: StepStatus,
+}

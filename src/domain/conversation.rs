@@ -1,0 +1,82 @@
+//! Conversations.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ids::{ConversationId, RunId};
+
+/// Where a conversation stands: the status of its active run, stored with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConversationStatus {
+    /// Nothing is under way.
+    Idle,
+    /// A run waits for a worker.
+    Queued,
+    /// A model call is under way.
+    Processing,
+    /// Tool calls are under way.
+    ToolLoop,
+    /// The run waits for something outside.
+    Waiting,
+    /// The last run failed.
+    Failed,
+}
+
+impl ConversationStatus {
+    /// Every status.
+    pub const ALL: [Self; 6] = [Self::Idle, Self::Queued, Self::Processing, Self::ToolLoop, Self::Waiting, Self::Failed];
+
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Queued => "queued",
+            Self::Processing => "processing",
+            Self::ToolLoop => "tool_loop",
+            Self::Waiting => "waiting",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+impl From<super::run::RunStatus> for ConversationStatus {
+    fn from(run: super::run::RunStatus) -> Self {
+        use super::run::RunStatus;
+        match run {
+            RunStatus::Queued => Self::Queued,
+            RunStatus::Processing => Self::Processing,
+            RunStatus::ToolLoop => Self::ToolLoop,
+            RunStatus::Waiting => Self::Waiting,
+            RunStatus::Completed | RunStatus::Cancelled => Self::Idle,
+            RunStatus::Failed => Self::Failed,
+        }
+    }
+}
+
+/// A conversation as clients see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Conversation {
+    /// Its id.
+    pub id: ConversationId,
+    /// Its title, made from the first message unless the client gave one.
+    pub title: String,
+    /// Where it stands.
+    pub status: ConversationStatus,
+    /// The run under way, if any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub active_run_id: Option<RunId>,
+    /// The `seq` of its newest event.
+    pub last_seq: i64,
+    /// When it was made, RFC 3339.
+    pub created_at: String,
+    /// When it last changed, RFC 3339.
+    pub updated_at: String,
+}

@@ -1,0 +1,365 @@
+//! Events: the entries of a conversation's log.
+//!
+//! What is stored is what is sent: the data of an event is rendered once, before it is written, and every reader of every
+//! wire gets those bytes.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+use super::message::{Message, Part, Role, ToolContent};
+use super::model::Usage;
+use super::problem::ProblemBody;
+use super::run::{FinishReason, WaitReason};
+use crate::support::clock::UnixMillis;
+
+macro_rules! events {
+    ($($(#[$doc:meta])* $variant:ident = $word:literal { $($(#[$attr:meta])* $field:ident : $ty:ty,)* })*) => {
+        /// What an event says. The name of its type on the wire is in [`EventBody::kind`].
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "type", content = "data")]
+        pub enum EventBody {
+            $(
+                $(#[$doc])*
+                #[serde(rename = $word)]
+                $variant { $($(#[$attr])* $field: $ty,)* },
+            )*
+        }
+
+        impl EventBody {
+            /// The names of all types that are stored.
+            pub const KINDS: &'static [&'static str] = &[$($word,)*];
+
+            /// The type's name on the wire.
+            #[must_use]
+            pub fn kind(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $word,)* }
+            }
+        }
+    };
+}
+
+events! {
+    /// A run was accepted.
+    RunQueued = "run.queued" {
+        /// Runs of the same conversation that come first.
+        position: u32,
+    }
+    /// A worker took the run up for the first time.
+    RunStarted = "run.started" {
+        /// `provider/name`.
+        model: String,
+        /// The agent's name.
+        agent: String,
+        /// The agent's version.
+        agent_version: u32,
+    }
+    /// Another attempt took the run up.
+    RunResumed = "run.resumed" {
+        /// `crash`, `handed_back`, `timer`, `approval` or `request`.
+        cause: String,
+    }
+    /// A model call failed and will be made again.
+    RunRetrying = "run.retrying" {
+        /// The wait before it, in milliseconds.
+        after_ms: u64,
+        /// The failure.
+        error: ProblemBody,
+    }
+    /// The run waits for something outside.
+    RunWaiting = "run.waiting" {
+        /// What for.
+        reason: WaitReason,
+        /// The id of what it waits for, if it has one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        id: Option<String>,
+    }
+    /// The run ended with an answer.
+    RunCompleted = "run.completed" {
+        /// Why it ended.
+        finish_reason: FinishReason,
+        /// Tokens used by all its model calls.
+        usage: Usage,
+    }
+    /// The run ended with an error.
+    RunFailed = "run.failed" {
+        /// The error.
+        error: ProblemBody,
+    }
+    /// The run was ended by request.
+    RunCancelled = "run.cancelled" {
+        /// `user`, `interrupt` or `shutdown`.
+        by: String,
+    }
+    /// A user message was stored.
+    MessageCreated = "message.created" {
+        /// The whole message.
+        message: Message,
+    }
+    /// An assistant or tool message begins.
+    MessageStarted = "message.started" {
+        /// Its id.
+        message_id: MessageId,
+        /// Who speaks.
+        role: Role,
+    }
+    /// A model call, or a batch of tool calls, begins.
+    StepStarted = "step.started" {
+        /// Counts from 1 within the run.
+        step: u32,
+        /// `model` or `tools`.
+        kind: String,
+    }
+    /// The step is finished.
+    StepCompleted = "step.completed" {
+        /// The step.
+        step: u32,
+        /// Tokens, for model calls.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        usage: Option<Usage>,
+    }
+    /// Everything shown since the step began is void.
+    StepReset = "step.reset" {
+        /// The step.
+        step: u32,
+        /// `retry`, `crash`, `handed_back` or `continuation`.
+        reason: String,
+    }
+    /// A part of a message begins.
+    PartStarted = "part.started" {
+        /// The message.
+        message_id: MessageId,
+        /// The part.
+        part_id: PartId,
+        /// Its place in the message.
+        index: u32,
+        /// `text`, `reasoning`, `tool_call` or `file`.
+        kind: String,
+        /// Our id of the call, for tool calls.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        call_id: Option<CallId>,
+        /// The tool's name, for tool calls.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        name: Option<String>,
+    }
+    /// More of a part.
+    PartDelta = "part.delta" {
+        /// The part.
+        part_id: PartId,
+        /// Text, reasoning or argument text.
+        delta: String,
+    }
+    /// The whole part: what counts.
+    PartCompleted = "part.completed" {
+        /// The message.
+        message_id: MessageId,
+        /// The part.
+        part: Part,
+    }
+    /// The whole message.
+    MessageCompleted = "message.completed" {
+        /// The message with its finish reason and usage.
+        message: Message,
+    }
+    /// A tool call was handed to its tool.
+    ToolStarted = "tool.started" {
+        /// The call.
+        call_id: CallId,
+        /// The tool's name.
+        name: String,
+        /// The MCP server, for tools that come from one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        server: Option<String>,
+        /// The arguments as executed.
+        arguments: Value,
+    }
+    /// A tool says how far it is.
+    ToolProgress = "tool.progress" {
+        /// The call.
+        call_id: CallId,
+        /// How far.
+        progress: f64,
+        /// Of how much.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        total: Option<f64>,
+        /// In words.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        message: Option<String>,
+    }
+    /// A tool call has its outcome.
+    ToolCompleted = "tool.completed" {
+        /// The call.
+        call_id: CallId,
+        /// The tool's name.
+        name: String,
+        /// The MCP server, for tools that come from one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        server: Option<String>,
+        /// How it ended.
+        state: super::tool::ToolCallState,
+        /// What the model reads.
+        content: Vec<ToolContent>,
+        /// Whether it failed.
+        is_error: bool,
+        /// From start to answer.
+        duration_ms: u64,
+        /// Whether the model reads less than the tool said.
+        truncated: bool,
+    }
+    /// Nobody knows whether a call took effect, and it will not be repeated.
+    ToolOutcomeUnknown = "tool.outcome_unknown" {
+        /// The call.
+        call_id: CallId,
+        /// The tool's name.
+        name: String,
+        /// The MCP server, for tools that come from one.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        server: Option<String>,
+        /// The arguments.
+        arguments: Value,
+    }
+    /// Title or status changed.
+    ConversationUpdated = "conversation.updated" {
+        /// The title.
+        title: String,
+        /// The status.
+        status: super::conversation::ConversationStatus,
+    }
+}
+
+/// An event about to be stored. It has no `seq` yet: the transaction that stores it assigns one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewEvent {
+    /// The type's name.
+    pub kind: &'static str,
+    /// The run it belongs to; absent for events of the conversation itself.
+    pub run_id: Option<RunId>,
+    /// The run's attempt, 0 before the first.
+    pub attempt: u32,
+    /// When it happened, by the clock of the node that saw it.
+    pub at: UnixMillis,
+    /// The data, rendered.
+    pub data: String,
+}
+
+impl NewEvent {
+    /// Renders `body`.
+    #[must_use]
+    pub fn new(body: &EventBody, run_id: Option<RunId>, attempt: u32, at: UnixMillis) -> Self {
+        Self { kind: body.kind(), run_id, attempt, at, data: render_data(body) }
+    }
+}
+
+fn render_data(body: &EventBody) -> String {
+    if let EventBody::PartDelta { part_id, delta } = body {
+        return part_delta_data(part_id, delta);
+    }
+    // Adjacent tagging renders as {"type":...,"data":{...}}; only the data is kept.
+    let rendered = serde_json::to_value(body).ok().and_then(|mut value| value.get_mut("data").map(Value::take));
+    storable_json(rendered.unwrap_or(Value::Object(serde_json::Map::new())).to_string())
+}
+
+/// The data of a `part.delta`, which is the one event that is rendered thousands of times a second.
+#[must_use]
+pub fn part_delta_data(part_id: &PartId, delta: &str) -> String {
+    let text = Value::from(delta).to_string();
+    storable_json(format!("{{\"part_id\":\"{part_id}\",\"delta\":{text}}}"))
+}
+
+/// JSON text in which U+0000 became U+FFFD: neither database keeps U+0000 in text, and clients shall see what is stored.
+fn storable_json(json: String) -> String {
+    if !json.contains("\\u0000") {
+        return json;
+    }
+    // An escaped backslash before `u0000` makes it literal text; only an odd number of backslashes is an escape.
+    let mut out = String::with_capacity(json.len());
+    let mut rest = json.as_str();
+    while let Some(at) = rest.find("\\u0000") {
+        let backslashes = rest[..at].bytes().rev().take_while(|byte| *byte == b'\\').count();
+        out.push_str(&rest[..at]);
+        out.push_str(if backslashes % 2 == 0 { "\\ufffd" } else { "\\u0000" });
+        rest = &rest[at + 6..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// An event as stored. Cheap to share: every reader of a conversation gets the same one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredEvent {
+    /// Its number in the conversation.
+    pub seq: i64,
+    /// The type's name. May be one that this version does not know.
+    pub kind: std::borrow::Cow<'static, str>,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The run, for events of a run.
+    pub run_id: Option<RunId>,
+    /// The run's attempt.
+    pub attempt: u32,
+    /// When it happened.
+    pub at: UnixMillis,
+    /// The data, rendered.
+    pub data: String,
+}
+
+/// A stored event that is passed around.
+pub type SharedEvent = Arc<StoredEvent>;
+
+impl StoredEvent {
+    /// The envelope as one line of JSON: what every wire sends.
+    #[must_use]
+    pub fn envelope(&self) -> String {
+        use std::fmt::Write as _;
+        let mut out = String::with_capacity(self.data.len() + 220);
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{{\"seq\":{},\"type\":\"{}\",\"conversation_id\":\"{}\"", self.seq, self.kind, self.conversation_id);
+        if let Some(run_id) = &self.run_id {
+            let _ = write!(out, ",\"run_id\":\"{run_id}\",\"attempt\":{}", self.attempt);
+        }
+        let _ = write!(out, ",\"at\":\"{}\",\"data\":{}}}", self.at.to_rfc3339(), self.data);
+        out
+    }
+
+    /// Whether the event ends its run.
+    #[must_use]
+    pub fn ends_run(&self) -> bool {
+        matches!(self.kind.as_ref(), "run.completed" | "run.failed" | "run.cancelled")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn envelope_is_json_with_the_promised_fields() {
+        let run_id = RunId::parse("run_01980000000070008000000000000001").unwrap();
+        let part_id = PartId::parse("part_01980000000070008000000000000002").unwrap();
+        let body = EventBody::PartDelta { part_id, delta: "a\"b\u{0}c\\u0000\n".to_owned() };
+        let new = NewEvent::new(&body, Some(run_id.clone()), 1, UnixMillis(0));
+        let stored = StoredEvent {
+            seq: 41,
+            kind: new.kind.into(),
+            conversation_id: ConversationId::parse("conv_01980000000070008000000000000003").unwrap(),
+            run_id: new.run_id,
+            attempt: new.attempt,
+            at: new.at,
+            data: new.data,
+        };
+        let value: Value = serde_json::from_str(&stored.envelope()).unwrap();
+        assert_eq!(value["seq"], 41);
+        assert_eq!(value["type"], "part.delta");
+        assert_eq!(value["run_id"], run_id.as_str());
+        assert_eq!(value["at"], "1970-01-01T00:00:00.000Z");
+        assert_eq!(value["data"]["delta"], "a\"b\u{fffd}c\\u0000\n");
+    }
+
+    #[test]
+    fn data_has_no_type_tag() {
+        let body = EventBody::RunQueued { position: 0 };
+        assert_eq!(NewEvent::new(&body, None, 0, UnixMillis(0)).data, r#"{"position":0}"#);
+    }
+}

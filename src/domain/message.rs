@@ -1,0 +1,219 @@
+//! Messages and their parts, as they are stored, sent to clients and built into requests for models.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+use super::model::Usage;
+use super::run::FinishReason;
+
+/// Who speaks in a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// A person, or a hint of the server (then the message is `internal`).
+    User,
+    /// The model.
+    Assistant,
+    /// The results of tool calls.
+    Tool,
+}
+
+impl Role {
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// Whether a message is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MessageStatus {
+    /// The turn was cancelled while the message was being written.
+    Partial,
+    /// The message is whole.
+    Complete,
+}
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Message {
+    /// Its id.
+    pub id: MessageId,
+    /// The conversation it belongs to.
+    pub conversation_id: ConversationId,
+    /// The run it belongs to.
+    pub run_id: RunId,
+    /// Who speaks.
+    pub role: Role,
+    /// Whether it is whole.
+    pub status: MessageStatus,
+    /// What it says, in order.
+    pub parts: Vec<Part>,
+    /// Why the model stopped, on assistant messages.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub finish_reason: Option<FinishReason>,
+    /// The model that wrote it, as `provider/name`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub model: Option<String>,
+    /// Tokens that the model call used.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub usage: Option<Usage>,
+    /// A hint of the server to the model, which clients hide.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub internal: bool,
+    /// When it was stored, RFC 3339.
+    pub created_at: String,
+}
+
+impl Message {
+    /// All text parts joined.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text.text.as_str()) } else { None }).collect()
+    }
+
+    /// The tool calls of the message, in order.
+    pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCallPart> {
+        self.parts.iter().filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
+    }
+}
+
+/// A piece of a message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Part {
+    /// Text.
+    Text(TextPart),
+    /// What the model thought aloud.
+    Reasoning(ReasoningPart),
+    /// The model asks for a tool.
+    ToolCall(ToolCallPart),
+    /// The answer of a tool.
+    ToolResult(ToolResultPart),
+    /// A picture.
+    Image(FilePart),
+    /// A file.
+    File(FilePart),
+}
+
+impl Part {
+    /// The id of the part.
+    #[must_use]
+    pub fn id(&self) -> &PartId {
+        match self {
+            Self::Text(part) => &part.id,
+            Self::Reasoning(part) => &part.id,
+            Self::ToolCall(part) => &part.id,
+            Self::ToolResult(part) => &part.id,
+            Self::Image(part) | Self::File(part) => &part.id,
+        }
+    }
+}
+
+/// Text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TextPart {
+    /// The part's id.
+    pub id: PartId,
+    /// The text.
+    pub text: String,
+}
+
+/// What the model thought aloud.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReasoningPart {
+    /// The part's id.
+    pub id: PartId,
+    /// The text.
+    pub text: String,
+    /// The provider's own block, kept byte for byte so that it can be sent back.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<Object>)]
+    pub raw: Option<Value>,
+}
+
+/// The model asks for a tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ToolCallPart {
+    /// The part's id.
+    pub id: PartId,
+    /// Our id of the call.
+    pub call_id: CallId,
+    /// The name that the model used.
+    pub name: String,
+    /// The arguments: an object, or `{"_raw": "..."}` when the model's text was no JSON object.
+    #[schema(value_type = Object)]
+    pub arguments: Value,
+    /// The provider's own id of the call, echoed back to it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub provider_call_id: Option<String>,
+}
+
+/// The answer of a tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ToolResultPart {
+    /// The part's id.
+    pub id: PartId,
+    /// The call that it answers.
+    pub call_id: CallId,
+    /// The tool's name.
+    pub name: String,
+    /// What the model reads.
+    pub content: Vec<ToolContent>,
+    /// Whether the tool failed.
+    pub is_error: bool,
+    /// How the call ended.
+    pub state: super::tool::ToolCallState,
+}
+
+/// A piece of a tool's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToolContent {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A picture.
+    Image {
+        /// Its media type.
+        media_type: String,
+        /// Its bytes in base64.
+        data: String,
+    },
+}
+
+impl ToolContent {
+    /// A text.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text { text: text.into() }
+    }
+}
+
+/// A picture or a file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FilePart {
+    /// The part's id.
+    pub id: PartId,
+    /// Its media type, such as `image/png`.
+    pub media_type: String,
+    /// Where it is: an `https:` or `data:` URL.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub url: Option<String>,
+    /// An uploaded file.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub file_id: Option<String>,
+    /// A name to show.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+}

@@ -1,0 +1,16 @@
+//! The words of Capstan as plain values: conversations, messages, runs, tool calls, events, agents, errors.
+//!
+//! Owns no state and does no I/O. Must not know how anything is stored, sent or executed.
+
+pub mod agent;
+pub mod change;
+pub mod conversation;
+pub mod event;
+pub mod ids;
+pub mod message;
+pub mod model;
+pub mod principal;
+pub mod problem;
+pub mod record;
+pub mod run;
+pub mod tool;

@@ -1,0 +1,209 @@
+//! Errors that clients see: one shape everywhere (RFC 9457), with a stable code.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// `application/problem+json`, also inside `run.failed` events and WebSocket errors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProblemBody {
+    /// Where the code is explained, relative to the project's documentation.
+    #[serde(rename = "type")]
+    pub type_uri: String,
+    /// The code in words.
+    pub title: String,
+    /// The HTTP status that belongs to the code.
+    pub status: u16,
+    /// This occurrence: the thing, the reason and the way out. Empty of causes for a 5xx.
+    pub detail: String,
+    /// A stable word for programs.
+    pub code: String,
+    /// The request in the log; empty in errors of runs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub request_id: String,
+    /// Whether the same request may succeed a little later.
+    pub retryable: bool,
+    /// What is wrong where in the request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldError>,
+}
+
+/// One thing that is wrong in a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FieldError {
+    /// Where, as a JSON pointer.
+    pub pointer: String,
+    /// What.
+    pub detail: String,
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $status:literal, $retryable:literal, $title:literal;)*) => {
+        /// Every error code there is. `docs/errors/` has a page for each.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ProblemCode {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl ProblemCode {
+            /// Every code, for documentation and tests.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The stable word.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $code,)* }
+            }
+
+            /// The HTTP status that belongs to it.
+            #[must_use]
+            pub fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)* }
+            }
+
+            /// Whether the same request may succeed a little later.
+            #[must_use]
+            pub fn retryable(self) -> bool {
+                match self { $(Self::$name => $retryable,)* }
+            }
+
+            /// The code in words.
+            #[must_use]
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not JSON, or not of the documented shape.
+    InvalidRequest = "invalid_request", 400, false, "The request is not valid";
+    /// A cursor that is not one of ours.
+    InvalidCursor = "invalid_cursor", 400, false, "The cursor is not valid";
+    /// No key, or one that is unknown or revoked.
+    Unauthorized = "unauthorized", 401, false, "Authentication is required";
+    /// The key's role does not allow this.
+    Forbidden = "forbidden", 403, false, "The key does not allow this";
+    /// Missing, or somebody else's.
+    NotFound = "not_found", 404, false, "There is no such thing";
+    /// The path exists, the method does not.
+    MethodNotAllowed = "method_not_allowed", 405, false, "The method is not supported here";
+    /// Nothing that can be produced is acceptable.
+    NotAcceptable = "not_acceptable", 406, false, "The wanted media type cannot be produced";
+    /// The client took too long to send its request.
+    RequestTimeout = "request_timeout", 408, true, "The request took too long to arrive";
+    /// The conversation has an active run and the request said `reject`.
+    RunActive = "run_active", 409, true, "The conversation has an active run";
+    /// The thing is not in a state in which this can be done.
+    Conflict = "conflict", 409, false, "The state does not allow this";
+    /// A request with the same idempotency key is under way.
+    IdempotencyInProgress = "idempotency_in_progress", 409, true, "The first request with this key is still under way";
+    /// The cursor is in the future or older than what is kept.
+    CursorGone = "cursor_gone", 410, false, "Events at this cursor are not available";
+    /// The body is over the limit.
+    PayloadTooLarge = "payload_too_large", 413, false, "The body is too large";
+    /// Not `application/json`.
+    UnsupportedMediaType = "unsupported_media_type", 415, false, "The body must be application/json";
+    /// The Host header names a host that this server does not answer for.
+    MisdirectedRequest = "misdirected_request", 421, false, "This server does not answer for that host";
+    /// The same idempotency key was used with another body.
+    IdempotencyMismatch = "idempotency_mismatch", 422, false, "The idempotency key was used for another request";
+    /// Too much at a time.
+    TooManyRequests = "too_many_requests", 429, true, "Too many requests";
+    /// Our fault; the log says more.
+    Internal = "internal_error", 500, true, "Something went wrong in the server";
+    /// The database is not reachable, or the server is shutting down.
+    Unavailable = "unavailable", 503, true, "The server cannot do this at the moment";
+    /// See `ModelErrorKind`.
+    ProviderAuth = "provider_auth", 502, false, "The model provider refused the key";
+    /// See `ModelErrorKind`.
+    ProviderQuota = "provider_quota", 502, false, "The account at the model provider is used up";
+    /// See `ModelErrorKind`.
+    ProviderRateLimit = "provider_rate_limit", 502, true, "The model provider limits the rate";
+    /// See `ModelErrorKind`.
+    ProviderOverloaded = "provider_overloaded", 502, true, "The model provider is overloaded";
+    /// See `ModelErrorKind`.
+    ProviderUnavailable = "provider_unavailable", 502, true, "The model provider is not available";
+    /// See `ModelErrorKind`.
+    ProviderTimeout = "provider_timeout", 504, true, "The model provider took too long";
+    /// See `ModelErrorKind`.
+    ProviderNetwork = "provider_network", 502, true, "The model provider could not be reached";
+    /// See `ModelErrorKind`.
+    ContextOverflow = "context_overflow", 502, false, "The conversation is larger than the model's window";
+    /// See `ModelErrorKind`.
+    ProviderInvalidRequest = "provider_invalid_request", 502, false, "The model provider refused the request";
+    /// See `ModelErrorKind`.
+    ProviderBadStream = "provider_bad_stream", 502, true, "The model's answer could not be understood";
+    /// See `ModelErrorKind`.
+    ProviderIncompleteStream = "provider_incomplete_stream", 502, true, "The model's answer was cut off";
+    /// See `ModelErrorKind`.
+    ProviderEmptyResponse = "provider_empty_response", 502, true, "The model answered nothing";
+    /// See `ModelErrorKind`.
+    ContentFilter = "content_filter", 502, false, "The model provider's filter blocked the request";
+    /// The rounds were used up and the agent says that this is a failure.
+    MaxRounds = "max_rounds", 500, false, "The run used up its rounds";
+    /// The run's wall-clock limit was reached.
+    RunTimeout = "run_timeout", 500, false, "The run took too long";
+    /// The run died with its worker too often.
+    Poison = "poison", 500, false, "The run was given up after repeated crashes";
+    /// The worker died and the agent says that this ends the run.
+    Interrupted = "interrupted", 500, false, "The run was interrupted";
+    /// A tool failed and the agent says that this ends the run.
+    ToolFailed = "tool_failed", 500, false, "A tool failed";
+    /// It is not known whether a tool call took effect and the agent says that this ends the run.
+    ToolOutcomeUnknown = "tool_outcome_unknown", 500, false, "It is not known whether a tool call took effect";
+    /// The run's model is not one that is configured.
+    UnknownModel = "unknown_model", 400, false, "The model is not known";
+}
+
+impl ProblemCode {
+    /// A problem with this code.
+    #[must_use]
+    pub fn body(self, detail: impl Into<String>) -> ProblemBody {
+        ProblemBody {
+            type_uri: format!("/docs/errors/{}", self.as_str()),
+            title: self.title().to_owned(),
+            status: self.status(),
+            detail: detail.into(),
+            code: self.as_str().to_owned(),
+            request_id: String::new(),
+            retryable: self.retryable(),
+            errors: Vec::new(),
+        }
+    }
+}
+
+impl From<super::model::ModelErrorKind> for ProblemCode {
+    fn from(kind: super::model::ModelErrorKind) -> Self {
+        use super::model::ModelErrorKind as Kind;
+        match kind {
+            Kind::Auth => Self::ProviderAuth,
+            Kind::Quota => Self::ProviderQuota,
+            Kind::RateLimit => Self::ProviderRateLimit,
+            Kind::Overloaded => Self::ProviderOverloaded,
+            Kind::Unavailable => Self::ProviderUnavailable,
+            Kind::Timeout => Self::ProviderTimeout,
+            Kind::Network => Self::ProviderNetwork,
+            Kind::ContextOverflow => Self::ContextOverflow,
+            Kind::InvalidRequest => Self::ProviderInvalidRequest,
+            Kind::BadStream => Self::ProviderBadStream,
+            Kind::IncompleteStream => Self::ProviderIncompleteStream,
+            Kind::EmptyResponse => Self::ProviderEmptyResponse,
+            Kind::ContentFilter => Self::ContentFilter,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_unique() {
+        let mut words: Vec<_> = ProblemCode::ALL.iter().map(|code| code.as_str()).collect();
+        words.sort_unstable();
+        let before = words.len();
+        words.dedup();
+        assert_eq!(words.len(), before);
+    }
+}

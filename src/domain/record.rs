@@ -1,0 +1,110 @@
+//! What travels between the loop's driver and the store: a run as loaded, and a write as committed.
+
+use serde::{Deserialize, Serialize};
+
+use super::agent::AgentProfile;
+use super::change::{Change, RunCounters, StepRow};
+use super::event::NewEvent;
+use super::ids::{ConversationId, RunId, UserId};
+use super::message::Message;
+use super::model::Usage;
+use super::run::{RunStatus, WaitReason};
+use super::tool::{ToolCall, ToolDefinition};
+
+/// The right to write for a run. Every claim makes a new one and thereby ends the one before it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// The run.
+    pub run_id: RunId,
+    /// Its conversation, whose log the run writes to.
+    pub conversation_id: ConversationId,
+    /// Raised by one at each claim.
+    pub epoch: i64,
+}
+
+/// One write for a run: events and the rows they cover, all or nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunWrite {
+    /// The right to do it.
+    pub fence: Fence,
+    /// Appended to the conversation's log, in order.
+    pub events: Vec<NewEvent>,
+    /// Carried out in order, in the same transaction.
+    pub changes: Vec<Change>,
+}
+
+/// Why a run was claimed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimCause {
+    /// For the first time.
+    First,
+    /// The last claim's worker died or lost its lease.
+    Crash,
+    /// The last claim's worker was shutting down.
+    HandedBack,
+    /// A wait is over.
+    Timer,
+    /// Somebody asked for it.
+    Request,
+}
+
+impl ClaimCause {
+    /// The word in `run.resumed` and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Crash => "crash",
+            Self::HandedBack => "handed_back",
+            Self::Timer => "timer",
+            Self::Request => "request",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::First, Self::Crash, Self::HandedBack, Self::Timer, Self::Request].into_iter().find(|cause| cause.as_str() == word)
+    }
+}
+
+/// A claimed run, loaded from its rows: all that the loop needs to go on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    /// The right to write.
+    pub fence: Fence,
+    /// Whose run it is.
+    pub owner: UserId,
+    /// The conversation's title.
+    pub title: String,
+    /// How often the run was claimed, this claim included.
+    pub attempt: u32,
+    /// Claims before this one that did not end well.
+    pub crashes: u32,
+    /// Why it was claimed.
+    pub cause: ClaimCause,
+    /// Where it stands. Never terminal.
+    pub status: RunStatus,
+    /// What it waited for.
+    pub reason: Option<WaitReason>,
+    /// The frozen profile.
+    pub profile: AgentProfile,
+    /// The frozen tools; `None` before the first start.
+    pub tools: Option<Vec<ToolDefinition>>,
+    /// The stored counters.
+    pub counters: RunCounters,
+    /// Tokens used so far.
+    pub usage: Usage,
+    /// Milliseconds since the first start, by the database's clock; 0 before it.
+    pub elapsed_ms: u64,
+    /// Messages of the conversation's earlier runs and of this one, run by run, oldest first. Messages that wait for a later
+    /// run are not among them.
+    pub history: Vec<Message>,
+    /// This run's steps, oldest first.
+    pub steps: Vec<StepRow>,
+    /// This run's tool calls, by step and position.
+    pub calls: Vec<ToolCall>,
+    /// Who asked for the run to be cancelled, if anybody did.
+    pub cancel_requested_by: Option<String>,
+}

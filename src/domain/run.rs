@@ -1,0 +1,162 @@
+//! Runs: one turn of the agent loop each.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ids::{ConversationId, RunId};
+use super::model::Usage;
+use super::problem::ProblemBody;
+
+/// Where a run stands. Terminal statuses never change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RunStatus {
+    /// Accepted, not started.
+    Queued,
+    /// A model call is under way, or the next one is about to begin.
+    Processing,
+    /// Tool calls are under way.
+    ToolLoop,
+    /// Waits for something outside; holds no slot and no lease.
+    Waiting,
+    /// Ended with an answer.
+    Completed,
+    /// Ended with an error.
+    Failed,
+    /// Ended by request.
+    Cancelled,
+}
+
+impl RunStatus {
+    /// Every status, for tables and tests.
+    pub const ALL: [Self; 7] =
+        [Self::Queued, Self::Processing, Self::ToolLoop, Self::Waiting, Self::Completed, Self::Failed, Self::Cancelled];
+
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Processing => "processing",
+            Self::ToolLoop => "tool_loop",
+            Self::Waiting => "waiting",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+
+    /// Whether the run has ended.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Completed | Self::Failed | Self::Cancelled => true,
+            Self::Queued | Self::Processing | Self::ToolLoop | Self::Waiting => false,
+        }
+    }
+}
+
+/// What a waiting run waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitReason {
+    /// A human's decision about a tool call.
+    Approval,
+    /// A human's answer.
+    Input,
+    /// The time until a retry.
+    Backoff,
+    /// Money or tokens.
+    Budget,
+}
+
+impl WaitReason {
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approval => "approval",
+            Self::Input => "input",
+            Self::Backoff => "backoff",
+            Self::Budget => "budget",
+        }
+    }
+}
+
+/// Why a finished run, or an assistant message, ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model had nothing more to say.
+    Stop,
+    /// The model ran into its limit of output tokens.
+    Length,
+    /// The model refused.
+    Refused,
+    /// The rounds were used up.
+    MaxRounds,
+    /// A budget was used up.
+    Budget,
+    /// Somebody cancelled the run.
+    Cancelled,
+}
+
+/// A run as clients see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Run {
+    /// Its id.
+    pub id: RunId,
+    /// The conversation it belongs to.
+    pub conversation_id: ConversationId,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// What a waiting run waits for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<WaitReason>,
+    /// The agent's name.
+    pub agent: String,
+    /// The agent's version, frozen when the run was accepted.
+    pub agent_version: u32,
+    /// The model, as `provider/name`.
+    pub model: String,
+    /// How often the run was taken up by a worker.
+    pub attempt: u32,
+    /// Why it ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub finish_reason: Option<FinishReason>,
+    /// Tokens used so far.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub usage: Option<Usage>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<ProblemBody>,
+    /// When it was accepted, RFC 3339.
+    pub created_at: String,
+    /// When a worker first took it up.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub started_at: Option<String>,
+    /// When it ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub finished_at: Option<String>,
+}
+
+/// What to do with a message for a conversation whose run is still active.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBusy {
+    /// A new run, which starts when the active one has ended.
+    #[default]
+    Queue,
+    /// Refuse with 409.
+    Reject,
+    /// Cancel the active run, then start the new one.
+    Interrupt,
+    /// Join the active run before its next model call; no new run.
+    Steer,
+}

@@ -1,0 +1,176 @@
+//! Tools as the loop sees them, and the durable state of one call.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::ids::{CallId, MessageId, RunId};
+use super::message::ToolContent;
+
+/// What may happen to a call that was started when its worker died.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "class", rename_all = "snake_case")]
+pub enum ReplayClass {
+    /// Reads only: runs again.
+    Read,
+    /// Repeating changes nothing: runs again with the same arguments.
+    Idempotent,
+    /// Runs again with the same key, which stands in the named argument.
+    Keyed {
+        /// The argument that carries our key.
+        argument: String,
+    },
+    /// Never runs again.
+    #[default]
+    Unsafe,
+}
+
+impl ReplayClass {
+    /// Whether a call that was started may run again.
+    #[must_use]
+    pub fn may_repeat(&self) -> bool {
+        match self {
+            Self::Read | Self::Idempotent | Self::Keyed { .. } => true,
+            Self::Unsafe => false,
+        }
+    }
+}
+
+/// A tool on offer, frozen into a run when it starts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ToolDefinition {
+    /// The name that models see: 1 to 64 of `[a-zA-Z0-9_-]`, unique in its set.
+    pub name: String,
+    /// The MCP server it comes from; absent for built-in tools.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server: Option<String>,
+    /// Its name at the server, unchanged.
+    pub tool: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// JSON Schema of its arguments, always an object schema.
+    #[schema(value_type = Object)]
+    pub parameters: Value,
+    /// What may happen to its calls after a crash.
+    pub replay: ReplayClass,
+    /// SHA-256 of description and schema: a changed tool is another tool.
+    pub definition_hash: String,
+}
+
+/// State of one call. `Done` to `Unknown` are outcomes: exactly one of them is reached, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolCallState {
+    /// Stored, not begun.
+    Planned,
+    /// A human is asked.
+    AwaitingApproval,
+    /// May have reached the tool.
+    Started,
+    /// Answered.
+    Done,
+    /// Answered with an error, or could not be carried out.
+    Failed,
+    /// A human said no.
+    Denied,
+    /// The run was cancelled first.
+    Cancelled,
+    /// It was started, its worker died, and nobody knows whether it took effect.
+    Unknown,
+}
+
+impl ToolCallState {
+    /// Every state.
+    pub const ALL: [Self; 8] = [
+        Self::Planned,
+        Self::AwaitingApproval,
+        Self::Started,
+        Self::Done,
+        Self::Failed,
+        Self::Denied,
+        Self::Cancelled,
+        Self::Unknown,
+    ];
+
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::AwaitingApproval => "awaiting_approval",
+            Self::Started => "started",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Denied => "denied",
+            Self::Cancelled => "cancelled",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
+    /// Whether the call has its outcome.
+    #[must_use]
+    pub fn is_outcome(self) -> bool {
+        match self {
+            Self::Done | Self::Failed | Self::Denied | Self::Cancelled | Self::Unknown => true,
+            Self::Planned | Self::AwaitingApproval | Self::Started => false,
+        }
+    }
+}
+
+/// The durable row of one call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Our id, which is also the key given to keyed tools.
+    pub id: CallId,
+    /// The run.
+    pub run_id: RunId,
+    /// The assistant message that asked for it.
+    pub message_id: MessageId,
+    /// The step (batch) that carries it out.
+    pub step: u32,
+    /// Position among the calls of the message.
+    pub position: u32,
+    /// The provider's id, echoed back to it; possibly empty.
+    pub provider_call_id: String,
+    /// The name that the model used.
+    pub name: String,
+    /// The server, for tools of the frozen set.
+    pub server: Option<String>,
+    /// The arguments as executed.
+    pub arguments: Value,
+    /// SHA-256 of the canonical arguments.
+    pub arguments_hash: String,
+    /// What may happen after a crash.
+    pub replay: ReplayClass,
+    /// The state.
+    pub state: ToolCallState,
+    /// The outcome, once there is one.
+    pub outcome: Option<ToolOutcome>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolOutcome {
+    /// The outcome state.
+    pub state: ToolCallState,
+    /// The tool's whole answer. What the model reads is cut from it.
+    pub content: Vec<ToolContent>,
+    /// Whether it is an error.
+    pub is_error: bool,
+    /// Time between start and answer, in milliseconds; 0 for calls that never ran.
+    pub duration_ms: u64,
+}
+
+impl ToolOutcome {
+    /// An error text as the outcome of a call that did not run or did not succeed.
+    #[must_use]
+    pub fn failed(text: impl Into<String>, duration_ms: u64) -> Self {
+        Self { state: ToolCallState::Failed, content: vec![ToolContent::text(text)], is_error: true, duration_ms }
+    }
+}

@@ -1,0 +1,94 @@
+//! The agent loop as a pure state machine: `decide(state, input) -> events + changes + commands`.
+//!
+//! Owns the rules of the loop and nothing else. The state is rebuilt from stored rows; first start, retry and recovery are the
+//! same path: *load state, never replay code*. Must not know any runtime, database, network or clock.
+
+mod assembly;
+mod decide;
+mod history;
+mod state;
+
+pub use assembly::{Assembler, StreamItem};
+pub use decide::decide;
+pub use history::model_request;
+pub use state::RunState;
+
+use crate::domain::change::Change;
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::message::Message;
+use crate::domain::model::{ModelError, ModelTurn};
+use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
+use crate::support::clock::UnixMillis;
+use crate::support::ids::IdSource;
+
+/// What the machine may ask of its surroundings.
+pub struct Surroundings<'a> {
+    /// The present, for timestamps that people read.
+    pub now: UnixMillis,
+    /// New ids.
+    pub ids: &'a dyn IdSource,
+    /// Milliseconds since the run's first start, by the database's clock at loading plus monotonic time since.
+    pub elapsed_ms: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// The run was claimed and loaded: for the first time, or again after a crash, a hand-back or a wait. The machine finds
+    /// out from the state what is left to do.
+    Claimed {
+        /// The tools on offer, used only if the run has no frozen set yet.
+        tools: Vec<ToolDefinition>,
+    },
+    /// The model answered. The message's streamed parts have been shown under the ids that the assembler gave them.
+    ModelFinished {
+        /// The assembled message, with ids, not yet stored.
+        message: Message,
+        /// Raw finish and usage.
+        turn: ModelTurn,
+        /// Events that close what was shown: `part.completed` of parts still open.
+        closing: Vec<EventBody>,
+    },
+    /// The model call failed. Whatever was shown is void.
+    ModelFailed(ModelError),
+    /// A started call has its outcome.
+    ToolFinished(CallId, ToolOutcome),
+    /// A user message joined the run. It is stored already.
+    Joined(Message),
+    /// Somebody asked for the run to end. The partial message, if one was being streamed, comes with it.
+    CancelRequested {
+        /// Who: `user`, `interrupt` or `shutdown`.
+        by: String,
+        /// What was shown of an unfinished answer; complete tool calls are not part of it.
+        partial: Option<Message>,
+        /// Outcomes of calls that were under way: the driver has stopped them and says what became of each.
+        stopped: Vec<(CallId, ToolOutcome)>,
+    },
+    /// The server shuts down and the run stands between steps, or its step was abandoned.
+    Drain,
+    /// The run's own time limit was reached.
+    TimedOut,
+}
+
+/// What follows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Decision {
+    /// Appended to the log, in order.
+    pub events: Vec<EventBody>,
+    /// Changes to rows, in the same transaction.
+    pub changes: Vec<Change>,
+    /// To be done after the commit, and only then.
+    pub commands: Vec<Command>,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// Make the model call of the current model step: build the request with [`model_request`].
+    CallModel,
+    /// Execute a call. Its row says `started`.
+    RunTool(Box<ToolCall>),
+    /// The run ended or was released: drop it.
+    Stop,
+}

@@ -1,0 +1,15 @@
+//! Capstan: a self-hosted agent server that loses nothing.
+//!
+//! `ARCHITECTURE.md` is the map. Modules are listed from the bottom up; each may use only what stands above it.
+
+pub mod support;
+
+pub mod domain;
+
+pub mod live;
+
+pub mod store;
+
+pub mod provider;
+
+pub mod tools;

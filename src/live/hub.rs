@@ -1,0 +1,272 @@
+//! Hands committed events to the streams of this process, and carries wake-ups.
+//!
+//! Each subscription has a bounded queue of its own. A reader that is too slow for it loses the queue, not events: it is told
+//! to read from the store ([`Tail::Reread`]).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::Notify;
+
+use crate::domain::event::SharedEvent;
+use crate::domain::ids::{ConversationId, RunId};
+
+use super::Signal;
+
+/// Bounds of one subscription's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HubLimits {
+    /// Events.
+    pub max_events: usize,
+    /// Bytes of event data.
+    pub max_bytes: usize,
+}
+
+impl Default for HubLimits {
+    fn default() -> Self {
+        Self { max_events: 256, max_bytes: 1024 * 1024 }
+    }
+}
+
+/// What a subscription hears.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Tail {
+    /// New events, in order. May begin with some that the reader has already.
+    Events(Vec<SharedEvent>),
+    /// Something may have happened; the store knows what.
+    Reread,
+    /// The conversation was deleted or the server is shutting down; nothing more will come.
+    Closed,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<SharedEvent>,
+    bytes: usize,
+    reread: bool,
+    closed: bool,
+}
+
+struct Listener {
+    queue: Mutex<Queue>,
+    wake: Notify,
+}
+
+type Listeners = HashMap<ConversationId, Vec<Weak<Listener>>>;
+
+/// See the module documentation.
+pub struct Hub {
+    limits: HubLimits,
+    listeners: Mutex<Listeners>,
+    queue_signal: Signal,
+    control_signal: Signal,
+    /// Called with the conversations of each published batch; wakes other nodes.
+    announce: Mutex<Option<Announce>>,
+}
+
+type Announce = Arc<dyn Fn(&ConversationId) + Send + Sync>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Hub {
+    /// A hub without listeners.
+    #[must_use]
+    pub fn new(limits: HubLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            listeners: Mutex::default(),
+            queue_signal: Signal::default(),
+            control_signal: Signal::default(),
+            announce: Mutex::default(),
+        })
+    }
+
+    /// Sets what is told about each conversation that got events from this process.
+    pub fn announce_with(&self, announce: Announce) {
+        *lock(&self.announce) = Some(announce);
+    }
+
+    /// Hands committed events of one conversation to its listeners. Call it after the commit, in `seq` order.
+    pub fn publish(&self, conversation: &ConversationId, events: &[SharedEvent]) {
+        if events.is_empty() {
+            return;
+        }
+        for listener in self.of(conversation) {
+            let mut queue = lock(&listener.queue);
+            if queue.reread {
+                continue;
+            }
+            let bytes: usize = events.iter().map(|event| event.data.len()).sum();
+            if queue.events.len() + events.len() > self.limits.max_events || queue.bytes + bytes > self.limits.max_bytes {
+                queue.events.clear();
+                queue.bytes = 0;
+                queue.reread = true;
+            } else {
+                queue.bytes += bytes;
+                queue.events.extend(events.iter().cloned());
+            }
+            drop(queue);
+            listener.wake.notify_one();
+        }
+        let announce = lock(&self.announce).clone();
+        if let Some(announce) = announce {
+            announce(conversation);
+        }
+    }
+
+    /// Says that something may have happened in a conversation, without saying what.
+    pub fn hint(&self, conversation: &ConversationId) {
+        for listener in self.of(conversation) {
+            lock(&listener.queue).reread = true;
+            listener.wake.notify_one();
+        }
+    }
+
+    /// Ends the subscriptions of a conversation.
+    pub fn close(&self, conversation: &ConversationId) {
+        for listener in self.of(conversation) {
+            lock(&listener.queue).closed = true;
+            listener.wake.notify_one();
+        }
+    }
+
+    /// Ends all subscriptions.
+    pub fn close_all(&self) {
+        for conversation in self.watched() {
+            self.close(&conversation);
+        }
+    }
+
+    /// The conversations that somebody listens to.
+    #[must_use]
+    pub fn watched(&self) -> Vec<ConversationId> {
+        let mut listeners = lock(&self.listeners);
+        listeners.retain(|_, list| {
+            list.retain(|listener| listener.strong_count() > 0);
+            !list.is_empty()
+        });
+        listeners.keys().cloned().collect()
+    }
+
+    /// Listens to a conversation from now on. Subscribe first, then read the store: nothing falls between.
+    #[must_use]
+    pub fn subscribe(self: &Arc<Self>, conversation: &ConversationId) -> Subscription {
+        let listener = Arc::new(Listener { queue: Mutex::default(), wake: Notify::new() });
+        lock(&self.listeners).entry(conversation.clone()).or_default().push(Arc::downgrade(&listener));
+        Subscription { hub: Arc::clone(self), conversation: conversation.clone(), listener }
+    }
+
+    /// Woken when a run may have become claimable.
+    #[must_use]
+    pub fn queue_signal(&self) -> &Signal {
+        &self.queue_signal
+    }
+
+    /// Woken when a run in progress may have been asked to end or to take in a message.
+    #[must_use]
+    pub fn control_signal(&self) -> &Signal {
+        &self.control_signal
+    }
+
+    /// Says that `_run` has a control request waiting in the store.
+    pub fn notify_control(&self, _run: &RunId) {
+        self.control_signal.notify();
+    }
+
+    fn of(&self, conversation: &ConversationId) -> Vec<Arc<Listener>> {
+        lock(&self.listeners).get(conversation).map(|list| list.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default()
+    }
+}
+
+/// One reader's place at the tail. Dropping it ends it.
+pub struct Subscription {
+    hub: Arc<Hub>,
+    conversation: ConversationId,
+    listener: Arc<Listener>,
+}
+
+impl Subscription {
+    /// Waits for news. Cancel-safe.
+    pub async fn next(&self) -> Tail {
+        loop {
+            {
+                let mut queue = lock(&self.listener.queue);
+                if queue.reread {
+                    queue.reread = false;
+                    queue.events.clear();
+                    queue.bytes = 0;
+                    return Tail::Reread;
+                }
+                if !queue.events.is_empty() {
+                    queue.bytes = 0;
+                    return Tail::Events(std::mem::take(&mut queue.events).into());
+                }
+                if queue.closed {
+                    return Tail::Closed;
+                }
+            }
+            self.listener.wake.notified().await;
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut listeners = lock(&self.hub.listeners);
+        if let Some(list) = listeners.get_mut(&self.conversation) {
+            list.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&self.listener)));
+            if list.is_empty() {
+                listeners.remove(&self.conversation);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::event::StoredEvent;
+    use crate::support::clock::UnixMillis;
+
+    fn conversation() -> ConversationId {
+        ConversationId::parse("conv_01980000000070008000000000000003").unwrap()
+    }
+
+    fn event(seq: i64) -> SharedEvent {
+        Arc::new(StoredEvent {
+            seq,
+            kind: "part.delta".into(),
+            conversation_id: conversation(),
+            run_id: None,
+            attempt: 0,
+            at: UnixMillis(0),
+            data: "{}".to_owned(),
+        })
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_is_told_to_reread() {
+        let hub = Hub::new(HubLimits { max_events: 2, max_bytes: 1000 });
+        let slow = hub.subscribe(&conversation());
+        let fast = hub.subscribe(&conversation());
+        hub.publish(&conversation(), &[event(1), event(2)]);
+        assert_eq!(fast.next().await, Tail::Events(vec![event(1), event(2)]));
+        hub.publish(&conversation(), &[event(3)]);
+        assert_eq!(slow.next().await, Tail::Reread);
+        assert_eq!(fast.next().await, Tail::Events(vec![event(3)]));
+        hub.publish(&conversation(), &[event(4)]);
+        assert_eq!(slow.next().await, Tail::Events(vec![event(4)]));
+        hub.close_all();
+        assert_eq!(slow.next().await, Tail::Closed);
+    }
+
+    #[tokio::test]
+    async fn a_dropped_reader_leaves_nothing_behind() {
+        let hub = Hub::new(HubLimits::default());
+        drop(hub.subscribe(&conversation()));
+        assert!(lock(&hub.listeners).is_empty());
+        assert!(hub.watched().is_empty());
+    }
+}

@@ -1,0 +1,173 @@
+//! What is kept: traits per aggregate, with one implementation on Postgres and one on SQLite.
+//!
+//! Owns the database. Must not know why anything is written: decisions are made in `service` and `engine`, the store carries
+//! them out in one transaction each. Every query that serves a principal names the owner. One contract suite runs on both
+//! implementations.
+
+mod error;
+mod types;
+
+pub use error::StoreError;
+pub use types::*;
+
+use async_trait::async_trait;
+
+use crate::domain::conversation::Conversation;
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, KeyId, NodeId, RunId, UserId};
+use crate::domain::message::Message;
+use crate::domain::principal::{User, UserRole};
+use crate::domain::record::{Fence, RunRecord, RunWrite};
+use crate::domain::run::Run;
+use crate::support::clock::UnixMillis;
+
+/// Result of every store call.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// Conversations and their messages, always of one owner.
+#[async_trait]
+pub trait ConversationStore: Send + Sync {
+    /// Makes a conversation. Idempotent by `idempotency`; an id that exists already is [`Created::Exists`].
+    async fn create_conversation(&self, new: NewConversation, idempotency: Option<IdempotencyClaim>)
+    -> StoreResult<Keyed<Created>>;
+
+    /// The conversation, unless it is missing, deleted or somebody else's.
+    async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>>;
+
+    /// A page of conversations, newest first (by creation). `query` matches titles, case-insensitively.
+    async fn conversations(
+        &self,
+        owner: &UserId,
+        filter: &ConversationFilter,
+        page: &PageRequest,
+    ) -> StoreResult<Page<Conversation>>;
+
+    /// Sets the title and appends `conversation.updated`. `None` if there is no such conversation.
+    async fn rename_conversation(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        title: &str,
+        now: UnixMillis,
+    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>>;
+
+    /// Deletes the conversation with all its rows. Its active run is fenced off first, so that no late writer recreates
+    /// anything. Returns the run that was active, for the caller to tell its worker; `None` if there is no such conversation.
+    async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>>;
+
+    /// A page of messages, oldest first.
+    async fn messages(&self, owner: &UserId, id: &ConversationId, page: &PageRequest) -> StoreResult<Option<Page<Message>>>;
+}
+
+/// Runs as their owners see and steer them.
+#[async_trait]
+pub trait RunStore: Send + Sync {
+    /// Stores a message, its run and their first events in one transaction: after this they cannot be lost. See
+    /// [`AcceptRun`] for what happens to a conversation that is busy.
+    async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>>;
+
+    /// The run, unless it is missing or somebody else's.
+    async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>>;
+
+    /// The run that is under way in a conversation: the active one, not those queued behind it.
+    async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>>;
+
+    /// Asks for the run to be cancelled. A run that nobody works on and that has not started is cancelled at once; one that
+    /// waits is made claimable, so that a worker ends it; one with a live lease is only marked.
+    async fn cancel_run(
+        &self,
+        owner: &UserId,
+        id: &RunId,
+        by: &str,
+        now: UnixMillis,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Cancelled>>;
+
+    /// Wakes a run that waits for a retry, or continues after a failed run with a new one (terminal statuses never change).
+    async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>>;
+
+    /// What is known about why the run is or is not moving.
+    async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>>;
+
+    /// Counts of runs that are not terminal, by status word, for metrics.
+    async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>>;
+}
+
+/// The queue of runs, used by workers only.
+#[async_trait]
+pub trait QueueStore: Send + Sync {
+    /// Claims up to `limit` runs: raises the epoch, writes the lease, counts the attempt. Fair between owners (the one with
+    /// the fewest live leases first), oldest first within one. Losing a race is no error, only fewer rows.
+    async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>>;
+
+    /// Loads a claimed run. `None` if the fence is no longer the newest.
+    async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>>;
+
+    /// Renews leases in one statement, and returns those that are still held. A lease that expired longer than `grace_ms`
+    /// ago is not revived.
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>>;
+
+    /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`. When more than half of all
+    /// leases (and at least four) look expired at once, nothing is taken unless `despite_outage`.
+    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep>;
+
+    /// Expires every lease that is not of `node`: SQLite has one server process, so all others are dead. No-op on Postgres.
+    async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64>;
+
+    /// Requests that concern runs in progress: cancellations and messages to join. Asked for all runs of a node at once.
+    async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>>;
+
+    /// When the next run becomes claimable by time alone, in milliseconds from now by the database's clock (0 = now).
+    async fn next_claimable_in(&self) -> StoreResult<Option<u64>>;
+}
+
+/// The log: the only way in which a run's rows change.
+#[async_trait]
+pub trait LogStore: Send + Sync {
+    /// Commits many writes in one transaction. Each is tested by its fence on its own: a fenced one leaves nothing, the others
+    /// are committed. The answers are in the order of the writes; `Ok` holds the `seq` of the first event.
+    ///
+    /// Several writes of one run may be in a batch; they are carried out in order.
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>>;
+
+    /// Events after `after`, oldest first, at most `limit` (1 to 1,000).
+    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>>;
+
+    /// Where the log begins and ends.
+    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>>;
+
+    /// The newest `seq` of each conversation that has one.
+    async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>>;
+}
+
+/// Users and their keys.
+#[async_trait]
+pub trait KeyStore: Send + Sync {
+    /// The user of that name, made if missing. An existing user keeps its role unless `role` is an upgrade to admin.
+    async fn ensure_user(&self, id: UserId, name: &str, role: UserRole, now: UnixMillis) -> StoreResult<User>;
+
+    /// Stores a key by its hash. `label` is its visible beginning.
+    async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()>;
+
+    /// The user of a key that is not revoked.
+    async fn user_by_key_hash(&self, hash: &str) -> StoreResult<Option<User>>;
+
+    /// Whether any key that is not revoked exists.
+    async fn has_keys(&self) -> StoreResult<bool>;
+}
+
+/// Everything, behind one handle.
+#[async_trait]
+pub trait Store: ConversationStore + RunStore + QueueStore + LogStore + KeyStore {
+    /// Answers if the database does, within `statement_timeout`.
+    async fn ping(&self) -> StoreResult<()>;
+
+    /// Whether other processes may write to the same database, so that the log must be polled for their events.
+    fn is_shared(&self) -> bool;
+
+    /// Removes idempotency records older than 24 hours. Returns how many.
+    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64>;
+
+    /// Ends all connections.
+    async fn close(&self);
+}

@@ -1,0 +1,301 @@
+//! Values that store calls take and give, beyond the domain's own.
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::agent::AgentProfile;
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, MessageId, NodeId, RunId, UserId};
+use crate::domain::message::{Message, Part};
+use crate::domain::record::{ClaimCause, Fence};
+use crate::domain::run::{OnBusy, Run};
+use crate::support::clock::UnixMillis;
+
+/// An Idempotency-Key as it came with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyClaim {
+    /// Who sent it: keys of different owners never meet.
+    pub owner: UserId,
+    /// The key, at most 255 characters.
+    pub key: String,
+    /// SHA-256 of method, path and body.
+    pub fingerprint: String,
+    /// When the request came.
+    pub now: UnixMillis,
+}
+
+/// The outcome of a call that may have been made before with the same key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Keyed<T> {
+    /// Done now.
+    Fresh(T),
+    /// Done before; this is what came of it then.
+    Replayed(T),
+    /// The key was used for another request.
+    Mismatch,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page<T> {
+    /// The rows.
+    pub items: Vec<T>,
+    /// The keyset cursor of the next page, if there is one. Opaque to clients: the HTTP layer encodes it.
+    pub next: Option<String>,
+}
+
+/// Which page is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRequest {
+    /// How many rows, 1 to 100.
+    pub limit: u32,
+    /// `next` of the page before. A text that is no such value gives an empty page, never an error of the database.
+    pub after: Option<String>,
+}
+
+/// Which conversations are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConversationFilter {
+    /// Part of the title, case-insensitive.
+    pub query: Option<String>,
+}
+
+/// A conversation to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewConversation {
+    /// Its id, minted by us or by the client.
+    pub id: ConversationId,
+    /// Whose it is.
+    pub owner: UserId,
+    /// Its title, possibly empty.
+    pub title: String,
+    /// When it is made.
+    pub now: UnixMillis,
+}
+
+/// What came of making a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Created {
+    /// It is new.
+    Conversation(crate::domain::conversation::Conversation),
+    /// The id is taken, by this owner or another.
+    Exists,
+}
+
+/// A conversation that was deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletedConversation {
+    /// The run that was active in it.
+    pub active_run: Option<RunId>,
+}
+
+/// A message to accept.
+///
+/// If the conversation has an active run: `queue` stores a run behind it, `reject` stores nothing, `interrupt` asks for the
+/// active run (and those queued behind it) to be cancelled and stores a run behind it, `steer` stores the message as one of
+/// the active run and no new run. Without an active run all four store a run that can be claimed at once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AcceptRun {
+    /// Whose it is.
+    pub owner: UserId,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// Makes the conversation with this title if it is missing; `None`: a missing conversation is an outcome.
+    pub create_with_title: Option<String>,
+    /// The id of the run to make.
+    pub run_id: RunId,
+    /// The id of the message.
+    pub message_id: MessageId,
+    /// What it says. The role is `user`.
+    pub parts: Vec<Part>,
+    /// Frozen into the run.
+    pub profile: AgentProfile,
+    /// What to do if there is an active run.
+    pub on_busy: OnBusy,
+    /// Runs of one owner that are not terminal, this one included; more are refused. 0 for no limit.
+    pub max_active_runs: u32,
+    /// When it came.
+    pub now: UnixMillis,
+}
+
+/// What came of a message. Serialised with the idempotency key, so fields are only ever added.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accepted {
+    /// A run was stored.
+    Run {
+        /// The run.
+        run: Run,
+        /// Its message.
+        message: Message,
+        /// The `seq` of its first event.
+        first_seq: i64,
+        /// The first events. Empty when replayed.
+        #[serde(skip)]
+        events: Vec<StoredEvent>,
+        /// A run that was asked to end, for its worker to be told. Empty when replayed.
+        #[serde(skip)]
+        interrupted: Vec<RunId>,
+    },
+    /// The message joined the active run.
+    Steered {
+        /// The active run.
+        run: Run,
+        /// The message.
+        message: Message,
+        /// The `seq` of the message's event.
+        first_seq: i64,
+        /// The event. Empty when replayed.
+        #[serde(skip)]
+        events: Vec<StoredEvent>,
+    },
+    /// There is an active run and the request said `reject`. Nothing is stored, neither with the key.
+    Busy {
+        /// The active run.
+        run_id: RunId,
+    },
+    /// No such conversation, or somebody else's. Nothing is stored.
+    NoConversation,
+    /// The owner has too many active runs. Nothing is stored.
+    TooManyRuns,
+}
+
+/// A run with what its streams need to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunView {
+    /// The run.
+    pub run: Run,
+    /// The `seq` of its first event.
+    pub first_seq: i64,
+    /// The `seq` of its terminal event.
+    pub last_seq: Option<i64>,
+}
+
+/// What came of a request to cancel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cancelled {
+    /// The run is over, now or long ago.
+    Over {
+        /// The run.
+        run: Run,
+        /// Events written by this request. Empty when replayed.
+        #[serde(skip)]
+        events: Vec<StoredEvent>,
+    },
+    /// The run's worker will end it.
+    Requested {
+        /// The run.
+        run: Run,
+    },
+    /// No such run, or somebody else's.
+    NoRun,
+}
+
+/// A request to go on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResumeRun {
+    /// Whose run it is.
+    pub owner: UserId,
+    /// The run that waits or has failed.
+    pub run_id: RunId,
+    /// The id of the run that continues after a failed one.
+    pub new_run_id: RunId,
+    /// When it came.
+    pub now: UnixMillis,
+}
+
+/// What came of a request to go on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resumed {
+    /// The run goes on: the same one if it waited for a retry, a new one (same profile, no new message) if it had failed.
+    Run {
+        /// The run that goes on.
+        run: Run,
+        /// Events written by this request. Empty when replayed.
+        #[serde(skip)]
+        events: Vec<StoredEvent>,
+    },
+    /// The run is neither waiting nor failed, or another run is active in its conversation.
+    NotResumable {
+        /// The run.
+        run: Run,
+    },
+    /// No such run, or somebody else's.
+    NoRun,
+}
+
+/// A claimed run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The right to write.
+    pub fence: Fence,
+    /// Whose run it is.
+    pub owner: UserId,
+    /// Why it could be claimed.
+    pub cause: ClaimCause,
+    /// How long it could have been claimed before, in milliseconds.
+    pub queued_ms: u64,
+}
+
+/// What a sweep found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// Runs made claimable.
+    pub taken: Vec<RunId>,
+    /// True if so many leases looked expired that nothing was taken: rather an outage than so many deaths.
+    pub outage_suspected: bool,
+}
+
+/// The fence of a write is not the newest: another worker has the run, or it is over, or its conversation is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("another worker has the run")]
+pub struct Fenced;
+
+/// A request that concerns a run in progress.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ControlSignal {
+    /// The run.
+    pub run_id: RunId,
+    /// Who asked for it to be cancelled.
+    pub cancel_by: Option<String>,
+    /// Messages that joined the run since it was accepted, oldest first. The worker drops those it knows.
+    pub joined: Vec<Message>,
+}
+
+/// Where a log begins and ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogBounds {
+    /// The oldest `seq` that is kept; `head + 1` for an empty log.
+    pub oldest: i64,
+    /// The newest `seq`; 0 for an empty log.
+    pub head: i64,
+}
+
+/// What is known about a run that may not be moving.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    /// The run.
+    pub run: Run,
+    /// The node that holds a lease.
+    pub lease_node: Option<NodeId>,
+    /// Milliseconds until the lease expires, negative if it has.
+    pub lease_expires_in_ms: Option<i64>,
+    /// Since when the lease is held, in milliseconds.
+    pub lease_age_ms: Option<i64>,
+    /// Claims that did not end well.
+    pub crashes: u32,
+    /// Claimable runs that were there first, if this one can be claimed.
+    pub queue_position: Option<i64>,
+    /// Milliseconds until it can be claimed; negative: since when.
+    pub claimable_in_ms: Option<i64>,
+    /// The active run that this one is queued behind.
+    pub behind_run: Option<RunId>,
+    /// Who asked for it to be cancelled.
+    pub cancel_requested_by: Option<String>,
+    /// The newest step: number, kind and status words, age in milliseconds.
+    pub step: Option<(u32, String, String, i64)>,
+    /// Calls that have been started and have no outcome, by tool name.
+    pub tools_under_way: Vec<String>,
+}

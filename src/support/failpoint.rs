@@ -1,0 +1,76 @@
+//! Named points at which a test can make the process die, stop or fail.
+//!
+//! The points exist only with the `failpoints` feature; a release build holds no trace of them. They are switched on by
+//! `CAPSTAN_FAILPOINTS=NAME=ACTION[@N][;...]`: at the N-th time (default 1) that the point is reached, `kill` sends the
+//! process SIGKILL, `stop` sends it SIGSTOP, `panic` panics in the task.
+
+/// Marks a boundary between two persisted steps. The name is that of the crash point, such as `C09`.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn reached(_name: &'static str) {}
+
+#[cfg(feature = "failpoints")]
+pub use active::reached;
+
+#[cfg(feature = "failpoints")]
+mod active {
+    use std::collections::HashMap;
+    use std::sync::{LazyLock, Mutex, PoisonError};
+
+    struct Point {
+        action: String,
+        left: u64,
+    }
+
+    static POINTS: LazyLock<Mutex<HashMap<String, Point>>> = LazyLock::new(|| {
+        #[expect(clippy::disallowed_methods, reason = "the points must work before any configuration is read")]
+        let setting = std::env::var("CAPSTAN_FAILPOINTS").unwrap_or_default();
+        Mutex::new(parse(&setting))
+    });
+
+    fn parse(setting: &str) -> HashMap<String, Point> {
+        let mut points = HashMap::new();
+        for entry in setting.split(';').filter(|entry| !entry.trim().is_empty()) {
+            let Some((name, action)) = entry.split_once('=') else { continue };
+            let (action, at) = action.split_once('@').unwrap_or((action, "1"));
+            let left = at.trim().parse().unwrap_or(1);
+            points.insert(name.trim().to_owned(), Point { action: action.trim().to_owned(), left });
+        }
+        points
+    }
+
+    /// See the module documentation.
+    pub fn reached(name: &'static str) {
+        let action = {
+            let mut points = POINTS.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(point) = points.get_mut(name) else { return };
+            point.left = point.left.saturating_sub(1);
+            if point.left > 0 {
+                return;
+            }
+            match points.remove(name) {
+                Some(point) => point.action,
+                None => return,
+            }
+        };
+        tracing::warn!(point = name, action, "failpoint reached");
+        match action.as_str() {
+            "kill" => signal("KILL"),
+            "stop" => signal("STOP"),
+            "panic" => fail(name),
+            _ => {}
+        }
+    }
+
+    #[expect(clippy::panic, reason = "a panic in the task is what the test asked for")]
+    fn fail(name: &str) {
+        panic!("failpoint {name}");
+    }
+
+    fn signal(which: &str) {
+        // A child process sends it, because no safe call in the standard library does. The process dies or stops inside
+        // `status`, so nothing after this point runs before the signal.
+        let pid = std::process::id().to_string();
+        let _ = std::process::Command::new("kill").arg(format!("-{which}")).arg(pid).status();
+    }
+}

@@ -1,0 +1,65 @@
+//! Tools: where they come from, what they are called, and the one door through which they are executed.
+//!
+//! Owns the registry and the connections to MCP servers. Must not know runs, events or the database: durable rows are written
+//! by the worker before and after it knocks at the door.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
+
+/// How far a tool is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// How far.
+    pub progress: f64,
+    /// Of how much.
+    pub total: Option<f64>,
+    /// In words.
+    pub message: Option<String>,
+}
+
+/// Where a call reports its progress. Bounded: a full channel drops reports.
+pub type ProgressSender = tokio::sync::mpsc::Sender<Progress>;
+
+/// How a source of tools is doing.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+pub struct ServerStatus {
+    /// The server's name in the configuration.
+    pub name: String,
+    /// `unknown` (not tried yet), `starting`, `ok` or `error`.
+    pub status: String,
+    /// Why it is in error, redacted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// How many tools it offers.
+    pub tools: usize,
+}
+
+/// The tools as the worker and the API use them.
+#[async_trait]
+pub trait Toolbox: Send + Sync {
+    /// All tools on offer now, with unique names, in a stable order. Connects to servers that are not connected yet; a server
+    /// that cannot be reached is left out and reported by [`Toolbox::servers`].
+    async fn definitions(&self) -> Vec<ToolDefinition>;
+
+    /// Carries out one call: validates the arguments against the frozen definition, asks the policy, executes with a time
+    /// limit. Never fails: what goes wrong is an outcome that the model can read. A cancelled call returns as soon as the
+    /// token is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise.
+    async fn execute(
+        &self,
+        definition: &ToolDefinition,
+        call: &ToolCall,
+        timeout: Duration,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> ToolOutcome;
+
+    /// The state of each configured server.
+    async fn servers(&self) -> Vec<ServerStatus>;
+
+    /// Ends all servers with their process groups.
+    async fn shutdown(&self);
+}
