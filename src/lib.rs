@@ -6,10 +6,15 @@ pub mod support;
 
 pub mod domain;
 
+pub mod engine;
 pub mod live;
-
-pub mod store;
-
 pub mod provider;
-
+pub mod store;
 pub mod tools;
+
+pub mod service;
+pub mod worker;
+
+pub mod http;
+
+pub mod app;
