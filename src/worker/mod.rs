@@ -1,1 +1,18 @@
-//! Under construction.
+//! Drives runs: claim, lease, heartbeat, the loop's commands, group commit, sweep, drain. The only caller of `engine::decide`.
+//!
+//! Owns the runs that this process has claimed, and the one writer of their log. Must not know HTTP, nor any wire of a
+//! provider.
+
+mod control;
+mod driver;
+mod heartbeat;
+mod log_writer;
+mod model_call;
+mod options;
+mod pool;
+mod registry;
+mod sweeper;
+
+pub use log_writer::{LogError, LogWriter, RunLog};
+pub use options::{WorkerDeps, WorkerOptions};
+pub use pool::Worker;

@@ -1,0 +1,411 @@
+//! Drives one claimed run: loads it, asks the engine what follows, commits that, does it.
+//!
+//! `select!` only finds out what happened; what it means is decided in one place, by the engine. Whenever the rows may not be
+//! what the driver thinks, it loads them again and goes on from there, as after a crash.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::log_writer::{LogError, LogWriter, RunLog};
+use super::model_call::ModelCall;
+use super::registry::Held;
+use super::{WorkerDeps, WorkerOptions};
+use crate::domain::change::Change;
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::model::ModelError;
+use crate::domain::record::{ClaimCause, RunRecord};
+use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::engine::{Command, Decision, Input, RunState, StreamItem, Surroundings, decide, model_request};
+use crate::store::ControlSignal;
+use crate::support::failpoint;
+use crate::tools::Progress;
+
+/// How long a cancelled tool gets to say what became of its call.
+const TOOL_STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// What a driver is given besides its run.
+#[derive(Clone)]
+pub struct Surround {
+    /// The worker's dependencies.
+    pub deps: WorkerDeps,
+    /// The worker's numbers.
+    pub options: WorkerOptions,
+    /// The writer of the log.
+    pub writer: LogWriter,
+    /// Cancelled when no new steps shall begin.
+    pub drain: CancellationToken,
+    /// Cancelled when steps under way shall be given up too.
+    pub stop_now: CancellationToken,
+}
+
+/// Drives the run until it has ended, was released, or is no longer ours.
+pub async fn drive(surround: &Surround, held: &Held, mut mailbox: mpsc::Receiver<ControlSignal>) {
+    let mut reload_pause = Duration::from_millis(50);
+    let mut cause = None;
+    loop {
+        let end = tokio::select! {
+            biased;
+            () = held.lost.cancelled() => return,
+            end = attempt(surround, held, &mut mailbox, cause) => end,
+        };
+        match end {
+            End::Over | End::Fenced => return,
+            End::Reload => {
+                // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
+                cause = Some(ClaimCause::Crash);
+                tokio::select! {
+                    () = held.lost.cancelled() => return,
+                    () = surround.stop_now.cancelled() => return,
+                    () = tokio::time::sleep(reload_pause) => {}
+                }
+                reload_pause = (reload_pause * 2).min(Duration::from_secs(1));
+            }
+        }
+    }
+}
+
+enum End {
+    Over,
+    Fenced,
+    Reload,
+}
+
+impl From<LogError> for End {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Fenced(_) => Self::Fenced,
+            LogError::Store(_) | LogError::Stopped => Self::Reload,
+        }
+    }
+}
+
+async fn attempt(surround: &Surround, held: &Held, mailbox: &mut mpsc::Receiver<ControlSignal>, cause: Option<ClaimCause>) -> End {
+    let mut record = match surround.deps.store.load_run(&held.fence).await {
+        Ok(Some(record)) => record,
+        Ok(None) => return End::Fenced,
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, run.id = %held.fence.run_id, "run could not be loaded");
+            return End::Reload;
+        }
+    };
+    if let Some(cause) = cause {
+        record.cause = cause;
+    }
+    let tools = match &record.tools {
+        Some(_) => Vec::new(),
+        None => offered(surround, &record).await,
+    };
+    let log = surround.writer.for_run(held.fence.clone(), record.attempt, held.lost.clone(), surround.deps.clock.clone());
+    let mut drive = Drive {
+        surround,
+        held,
+        loaded_at: Instant::now(),
+        step_began: Instant::now(),
+        state: RunState::load(record),
+        log,
+        model: None,
+        tools: FuturesUnordered::new(),
+        tool_stop: CancellationToken::new(),
+        draining: false,
+    };
+    let mut input = Input::Claimed { tools };
+    loop {
+        match drive.follow(input).await {
+            ControlFlow::Continue(()) => {}
+            ControlFlow::Break(end) => return end,
+        }
+        input = match drive.next_input(mailbox).await {
+            ControlFlow::Continue(next) => next,
+            ControlFlow::Break(end) => return end,
+        };
+    }
+}
+
+async fn offered(surround: &Surround, record: &RunRecord) -> Vec<ToolDefinition> {
+    let mut tools = surround.deps.tools.definitions().await;
+    if let Some(wanted) = &record.profile.tools {
+        tools.retain(|tool| wanted.contains(&tool.name));
+    }
+    tools
+}
+
+type ToolFuture = std::pin::Pin<Box<dyn Future<Output = (CallId, ToolOutcome)> + Send>>;
+
+struct Drive<'a> {
+    surround: &'a Surround,
+    held: &'a Held,
+    loaded_at: Instant,
+    step_began: Instant,
+    state: RunState,
+    log: RunLog,
+    model: Option<ModelCall>,
+    tools: FuturesUnordered<ToolFuture>,
+    tool_stop: CancellationToken,
+    draining: bool,
+}
+
+impl Drive<'_> {
+    /// Decides, commits, and begins what was decided.
+    async fn follow(&mut self, input: Input) -> ControlFlow<End> {
+        let tool_finished = matches!(input, Input::ToolFinished(..));
+        let mut decision = self.decide(input);
+        loop {
+            if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
+                failpoint::reached("C22");
+            }
+            if let Err(end) = self.commit(&decision).await {
+                return ControlFlow::Break(end);
+            }
+            self.reached_after(&decision, tool_finished);
+            let mut handed_back = None;
+            for command in decision.commands {
+                match command {
+                    Command::Stop => return ControlFlow::Break(End::Over),
+                    Command::CallModel if self.draining => handed_back = Some(self.decide(Input::Drain)),
+                    Command::CallModel => self.call_model(),
+                    Command::RunTool(call) => self.run_tool(*call),
+                }
+            }
+            match handed_back {
+                Some(next) => decision = next,
+                None => return ControlFlow::Continue(()),
+            }
+        }
+    }
+
+    fn decide(&self, input: Input) -> Decision {
+        let surroundings = Surroundings {
+            now: self.surround.deps.clock.now(),
+            ids: self.surround.deps.ids.as_ref(),
+            elapsed_ms: self.elapsed_ms(),
+        };
+        decide(&self.state, input, &surroundings)
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        self.state.record.elapsed_ms.saturating_add(super::heartbeat::millis(self.loaded_at.elapsed()))
+    }
+
+    async fn commit(&mut self, decision: &Decision) -> Result<(), End> {
+        if decision.events.is_empty() && decision.changes.is_empty() {
+            return Ok(());
+        }
+        self.log.commit(&decision.events, decision.changes.clone()).await?;
+        self.state.apply(&decision.changes);
+        self.measure(decision);
+        Ok(())
+    }
+
+    fn measure(&mut self, decision: &Decision) {
+        for event in &decision.events {
+            match event.kind() {
+                "run.completed" | "run.failed" | "run.cancelled" => {
+                    metrics::counter!("capstan_runs_finished_total", "status" => event.kind().trim_start_matches("run."))
+                        .increment(1);
+                }
+                "tool.completed" => metrics::counter!("capstan_tool_calls_total").increment(1),
+                _ => {}
+            }
+            if let EventBody::StepCompleted { usage, .. } = event {
+                let kind = if usage.is_some() { "model" } else { "tools" };
+                metrics::histogram!("capstan_step_seconds", "kind" => kind).record(self.step_began.elapsed().as_secs_f64());
+                if let Some(usage) = usage {
+                    metrics::counter!("capstan_tokens_total", "direction" => "input").increment(usage.input_tokens);
+                    metrics::counter!("capstan_tokens_total", "direction" => "output").increment(usage.output_tokens);
+                }
+            }
+            if matches!(event, EventBody::StepStarted { .. }) {
+                self.step_began = Instant::now();
+            }
+        }
+    }
+
+    /// Names the boundary that the process has just passed, for tests that make it die there.
+    fn reached_after(&self, decision: &Decision, tool_finished: bool) {
+        if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
+            failpoint::reached("C23");
+        }
+        for command in &decision.commands {
+            match command {
+                Command::CallModel => failpoint::reached(if tool_finished { "C15" } else { "C05" }),
+                Command::RunTool(_) => failpoint::reached("C09"),
+                Command::Stop => {}
+            }
+        }
+        if tool_finished && !self.tools.is_empty() {
+            failpoint::reached("C14");
+        }
+    }
+
+    fn call_model(&mut self) {
+        let request = model_request(&self.state);
+        let deps = &self.surround.deps;
+        self.model = Some(ModelCall::new(deps.models.clone(), deps.ids.clone(), &self.state.record, request));
+    }
+
+    fn run_tool(&mut self, call: ToolCall) {
+        let definition = self.state.record.tools.iter().flatten().find(|tool| tool.name == call.name).cloned();
+        let tools = self.surround.deps.tools.clone();
+        let timeout = Duration::from_millis(self.state.record.profile.tool_timeout_ms);
+        let stop = self.tool_stop.clone();
+        let held = self.held.clone();
+        let self_stop = self.surround.options.self_stop;
+        let log = self.log.clone();
+        self.tools.push(Box::pin(async move {
+            let id = call.id.clone();
+            let Some(definition) = definition else {
+                return (id, ToolOutcome::failed("the tool is not among those of this run", 0));
+            };
+            // The process may have been stopped between the commit and here. It must not act when it wakes.
+            if !held.is_fresh(self_stop) {
+                held.lost.cancel();
+                std::future::pending::<()>().await;
+            }
+            failpoint::reached("C10");
+            let (progress, reports) = mpsc::channel(16);
+            let shown = show_progress(&log, &id, reports);
+            let execution = tools.execute(&definition, &call, timeout, progress, stop);
+            // The reports end when the execution drops its sender; its outcome must not wait for them.
+            let (outcome, ()) = futures_util::future::join(execution, shown).await;
+            failpoint::reached("C13");
+            (id, outcome)
+        }));
+    }
+
+    /// Waits for the next thing that the engine should know.
+    async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<ControlSignal>) -> ControlFlow<End, Input> {
+        loop {
+            let happened = self.wait(mailbox).await;
+            match happened {
+                Happened::Model(result) => return self.model_done(result),
+                Happened::Tool(call, outcome) => return ControlFlow::Continue(Input::ToolFinished(call, outcome)),
+                Happened::Told(signal) => {
+                    if let Some(input) = self.told(signal).await {
+                        return ControlFlow::Continue(input);
+                    }
+                }
+                Happened::TimedOut => {
+                    self.model = None;
+                    self.stop_tools().await;
+                    return ControlFlow::Continue(Input::TimedOut);
+                }
+                Happened::Draining => {
+                    self.draining = true;
+                    // Between steps nothing is under way, and the run is handed back at once.
+                    if self.model.is_none() && self.tools.is_empty() {
+                        return ControlFlow::Continue(Input::Drain);
+                    }
+                }
+                Happened::StopNow => {
+                    self.draining = true;
+                    self.model = None;
+                    // Calls that were handed over stay `started`: the next attempt judges them by their class.
+                    self.stop_tools().await;
+                    return ControlFlow::Continue(Input::Drain);
+                }
+                Happened::Broken => return ControlFlow::Break(End::Reload),
+            }
+        }
+    }
+
+    async fn wait(&mut self, mailbox: &mut mpsc::Receiver<ControlSignal>) -> Happened {
+        let limit = self.state.record.profile.max_run_ms;
+        let left = Duration::from_millis(limit.saturating_sub(self.elapsed_ms()));
+        let log = &self.log;
+        tokio::select! {
+            biased;
+            () = log.broken().cancelled() => Happened::Broken,
+            Some(signal) = mailbox.recv() => Happened::Told(signal),
+            () = self.surround.stop_now.cancelled() => Happened::StopNow,
+            () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
+            () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
+            result = run_model(&mut self.model, log), if self.model.is_some() => Happened::Model(result),
+            Some((call, outcome)) = self.tools.next(), if !self.tools.is_empty() => Happened::Tool(call, outcome),
+        }
+    }
+
+    fn model_done(&mut self, result: Result<(), ModelError>) -> ControlFlow<End, Input> {
+        let Some(call) = self.model.take() else { return ControlFlow::Break(End::Reload) };
+        let deps = &self.surround.deps;
+        let finished = result.and_then(|()| call.into_assembler().finish(deps.ids.as_ref(), deps.clock.now()));
+        ControlFlow::Continue(match finished {
+            Ok((message, turn, closing)) => Input::ModelFinished { message, turn, closing },
+            Err(error) => {
+                tracing::warn!(run.id = %self.held.fence.run_id, code = error.kind.code(), error = %error.message, "model call failed");
+                metrics::counter!("capstan_model_failures_total", "code" => error.kind.code()).increment(1);
+                Input::ModelFailed(error)
+            }
+        })
+    }
+
+    async fn told(&mut self, signal: ControlSignal) -> Option<Input> {
+        if let Some(by) = signal.cancel_by {
+            failpoint::reached("C20");
+            // Dropping the call closes the provider's connection before anything else is done.
+            let partial = self.model.take().and_then(|call| call.into_partial(self.surround.deps.clock.now()));
+            let stopped = self.stop_tools().await;
+            return Some(Input::CancelRequested { by, partial, stopped });
+        }
+        let known = &self.state.record.history;
+        let joined = signal.joined.into_iter().find(|message| known.iter().all(|other| other.id != message.id))?;
+        // One at a time: should there be more, the next look at the control requests brings them.
+        self.surround.deps.hub.notify_control(&self.held.fence.run_id);
+        self.state.join(joined.clone());
+        Some(Input::Joined(joined))
+    }
+
+    /// Tells the tools under way to stop, and collects what became of their calls.
+    async fn stop_tools(&mut self) -> Vec<(CallId, ToolOutcome)> {
+        self.tool_stop.cancel();
+        let mut stopped = Vec::new();
+        let deadline = tokio::time::sleep(TOOL_STOP_LIMIT);
+        tokio::pin!(deadline);
+        while !self.tools.is_empty() {
+            tokio::select! {
+                Some(outcome) = self.tools.next() => stopped.push(outcome),
+                () = &mut deadline => break,
+            }
+        }
+        self.tools.clear();
+        self.tool_stop = CancellationToken::new();
+        for call in self.state.record.calls.iter().filter(|call| call.state == ToolCallState::Started) {
+            if stopped.iter().all(|(id, _)| *id != call.id) {
+                let mut outcome = ToolOutcome::failed("the call was stopped; it may or may not have taken effect", 0);
+                outcome.state = ToolCallState::Unknown;
+                stopped.push((call.id.clone(), outcome));
+            }
+        }
+        stopped
+    }
+}
+
+enum Happened {
+    Model(Result<(), ModelError>),
+    Tool(CallId, ToolOutcome),
+    Told(ControlSignal),
+    TimedOut,
+    Draining,
+    StopNow,
+    Broken,
+}
+
+async fn run_model(model: &mut Option<ModelCall>, log: &RunLog) -> Result<(), ModelError> {
+    match model {
+        Some(call) => call.run(log).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn show_progress(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Progress>) {
+    while let Some(report) = reports.recv().await {
+        let Progress { progress, total, message } = report;
+        log.push(vec![StreamItem::Event(EventBody::ToolProgress { call_id: call.clone(), progress, total, message })]);
+    }
+}

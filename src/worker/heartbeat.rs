@@ -1,0 +1,79 @@
+//! Keeps leases alive, and gives up runs whose lease cannot be kept.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::registry::Registry;
+use super::{WorkerDeps, WorkerOptions};
+
+/// A lease that expired this long ago may still be renewed if nobody took the run: the sweeper was slower than the hiccup.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Renews all leases of this node every `renew`, until `stop`. A run that is no longer held, or could not be renewed for
+/// `self_stop` by the monotonic clock, is lost: its driver stops at once and writes nothing more.
+pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(options.renew);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let watchdog = watch(options, registry);
+    tokio::pin!(watchdog);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = &mut watchdog => return,
+            _ = tick.tick() => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = &mut watchdog => return,
+            () = renew(deps, options, registry) => {}
+        }
+    }
+}
+
+async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
+    let held = registry.all();
+    if held.is_empty() {
+        return;
+    }
+    let sent_at = Instant::now();
+    let fences: Vec<_> = held.iter().map(|held| held.fence.clone()).collect();
+    match deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await {
+        Ok(renewed) => {
+            let renewed: HashSet<_> = renewed.into_iter().collect();
+            for run in held {
+                if renewed.contains(&run.fence.run_id) {
+                    run.renewed(sent_at);
+                } else if registry.get(&run.fence.run_id).is_some_and(|now| now.fence == run.fence) {
+                    // A run that ended while the request was under way is no longer in the registry and not lost.
+                    tracing::warn!(run.id = %run.fence.run_id, epoch = run.fence.epoch, "lease lost");
+                    run.lost.cancel();
+                }
+            }
+        }
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, runs = fences.len(), "leases could not be renewed");
+        }
+    }
+}
+
+async fn watch(options: &WorkerOptions, registry: &Registry) {
+    let mut tick = tokio::time::interval(options.self_stop / 14);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        for run in registry.all() {
+            if !run.lost.is_cancelled() && !run.is_fresh(options.self_stop) {
+                tracing::warn!(run.id = %run.fence.run_id, epoch = run.fence.epoch, "lease not renewed in time, giving the run up");
+                run.lost.cancel();
+            }
+        }
+    }
+}
+
+/// A duration as whole milliseconds.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

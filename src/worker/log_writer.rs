@@ -1,0 +1,400 @@
+//! Group commit: persist, then publish.
+//!
+//! One writer per process. While a commit is in flight, what its runs have to say gathers; deltas of one part merge into one
+//! event. Then one transaction writes it all, then it is published. There is no artificial delay at low load; under load the
+//! writer waits about as long as its commits take, at most [`super::WorkerOptions::gather`], so that batches grow instead of
+//! commits.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::change::Change;
+use crate::domain::event::{EventBody, NewEvent, SharedEvent, StoredEvent, part_delta_data};
+use crate::domain::ids::{PartId, RunId};
+use crate::domain::record::{Fence, RunWrite};
+use crate::engine::StreamItem;
+use crate::live::Hub;
+use crate::store::{Fenced, Store, StoreError};
+use crate::support::clock::{SharedClock, UnixMillis};
+use crate::support::failpoint;
+
+/// A batch this large is a sign of load: gathering pays.
+const LOADED_BATCH: usize = 16;
+
+/// Why a write did not happen, or may not have happened.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Another worker has the run. Write nothing more.
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
+    /// The store failed. Whether the write happened is known only to the store: load the run again.
+    #[error("the log could not be written")]
+    Store(#[source] Arc<StoreError>),
+    /// The writer has stopped.
+    #[error("the log writer has stopped")]
+    Stopped,
+}
+
+enum Item {
+    Event(NewEvent),
+    Delta { part_id: PartId, text: String, attempt: u32, at: UnixMillis },
+}
+
+/// How a driver learns that something it pushed without waiting was not written.
+#[derive(Clone)]
+struct Tokens {
+    /// The run is fenced: stop and write nothing.
+    lost: CancellationToken,
+    /// The store failed: load the run again.
+    broken: CancellationToken,
+}
+
+struct Entry {
+    fence: Fence,
+    tokens: Tokens,
+    items: Vec<Item>,
+    changes: Vec<Change>,
+    reply: Option<oneshot::Sender<Result<(), LogError>>>,
+}
+
+#[derive(Default)]
+struct Pending {
+    entries: Vec<Entry>,
+    /// The entry of each run that may still grow: it has no reply yet.
+    open: HashMap<RunId, usize>,
+    stopped: bool,
+}
+
+struct Shared {
+    pending: Mutex<Pending>,
+    /// Something is pending.
+    wake: Notify,
+    /// The pending entries were taken: there is room again.
+    taken: Notify,
+    max_delta_bytes: usize,
+    gather: Duration,
+}
+
+fn lock(mutex: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See the module documentation.
+#[derive(Clone)]
+pub struct LogWriter {
+    shared: Arc<Shared>,
+}
+
+impl LogWriter {
+    /// A writer; nothing is written until [`LogWriter::run`] is.
+    #[must_use]
+    pub fn new(gather: Duration, max_delta_bytes: usize) -> Self {
+        let shared = Shared { pending: Mutex::default(), wake: Notify::new(), taken: Notify::new(), max_delta_bytes, gather };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The log of one claimed run. `lost` is cancelled when a write finds the run fenced.
+    #[must_use]
+    pub fn for_run(&self, fence: Fence, attempt: u32, lost: CancellationToken, clock: SharedClock) -> RunLog {
+        let tokens = Tokens { lost, broken: CancellationToken::new() };
+        RunLog { shared: Arc::clone(&self.shared), fence, attempt, tokens, clock }
+    }
+
+    /// Writes until `stop`, then what is still pending.
+    pub async fn run(&self, store: Arc<dyn Store>, hub: Arc<Hub>, stop: CancellationToken) {
+        let mut pause = Duration::ZERO;
+        loop {
+            let stopping = tokio::select! {
+                biased;
+                () = self.shared.wake.notified() => false,
+                () = stop.cancelled() => true,
+            };
+            if !pause.is_zero() && !stopping {
+                tokio::time::sleep(pause).await;
+            }
+            let entries = {
+                let mut pending = lock(&self.shared.pending);
+                pending.open.clear();
+                pending.stopped = stopping;
+                std::mem::take(&mut pending.entries)
+            };
+            self.shared.taken.notify_waiters();
+            if !entries.is_empty() {
+                let began = Instant::now();
+                let size = entries.len();
+                write(store.as_ref(), &hub, entries).await;
+                let took = began.elapsed();
+                metrics::histogram!("capstan_commit_seconds").record(took.as_secs_f64());
+                #[expect(clippy::cast_precision_loss, reason = "a batch never has 2^52 writes")]
+                metrics::histogram!("capstan_commit_batch_writes").record(size as f64);
+                pause = if size >= LOADED_BATCH { took.min(self.shared.gather) } else { Duration::ZERO };
+            }
+            if stopping {
+                return;
+            }
+        }
+    }
+}
+
+/// Commits a batch. A batch that fails for a reason that may lie in one write is repeated write by write, so that one run
+/// cannot take others down.
+async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
+    let mut writes = Vec::with_capacity(entries.len());
+    let mut waiting = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let events = entry.items.into_iter().map(|item| render(item, &entry.fence.run_id)).collect();
+        writes.push(RunWrite { fence: entry.fence, events, changes: entry.changes });
+        waiting.push((entry.tokens, entry.reply));
+    }
+    let shows_deltas =
+        cfg!(feature = "failpoints") && writes.iter().any(|write| write.events.iter().any(|e| e.kind == "part.delta"));
+    match store.commit(&writes).await {
+        Ok(answers) => {
+            if shows_deltas {
+                failpoint::reached("C07");
+            }
+            for ((write, (tokens, reply)), answer) in writes.into_iter().zip(waiting).zip(answers) {
+                settle(hub, write, &tokens, reply, answer);
+            }
+        }
+        Err(error) if writes.len() > 1 && !error.is_transient() => {
+            tracing::error!(error = &error as &dyn std::error::Error, writes = writes.len(), "a batch failed, writing one by one");
+            for (write, (tokens, reply)) in writes.into_iter().zip(waiting) {
+                match store.commit(std::slice::from_ref(&write)).await.map(|mut answers| answers.pop()) {
+                    Ok(Some(answer)) => settle(hub, write, &tokens, reply, answer),
+                    Ok(None) => fail(reply, LogError::Stopped),
+                    Err(error) => {
+                        tracing::error!(error = &error as &dyn std::error::Error, run.id = %write.fence.run_id, "a write failed");
+                        fail_entry(&tokens, reply, &Arc::new(error));
+                    }
+                }
+            }
+        }
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, writes = writes.len(), "a batch could not be written");
+            let error = Arc::new(error);
+            for (tokens, reply) in waiting {
+                fail_entry(&tokens, reply, &error);
+            }
+        }
+    }
+}
+
+fn settle(
+    hub: &Hub,
+    write: RunWrite,
+    tokens: &Tokens,
+    reply: Option<oneshot::Sender<Result<(), LogError>>>,
+    answer: Result<i64, Fenced>,
+) {
+    match answer {
+        Ok(first_seq) => {
+            let conversation_id = write.fence.conversation_id;
+            let events: Vec<SharedEvent> = write
+                .events
+                .into_iter()
+                .zip(first_seq..)
+                .map(|(event, seq)| {
+                    Arc::new(StoredEvent {
+                        seq,
+                        kind: event.kind.into(),
+                        conversation_id: conversation_id.clone(),
+                        run_id: event.run_id,
+                        attempt: event.attempt,
+                        at: event.at,
+                        data: event.data,
+                    })
+                })
+                .collect();
+            hub.publish(&conversation_id, &events);
+            if let Some(reply) = reply {
+                // A driver that is gone needs no answer.
+                let _ = reply.send(Ok(()));
+            }
+        }
+        Err(fenced) => {
+            tokens.lost.cancel();
+            fail(reply, LogError::Fenced(fenced));
+        }
+    }
+}
+
+fn fail_entry(tokens: &Tokens, reply: Option<oneshot::Sender<Result<(), LogError>>>, error: &Arc<StoreError>) {
+    match reply {
+        Some(reply) => fail(Some(reply), LogError::Store(Arc::clone(error))),
+        None => tokens.broken.cancel(),
+    }
+}
+
+fn fail(reply: Option<oneshot::Sender<Result<(), LogError>>>, error: LogError) {
+    if let Some(reply) = reply {
+        let _ = reply.send(Err(error));
+    }
+}
+
+fn render(item: Item, run_id: &RunId) -> NewEvent {
+    match item {
+        Item::Event(event) => event,
+        Item::Delta { part_id, text, attempt, at } => {
+            NewEvent { kind: "part.delta", run_id: Some(run_id.clone()), attempt, at, data: part_delta_data(&part_id, &text) }
+        }
+    }
+}
+
+/// Writes the log of one claimed run.
+#[derive(Clone)]
+pub struct RunLog {
+    shared: Arc<Shared>,
+    fence: Fence,
+    attempt: u32,
+    tokens: Tokens,
+    clock: SharedClock,
+}
+
+impl RunLog {
+    /// Cancelled when something that was pushed could not be written: the run must be loaded again.
+    #[must_use]
+    pub fn broken(&self) -> &CancellationToken {
+        &self.tokens.broken
+    }
+
+    /// Hands over what a model says, to be written soon. Never waits: call [`RunLog::room`] before the next.
+    pub fn push(&self, items: Vec<StreamItem>) {
+        if items.is_empty() {
+            return;
+        }
+        let at = self.clock.now();
+        let mut pending = lock(&self.shared.pending);
+        if pending.stopped {
+            return;
+        }
+        let entry = self.open_entry(&mut pending);
+        for item in items {
+            match item {
+                StreamItem::Event(body) => entry.items.push(Item::Event(self.event(&body, at))),
+                StreamItem::Delta(part_id, text) => {
+                    push_delta(entry, part_id, text, self.attempt, at, self.shared.max_delta_bytes);
+                }
+            }
+        }
+        drop(pending);
+        self.shared.wake.notify_one();
+    }
+
+    /// Waits until little of this run is pending, so that a fast model cannot fill the memory while the database is slow.
+    pub async fn room(&self) {
+        loop {
+            let taken = self.shared.taken.notified();
+            tokio::pin!(taken);
+            taken.as_mut().enable();
+            {
+                let pending = lock(&self.shared.pending);
+                let index = pending.open.get(&self.fence.run_id);
+                let crowded = index.and_then(|index| pending.entries.get(*index)).is_some_and(|entry| {
+                    let bytes: usize = entry.items.iter().map(Item::len).sum();
+                    entry.items.len() > 64 || bytes > 4 * self.shared.max_delta_bytes
+                });
+                if !crowded || pending.stopped {
+                    return;
+                }
+            }
+            taken.await;
+        }
+    }
+
+    /// Writes a decision after everything that was pushed before it. When this returns `Ok`, it is durable and published.
+    ///
+    /// # Errors
+    /// See [`LogError`].
+    pub async fn commit(&self, events: &[EventBody], changes: Vec<Change>) -> Result<(), LogError> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let at = self.clock.now();
+            let mut pending = lock(&self.shared.pending);
+            if pending.stopped || self.tokens.broken.is_cancelled() {
+                return Err(LogError::Stopped);
+            }
+            let entry = self.open_entry(&mut pending);
+            entry.items.extend(events.iter().map(|body| Item::Event(self.event(body, at))));
+            entry.changes = changes;
+            entry.reply = Some(reply);
+            pending.open.remove(&self.fence.run_id);
+        }
+        self.shared.wake.notify_one();
+        answer.await.unwrap_or(Err(LogError::Stopped))
+    }
+
+    fn open_entry<'a>(&self, pending: &'a mut Pending) -> &'a mut Entry {
+        let index = match pending.open.get(&self.fence.run_id) {
+            Some(index) => *index,
+            None => {
+                pending.entries.push(Entry {
+                    fence: self.fence.clone(),
+                    tokens: self.tokens.clone(),
+                    items: Vec::new(),
+                    changes: Vec::new(),
+                    reply: None,
+                });
+                let index = pending.entries.len() - 1;
+                pending.open.insert(self.fence.run_id.clone(), index);
+                index
+            }
+        };
+        &mut pending.entries[index]
+    }
+
+    fn event(&self, body: &EventBody, at: UnixMillis) -> NewEvent {
+        // The conversation's own events belong to no run: a stream of one run ends with the run's terminal event.
+        let run_id = match body {
+            EventBody::ConversationUpdated { .. } => None,
+            EventBody::RunQueued { .. }
+            | EventBody::RunStarted { .. }
+            | EventBody::RunResumed { .. }
+            | EventBody::RunRetrying { .. }
+            | EventBody::RunWaiting { .. }
+            | EventBody::RunCompleted { .. }
+            | EventBody::RunFailed { .. }
+            | EventBody::RunCancelled { .. }
+            | EventBody::MessageCreated { .. }
+            | EventBody::MessageStarted { .. }
+            | EventBody::StepStarted { .. }
+            | EventBody::StepCompleted { .. }
+            | EventBody::StepReset { .. }
+            | EventBody::PartStarted { .. }
+            | EventBody::PartDelta { .. }
+            | EventBody::PartCompleted { .. }
+            | EventBody::MessageCompleted { .. }
+            | EventBody::ToolStarted { .. }
+            | EventBody::ToolProgress { .. }
+            | EventBody::ToolCompleted { .. }
+            | EventBody::ToolOutcomeUnknown { .. } => Some(self.fence.run_id.clone()),
+        };
+        let attempt = if run_id.is_some() { self.attempt } else { 0 };
+        NewEvent::new(body, run_id, attempt, at)
+    }
+}
+
+impl Item {
+    fn len(&self) -> usize {
+        match self {
+            Self::Event(event) => event.data.len(),
+            Self::Delta { text, .. } => text.len(),
+        }
+    }
+}
+
+fn push_delta(entry: &mut Entry, part_id: PartId, text: String, attempt: u32, at: UnixMillis, max_bytes: usize) {
+    if let Some(Item::Delta { part_id: last, text: merged, .. }) = entry.items.last_mut()
+        && *last == part_id
+        && merged.len() + text.len() <= max_bytes
+    {
+        merged.push_str(&text);
+        return;
+    }
+    entry.items.push(Item::Delta { part_id, text, attempt, at });
+}

@@ -1,0 +1,89 @@
+//! One model call: asks, shows what comes, and assembles it.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use tokio::time::Instant;
+
+use super::log_writer::RunLog;
+use crate::domain::message::Message;
+use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
+use crate::domain::record::RunRecord;
+use crate::engine::Assembler;
+use crate::provider::{ModelClient, ModelStream};
+use crate::support::clock::UnixMillis;
+use crate::support::failpoint;
+use crate::support::ids::SharedIds;
+
+enum Phase {
+    Asking(ModelRequest),
+    Streaming(ModelStream),
+    Over,
+}
+
+/// A call under way. Dropping it closes the provider's connection.
+pub struct ModelCall {
+    models: Arc<dyn ModelClient>,
+    ids: SharedIds,
+    assembler: Assembler,
+    phase: Phase,
+    began: Instant,
+    shown: bool,
+}
+
+impl ModelCall {
+    /// A call that has not been made yet.
+    pub fn new(models: Arc<dyn ModelClient>, ids: SharedIds, run: &RunRecord, request: ModelRequest) -> Self {
+        let assembler = Assembler::new(run.fence.run_id.clone(), run.fence.conversation_id.clone(), run.profile.model.clone());
+        Self { models, ids, assembler, phase: Phase::Asking(request), began: Instant::now(), shown: false }
+    }
+
+    /// Makes the call and shows what the model says until it is finished or has failed. Cancel-safe: what was shown is in the
+    /// assembler.
+    ///
+    /// # Errors
+    /// The model's failure.
+    pub async fn run(&mut self, log: &RunLog) -> Result<(), ModelError> {
+        loop {
+            match &mut self.phase {
+                Phase::Asking(request) => {
+                    let stream = self.models.stream(request.clone()).await?;
+                    failpoint::reached("C06");
+                    self.phase = Phase::Streaming(stream);
+                }
+                Phase::Streaming(stream) => {
+                    log.room().await;
+                    let Some(event) = stream.next().await else {
+                        self.phase = Phase::Over;
+                        continue;
+                    };
+                    let event = event?;
+                    let finished = matches!(event, ModelEvent::Finished(_));
+                    let items = self.assembler.push(event, self.ids.as_ref());
+                    if !self.shown && !items.is_empty() {
+                        self.shown = true;
+                        metrics::histogram!("capstan_first_token_seconds").record(self.began.elapsed().as_secs_f64());
+                    }
+                    log.push(items);
+                    if finished {
+                        self.phase = Phase::Over;
+                    }
+                }
+                Phase::Over => {
+                    failpoint::reached("C08");
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The assembled answer after [`ModelCall::run`] has returned `Ok`.
+    pub fn into_assembler(self) -> Assembler {
+        self.assembler
+    }
+
+    /// What was shown of an answer that is given up.
+    pub fn into_partial(self, now: UnixMillis) -> Option<Message> {
+        self.assembler.partial(now)
+    }
+}

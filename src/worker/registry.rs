@@ -1,0 +1,95 @@
+//! The runs that this process has claimed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::ids::RunId;
+use crate::domain::record::Fence;
+use crate::store::ControlSignal;
+
+/// A claimed run, as the heartbeat and the control task see it.
+#[derive(Clone)]
+pub struct Held {
+    /// The right to write.
+    pub fence: Fence,
+    /// Cancelled when the run is no longer ours: stop at once and write nothing.
+    pub lost: CancellationToken,
+    control: mpsc::Sender<ControlSignal>,
+    renewed_at: Arc<Mutex<Instant>>,
+}
+
+impl Held {
+    /// Says that the lease was renewed by a request that was sent at `at`.
+    pub fn renewed(&self, at: Instant) {
+        *lock(&self.renewed_at) = at;
+    }
+
+    /// Whether the lease was renewed less than `limit` ago, by the monotonic clock. A process that was stopped finds out here
+    /// before it acts.
+    #[must_use]
+    pub fn is_fresh(&self, limit: Duration) -> bool {
+        lock(&self.renewed_at).elapsed() < limit
+    }
+
+    /// Hands a request to the driver. A driver with a full mailbox is asked again at the next look.
+    pub fn tell(&self, signal: ControlSignal) {
+        let _ = self.control.try_send(signal);
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Registry {
+    runs: Arc<Mutex<HashMap<RunId, Held>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    /// Adds a run that was claimed by a request sent at `claimed_at`. It is removed when the guard is dropped, also by a panic
+    /// of its driver: its lease then expires and the run is taken up again.
+    pub fn add(&self, fence: Fence, claimed_at: Instant) -> (HeldGuard, mpsc::Receiver<ControlSignal>) {
+        let (control, mailbox) = mpsc::channel(8);
+        let held = Held { fence, lost: CancellationToken::new(), control, renewed_at: Arc::new(Mutex::new(claimed_at)) };
+        lock(&self.runs).insert(held.fence.run_id.clone(), held.clone());
+        (HeldGuard { registry: self.clone(), held }, mailbox)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Held> {
+        lock(&self.runs).values().cloned().collect()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        lock(&self.runs).len()
+    }
+
+    /// One of them.
+    pub fn get(&self, run: &RunId) -> Option<Held> {
+        lock(&self.runs).get(run).cloned()
+    }
+}
+
+/// Keeps a run in the registry.
+pub struct HeldGuard {
+    registry: Registry,
+    /// The run.
+    pub held: Held,
+}
+
+impl Drop for HeldGuard {
+    fn drop(&mut self) {
+        let mut runs = lock(&self.registry.runs);
+        // The same run may have been claimed again in the meantime, by this very process.
+        if runs.get(&self.held.fence.run_id).is_some_and(|held| held.fence == self.held.fence) {
+            runs.remove(&self.held.fence.run_id);
+        }
+    }
+}

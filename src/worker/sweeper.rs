@@ -1,0 +1,59 @@
+//! Finds runs whose worker died, and puts them back into the queue.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{WorkerDeps, WorkerOptions};
+
+/// Runs put back per pass.
+const PER_PASS: u32 = 50;
+
+/// Looks every `sweep` until `stop`.
+///
+/// After an outage of the database every lease looks expired, although its worker may be alive and about to renew. So while
+/// this node itself has not been in touch with the database for a whole lease, without a gap, a pass that finds most leases
+/// expired takes nothing. A node that was in touch all the time knows that the others had their chance.
+pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationToken) {
+    let mut in_touch_since = Instant::now();
+    let mut last_contact = Instant::now();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(jittered(options.sweep)) => {}
+        }
+        if last_contact.elapsed() > options.sweep * 3 {
+            // The process was stopped, or starved: it cannot know what happened meanwhile.
+            in_touch_since = Instant::now();
+        }
+        let despite_outage = in_touch_since.elapsed() >= options.lease;
+        match deps.store.sweep(PER_PASS, despite_outage).await {
+            Ok(sweep) => {
+                last_contact = Instant::now();
+                if sweep.outage_suspected {
+                    tracing::warn!("most leases look expired at once, waiting one more lease before taking runs over");
+                }
+                if !sweep.taken.is_empty() {
+                    metrics::counter!("capstan_lease_takeovers_total").increment(sweep.taken.len() as u64);
+                    for run in &sweep.taken {
+                        tracing::warn!(run.id = %run, "lease expired, run put back into the queue");
+                    }
+                    deps.hub.queue_signal().notify();
+                }
+            }
+            Err(error) => {
+                in_touch_since = Instant::now();
+                tracing::warn!(error = &error as &dyn std::error::Error, "expired leases could not be looked for");
+            }
+        }
+    }
+}
+
+/// Between 0.75 and 1.0 of the interval, so that nodes do not march in step and detection stays within its promise.
+fn jittered(interval: Duration) -> Duration {
+    let mut byte = [0_u8; 1];
+    // Without randomness the nodes march in step, which costs a little contention and nothing else.
+    let _ = getrandom::fill(&mut byte);
+    interval.mul_f64(0.75 + f64::from(byte[0]) / 1024.0)
+}
