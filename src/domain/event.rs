@@ -14,6 +14,7 @@ use super::model::Usage;
 use super::problem::ProblemBody;
 use super::run::{FinishReason, WaitReason};
 use crate::support::clock::UnixMillis;
+use crate::support::text::storable_json;
 
 macro_rules! events {
     ($($(#[$doc:meta])* $variant:ident = $word:literal { $($(#[$attr:meta])* $field:ident : $ty:ty,)* })*) => {
@@ -266,24 +267,6 @@ fn render_data(body: &EventBody) -> String {
 pub fn part_delta_data(part_id: &PartId, delta: &str) -> String {
     let text = Value::from(delta).to_string();
     storable_json(format!("{{\"part_id\":\"{part_id}\",\"delta\":{text}}}"))
-}
-
-/// JSON text in which U+0000 became U+FFFD: neither database keeps U+0000 in text, and clients shall see what is stored.
-fn storable_json(json: String) -> String {
-    if !json.contains("\\u0000") {
-        return json;
-    }
-    // An escaped backslash before `u0000` makes it literal text; only an odd number of backslashes is an escape.
-    let mut out = String::with_capacity(json.len());
-    let mut rest = json.as_str();
-    while let Some(at) = rest.find("\\u0000") {
-        let backslashes = rest[..at].bytes().rev().take_while(|byte| *byte == b'\\').count();
-        out.push_str(&rest[..at]);
-        out.push_str(if backslashes % 2 == 0 { "\\ufffd" } else { "\\u0000" });
-        rest = &rest[at + 6..];
-    }
-    out.push_str(rest);
-    out
 }
 
 /// An event as stored. Cheap to share: every reader of a conversation gets the same one.

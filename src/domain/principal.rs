@@ -24,6 +24,12 @@ impl UserRole {
             Self::Admin => "admin",
         }
     }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Member, Self::Admin].into_iter().find(|role| role.as_str() == word)
+    }
 }
 
 /// The user on whose behalf something is done. Every row belongs to one.

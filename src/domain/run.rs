@@ -87,6 +87,12 @@ impl WaitReason {
             Self::Budget => "budget",
         }
     }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Approval, Self::Input, Self::Backoff, Self::Budget].into_iter().find(|reason| reason.as_str() == word)
+    }
 }
 
 /// Why a finished run, or an assistant message, ended.
@@ -105,6 +111,29 @@ pub enum FinishReason {
     Budget,
     /// Somebody cancelled the run.
     Cancelled,
+}
+
+impl FinishReason {
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Refused => "refused",
+            Self::MaxRounds => "max_rounds",
+            Self::Budget => "budget",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Stop, Self::Length, Self::Refused, Self::MaxRounds, Self::Budget, Self::Cancelled]
+            .into_iter()
+            .find(|reason| reason.as_str() == word)
+    }
 }
 
 /// A run as clients see it.

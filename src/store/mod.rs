@@ -5,9 +5,12 @@
 //! implementations.
 
 mod error;
+mod open;
+mod rows;
 mod types;
 
 pub use error::StoreError;
+pub use open::{Durability, StoreOptions, open};
 pub use types::*;
 
 use async_trait::async_trait;

@@ -12,10 +12,29 @@ pub fn prefix_chars(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(at, _)| &text[..at])
 }
 
-/// Replaces what no database column can hold: U+0000 becomes U+FFFD. This is the one place where that happens.
+/// Replaces what no database column can hold: U+0000 becomes U+FFFD. This file is the one place where that happens.
 #[must_use]
 pub fn storable(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
+}
+
+/// JSON text in which U+0000 became U+FFFD, for the same reason: clients shall see what is stored.
+#[must_use]
+pub fn storable_json(json: String) -> String {
+    if !json.contains("\\u0000") {
+        return json;
+    }
+    // An escaped backslash before `u0000` makes it literal text; only an odd number of backslashes is an escape.
+    let mut out = String::with_capacity(json.len());
+    let mut rest = json.as_str();
+    while let Some(at) = rest.find("\\u0000") {
+        let backslashes = rest[..at].bytes().rev().take_while(|byte| *byte == b'\\').count();
+        out.push_str(&rest[..at]);
+        out.push_str(if backslashes % 2 == 0 { "\\ufffd" } else { "\\u0000" });
+        rest = &rest[at + 6..];
+    }
+    out.push_str(rest);
+    out
 }
 
 #[cfg(test)]
@@ -30,5 +49,6 @@ mod tests {
         assert_eq!(prefix_chars("äöü", 2), "äö");
         assert_eq!(prefix_chars("äöü", 9), "äöü");
         assert_eq!(storable("a\0b"), "a\u{fffd}b");
+        assert_eq!(storable_json(r#"["\u0000","\\u0000"]"#.to_owned()), r#"["\ufffd","\\u0000"]"#);
     }
 }

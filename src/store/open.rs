@@ -1,0 +1,47 @@
+//! Opens the store that a URL names.
+
+use std::sync::Arc;
+
+use super::{Store, StoreError, StoreResult};
+
+/// How a store is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// SQLite: whether this process is the one server of the data folder. A command that only writes a row or two opens
+    /// with `false`, beside a running server.
+    pub exclusive: bool,
+    /// SQLite: what a commit survives.
+    pub durability: Durability,
+    /// Postgres: connections for requests and the log writer together. Leases have connections of their own beside them.
+    pub max_connections: u32,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { exclusive: true, durability: Durability::default(), max_connections: 16 }
+    }
+}
+
+/// What a commit of SQLite survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// Also a loss of power: every commit waits for the disk.
+    #[default]
+    Full,
+    /// A crash of the process, but not of the machine: the newest commits may be gone after a loss of power. Faster.
+    Normal,
+}
+
+/// Opens the store behind `url`, with its schema brought up to date: `postgres://...`, or `sqlite:PATH`, whose folder is made
+/// if it is missing.
+///
+/// # Errors
+/// [`StoreError::Migration`] for a URL of another kind or a schema that cannot be used, [`StoreError::Locked`] if another
+/// server process has the data folder, [`StoreError::Unavailable`] if the database cannot be reached.
+#[expect(clippy::unused_async, reason = "the backends are not plugged in yet")]
+pub async fn open(url: &str, _options: &StoreOptions) -> StoreResult<Arc<dyn Store>> {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    Err(StoreError::Migration(format!(
+        "a database URL of the kind {scheme:?} is not supported: use postgres://USER@HOST/NAME or sqlite:PATH"
+    )))
+}

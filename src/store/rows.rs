@@ -1,0 +1,288 @@
+//! Rows as plain values, and how they become the domain's: shared by both backends.
+//!
+//! Owns no state. Must not know which database a row came from, nor send any statement.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::{ColumnIndex, Decode, Row, Type};
+
+use super::{RunView, StoreError, StoreResult};
+use crate::domain::conversation::{Conversation, ConversationStatus};
+use crate::domain::event::{EventBody, NewEvent, StoredEvent};
+use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::message::Message;
+use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
+use crate::support::clock::UnixMillis;
+use crate::support::text::storable_json;
+
+/// The columns that make a [`RunRow`], for a table called `runs`.
+pub(super) const RUN_COLUMNS: &str = "runs.id, runs.conversation_id, runs.owner_id, runs.status, runs.reason, runs.active, \
+     runs.claimable_at, runs.agent, runs.agent_version, runs.model, runs.usage, runs.attempt, runs.crashes, runs.first_seq, \
+     runs.last_seq, runs.finish_reason, runs.error, runs.cancel_requested_by, runs.created_at, runs.started_at, \
+     runs.finished_at";
+
+/// A run without its wide columns: what clients and use cases ask for.
+#[derive(Debug, Clone)]
+pub(super) struct RunRow {
+    pub id: String,
+    pub conversation_id: String,
+    pub owner_id: String,
+    pub status: String,
+    pub reason: Option<String>,
+    pub active: bool,
+    pub claimable_at: Option<i64>,
+    pub agent: String,
+    pub agent_version: i32,
+    pub model: String,
+    pub usage: String,
+    pub attempt: i32,
+    pub crashes: i32,
+    pub first_seq: i64,
+    pub last_seq: Option<i64>,
+    pub finish_reason: Option<String>,
+    pub error: Option<String>,
+    pub cancel_requested_by: Option<String>,
+    pub created_at: i64,
+    pub started_at: Option<i64>,
+    pub finished_at: Option<i64>,
+}
+
+impl RunRow {
+    /// Reads [`RUN_COLUMNS`].
+    pub(super) fn read<'r, R>(row: &'r R) -> Result<Self, sqlx::Error>
+    where
+        R: Row,
+        &'static str: ColumnIndex<R>,
+        String: Decode<'r, R::Database> + Type<R::Database>,
+        i64: Decode<'r, R::Database> + Type<R::Database>,
+        i32: Decode<'r, R::Database> + Type<R::Database>,
+        bool: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        Ok(Self {
+            id: row.try_get("id")?,
+            conversation_id: row.try_get("conversation_id")?,
+            owner_id: row.try_get("owner_id")?,
+            status: row.try_get("status")?,
+            reason: row.try_get("reason")?,
+            active: row.try_get("active")?,
+            claimable_at: row.try_get("claimable_at")?,
+            agent: row.try_get("agent")?,
+            agent_version: row.try_get("agent_version")?,
+            model: row.try_get("model")?,
+            usage: row.try_get("usage")?,
+            attempt: row.try_get("attempt")?,
+            crashes: row.try_get("crashes")?,
+            first_seq: row.try_get("first_seq")?,
+            last_seq: row.try_get("last_seq")?,
+            finish_reason: row.try_get("finish_reason")?,
+            error: row.try_get("error")?,
+            cancel_requested_by: row.try_get("cancel_requested_by")?,
+            created_at: row.try_get("created_at")?,
+            started_at: row.try_get("started_at")?,
+            finished_at: row.try_get("finished_at")?,
+        })
+    }
+
+    pub(super) fn run_id(&self) -> RunId {
+        RunId::from_stored(self.id.clone())
+    }
+
+    pub(super) fn run_status(&self) -> StoreResult<RunStatus> {
+        word("runs", "status", &self.id, &self.status, RunStatus::from_word)
+    }
+
+    /// The run as clients see it.
+    pub(super) fn into_run(self) -> StoreResult<Run> {
+        let status = self.run_status()?;
+        let reason = self.reason.as_deref();
+        let reason = reason.map(|text| word("runs", "reason", &self.id, text, WaitReason::from_word)).transpose()?;
+        let finish_reason = self.finish_reason.as_deref();
+        let finish_reason =
+            finish_reason.map(|text| word("runs", "finish_reason", &self.id, text, FinishReason::from_word)).transpose()?;
+        let usage: crate::domain::model::Usage = decode("runs", "usage", &self.id, &self.usage)?;
+        let error = self.error.as_deref().map(|text| decode("runs", "error", &self.id, text)).transpose()?;
+        Ok(Run {
+            id: RunId::from_stored(self.id),
+            conversation_id: ConversationId::from_stored(self.conversation_id),
+            status,
+            reason,
+            agent: self.agent,
+            agent_version: unsigned(self.agent_version),
+            model: self.model,
+            attempt: unsigned(self.attempt),
+            finish_reason,
+            usage: (usage != crate::domain::model::Usage::default()).then_some(usage),
+            error,
+            created_at: UnixMillis(self.created_at).to_rfc3339(),
+            started_at: self.started_at.map(|at| UnixMillis(at).to_rfc3339()),
+            finished_at: self.finished_at.map(|at| UnixMillis(at).to_rfc3339()),
+        })
+    }
+
+    /// The run with the bounds of its part of the log.
+    pub(super) fn into_view(self) -> StoreResult<RunView> {
+        let (first_seq, last_seq) = (self.first_seq, self.last_seq);
+        Ok(RunView { run: self.into_run()?, first_seq, last_seq })
+    }
+}
+
+/// A conversation with what belongs to it in other tables.
+#[derive(Debug, Clone)]
+pub(super) struct ConversationRow {
+    pub id: String,
+    pub title: String,
+    pub status: String,
+    pub created_at: i64,
+    pub updated_at: i64,
+    pub last_seq: i64,
+    pub active_run_id: Option<String>,
+}
+
+impl ConversationRow {
+    /// Reads columns with the names of the fields.
+    pub(super) fn read<'r, R>(row: &'r R) -> Result<Self, sqlx::Error>
+    where
+        R: Row,
+        &'static str: ColumnIndex<R>,
+        String: Decode<'r, R::Database> + Type<R::Database>,
+        i64: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        Ok(Self {
+            id: row.try_get("id")?,
+            title: row.try_get("title")?,
+            status: row.try_get("status")?,
+            created_at: row.try_get("created_at")?,
+            updated_at: row.try_get("updated_at")?,
+            last_seq: row.try_get("last_seq")?,
+            active_run_id: row.try_get("active_run_id")?,
+        })
+    }
+
+    /// The conversation as clients see it.
+    pub(super) fn into_conversation(self) -> StoreResult<Conversation> {
+        let status = word("conversations", "status", &self.id, &self.status, ConversationStatus::from_word)?;
+        Ok(Conversation {
+            id: ConversationId::from_stored(self.id),
+            title: self.title,
+            status,
+            active_run_id: self.active_run_id.map(RunId::from_stored),
+            last_seq: self.last_seq,
+            created_at: UnixMillis(self.created_at).to_rfc3339(),
+            updated_at: UnixMillis(self.updated_at).to_rfc3339(),
+        })
+    }
+}
+
+/// Reads a row with `seq, run_id, attempt, kind, at, data`.
+pub(super) fn read_event<'r, R>(row: &'r R, conversation: &ConversationId) -> Result<StoredEvent, sqlx::Error>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    &'r str: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+    i32: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let kind: &str = row.try_get("kind")?;
+    let run_id: Option<String> = row.try_get("run_id")?;
+    Ok(StoredEvent {
+        seq: row.try_get("seq")?,
+        kind: match EventBody::KINDS.iter().find(|known| **known == kind) {
+            Some(known) => (*known).into(),
+            None => kind.to_owned().into(),
+        },
+        conversation_id: conversation.clone(),
+        run_id: run_id.map(RunId::from_stored),
+        attempt: unsigned(row.try_get("attempt")?),
+        at: UnixMillis(row.try_get("at")?),
+        data: row.try_get("data")?,
+    })
+}
+
+/// The event as it is stored with the number `seq`.
+pub(super) fn stored(event: NewEvent, conversation: &ConversationId, seq: i64) -> StoredEvent {
+    StoredEvent {
+        seq,
+        kind: event.kind.into(),
+        conversation_id: conversation.clone(),
+        run_id: event.run_id,
+        attempt: event.attempt,
+        at: event.at,
+        data: event.data,
+    }
+}
+
+/// The message without U+0000, and its body as stored: the row says what the log says.
+pub(super) fn storable_message(message: Message) -> StoreResult<(Message, String)> {
+    let rendered = encode("messages", "body", message.id.as_str(), &message)?;
+    let body = storable_json(rendered.clone());
+    if body == rendered {
+        return Ok((message, body));
+    }
+    let message = decode("messages", "body", message.id.as_str(), &body)?;
+    Ok((message, body))
+}
+
+/// A value as JSON text without U+0000.
+pub(super) fn encode_storable<T: Serialize>(table: &'static str, column: &'static str, id: &str, value: &T) -> StoreResult<String> {
+    encode(table, column, id, value).map(storable_json)
+}
+
+/// A value as JSON text.
+pub(super) fn encode<T: Serialize>(table: &'static str, column: &'static str, id: &str, value: &T) -> StoreResult<String> {
+    serde_json::to_string(value).map_err(|error| corrupt(table, column, id, error))
+}
+
+/// A value from JSON text.
+pub(super) fn decode<T: DeserializeOwned>(table: &'static str, column: &'static str, id: &str, text: &str) -> StoreResult<T> {
+    serde_json::from_str(text).map_err(|error| corrupt(table, column, id, error))
+}
+
+/// A value from its word.
+pub(super) fn word<T>(
+    table: &'static str,
+    column: &'static str,
+    id: &str,
+    text: &str,
+    read: impl FnOnce(&str) -> Option<T>,
+) -> StoreResult<T> {
+    read(text).ok_or_else(|| corrupt(table, column, id, format!("unknown word {text:?}")))
+}
+
+fn corrupt(table: &'static str, column: &'static str, id: &str, reason: impl ToString) -> StoreError {
+    StoreError::Corrupt { table, column, id: id.to_owned(), reason: reason.to_string() }
+}
+
+/// A count as stored. No statement of ours makes it negative.
+pub(super) fn unsigned(count: i32) -> u32 {
+    u32::try_from(count).unwrap_or(0)
+}
+
+/// A count to store. Versions, steps and positions are far below the limit.
+pub(super) fn signed(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// The keyset cursor of a list of conversations.
+pub(super) fn conversation_cursor(created_at: i64, id: &str) -> String {
+    format!("{created_at}:{id}")
+}
+
+/// Reads [`conversation_cursor`].
+pub(super) fn parse_conversation_cursor(text: &str) -> Option<(i64, &str)> {
+    let (created_at, id) = text.split_once(':')?;
+    Some((created_at.parse().ok()?, id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_round_trip_and_refuse_what_is_none() {
+        let cursor = conversation_cursor(-5, "conv_1");
+        assert_eq!(parse_conversation_cursor(&cursor), Some((-5, "conv_1")));
+        assert_eq!(parse_conversation_cursor("x:conv_1"), None);
+        assert_eq!(parse_conversation_cursor("5"), None);
+    }
+}
