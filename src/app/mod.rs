@@ -1,1 +1,13 @@
-//! Under construction.
+//! The composition root: configuration, command line, telemetry and the life of the process.
+//!
+//! Owns the settings, the runtime and the order in which the parts start and stop. The only module that knows every other
+//! one; none of them knows it.
+
+mod chat;
+mod cli;
+pub mod config;
+mod healthcheck;
+mod serve;
+mod telemetry;
+
+pub use cli::main;

@@ -1,0 +1,219 @@
+//! The connection: asks, reads the stream, and comes back with its cursor when the stream is cut.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use sse_stream::SseByteStream;
+
+use super::screen::{Ending, Screen, Shown, printable};
+use crate::app::cli::ChatArgs;
+use crate::app::config::Environment;
+
+/// How long the client keeps trying to come back to a server that does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The wait before each further try.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A stream that is silent for longer than three pings of the server is dead.
+const SILENCE: Duration = Duration::from_secs(50);
+
+struct Client {
+    http: reqwest::Client,
+    url: String,
+    key: Option<String>,
+}
+
+/// Asks the question and shows the answer. Interrupting it once cancels the run, twice leaves it running.
+pub async fn run(args: &ChatArgs, model: Option<&str>, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let url = args.url.clone().or_else(|| environment.get("CAPSTAN_URL").map(str::to_owned));
+    let client = Client {
+        http: reqwest::Client::builder()
+            .connect_timeout(Duration::from_secs(5))
+            .build()
+            .context("the HTTP client cannot be built")?,
+        url: url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()).trim_end_matches('/').to_owned(),
+        key: args.key.clone().or_else(|| environment.get("CAPSTAN_KEY").map(str::to_owned)),
+    };
+    let mut body = json!({"input": args.question});
+    if let Some(conversation) = &args.conversation {
+        body["conversation_id"] = json!(conversation);
+    }
+    if let Some(model) = model {
+        body["model"] = json!(model);
+    }
+    let mut follower =
+        Follower { client, screen: Screen::default(), run: None, conversation: None, cursor: None, at_line_start: true };
+    let first = follower.client.ask(&body).await?;
+    let ending = follower.follow(first).await?;
+    if let Some(conversation) = &follower.conversation
+        && std::io::stderr().is_terminal()
+    {
+        remark(&format!("-- go on with: capstan chat --conversation {conversation} \"...\""))?;
+    }
+    Ok(match ending {
+        Ending::Completed => ExitCode::SUCCESS,
+        Ending::Failed => ExitCode::FAILURE,
+        Ending::Cancelled => ExitCode::from(130),
+    })
+}
+
+impl Client {
+    fn with_key(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    async fn ask(&self, body: &Value) -> anyhow::Result<reqwest::Response> {
+        let request = self.http.post(format!("{}/api/v1/runs", self.url)).header("accept", "text/event-stream").json(body);
+        let answer = self.with_key(request).send().await.map_err(|error| {
+            if error.is_connect() {
+                anyhow::anyhow!("no server answers at {}; start one with `capstan serve`, or name another with --url", self.url)
+            } else {
+                anyhow::Error::new(error.without_url()).context("the question could not be sent")
+            }
+        })?;
+        accepted(answer).await
+    }
+
+    async fn come_back(&self, run: &str, cursor: Option<&str>) -> Result<reqwest::Response, reqwest::Error> {
+        let mut request = self.http.get(format!("{}/api/v1/runs/{run}/events", self.url)).header("accept", "text/event-stream");
+        if let Some(cursor) = cursor {
+            request = request.header("last-event-id", cursor);
+        }
+        self.with_key(request).send().await
+    }
+
+    async fn cancel(&self, run: &str) -> anyhow::Result<()> {
+        let request = self.http.post(format!("{}/api/v1/runs/{run}/cancel", self.url));
+        self.with_key(request).send().await.map_err(reqwest::Error::without_url)?;
+        Ok(())
+    }
+}
+
+/// The answer if it is a success, else an error with the server's own words.
+async fn accepted(answer: reqwest::Response) -> anyhow::Result<reqwest::Response> {
+    let status = answer.status();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let body: Value = answer.json().await.unwrap_or_default();
+    let word = |key: &str| printable(body[key].as_str().unwrap_or_default());
+    let hint = if status == reqwest::StatusCode::UNAUTHORIZED { "; set CAPSTAN_KEY or --key" } else { "" };
+    bail!("the server answered {}: {} {}{hint}", status.as_u16(), word("code"), word("detail"))
+}
+
+struct Follower {
+    client: Client,
+    screen: Screen,
+    run: Option<String>,
+    conversation: Option<String>,
+    cursor: Option<String>,
+    at_line_start: bool,
+}
+
+impl Follower {
+    async fn follow(&mut self, first: reqwest::Response) -> anyhow::Result<Ending> {
+        let mut answer = first;
+        let mut interrupted = false;
+        loop {
+            if let Some(ending) = self.read(answer, &mut interrupted).await? {
+                return Ok(ending);
+            }
+            answer = self.reconnect().await?;
+        }
+    }
+
+    /// Reads one stream until the run ends, or `None` if the stream is cut before.
+    async fn read(&mut self, answer: reqwest::Response, interrupted: &mut bool) -> anyhow::Result<Option<Ending>> {
+        let mut stream = SseByteStream::new(answer.bytes_stream().boxed());
+        loop {
+            let next = tokio::select! {
+                next = tokio::time::timeout(SILENCE, stream.next()) => next,
+                signal = tokio::signal::ctrl_c() => {
+                    signal.context("signals cannot be received")?;
+                    match (&self.run, *interrupted) {
+                        (Some(run), false) => self.client.cancel(run).await?,
+                        (Some(_), true) | (None, _) => bail!("interrupted"),
+                    }
+                    *interrupted = true;
+                    continue;
+                }
+            };
+            let Ok(Some(Ok(message))) = next else { return Ok(None) };
+            let Some(event) = message.data.and_then(|data| serde_json::from_str::<Value>(&data).ok()) else { continue };
+            if let Some(id) = message.id.filter(|id| !id.is_empty()) {
+                self.cursor = Some(id);
+            }
+            for (slot, key) in [(&mut self.run, "run_id"), (&mut self.conversation, "conversation_id")] {
+                if slot.is_none() {
+                    *slot = event[key].as_str().map(str::to_owned);
+                }
+            }
+            match self.screen.show(&event) {
+                Shown::Answer(text) => self.answer(&text)?,
+                Shown::Remark(text) => self.remark(&text)?,
+                Shown::Nothing => {}
+                Shown::End(ending, text) => {
+                    if !self.at_line_start {
+                        self.answer("\n")?;
+                    }
+                    if let Some(text) = text {
+                        self.remark(&text)?;
+                    }
+                    return Ok(Some(ending));
+                }
+            }
+        }
+    }
+
+    async fn reconnect(&mut self) -> anyhow::Result<reqwest::Response> {
+        let Some(run) = self.run.clone() else { bail!("the stream was cut before the run was known; ask again") };
+        self.remark("-- the connection was cut; coming back")?;
+        let tries = async {
+            loop {
+                tokio::time::sleep(PAUSE).await;
+                match self.client.come_back(&run, self.cursor.as_deref()).await {
+                    // A run that is over and whose last event was seen already has nothing more to say.
+                    Ok(answer) if answer.status() == reqwest::StatusCode::NO_CONTENT => {
+                        bail!("the run is over; nothing is left to read")
+                    }
+                    Ok(answer) if answer.status().is_server_error() => {}
+                    Ok(answer) => return accepted(answer).await,
+                    Err(_) => {}
+                }
+            }
+        };
+        match tokio::time::timeout(PATIENCE, tries).await {
+            Ok(answer) => answer,
+            Err(_) => bail!("no server answers at {}; the run {run} goes on without us", self.client.url),
+        }
+    }
+
+    fn answer(&mut self, text: &str) -> anyhow::Result<()> {
+        let text = printable(text);
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")?;
+        if !text.is_empty() {
+            self.at_line_start = text.ends_with('\n');
+        }
+        Ok(())
+    }
+
+    fn remark(&mut self, text: &str) -> anyhow::Result<()> {
+        if !self.at_line_start {
+            self.answer("\n")?;
+        }
+        remark(text)
+    }
+}
+
+fn remark(text: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stderr(), "{}", printable(text)).context("standard error cannot be written")
+}

@@ -1,0 +1,139 @@
+//! What the terminal shows of a run's events: a pure function from events to text.
+
+use serde_json::Value;
+
+use crate::support::text;
+
+/// The most of a tool's arguments or answer that is shown, in characters.
+const SHOWN_CHARS: usize = 200;
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// With an answer.
+    Completed,
+    /// With an error.
+    Failed,
+    /// By request.
+    Cancelled,
+}
+
+/// What an event changes on the screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    /// Part of the answer, for standard output.
+    Answer(String),
+    /// A remark on a line of its own, for standard error.
+    Remark(String),
+    /// Nothing.
+    Nothing,
+    /// The run is over; a remark if there is something to say.
+    End(Ending, Option<String>),
+}
+
+/// Follows one run.
+#[derive(Debug, Default)]
+pub struct Screen {
+    /// The part that text deltas belong to: reasoning is not shown, nor are raw arguments.
+    text_parts: Vec<String>,
+}
+
+impl Screen {
+    /// What `event`, an envelope, changes. Unknown types change nothing.
+    pub fn show(&mut self, event: &Value) -> Shown {
+        let data = &event["data"];
+        let word = |key: &str| data[key].as_str().unwrap_or_default();
+        match event["type"].as_str().unwrap_or_default() {
+            "part.started" => {
+                if word("kind") == "text" {
+                    self.text_parts.push(word("part_id").to_owned());
+                }
+                Shown::Nothing
+            }
+            "part.delta" if self.text_parts.iter().any(|part| part == word("part_id")) => Shown::Answer(word("delta").to_owned()),
+            "tool.started" => Shown::Remark(format!("-> {} {}", word("name"), brief(&data["arguments"].to_string()))),
+            "tool.completed" => {
+                let mark = if data["is_error"].as_bool().unwrap_or_default() { "!!" } else { "<-" };
+                let took = data["duration_ms"].as_u64().unwrap_or_default();
+                Shown::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
+            }
+            "tool.outcome_unknown" => Shown::Remark(format!("?? {}: nobody knows whether it took effect", word("name"))),
+            "step.reset" => Shown::Remark(format!("-- {}: the answer starts over", word("reason"))),
+            "run.retrying" => {
+                let seconds = data["after_ms"].as_u64().unwrap_or_default().div_ceil(1000);
+                let cause = data["error"]["title"].as_str().unwrap_or_default();
+                Shown::Remark(format!("-- {cause}; trying again in {seconds} s"))
+            }
+            "run.completed" => match word("finish_reason") {
+                "" | "stop" => Shown::End(Ending::Completed, None),
+                reason => Shown::End(Ending::Completed, Some(format!("-- ended early: {reason}"))),
+            },
+            "run.failed" => {
+                let error = &data["error"];
+                let (code, detail) = (error["code"].as_str().unwrap_or_default(), error["detail"].as_str().unwrap_or_default());
+                Shown::End(Ending::Failed, Some(format!("!! {code}: {detail}")))
+            }
+            "run.cancelled" => Shown::End(Ending::Cancelled, Some("-- cancelled".to_owned())),
+            _ => Shown::Nothing,
+        }
+    }
+}
+
+fn content_text(content: &Value) -> String {
+    let parts = content.as_array().map(Vec::as_slice).unwrap_or_default();
+    parts.iter().map(|part| part["text"].as_str().unwrap_or("[not text]")).collect::<Vec<_>>().join(" ")
+}
+
+/// One line without control characters: what a model or tool says must not steer the terminal.
+fn brief(words: &str) -> String {
+    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let safe: String = line.chars().filter(|c| !c.is_control()).collect();
+    let cut = text::prefix_chars(&safe, SHOWN_CHARS);
+    if cut.len() < safe.len() { format!("{cut}...") } else { safe }
+}
+
+/// Text of an answer, safe for a terminal: line ends and tabs stay, other control characters go.
+#[must_use]
+pub fn printable(words: &str) -> String {
+    words.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_run_with_a_tool_is_shown_in_order() {
+        let event = |kind: &str, data: Value| json!({"seq": 1, "type": kind, "data": data});
+        let mut screen = Screen::default();
+        let shown: Vec<Shown> = [
+            event("part.started", json!({"part_id": "part_r", "kind": "reasoning"})),
+            event("part.delta", json!({"part_id": "part_r", "delta": "hm"})),
+            event("tool.started", json!({"name": "calculate", "arguments": {"expression": "17*23"}})),
+            event("tool.completed", json!({"name": "calculate", "content": [{"type": "text", "text": "3\u{1b}[2J91"}], "is_error": false, "duration_ms": 2})),
+            event("part.started", json!({"part_id": "part_t", "kind": "text"})),
+            event("part.delta", json!({"part_id": "part_t", "delta": "It is 391."})),
+            event("some.future_type", json!({})),
+            event("run.completed", json!({"finish_reason": "stop"})),
+        ]
+        .iter()
+        .map(|event| screen.show(event))
+        .filter(|shown| *shown != Shown::Nothing)
+        .collect();
+        assert_eq!(
+            shown,
+            [
+                Shown::Remark("-> calculate {\"expression\":\"17*23\"}".to_owned()),
+                Shown::Remark("<- calculate 3[2J91 (2 ms)".to_owned()),
+                Shown::Answer("It is 391.".to_owned()),
+                Shown::End(Ending::Completed, None),
+            ]
+        );
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\u{1b}[31mb\n\tc\r"), "a[31mb\n\tc");
+    }
+}

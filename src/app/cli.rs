@@ -1,0 +1,146 @@
+//! The command line: what can be asked for, and who answers.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+
+use super::config::{self, Environment, Flag, Loaded};
+use super::{chat, healthcheck, serve};
+
+/// A self-hosted agent server that loses nothing.
+#[derive(Debug, Parser)]
+#[command(name = "capstan", version, about, long_about = None)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+/// Settings as flags; they win over the environment and the configuration file.
+#[derive(Debug, Clone, Default, Args)]
+struct SettingFlags {
+    /// Configuration file; without it, capstan.toml in the working folder if there is one.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port to listen on.
+    #[arg(long, global = true, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// What this process does: all, api or worker.
+    #[arg(long, global = true, value_name = "ROLE")]
+    role: Option<String>,
+    /// postgres://... or sqlite:PATH. Other users of the machine can see flags: prefer DATABASE_URL if it holds a password.
+    #[arg(long, global = true, value_name = "URL")]
+    database_url: Option<String>,
+    /// Folder for the SQLite database and the files that tools may read.
+    #[arg(long, global = true, value_name = "FOLDER")]
+    data_dir: Option<String>,
+    /// Model, as provider/name.
+    #[arg(long, global = true, value_name = "PROVIDER/NAME")]
+    model: Option<String>,
+    /// Standard {"mcpServers": {...}} file.
+    #[arg(long, global = true, value_name = "FILE")]
+    mcp_config: Option<String>,
+}
+
+impl SettingFlags {
+    fn flags(&self) -> Vec<Flag> {
+        [
+            ("--listen", "server.listen", &self.listen),
+            ("--role", "server.role", &self.role),
+            ("--database-url", "database.url", &self.database_url),
+            ("--data-dir", "server.data_dir", &self.data_dir),
+            ("--model", "agent.model", &self.model),
+            ("--mcp-config", "tools.mcp_config", &self.mcp_config),
+        ]
+        .into_iter()
+        .filter_map(|(name, key, value)| Some(Flag { name, key, value: value.clone()? }))
+        .collect()
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the API and work on runs (the default).
+    Serve,
+    /// Print the effective settings, secrets redacted, with the source of each.
+    Config,
+    /// Ask a running server a question, and watch the answer.
+    Chat(ChatArgs),
+    /// Ask the server of this configuration whether it is ready; exit code 0 if so. For container health checks.
+    Healthcheck,
+}
+
+/// `capstan chat`
+#[derive(Debug, Clone, Args)]
+pub struct ChatArgs {
+    /// The question.
+    pub question: String,
+    /// The server; CAPSTAN_URL sets it too.
+    #[arg(long)]
+    pub url: Option<String>,
+    /// The API key. Other users of the machine can see flags: prefer CAPSTAN_KEY.
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Go on with a conversation.
+    #[arg(long, value_name = "ID")]
+    pub conversation: Option<String>,
+}
+
+/// The program: reads flags, environment and file, does what was asked for, and says how it went.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli, &Environment::of_process()) {
+        Ok(code) => code,
+        Err(error) => {
+            // There is nobody to tell if standard error is gone.
+            let _ = writeln!(std::io::stderr(), "capstan: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let load = || -> anyhow::Result<Loaded> {
+        let named = cli.settings.config.clone().or_else(|| environment.get("CAPSTAN_CONFIG").map(PathBuf::from));
+        let file = config::read_file(named.as_deref())?;
+        Ok(config::load(file, environment, &cli.settings.flags())?)
+    };
+    match cli.command.unwrap_or(Command::Serve) {
+        Command::Serve => runtime()?.block_on(serve::run(load()?, environment)),
+        Command::Config => print(&config::show(&load()?)),
+        Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
+        Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot be started")
+}
+
+/// Writes to standard output. A reader that has closed it, such as `head`, is no error.
+pub fn print(text: &str) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output cannot be written"),
+        Ok(()) | Err(_) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn command_line_is_well_formed() {
+        Cli::command().debug_assert();
+        let cli = Cli::parse_from(["capstan", "--listen", "127.0.0.1:1", "serve", "--role", "api"]);
+        let keys: Vec<_> = cli.settings.flags().into_iter().map(|flag| (flag.key, flag.value)).collect();
+        assert_eq!(keys, [("server.listen", "127.0.0.1:1".to_owned()), ("server.role", "api".to_owned())]);
+    }
+}

@@ -1,0 +1,47 @@
+//! The process environment as a value.
+
+use std::collections::BTreeMap;
+
+/// Environment variables. Names and values that are not Unicode are left out: no setting of ours can be one.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl Environment {
+    /// The environment of this process. Call it once, at the start.
+    #[must_use]
+    pub fn of_process() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the environment")]
+        let variables = std::env::vars_os();
+        variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+    }
+
+    /// A variable that is set and not empty. An empty one counts as unset, as compose files write it.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// All variables that are set and not empty, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// All variables, for whoever has to hand some of them on.
+    #[must_use]
+    pub fn as_map(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+}
+
+impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+impl std::fmt::Debug for Environment {
+    /// Names only: values may be secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}

@@ -1,0 +1,390 @@
+//! Brings the layers together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize as _;
+use toml::{Table, Value};
+
+use super::environment::Environment;
+use super::settings::Config;
+
+/// Variables with a name of their own, and the key that each one sets.
+const SHORT_NAMES: &[(&str, &str)] = &[
+    ("DATABASE_URL", "database.url"),
+    ("CAPSTAN_LISTEN", "server.listen"),
+    ("CAPSTAN_DATA_DIR", "server.data_dir"),
+    ("CAPSTAN_MODEL", "agent.model"),
+    ("CAPSTAN_SECRET_KEY", "auth.secret_key"),
+    ("CAPSTAN_MCP_CONFIG", "tools.mcp_config"),
+    ("OPENAI_BASE_URL", "providers.openai.base_url"),
+];
+
+/// Variables that other parts of the program read.
+const OTHER_NAMES: &[&str] = &["CAPSTAN_CONFIG", "CAPSTAN_FAILPOINTS", "CAPSTAN_URL", "CAPSTAN_KEY"];
+
+/// Beginnings of variables that are not settings: the tests' own, and those that Kubernetes gives every pod of a namespace
+/// with a service named `capstan`.
+const OTHER_PREFIXES: &[&str] = &["CAPSTAN_TEST_", "CAPSTAN_SERVICE_", "CAPSTAN_PORT"];
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The configuration file.
+    File(PathBuf),
+    /// A variable.
+    Environment(String),
+    /// A flag.
+    Flag(&'static str),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Environment(name) => f.write_str(name),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The source of each key that is not at its default, by dotted path.
+pub type Sources = BTreeMap<String, Source>;
+
+/// A flag that sets a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flag {
+    /// The flag as it is typed.
+    pub name: &'static str,
+    /// The key, as a dotted path.
+    pub key: &'static str,
+    /// The value.
+    pub value: String,
+}
+
+/// The effective settings.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The settings.
+    pub config: Config,
+    /// Where they came from.
+    pub sources: Sources,
+}
+
+impl Loaded {
+    /// Whether a key was set by anybody.
+    #[must_use]
+    pub fn is_set(&self, key: &str) -> bool {
+        self.sources.contains_key(key)
+    }
+}
+
+/// Why there are no settings. Messages name the key and its source, never a value: it may be a secret.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// A key or value that cannot be used.
+    #[error("{source_name}: {reason}")]
+    Invalid {
+        /// File, variable or flag.
+        source_name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A file that was asked for and cannot be read.
+    #[error("cannot read the configuration file {path}: {reason}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+fn invalid(source: impl fmt::Display, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Invalid { source_name: source.to_string(), reason: reason.into() }
+}
+
+/// The configuration file: the one named by flag or `CAPSTAN_CONFIG`, which must exist, or `capstan.toml` in the working
+/// folder, which may be missing.
+///
+/// # Errors
+/// [`ConfigError::Unreadable`].
+pub fn read_file(named: Option<&Path>) -> Result<Option<(PathBuf, String)>, ConfigError> {
+    let path = named.unwrap_or(Path::new("capstan.toml"));
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some((path.to_owned(), text))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
+        Err(error) => Err(ConfigError::Unreadable { path: path.display().to_string(), reason: error.to_string() }),
+    }
+}
+
+/// Brings file, environment and flags together and checks the result.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] for the first key or value that cannot be used.
+pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &[Flag]) -> Result<Loaded, ConfigError> {
+    let mut table = Table::new();
+    let mut sources = Sources::new();
+    if let Some((path, text)) = file {
+        table = parse_file(&path, &text)?;
+        for key in leaf_paths(&table) {
+            sources.insert(key, Source::File(path.clone()));
+        }
+    }
+    // Short names first, so that a long one, which is more exact, wins.
+    for (name, key) in SHORT_NAMES {
+        if let Some(value) = environment.get(name) {
+            set(&mut table, &mut sources, key, value, Source::Environment((*name).to_owned()))?;
+        }
+    }
+    for (name, value) in environment.iter() {
+        let Some(setting) = name.strip_prefix("CAPSTAN_") else { continue };
+        if SHORT_NAMES.iter().any(|(short, _)| *short == name)
+            || OTHER_NAMES.contains(&name)
+            || OTHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        {
+            continue;
+        }
+        if !setting.contains("__") {
+            return Err(invalid(name, "no such setting; keys of a section are written CAPSTAN_SECTION__KEY"));
+        }
+        let key = setting.split("__").map(str::to_ascii_lowercase).collect::<Vec<_>>().join(".");
+        set(&mut table, &mut sources, &key, value, Source::Environment(name.to_owned()))?;
+    }
+    for flag in flags {
+        set(&mut table, &mut sources, flag.key, &flag.value, Source::Flag(flag.name))?;
+    }
+    let config = Config::deserialize(table).map_err(|error| invalid("the settings together", error_words(&error)))?;
+    check(&config)?;
+    Ok(Loaded { config, sources })
+}
+
+fn parse_file(path: &Path, text: &str) -> Result<Table, ConfigError> {
+    let at = |error: &toml::de::Error| {
+        let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
+        line.map_or_else(|| path.display().to_string(), |line| format!("{}:{line}", path.display()))
+    };
+    // Read straight into the settings first: errors then know their line.
+    toml::from_str::<Config>(text).map_err(|error| invalid(at(&error), error_words(&error)))?;
+    toml::from_str(text).map_err(|error| invalid(at(&error), error_words(&error)))
+}
+
+/// Sets one key, as text if the key takes text, else as the TOML value that the text spells.
+fn set(table: &mut Table, sources: &mut Sources, key: &str, text: &str, source: Source) -> Result<(), ConfigError> {
+    let as_text = Value::String(text.to_owned());
+    let value = match fits(key, as_text.clone()) {
+        Ok(()) => as_text,
+        Err(as_text_error) => {
+            let Some(value) = parse_value(text) else { return Err(invalid(&source, as_text_error)) };
+            fits(key, value.clone()).map_err(|reason| invalid(&source, reason))?;
+            value
+        }
+    };
+    put(table, key, value).map_err(|()| invalid(&source, format!("`{key}` is not a section")))?;
+    sources.retain(|other, _| other != key && !other.starts_with(&format!("{key}.")));
+    sources.insert(key.to_owned(), source);
+    Ok(())
+}
+
+/// Whether a key exists and takes this value: tried on settings that are defaults otherwise.
+fn fits(key: &str, value: Value) -> Result<(), String> {
+    let mut alone = Table::new();
+    put(&mut alone, key, value).map_err(|()| format!("`{key}` is not a section"))?;
+    Config::deserialize(alone).map(drop).map_err(|error| error_words(&error))
+}
+
+fn parse_value(text: &str) -> Option<Value> {
+    toml::from_str::<Table>(&format!("value = {text}")).ok()?.remove("value")
+}
+
+fn put(table: &mut Table, key: &str, value: Value) -> Result<(), ()> {
+    match key.split_once('.') {
+        None => {
+            table.insert(key.to_owned(), value);
+            Ok(())
+        }
+        Some((section, rest)) => match table.entry(section).or_insert_with(|| Value::Table(Table::new())) {
+            Value::Table(inner) => put(inner, rest, value),
+            _ => Err(()),
+        },
+    }
+}
+
+/// The dotted paths of all values in a table that are not tables themselves.
+pub(super) fn leaf_paths(table: &Table) -> Vec<String> {
+    let mut paths = Vec::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => paths.extend(leaf_paths(inner).into_iter().map(|path| format!("{key}.{path}"))),
+            _ => paths.push(key.clone()),
+        }
+    }
+    paths
+}
+
+/// The error without the text that it points into, which may hold a secret.
+fn error_words(error: &toml::de::Error) -> String {
+    let full = error.to_string();
+    let place = full.lines().find_map(|line| line.trim().strip_prefix("in `")).map(|rest| rest.trim_end_matches('`'));
+    let message = without_value(error.message());
+    match place {
+        Some(place) => format!("{message}, in `{place}`"),
+        None => message,
+    }
+}
+
+/// serde quotes the value in `invalid type: string "...", expected ...`; only what was expected is kept.
+fn without_value(message: &str) -> String {
+    let quoted = message.starts_with("invalid type") || message.starts_with("invalid value");
+    match message.rsplit_once(", expected ") {
+        Some((_, expected)) if quoted => format!("wrong value: expected {expected}"),
+        _ => message.to_owned(),
+    }
+}
+
+/// What no single key shows.
+fn check(config: &Config) -> Result<(), ConfigError> {
+    let worker = &config.worker;
+    if worker.slots == 0 {
+        return Err(invalid("worker.slots", "must be at least 1; use `--role api` for a process without workers"));
+    }
+    if !(worker.renew_ms > 0 && worker.renew_ms < worker.self_stop_ms && worker.self_stop_ms < worker.lease_ms) {
+        return Err(invalid(
+            "worker.lease_ms",
+            "renew_ms must be below self_stop_ms and that below lease_ms, or a worker acts on a lease that it lost",
+        ));
+    }
+    for (name, value) in [("sweep_ms", worker.sweep_ms), ("poll_ms", worker.poll_ms)] {
+        if value == 0 {
+            return Err(invalid(format!("worker.{name}"), "must be at least 1"));
+        }
+    }
+    if config.database.api_connections == 0 || config.database.worker_connections == 0 {
+        return Err(invalid("database", "api_connections and worker_connections must be at least 1"));
+    }
+    if config.limits.body_bytes < 1024 {
+        return Err(invalid("limits.body_bytes", "must be at least 1024"));
+    }
+    if !config.agent.model.contains('/') {
+        return Err(invalid("agent.model", "a model is written provider/name, such as openai/gpt-5-mini"));
+    }
+    for key in &config.auth.keys {
+        let name = format!("auth.keys of user {:?}", key.user);
+        if key.user.trim().is_empty() {
+            return Err(invalid("auth.keys", "a key without a user"));
+        }
+        match (&key.key, &key.key_hash) {
+            (Some(_), Some(_)) | (None, None) => return Err(invalid(name, "needs either key or key_hash")),
+            (Some(plain), None) => {
+                use secrecy::ExposeSecret as _;
+                if plain.expose_secret().len() < 16 {
+                    return Err(invalid(name, "the key is shorter than 16 characters; `capstan keys create` makes a good one"));
+                }
+            }
+            (None, Some(hash)) => {
+                if hash.len() != 64 || !hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+                    return Err(invalid(name, "key_hash must be SHA-256 as 64 lower-case hexadecimal digits"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::config::{Role, show};
+    use secrecy::ExposeSecret as _;
+
+    fn file(text: &str) -> Option<(PathBuf, String)> {
+        Some((PathBuf::from("capstan.toml"), text.to_owned()))
+    }
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        pairs.iter().copied().collect()
+    }
+
+    fn error(file_text: &str, pairs: &[(&str, &str)]) -> String {
+        load(file(file_text), &environment(pairs), &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn flags_win_over_environment_over_file_over_defaults() {
+        let text = "[server]\nlisten = '127.0.0.1:1'\nrole = 'api'\n[worker]\nslots = 7\n[agent]\nmodel = 'a/file'";
+        let pairs =
+            [("CAPSTAN_LISTEN", "127.0.0.1:2"), ("CAPSTAN_WORKER__SLOTS", "8"), ("CAPSTAN_MODEL", "a/env"), ("PATH", "/bin")];
+        let flags = [Flag { name: "--listen", key: "server.listen", value: "127.0.0.1:3".to_owned() }];
+        let loaded = load(file(text), &environment(&pairs), &flags).unwrap();
+        assert_eq!(loaded.config.server.listen.port(), 3);
+        assert_eq!(loaded.config.server.role, Role::Api);
+        assert_eq!(loaded.config.worker.slots, 8);
+        assert_eq!(loaded.config.agent.model, "a/env");
+        assert_eq!(loaded.config.worker.lease_ms, 10_000);
+        assert_eq!(loaded.sources["server.listen"], Source::Flag("--listen"));
+        assert_eq!(loaded.sources["worker.slots"], Source::Environment("CAPSTAN_WORKER__SLOTS".to_owned()));
+        assert_eq!(loaded.sources["server.role"], Source::File("capstan.toml".into()));
+        assert!(!loaded.is_set("worker.lease_ms"));
+    }
+
+    #[test]
+    fn long_names_reach_every_type_of_key() {
+        let pairs = [
+            ("CAPSTAN_AGENT__OPTIONS__TEMPERATURE", "0.5"),
+            ("CAPSTAN_AGENT__SYSTEM_PROMPT", "12"),
+            ("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[1, 2]"),
+            ("CAPSTAN_AUTH__KEYS", "[{user = 'ada', key = 'cap_0123456789abcdef', role = 'admin'}]"),
+            ("CAPSTAN_SERVER__LISTEN", "0.0.0.0:80"),
+            ("CAPSTAN_LISTEN", "127.0.0.1:2"),
+            ("CAPSTAN_DATA_DIR", ""),
+        ];
+        let config = load(None, &environment(&pairs), &[]).unwrap().config;
+        assert_eq!(config.agent.options.temperature, Some(0.5));
+        assert_eq!(config.agent.system_prompt, "12");
+        assert_eq!(config.agent.llm_retry.delays_ms, [1, 2]);
+        assert_eq!(config.auth.keys[0].user, "ada");
+        assert_eq!(config.server.listen.to_string(), "0.0.0.0:80");
+        assert_eq!(config.database_url().expose_secret(), "sqlite:./data/capstan.db");
+    }
+
+    #[test]
+    fn errors_name_the_key_and_its_source() {
+        let cases = [
+            (error("[server]\nlisen = 'x'", &[]), ["capstan.toml:2", "`lisen`"]),
+            (error("[serve]\n", &[]), ["capstan.toml:1", "`serve`"]),
+            (error("", &[("CAPSTAN_WORKER__SLOT", "1")]), ["CAPSTAN_WORKER__SLOT", "`slot`"]),
+            (error("", &[("CAPSTAN_WORKER__SLOTS", "many")]), ["CAPSTAN_WORKER__SLOTS", "worker.slots"]),
+            (error("", &[("CAPSTAN_LISTN", "1")]), ["CAPSTAN_LISTN", "CAPSTAN_SECTION__KEY"]),
+            (error("", &[("CAPSTAN_MODEL", "gpt")]), ["agent.model", "provider/name"]),
+            (error("[worker]\nlease_ms = 5000", &[]), ["worker.lease_ms", "self_stop_ms"]),
+            (error("[[auth.keys]]\nuser = 'ada'", &[]), ["\"ada\"", "key_hash"]),
+            (error("[server\n", &[]), ["capstan.toml:1", ""]),
+        ];
+        for (message, words) in cases {
+            for word in words {
+                assert!(message.contains(word), "{message:?} should name {word:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn variables_of_others_are_left_alone() {
+        let pairs =
+            [("CAPSTAN_SERVICE_HOST", "10.0.0.1"), ("CAPSTAN_PORT_8080_TCP", "x"), ("CAPSTAN_TEST_X", "1"), ("CAPSTAN_URL", "u")];
+        assert!(load(None, &environment(&pairs), &[]).unwrap().sources.is_empty());
+    }
+
+    #[test]
+    fn no_secret_is_shown_anywhere() {
+        let text = "[[auth.keys]]\nuser = 'ada'\nkey = 'cap_canary_0123456789'\n[auth]\nsecret_key = 'canary-master'\n";
+        let pairs = [("DATABASE_URL", "postgres://me:canary-pw@db/x?password=canary-too")];
+        let loaded = load(file(text), &environment(&pairs), &[]).unwrap();
+        let shown = format!("{}{:?}", show(&loaded), loaded);
+        assert!(!shown.contains("canary"), "{shown}");
+        assert!(shown.contains("postgres://me:[redacted]@db/x"), "{shown}");
+        let wrong = error("[auth]\nsecret_key = ['canary']", &[("CAPSTAN_WORKER__SLOTS", "canary")]);
+        assert!(!wrong.contains("canary\""), "{wrong}");
+        assert!(!error("", &[("CAPSTAN_WORKER__SLOTS", "canary")]).contains("canary"));
+    }
+}

@@ -1,0 +1,14 @@
+//! Settings: flags over environment over `capstan.toml` over defaults.
+//!
+//! The loader is a pure function of its inputs: the environment, the file's text and the flags come in as values. An unknown
+//! key is an error that names the key and where it came from.
+
+mod environment;
+mod load;
+mod settings;
+mod show;
+
+pub use environment::Environment;
+pub use load::{ConfigError, Flag, Loaded, Source, Sources, load, read_file};
+pub use settings::*;
+pub use show::show;

@@ -1,0 +1,319 @@
+//! What can be set, with the defaults. `docs/configuration.md` explains each key.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::domain::agent::AgentProfile;
+use crate::domain::principal::UserRole;
+
+/// All settings.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The listener and this process's part in the whole.
+    pub server: ServerConfig,
+    /// Who may use it.
+    pub auth: AuthConfig,
+    /// Where everything is kept.
+    pub database: DatabaseConfig,
+    /// How runs are worked on.
+    pub worker: WorkerConfig,
+    /// The profile of runs that name no other.
+    pub agent: AgentProfile,
+    /// Built-in tools and MCP servers.
+    pub tools: ToolsConfig,
+    /// Model endpoints.
+    pub providers: ProvidersConfig,
+    /// Bounds for what clients can ask for.
+    pub limits: LimitsConfig,
+    /// The log.
+    pub log: LogConfig,
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Serves the API and works on runs.
+    #[default]
+    All,
+    /// Serves the API only.
+    Api,
+    /// Works on runs; answers health and metrics only.
+    Worker,
+}
+
+/// `[server]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerConfig {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// What this process does.
+    pub role: Role,
+    /// The folder for the SQLite database and the files that tools may read.
+    pub data_dir: PathBuf,
+    /// Host names that the server answers for beside its own addresses; needed behind a proxy when no key is configured.
+    pub allowed_hosts: Vec<String>,
+    /// Web origins that may call the API from a browser.
+    pub allowed_origins: Vec<String>,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            role: Role::All,
+            data_dir: PathBuf::from("./data"),
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+        }
+    }
+}
+
+/// `[auth]`
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuthConfig {
+    /// Keys that exist as long as they stand here, beside those made by `capstan keys create`.
+    pub keys: Vec<ConfiguredKey>,
+    /// The master key for secrets in the database. Accepted and kept for later; nothing is sealed with it yet.
+    #[serde(serialize_with = "redacted", skip_serializing_if = "Option::is_none")]
+    pub secret_key: Option<SecretString>,
+}
+
+/// A key in the configuration: either the key itself or its hash.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfiguredKey {
+    /// The user's name.
+    pub user: String,
+    /// The user's role.
+    #[serde(default = "member")]
+    pub role: UserRole,
+    /// The key.
+    #[serde(default, serialize_with = "redacted", skip_serializing_if = "Option::is_none")]
+    pub key: Option<SecretString>,
+    /// SHA-256 of the key, 64 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_hash: Option<String>,
+}
+
+fn member() -> UserRole {
+    UserRole::Member
+}
+
+/// How much a commit waits for the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Synchronous {
+    /// Committed is on the disk.
+    #[default]
+    Full,
+    /// Committed survives the process; a power cut may take the last moments.
+    Normal,
+}
+
+/// `[database]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatabaseConfig {
+    /// `postgres://...` or `sqlite:PATH`; without it, SQLite in the data folder.
+    #[serde(serialize_with = "redacted_url", skip_serializing_if = "Option::is_none")]
+    pub url: Option<SecretString>,
+    /// Connections for the API.
+    pub api_connections: u32,
+    /// Connections for workers.
+    pub worker_connections: u32,
+    /// How much a commit waits for the disk.
+    pub synchronous: Synchronous,
+}
+
+impl Default for DatabaseConfig {
+    fn default() -> Self {
+        Self { url: None, api_connections: 10, worker_connections: 6, synchronous: Synchronous::Full }
+    }
+}
+
+/// `[worker]`: how runs are worked on. Times are in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkerConfig {
+    /// Runs under way at a time.
+    pub slots: u32,
+    /// How long a claim holds without renewal.
+    pub lease_ms: u64,
+    /// How often claims are renewed.
+    pub renew_ms: u64,
+    /// How often expired claims are looked for.
+    pub sweep_ms: u64,
+    /// A worker that could not renew for this long stops itself.
+    pub self_stop_ms: u64,
+    /// How long a drain waits for steps under way.
+    pub drain_grace_ms: u64,
+    /// How often the queue is looked at without a wake-up.
+    pub poll_ms: u64,
+    /// The longest that deltas gather before they are committed.
+    pub commit_gather_ms: u64,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            slots: 1024,
+            lease_ms: 10_000,
+            renew_ms: 3_000,
+            sweep_ms: 2_000,
+            self_stop_ms: 7_000,
+            drain_grace_ms: 25_000,
+            poll_ms: 1_000,
+            commit_gather_ms: 25,
+        }
+    }
+}
+
+/// `[tools]`
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ToolsConfig {
+    /// The one folder that the file tools can see; without it, `files` in the data folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files_root: Option<PathBuf>,
+    /// A standard `{"mcpServers": {...}}` file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_config: Option<PathBuf>,
+}
+
+/// `[providers]`
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProvidersConfig {
+    /// OpenAI's chat completions, or whatever speaks them.
+    pub openai: OpenAiConfig,
+}
+
+/// `[providers.openai]`. Times are in milliseconds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OpenAiConfig {
+    /// Where the API is, `/v1` included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<String>,
+    /// The environment variable that holds the key. Keys do not stand in files.
+    pub key_env: String,
+    /// The longest wait for the first byte of an answer.
+    pub first_byte_ms: u64,
+    /// The longest silence within an answer.
+    pub idle_ms: u64,
+    /// The longest that one answer may take.
+    pub total_ms: u64,
+}
+
+impl Default for OpenAiConfig {
+    fn default() -> Self {
+        Self { base_url: None, key_env: "OPENAI_API_KEY".to_owned(), first_byte_ms: 120_000, idle_ms: 60_000, total_ms: 600_000 }
+    }
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// The largest request body, in bytes.
+    pub body_bytes: usize,
+    /// Runs of one owner that are not over; more are refused. 0 for no limit.
+    pub max_active_runs_per_owner: u32,
+    /// Events that a stream holds back for a slow reader before it reads from the store again.
+    pub stream_buffer_events: usize,
+    /// The same in bytes.
+    pub stream_buffer_bytes: usize,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            body_bytes: 1024 * 1024,
+            max_active_runs_per_owner: 10_000,
+            stream_buffer_events: 256,
+            stream_buffer_bytes: 1024 * 1024,
+        }
+    }
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// `[log]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// How lines look.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `info,capstan::worker=debug`.
+    pub level: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { format: LogFormat::Auto, level: "info".to_owned() }
+    }
+}
+
+impl Config {
+    /// The database's URL: the configured one, or SQLite in the data folder.
+    #[must_use]
+    pub fn database_url(&self) -> SecretString {
+        match &self.database.url {
+            Some(url) => url.clone(),
+            None => SecretString::from(format!("sqlite:{}", self.server.data_dir.join("capstan.db").display())),
+        }
+    }
+
+    /// The folder that the file tools can see.
+    #[must_use]
+    pub fn files_root(&self) -> PathBuf {
+        self.tools.files_root.clone().unwrap_or_else(|| self.server.data_dir.join("files"))
+    }
+}
+
+const REDACTED: &str = "[redacted]";
+
+fn redacted<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+    match secret {
+        Some(_) => serializer.serialize_str(REDACTED),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn redacted_url<S: Serializer>(url: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+    match url {
+        Some(url) => serializer.serialize_str(&redact_url(url.expose_secret())),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// A database URL without its password and without its parameters, which may hold one too.
+#[must_use]
+pub fn redact_url(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    match rest.rsplit_once('@') {
+        Some((user_info, host)) => match user_info.split_once(':') {
+            Some((user, _)) => format!("{scheme}://{user}:{REDACTED}@{host}"),
+            None => format!("{scheme}://{user_info}@{host}"),
+        },
+        None => format!("{scheme}://{rest}"),
+    }
+}

@@ -1,0 +1,45 @@
+//! The effective settings as text: valid TOML, secrets redacted, the source of each value beside it.
+
+use std::fmt::Write as _;
+
+use toml::{Table, Value};
+
+use super::load::{Loaded, Sources};
+
+/// What `capstan config` prints.
+#[must_use]
+pub fn show(loaded: &Loaded) -> String {
+    let mut out = String::new();
+    match Table::try_from(&loaded.config) {
+        Ok(table) => section(&mut out, "", &table, &loaded.sources),
+        // Every setting is a plain value, so this cannot happen; an empty answer would hide it if it did.
+        Err(error) => {
+            let _ = writeln!(out, "# cannot be shown: {error}");
+        }
+    }
+    out
+}
+
+fn section(out: &mut String, path: &str, table: &Table, sources: &Sources) {
+    let key_of = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    let (tables, values): (Vec<_>, Vec<_>) = table.iter().partition(|(_, value)| value.is_table());
+    if !path.is_empty() && (!values.is_empty() || tables.is_empty()) {
+        let _ = writeln!(out, "{}[{path}]", if out.is_empty() { "" } else { "\n" });
+    }
+    for (key, value) in values {
+        let full = key_of(key);
+        let source = source_of(&full, sources).map_or_else(|| "default".to_owned(), |source| source.to_string());
+        let line = format!("{key} = {value}");
+        let _ = writeln!(out, "{line:<48} # {source}");
+    }
+    for (key, value) in tables {
+        if let Value::Table(inner) = value {
+            section(out, &key_of(key), inner, sources);
+        }
+    }
+}
+
+/// A value set as a part of a larger one has the larger one's source.
+fn source_of<'a>(key: &str, sources: &'a Sources) -> Option<&'a super::load::Source> {
+    sources.get(key).or_else(|| sources.iter().find(|(set, _)| key.starts_with(&format!("{set}."))).map(|(_, source)| source))
+}

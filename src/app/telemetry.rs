@@ -1,0 +1,75 @@
+//! Logs and metrics: where they go, and what each metric means. Names are emitted where things happen; they are described here.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt;
+
+use super::config::{LogConfig, LogFormat};
+
+/// Starts the log. Lines go to standard error; standard output belongs to commands.
+///
+/// # Errors
+/// A level that is not one, or a log that was started before.
+pub fn start_log(config: &LogConfig) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&config.level).context("log.level: cannot be understood")?;
+    let terminal = std::io::stderr().is_terminal();
+    let text = match config.format {
+        LogFormat::Auto => terminal,
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+    };
+    let started = if text {
+        fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).with_target(false).try_init()
+    } else {
+        fmt().json().flatten_event(true).with_current_span(true).with_env_filter(filter).with_writer(std::io::stderr).try_init()
+    };
+    started.map_err(|error| anyhow::anyhow!("the log cannot be started: {error}"))
+}
+
+/// Bounds of histogram buckets for times, in seconds.
+const SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// Bounds of histogram buckets for counts.
+const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
+
+/// Starts the metrics. The handle renders them; [`maintain`] must be called on it from time to time.
+///
+/// # Errors
+/// A recorder that was installed before.
+pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_size".to_owned()), COUNTS))
+        .context("the metrics' buckets are wrong")?
+        .install_recorder()
+        .context("the metrics cannot be started")?;
+    describe();
+    Ok(handle)
+}
+
+/// How often [`PrometheusHandle::run_upkeep`] is due.
+pub const UPKEEP: Duration = Duration::from_secs(5);
+
+/// All metrics with their meaning; `docs/operations.md` has the same list.
+fn describe() {
+    describe_gauge!("capstan_runs", "Runs that are not over, by status");
+    describe_counter!("capstan_runs_finished_total", "Runs that ended, by status");
+    describe_histogram!("capstan_queue_wait_seconds", Unit::Seconds, "Time from claimable to claimed");
+    describe_histogram!("capstan_first_token_seconds", Unit::Seconds, "Time from a model request to its first token");
+    describe_histogram!("capstan_step_seconds", Unit::Seconds, "Time of one step, by kind");
+    describe_counter!("capstan_tokens_total", "Tokens used, by direction");
+    describe_counter!("capstan_model_errors_total", "Failed model calls, by code");
+    describe_counter!("capstan_tool_calls_total", "Tool calls with an outcome, by state");
+    describe_histogram!("capstan_tool_call_seconds", Unit::Seconds, "Time of one tool call");
+    describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
+    describe_counter!("capstan_fenced_writes_total", "Writes refused because another worker has the run");
+    describe_gauge!("capstan_streams_open", "Open event streams, by wire");
+    describe_histogram!("capstan_commit_batch_size", Unit::Count, "Writes in one transaction of the log writer");
+    describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");
+    describe_counter!("capstan_http_requests_total", "Answered requests, by status");
+}
