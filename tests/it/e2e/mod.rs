@@ -1,0 +1,3 @@
+//! The whole server from outside: real processes, real databases, a model and tools at the wire.
+
+mod harness;

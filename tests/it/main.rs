@@ -1,0 +1,6 @@
+//! The one integration binary: everything that needs a database, a process or a network, by topic.
+
+#[cfg(test)]
+mod e2e;
+#[cfg(test)]
+mod support;

@@ -1,0 +1,216 @@
+//! What must be true of the rows after every test, whatever was killed in between. Read straight from the database.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde_json::Value;
+
+use super::database::Database;
+
+/// Panics with all that is wrong.
+pub async fn assert_sound(database: &Database) {
+    let mut wrong = Vec::new();
+    runs(database, &mut wrong).await;
+    calls(database, &mut wrong).await;
+    logs(database, &mut wrong).await;
+    assert!(wrong.is_empty(), "the rows are not sound:\n{}", wrong.join("\n"));
+}
+
+async fn runs(database: &Database, wrong: &mut Vec<String>) {
+    let unfinished = "SELECT id, status FROM runs WHERE status NOT IN ('completed', 'failed', 'cancelled') \
+                      OR finished_at IS NULL OR claimable_at IS NOT NULL OR active";
+    for row in database.rows(unfinished).await {
+        wrong.push(format!("run not ended, or still active or claimable: {row:?}"));
+    }
+    for row in database.rows("SELECT run_id, node_id FROM run_leases").await {
+        wrong.push(format!("lease left: {row:?}"));
+    }
+    let endings = "SELECT runs.id, runs.status, CAST(count(events.seq) AS text), min(events.kind) FROM runs LEFT JOIN events \
+                   ON events.run_id = runs.id AND events.conversation_id = runs.conversation_id \
+                   AND events.kind IN ('run.completed', 'run.failed', 'run.cancelled') GROUP BY runs.id, runs.status";
+    for row in database.rows(endings).await {
+        let status = row[1].clone().unwrap();
+        if row[2].as_deref() != Some("1") || row[3] != Some(format!("run.{status}")) {
+            wrong.push(format!("run without exactly its one terminal event: {row:?}"));
+        }
+    }
+    let status = "SELECT id, status FROM conversations WHERE status NOT IN ('idle', 'failed')";
+    for row in database.rows(status).await {
+        wrong.push(format!("conversation not at rest: {row:?}"));
+    }
+}
+
+async fn calls(database: &Database, wrong: &mut Vec<String>) {
+    let open = "SELECT id, state, name FROM tool_calls \
+                WHERE state NOT IN ('done', 'failed', 'denied', 'cancelled', 'unknown') OR outcome IS NULL";
+    for row in database.rows(open).await {
+        wrong.push(format!("call without outcome: {row:?}"));
+    }
+    // Per conversation in order: each call of an assistant message is answered once, before anything else is said.
+    let messages = database.rows("SELECT conversation_id, id, body FROM messages ORDER BY conversation_id, position").await;
+    let mut open: HashMap<String, Vec<String>> = HashMap::new();
+    let mut answered = HashSet::new();
+    for row in messages {
+        let conversation = row[0].clone().unwrap();
+        let body: Value = serde_json::from_str(row[2].as_deref().unwrap()).unwrap();
+        let waiting = open.entry(conversation).or_default();
+        let parts = body["parts"].as_array().cloned().unwrap_or_default();
+        for part in &parts {
+            if part["type"] == "tool_result" {
+                let call = part["call_id"].as_str().unwrap().to_owned();
+                if waiting.first() != Some(&call) {
+                    wrong.push(format!("result of {call} in {:?} is not the next one: {waiting:?}", row[1]));
+                }
+                waiting.retain(|open| *open != call);
+                if !answered.insert(call.clone()) {
+                    wrong.push(format!("call {call} has two results"));
+                }
+            }
+        }
+        if body["role"] == "assistant" {
+            if !waiting.is_empty() {
+                wrong.push(format!("message {:?} comes before the results of {waiting:?}", row[1]));
+            }
+            let calls = parts.iter().filter(|part| part["type"] == "tool_call");
+            waiting.extend(calls.map(|part| part["call_id"].as_str().unwrap().to_owned()));
+        }
+    }
+    for (conversation, waiting) in open {
+        if !waiting.is_empty() {
+            wrong.push(format!("calls {waiting:?} in {conversation} have no result"));
+        }
+    }
+    let stored: HashSet<String> =
+        database.rows("SELECT id FROM tool_calls").await.into_iter().map(|mut row| row.remove(0).unwrap()).collect();
+    for call in stored.symmetric_difference(&answered) {
+        wrong.push(format!("call {call} has a row or a result, but not both"));
+    }
+}
+
+/// One stored event.
+struct Entry {
+    seq: i64,
+    run: Option<String>,
+    attempt: i64,
+    kind: String,
+    data: Value,
+}
+
+async fn logs(database: &Database, wrong: &mut Vec<String>) {
+    let heads = database.rows("SELECT conversation_id, CAST(last_seq AS text) FROM conversation_heads").await;
+    let heads: HashMap<String, i64> =
+        heads.into_iter().map(|row| (row[0].clone().unwrap(), row[1].as_deref().unwrap().parse().unwrap())).collect();
+    let rows = database
+        .rows(
+            "SELECT conversation_id, CAST(seq AS text), run_id, CAST(attempt AS text), kind, data FROM events \
+             ORDER BY conversation_id, seq",
+        )
+        .await;
+    let mut logs: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+    for row in rows {
+        let entry = Entry {
+            seq: row[1].as_deref().unwrap().parse().unwrap(),
+            run: row[2].clone(),
+            attempt: row[3].as_deref().unwrap().parse().unwrap(),
+            kind: row[4].clone().unwrap(),
+            data: serde_json::from_str(row[5].as_deref().unwrap()).unwrap(),
+        };
+        logs.entry(row[0].clone().unwrap()).or_default().push(entry);
+    }
+    for (conversation, log) in logs {
+        for (index, entry) in log.iter().enumerate() {
+            if entry.seq != i64::try_from(index).unwrap() + 1 {
+                wrong.push(format!("gap in {conversation} before {}", entry.seq));
+                break;
+            }
+        }
+        if heads.get(&conversation) != log.last().map(|entry| &entry.seq) {
+            wrong.push(format!("head of {conversation} is {:?}, not its last seq", heads.get(&conversation)));
+        }
+        let mut runs: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+        for entry in &log {
+            if let Some(run) = &entry.run {
+                runs.entry(run).or_default().push(entry);
+            }
+        }
+        for (run, entries) in runs {
+            if let Err(problem) = follow(&entries) {
+                wrong.push(format!("log of {run}: {problem}"));
+            }
+        }
+    }
+}
+
+/// Reads the log of one run as a client does and says where it contradicts itself.
+fn follow(entries: &[&Entry]) -> Result<(), String> {
+    let mut attempt = 0;
+    let mut ended = false;
+    let mut parts: HashMap<String, (String, String)> = HashMap::new();
+    let mut messages: HashSet<String> = HashSet::new();
+    let mut started: HashMap<String, usize> = HashMap::new();
+    let mut outcomes: HashMap<String, usize> = HashMap::new();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for Entry { seq, attempt: by, kind, data, .. } in entries.iter().copied() {
+        if ended {
+            return Err(format!("{kind} at {seq} after the end"));
+        }
+        // A message may join from outside at any time; it is not written by an attempt.
+        if kind != "message.created" {
+            if *by < attempt {
+                return Err(format!("{kind} at {seq} by attempt {by}, after attempt {attempt} had begun"));
+            }
+            attempt = *by;
+        }
+        match kind.as_str() {
+            "message.started" => {
+                messages.insert(text(&data["message_id"]));
+            }
+            "part.started" => {
+                if !messages.contains(&text(&data["message_id"])) {
+                    return Err(format!("part at {seq} of a message that was not started"));
+                }
+                parts.insert(text(&data["part_id"]), (text(&data["kind"]), String::new()));
+            }
+            "part.delta" => match parts.get_mut(&text(&data["part_id"])) {
+                Some((_, so_far)) => so_far.push_str(data["delta"].as_str().unwrap_or_default()),
+                None => return Err(format!("delta at {seq} of no open part")),
+            },
+            "part.completed" => {
+                let Some((part_kind, so_far)) = parts.remove(&text(&data["part"]["id"])) else {
+                    return Err(format!("part.completed at {seq} of no open part"));
+                };
+                let whole = match part_kind.as_str() {
+                    "tool_call" => {
+                        serde_json::from_str(&so_far).unwrap_or(Value::Null) == data["part"]["arguments"]
+                            || data["part"]["arguments"].get("_raw").is_some()
+                            || so_far.is_empty()
+                    }
+                    _ => data["part"]["text"] == so_far,
+                };
+                if !whole {
+                    return Err(format!("part at {seq} is not its deltas {so_far:?}: {data}"));
+                }
+            }
+            "message.completed" => {
+                let role = text(&data["message"]["role"]);
+                if !messages.remove(&text(&data["message"]["id"])) && role == "assistant" {
+                    return Err(format!("message.completed at {seq} of a message that was not started"));
+                }
+            }
+            "step.reset" => {
+                parts.clear();
+                messages.clear();
+            }
+            "tool.started" => *started.entry(text(&data["call_id"])).or_default() += 1,
+            "tool.completed" => *outcomes.entry(text(&data["call_id"])).or_default() += 1,
+            "run.completed" | "run.failed" | "run.cancelled" => ended = true,
+            _ => {}
+        }
+    }
+    if !parts.is_empty() || !messages.is_empty() {
+        return Err(format!("left open: parts {parts:?}, messages {messages:?}"));
+    }
+    if let Some((call, count)) = outcomes.iter().find(|(_, count)| **count != 1) {
+        return Err(format!("call {call} was completed {count} times"));
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! A database of its own for each test, on either store, and a look into it that does not go through the server.
+
+use std::path::Path;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+
+/// Which store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One file.
+    Sqlite,
+    /// A fresh database on the test server.
+    Postgres,
+}
+
+/// One row, every column as text.
+pub type TextRow = Vec<Option<String>>;
+
+/// A database that is gone when the value is dropped.
+pub struct Database {
+    /// Which store.
+    pub kind: Kind,
+    /// For `DATABASE_URL`.
+    pub url: String,
+    name: String,
+}
+
+fn admin_url() -> String {
+    #[expect(clippy::disallowed_methods, reason = "the test server's address is a setting of the tests")]
+    let given = std::env::var("CAPSTAN_TEST_POSTGRES_URL");
+    given.unwrap_or_else(|_| "postgres://postgres@127.0.0.1:5432/postgres".to_owned())
+}
+
+impl Database {
+    /// Makes an empty database; the SQLite file lies in `folder`.
+    pub async fn new(kind: Kind, folder: &Path) -> Self {
+        let name = format!("capstan_test_{}", unique());
+        match kind {
+            Kind::Sqlite => Self { kind, url: format!("sqlite:{}", folder.join("capstan.db").display()), name },
+            Kind::Postgres => {
+                let options = PgConnectOptions::from_str(&admin_url()).unwrap();
+                let mut connection = PgConnection::connect_with(&options).await.unwrap();
+                sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await.unwrap();
+                connection.close().await.unwrap();
+                let mut url = url_parts(&admin_url());
+                url.1 = name.clone();
+                Self { kind, url: format!("{}/{}{}", url.0, url.1, url.2), name }
+            }
+        }
+    }
+
+    /// Runs a query whose columns are all text. Write `CAST(x AS text)` for others.
+    pub async fn rows(&self, sql: &str) -> Vec<TextRow> {
+        match self.kind {
+            Kind::Sqlite => {
+                let options = SqliteConnectOptions::from_str(&self.url).unwrap().busy_timeout(Duration::from_secs(10));
+                let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+                let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(&mut connection).await.unwrap();
+                connection.close().await.unwrap();
+                rows.iter().map(|row| (0..row.len()).map(|column| row.get::<Option<String>, _>(column)).collect()).collect()
+            }
+            Kind::Postgres => {
+                let options = PgConnectOptions::from_str(&self.url).unwrap();
+                let mut connection = PgConnection::connect_with(&options).await.unwrap();
+                let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(&mut connection).await.unwrap();
+                connection.close().await.unwrap();
+                rows.iter().map(|row| (0..row.len()).map(|column| row.get::<Option<String>, _>(column)).collect()).collect()
+            }
+        }
+    }
+
+    /// The number that a query gives.
+    pub async fn count(&self, sql: &str) -> i64 {
+        self.rows(sql).await[0][0].as_deref().unwrap().parse().unwrap()
+    }
+}
+
+/// Server, database and query of a Postgres URL.
+fn url_parts(url: &str) -> (String, String, String) {
+    let (rest, query) = url.split_once('?').map_or((url, String::new()), |(rest, query)| (rest, format!("?{query}")));
+    let (server, database) = rest.rsplit_once('/').unwrap();
+    (server.to_owned(), database.to_owned(), query)
+}
+
+/// A name that no other test has.
+pub fn unique() -> String {
+    #[expect(clippy::disallowed_methods, reason = "names of test databases are no ids of ours")]
+    let id = uuid::Uuid::now_v7();
+    id.simple().to_string()
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if self.kind == Kind::Sqlite {
+            return;
+        }
+        // Drop is not async, and the test's own runtime may be going down: another thread does it.
+        let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        let dropping = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let options = PgConnectOptions::from_str(&admin_url()).unwrap();
+                if let Ok(mut connection) = PgConnection::connect_with(&options).await {
+                    let _ = sqlx::query(AssertSqlSafe(sql)).execute(&mut connection).await;
+                }
+            });
+        });
+        let _ = dropping.join();
+    }
+}

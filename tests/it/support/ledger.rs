@@ -1,0 +1,58 @@
+//! The ledger: an MCP server that writes each execution to a file outside the server under test, and the reader of that file.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// A ledger file and the MCP configuration of the server that writes it.
+pub struct Ledger {
+    file: PathBuf,
+}
+
+impl Ledger {
+    /// A new ledger inside `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self { file: folder.join("ledger.jsonl") }
+    }
+
+    /// Its entry for `mcpServers`. `append` and `slow_append` are unsafe, `append_keyed` is keyed, `lookup` only reads.
+    pub fn mcp_server(&self) -> Value {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ledger.py");
+        json!({
+            "command": "python3",
+            "args": [script],
+            "env": {"LEDGER_FILE": self.file.to_str().unwrap()},
+            "capstan": {"trusted": true, "replay": {"append_keyed": "keyed:key"}}
+        })
+    }
+
+    /// A whole configuration with this server alone.
+    pub fn mcp_config(&self) -> Value {
+        json!({"mcpServers": {"ledger": self.mcp_server()}})
+    }
+
+    /// All executions so far, in order.
+    pub fn entries(&self) -> Vec<Entry> {
+        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
+        text.lines()
+            .map(|line| {
+                let value: Value = serde_json::from_str(line).unwrap();
+                Entry { tool: value["tool"].as_str().unwrap().to_owned(), arguments: value["arguments"].clone() }
+            })
+            .collect()
+    }
+
+    /// How often `tool` was executed with this `text`.
+    pub fn count(&self, tool: &str, text: &str) -> usize {
+        self.entries().iter().filter(|entry| entry.tool == tool && entry.arguments["text"] == text).count()
+    }
+}
+
+/// One execution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The tool's name at the server.
+    pub tool: String,
+    /// Its arguments as they arrived.
+    pub arguments: Value,
+}

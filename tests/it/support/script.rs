@@ -1,0 +1,119 @@
+//! The scripts that tests write into user messages for the scripted model.
+//!
+//! `[[id:NAME]]` names the conversation for the test's own look-ups. What follows is a list of model answers, one per round,
+//! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[text:N,MS]]` says N tokens with MS milliseconds after
+//! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
+//! `[[cut]]` ends the connection without a finish, `[[status:N]]` answers with an HTTP error. A script that is used up says `done`.
+
+use serde_json::Value;
+
+/// A parsed script.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Script {
+    /// Name of the conversation.
+    pub id: String,
+    /// What each model call answers.
+    pub rounds: Vec<Vec<Act>>,
+}
+
+/// One thing that the model does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// Asks for a tool.
+    Call {
+        /// Its name.
+        name: String,
+        /// Its arguments.
+        arguments: Value,
+    },
+    /// Says so many tokens, with so many milliseconds after each.
+    Text(usize, u64),
+    /// Says one token.
+    Say(String),
+    /// Thinks so many tokens, with so many milliseconds after each.
+    Reason(usize, u64),
+    /// Waits for the test.
+    Hold,
+    /// Ends without a finish.
+    Cut,
+    /// An HTTP error instead of an answer.
+    Status(u16),
+}
+
+impl Script {
+    /// Whether `text` carries a script.
+    pub fn is_in(text: &str) -> bool {
+        text.contains("[[")
+    }
+
+    /// Reads the script in `text`; panics on one that cannot be read, because then the test is wrong.
+    pub fn parse(text: &str) -> Self {
+        let mut script = Self { id: String::new(), rounds: vec![Vec::new()] };
+        let mut rest = text;
+        while let Some(at) = rest.find("[[") {
+            rest = &rest[at + 2..];
+            let word_end = rest.find([':', ']']).unwrap();
+            let word = &rest[..word_end];
+            if word == "call" {
+                rest = &rest[word_end + 1..];
+                let name_end = rest.find([' ', ']']).unwrap();
+                let name = rest[..name_end].to_owned();
+                rest = &rest[name_end..];
+                let (arguments, used) = leading_json(rest);
+                rest = &rest[used..];
+                script.rounds.last_mut().unwrap().push(Act::Call { name, arguments });
+                continue;
+            }
+            let close = rest.find("]]").unwrap();
+            let value = rest[..close].split_once(':').map_or("", |(_, value)| value).to_owned();
+            rest = &rest[close + 2..];
+            let act = match word {
+                "id" => {
+                    script.id = value;
+                    continue;
+                }
+                "next" => {
+                    script.rounds.push(Vec::new());
+                    continue;
+                }
+                "text" => Act::Text(pair(&value).0, pair(&value).1),
+                "reason" => Act::Reason(pair(&value).0, pair(&value).1),
+                "say" => Act::Say(value),
+                "hold" => Act::Hold,
+                "cut" => Act::Cut,
+                "status" => Act::Status(value.parse().unwrap()),
+                other => panic!("no such word in a script: {other}"),
+            };
+            script.rounds.last_mut().unwrap().push(act);
+        }
+        script
+    }
+}
+
+fn leading_json(text: &str) -> (Value, usize) {
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    match stream.next() {
+        Some(Ok(value)) => {
+            let used = stream.byte_offset();
+            (value, used)
+        }
+        Some(Err(_)) | None => (Value::Object(serde_json::Map::new()), 0),
+    }
+}
+
+fn pair(value: &str) -> (usize, u64) {
+    let (count, pause) = value.split_once(',').unwrap_or((value, "0"));
+    (count.trim().parse().unwrap(), pause.trim().parse().unwrap())
+}
+
+#[test]
+fn script_is_read() {
+    let script = Script::parse(r#"do it [[id:x1]] [[call:a__b {"c":[[1]]}]][[call:d]] [[next]] [[text:3,20]][[hold]][[say:bye]]"#);
+    assert_eq!(script.id, "x1");
+    let first = [
+        Act::Call { name: "a__b".into(), arguments: serde_json::json!({"c": [[1]]}) },
+        Act::Call { name: "d".into(), arguments: serde_json::json!({}) },
+    ];
+    assert_eq!(script.rounds[0], first);
+    assert_eq!(script.rounds[1], [Act::Text(3, 20), Act::Hold, Act::Say("bye".into())]);
+}

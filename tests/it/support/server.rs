@@ -1,0 +1,353 @@
+//! The real binary as a child process.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::{Client, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use super::database::{Database, Kind};
+use super::ledger::Ledger;
+use super::model::ModelMock;
+use super::sse::SseStream;
+use super::wait;
+
+/// What outlives a server process: folder, database, ledger and settings. Servers are started on it, one after the other or
+/// side by side.
+pub struct Site {
+    /// Gone with the value.
+    pub folder: TempDir,
+    /// The database.
+    pub database: Database,
+    /// The external record of tool executions.
+    pub ledger: Ledger,
+    env: BTreeMap<String, String>,
+    mcp: Option<Value>,
+    started: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Site {
+    /// A place with an empty database, no model and no tool servers: the demo model answers.
+    pub async fn new(kind: Kind) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::new(kind, folder.path()).await;
+        let ledger = Ledger::new(folder.path());
+        let env = BTreeMap::from([
+            ("DATABASE_URL".to_owned(), database.url.clone()),
+            ("CAPSTAN_DATA_DIR".to_owned(), folder.path().join("data").display().to_string()),
+            ("CAPSTAN_DATABASE__API_CONNECTIONS".to_owned(), "4".to_owned()),
+            ("CAPSTAN_DATABASE__WORKER_CONNECTIONS".to_owned(), "4".to_owned()),
+            ("CAPSTAN_LOG__LEVEL".to_owned(), "info,capstan=debug".to_owned()),
+        ]);
+        Self { folder, database, ledger, env, mcp: None, started: Arc::default() }
+    }
+
+    /// A place with the scripted model and the ledger.
+    pub async fn scripted(kind: Kind, model: &ModelMock) -> Self {
+        let mut site = Self::new(kind).await;
+        site.mcp = Some(site.ledger.mcp_config());
+        site.with_model(model)
+    }
+
+    /// Adds the scripted model.
+    pub fn with_model(self, model: &ModelMock) -> Self {
+        self.env("OPENAI_BASE_URL", &model.base_url).env("OPENAI_API_KEY", "sk-test").env("CAPSTAN_MODEL", "openai/mock")
+    }
+
+    /// Sets a variable for all servers that are started from now on.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Sets the `mcpServers` file.
+    pub fn mcp(mut self, config: Value) -> Self {
+        self.mcp = Some(config);
+        self
+    }
+
+    /// Leases of two seconds, so that a test of their loss does not take long.
+    pub fn short_leases(self) -> Self {
+        self.env("CAPSTAN_WORKER__LEASE_MS", "2000")
+            .env("CAPSTAN_WORKER__RENEW_MS", "500")
+            .env("CAPSTAN_WORKER__SELF_STOP_MS", "1500")
+            .env("CAPSTAN_WORKER__SWEEP_MS", "250")
+    }
+
+    /// Starts a server.
+    pub async fn start(&self) -> Server {
+        self.start_with(&[]).await
+    }
+
+    /// Starts a server with more variables than the others.
+    pub async fn start_with(&self, extra: &[(&str, &str)]) -> Server {
+        for _ in 0..3 {
+            if let Some(server) = self.try_start(extra).await {
+                return server;
+            }
+        }
+        panic!("the server did not start")
+    }
+
+    async fn try_start(&self, extra: &[(&str, &str)]) -> Option<Server> {
+        let mut server = self.spawn(extra);
+        let client = server.client.clone();
+        let ready = format!("{}/readyz", server.url);
+        let asking = wait::until("the server to be ready", Duration::from_secs(60), || {
+            let exited = server.child.try_wait().unwrap().is_some();
+            let request = client.get(&ready).send();
+            async move {
+                if exited {
+                    return Some(false);
+                }
+                request.await.is_ok_and(|answer| answer.status() == StatusCode::OK).then_some(true)
+            }
+        });
+        if asking.await {
+            return Some(server);
+        }
+        server.print_log();
+        None
+    }
+
+    /// Starts the process and does not wait for anything.
+    pub fn spawn(&self, extra: &[(&str, &str)]) -> Server {
+        let port = free_port();
+        let count = self.started.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let log = self.folder.path().join(format!("server-{count}.log"));
+        let output = std::fs::File::create(&log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_capstan"));
+        command.arg("serve").current_dir(self.folder.path());
+        #[expect(clippy::disallowed_methods, reason = "the child needs the tester's PATH and HOME and nothing else")]
+        let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
+        command.env_clear().envs(inherited).envs(&self.env).env("CAPSTAN_LISTEN", format!("127.0.0.1:{port}"));
+        if let Some(mcp) = &self.mcp {
+            let file = self.folder.path().join("mcp.json");
+            std::fs::write(&file, mcp.to_string()).unwrap();
+            command.env("CAPSTAN_MCP_CONFIG", file);
+        }
+        command.envs(extra.iter().copied());
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).kill_on_drop(true);
+        let child = command.spawn().unwrap();
+        let client = Client::builder().no_proxy().build().unwrap();
+        Server { child, url: format!("http://127.0.0.1:{port}"), client, log, key: None }
+    }
+
+    /// Runs a command of the binary to its end and gives its standard output.
+    pub async fn command(&self, arguments: &[&str]) -> (bool, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_capstan"));
+        #[expect(clippy::disallowed_methods, reason = "the child needs the tester's PATH and HOME and nothing else")]
+        let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
+        command.args(arguments).current_dir(self.folder.path()).env_clear().envs(inherited).envs(&self.env);
+        let output = wait::within("the command", Duration::from_secs(60), command.output()).await.unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A running server. Killed when dropped; its log is printed when the test fails.
+pub struct Server {
+    child: Child,
+    /// Where it listens, without a slash at the end.
+    pub url: String,
+    /// For requests to it.
+    pub client: Client,
+    log: PathBuf,
+    key: Option<String>,
+}
+
+impl Server {
+    /// The same server seen with a key.
+    pub fn set_key(&mut self, key: &str) {
+        self.key = Some(key.to_owned());
+    }
+
+    /// A GET below `/api/v1`, or of an absolute path that begins with `//`.
+    pub fn get(&self, path: &str) -> RequestBuilder {
+        self.with_key(self.client.get(self.address(path)))
+    }
+
+    /// A POST of JSON below `/api/v1`.
+    pub fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+        self.with_key(self.client.post(self.address(path)).json(body))
+    }
+
+    /// Any other method below `/api/v1`.
+    pub fn request(&self, method: reqwest::Method, path: &str) -> RequestBuilder {
+        self.with_key(self.client.request(method, self.address(path)))
+    }
+
+    fn with_key(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    fn address(&self, path: &str) -> String {
+        match path.strip_prefix("//") {
+            Some(absolute) => format!("{}/{absolute}", self.url),
+            None => format!("{}/api/v1{path}", self.url),
+        }
+    }
+
+    /// GETs JSON; panics unless the answer is 200.
+    pub async fn get_json(&self, path: &str) -> Value {
+        let answer = self.get(path).send().await.unwrap();
+        let status = answer.status();
+        let body = answer.text().await.unwrap();
+        assert_eq!(status, 200, "GET {path}: {body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// POSTs JSON and gives status and body.
+    pub async fn post_json(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        let answer = self.post(path, body).send().await.unwrap();
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    /// Starts a run by `POST /runs` and gives the run.
+    pub async fn start_run(&self, body: &Value) -> Value {
+        let (status, answer) = self.post_json("/runs", body).await;
+        assert_eq!(status, 202, "{answer}");
+        answer["run"].clone()
+    }
+
+    /// Posts a message to a conversation and gives the whole answer; panics unless it is accepted.
+    pub async fn send(&self, conversation: &str, content: &str, on_busy: &str) -> Value {
+        let body = json!({"content": content, "on_busy": on_busy});
+        let (status, answer) = self.post_json(&format!("/conversations/{conversation}/messages"), &body).await;
+        assert_eq!(status, 202, "{answer}");
+        answer
+    }
+
+    /// Starts a run by `POST /runs` whose answer is its event stream.
+    pub async fn stream_run(&self, body: &Value) -> SseStream {
+        SseStream::new(self.post("/runs", body).header("accept", "text/event-stream").send().await.unwrap())
+    }
+
+    /// The event stream of a run, after a cursor if there is one.
+    pub async fn run_events(&self, run: &str, last_event_id: Option<&str>) -> SseStream {
+        let mut request = self.get(&format!("/runs/{run}/events")).header("accept", "text/event-stream");
+        if let Some(id) = last_event_id {
+            request = request.header("last-event-id", id);
+        }
+        SseStream::new(request.send().await.unwrap())
+    }
+
+    /// All events of a run as JSON pages give them.
+    pub async fn run_events_json(&self, run: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        let mut path = format!("/runs/{run}/events?limit=100");
+        loop {
+            let page = self.get_json(&path).await;
+            events.extend(page["data"].as_array().unwrap().iter().cloned());
+            match page["next_cursor"].as_str() {
+                Some(cursor) => path = format!("/runs/{run}/events?limit=100&cursor={cursor}"),
+                None => return events,
+            }
+        }
+    }
+
+    /// All messages of a conversation.
+    pub async fn messages(&self, conversation: &str) -> Vec<Value> {
+        let page = self.get_json(&format!("/conversations/{conversation}/messages?limit=100")).await;
+        page["data"].as_array().unwrap().clone()
+    }
+
+    /// Waits until a run has ended.
+    pub async fn finished(&self, run: &str) -> Value {
+        let path = format!("/runs/{run}");
+        wait::until(&format!("the end of {run}"), Duration::from_secs(60), || async {
+            let answer = self.get(&path).header("prefer", "wait=5").send().await.ok()?;
+            let body: Value = answer.json().await.ok()?;
+            is_terminal(body["status"].as_str()?).then_some(body)
+        })
+        .await
+    }
+
+    /// Waits until a run is in this status.
+    pub async fn reaches(&self, run: &str, status: &str) -> Value {
+        let path = format!("/runs/{run}");
+        wait::until(&format!("{run} to be {status}"), Duration::from_secs(30), || async {
+            let body: Value = self.get(&path).send().await.ok()?.json().await.ok()?;
+            (body["status"] == status).then_some(body)
+        })
+        .await
+    }
+
+    /// Sends a signal by its name, such as `TERM`.
+    pub async fn signal(&self, name: &str) {
+        let Some(pid) = self.child.id() else { panic!("the server is gone already") };
+        let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().await.unwrap();
+        assert!(status.success());
+    }
+
+    /// Kills the process without warning.
+    pub async fn kill9(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+
+    /// Whether the process is gone.
+    pub fn is_gone(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn ended(&mut self, limit: Duration) -> std::process::ExitStatus {
+        wait::within("the server to end", limit, self.child.wait()).await.unwrap()
+    }
+
+    /// Resident memory in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let pid = self.child.id().unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// What it logged so far.
+    pub fn log_text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    fn print_log(&self) {
+        let text = self.log_text();
+        let lines: Vec<&str> = text.lines().collect();
+        let from = lines.len().saturating_sub(200);
+        let mut out = std::io::stderr().lock();
+        let _ = writeln!(out, "--- log of {} ({} of {} lines)", self.url, lines.len() - from, lines.len());
+        for line in &lines[from..] {
+            let _ = writeln!(out, "{line}");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.print_log();
+        }
+    }
+}
+
+/// Whether a run with this status has ended.
+pub fn is_terminal(status: &str) -> bool {
+    matches!(status, "completed" | "failed" | "cancelled")
+}
+
+/// The path of a script or configuration beside the tests.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
