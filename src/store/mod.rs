@@ -4,6 +4,7 @@
 //! them out in one transaction each. Every query that serves a principal names the owner. One contract suite runs on both
 //! implementations.
 
+mod compose;
 mod error;
 mod open;
 mod rows;

@@ -1,0 +1,134 @@
+//! What the store itself puts together when it carries out a request: the first message, run and events. Pure functions, the
+//! same for every database.
+
+use super::{AcceptRun, rows};
+use crate::domain::agent::AgentProfile;
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::{EventBody, NewEvent, StoredEvent};
+use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::message::{Message, MessageStatus, Part, Role};
+use crate::domain::run::{Run, RunStatus};
+use crate::support::clock::UnixMillis;
+use crate::support::text;
+
+/// The longest title that is made from a message, in characters.
+const MAX_MADE_TITLE: usize = 80;
+
+/// The title for a conversation from its first message: the beginning of its text on one line. Empty if it has no text.
+pub(super) fn title_of(parts: &[Part]) -> String {
+    let texts = parts.iter().filter_map(|part| match part {
+        Part::Text(text) => Some(text.text.as_str()),
+        Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => None,
+    });
+    let mut line = String::new();
+    for word in texts.flat_map(str::split_whitespace) {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if line.len() > 4 * MAX_MADE_TITLE {
+            break;
+        }
+    }
+    text::storable(text::prefix_chars(&line, MAX_MADE_TITLE)).trim_end().to_owned()
+}
+
+/// The title that counts: the given one, or else one made from the message.
+pub(super) fn title_or_made(title: &str, parts: &[Part]) -> String {
+    if title.is_empty() { title_of(parts) } else { text::storable(title).into_owned() }
+}
+
+/// The user's message as one of `run`.
+pub(super) fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
+    Message {
+        id: accept.message_id.clone(),
+        conversation_id: accept.conversation_id.clone(),
+        run_id: run.clone(),
+        role: Role::User,
+        status: MessageStatus::Complete,
+        parts: accept.parts.clone(),
+        finish_reason: None,
+        model: None,
+        usage: None,
+        internal: false,
+        created_at: accept.now.to_rfc3339(),
+    }
+}
+
+/// A run that has just been accepted.
+pub(super) fn queued_run(id: &RunId, conversation: &ConversationId, profile: &AgentProfile, now: UnixMillis) -> Run {
+    Run {
+        id: id.clone(),
+        conversation_id: conversation.clone(),
+        status: RunStatus::Queued,
+        reason: None,
+        agent: profile.name.clone(),
+        agent_version: profile.version,
+        model: profile.model.clone(),
+        attempt: 0,
+        finish_reason: None,
+        usage: None,
+        error: None,
+        created_at: now.to_rfc3339(),
+        started_at: None,
+        finished_at: None,
+    }
+}
+
+/// `message.created` of a user's message, in a run's attempt.
+pub(super) fn message_created(message: &Message, attempt: u32, now: UnixMillis) -> NewEvent {
+    let body = EventBody::MessageCreated { message: message.clone() };
+    NewEvent::new(&body, Some(message.run_id.clone()), attempt, now)
+}
+
+/// `run.queued` behind `position` other runs of its conversation.
+pub(super) fn run_queued(run: &RunId, position: u32, now: UnixMillis) -> NewEvent {
+    NewEvent::new(&EventBody::RunQueued { position }, Some(run.clone()), 0, now)
+}
+
+/// `run.cancelled` of a run that no worker had started.
+pub(super) fn run_cancelled(run: &RunId, attempt: u32, by: &str, now: UnixMillis) -> NewEvent {
+    NewEvent::new(&EventBody::RunCancelled { by: by.to_owned() }, Some(run.clone()), attempt, now)
+}
+
+/// `conversation.updated`, an event of no run.
+pub(super) fn conversation_updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
+    NewEvent::new(&EventBody::ConversationUpdated { title: title.to_owned(), status }, None, 0, now)
+}
+
+/// The events of a message that starts a run, in order: `message.created`, `run.queued`, and `conversation.updated` if the
+/// conversation's title or status is not what it was `before`. A conversation that is made now was idle before.
+pub(super) fn accepted_events(
+    message: &Message,
+    position: u32,
+    before: (&str, ConversationStatus),
+    after: (&str, ConversationStatus),
+    now: UnixMillis,
+) -> Vec<NewEvent> {
+    let mut events = vec![message_created(message, 0, now), run_queued(&message.run_id, position, now)];
+    if before != after {
+        events.push(conversation_updated(after.0, after.1, now));
+    }
+    events
+}
+
+/// Events as they are stored: numbered from `base + 1` on.
+pub(super) fn numbered(conversation: &ConversationId, base: i64, events: Vec<NewEvent>) -> Vec<StoredEvent> {
+    events.into_iter().zip(base + 1..).map(|(event, seq)| rows::stored(event, conversation, seq)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::PartId;
+    use crate::domain::message::TextPart;
+
+    #[test]
+    fn titles_are_one_short_line() {
+        let part = |text: &str| Part::Text(TextPart { id: PartId::from_stored("part_1".into()), text: text.into() });
+        assert_eq!(title_of(&[part("  What\n time\tis it? ")]), "What time is it?");
+        assert_eq!(title_of(&[part(&"wörd ".repeat(100))]).chars().count(), 79);
+        assert_eq!(title_of(&[]), "");
+        assert_eq!(title_or_made("Given", &[part("x")]), "Given");
+    }
+}
