@@ -3,12 +3,22 @@
 //! Owns the registry and the connections to MCP servers. Must not know runs, events or the database: durable rows are written
 //! by the worker before and after it knocks at the door.
 
+mod builtin;
+mod door;
+pub mod mcp;
+pub mod names;
+mod policy;
+pub mod schema;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
+
+pub use door::{Door, DoorOptions};
+pub use policy::{AllowAll, Policy, Verdict};
 
 /// How far a tool is.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +33,9 @@ pub struct Progress {
 
 /// Where a call reports its progress. Bounded: a full channel drops reports.
 pub type ProgressSender = tokio::sync::mpsc::Sender<Progress>;
+
+/// Looks up a variable of this process's environment.
+pub type Environment = std::sync::Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// How a source of tools is doing.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Installs the MCP servers that the integration tests talk to, at exactly the locked versions, into target/test-deps
+# (or $CAPSTAN_TEST_DEPS). Does nothing when they are there already. Needs node >= 20, npm and python3 >= 3.10 with venv.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+locks=$here/test-deps
+deps=${CAPSTAN_TEST_DEPS:-$here/../target/test-deps}
+mkdir -p "$deps"
+deps=$(cd "$deps" && pwd)
+
+wanted=$(cat "$locks/package.json" "$locks/package-lock.json" "$locks/requirements.txt" | cksum)
+if [ "$(cat "$deps/installed" 2>/dev/null)" = "$wanted" ]; then
+  exit 0
+fi
+for tool in node npm python3; do
+  command -v "$tool" >/dev/null || { echo "test-deps: $tool is needed for the MCP tests and was not found" >&2; exit 1; }
+done
+
+# One installation at a time; the stamp is written last, so that a broken installation is made again.
+exec 9>"$deps/lock"
+if command -v flock >/dev/null; then flock 9; fi
+rm -f "$deps/installed"
+cp "$locks/package.json" "$locks/package-lock.json" "$deps/"
+npm ci --prefix "$deps" --no-audit --no-fund --loglevel=error
+[ -x "$deps/venv/bin/python" ] || python3 -m venv "$deps/venv"
+"$deps/venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/requirements.txt"
+echo "$wanted" >"$deps/installed"
+echo "test-deps: installed into $deps"

@@ -1,0 +1,8 @@
+//! The tools that come with the server. All of them only read, so a call that was cut short simply runs again.
+
+mod calculate;
+mod catalogue;
+mod files;
+mod time;
+
+pub use catalogue::{BuiltInOptions, BuiltIns};

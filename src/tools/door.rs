@@ -1,0 +1,305 @@
+//! The one door through which every call is executed.
+//!
+//! The door resolves, checks, asks the policy and carries out within a time limit. Durable rows, the cut of long answers for the
+//! model and the events are made around it by whoever knocks.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::builtin::{BuiltInOptions, BuiltIns};
+use super::mcp::{McpCall, McpConfig, McpServers};
+use super::policy::{AllowAll, Policy, Verdict};
+use super::{Environment, ProgressSender, ServerStatus, Toolbox, schema};
+use crate::domain::message::ToolContent;
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::support::clock::SharedClock;
+
+/// What stands in `arguments` when the model's text was no JSON object.
+const RAW_ARGUMENTS: &str = "_raw";
+
+/// What the door needs.
+pub struct DoorOptions {
+    /// The one folder that the built-in file tools see. It need not exist.
+    pub files_root: PathBuf,
+    /// The MCP servers.
+    pub mcp: McpConfig,
+    /// The environment of this process: the few variables that every child process gets are looked up here.
+    pub environment: Environment,
+    /// How long [`Toolbox::definitions`] waits for servers that are still starting.
+    pub start_patience: Duration,
+    /// What time it is.
+    pub clock: SharedClock,
+    /// The time zone of `current_time` when the model names none: an IANA name.
+    pub default_timezone: String,
+    /// What decides whether a call may be carried out.
+    pub policy: Arc<dyn Policy>,
+}
+
+impl DoorOptions {
+    /// The built-in tools on `files_root`, no MCP servers, UTC, every call allowed, 15 s of patience.
+    #[must_use]
+    pub fn new(files_root: PathBuf, clock: SharedClock) -> Self {
+        Self {
+            files_root,
+            mcp: McpConfig::default(),
+            environment: Arc::new(|_| None),
+            start_patience: Duration::from_secs(15),
+            clock,
+            default_timezone: "UTC".to_owned(),
+            policy: Arc::new(AllowAll),
+        }
+    }
+}
+
+/// The tools behind the one door.
+pub struct Door {
+    built_ins: BuiltIns,
+    mcp: McpServers,
+    policy: Arc<dyn Policy>,
+}
+
+impl Door {
+    /// The door with what it needs. Starts nothing: servers are connected when they are first needed.
+    #[must_use]
+    pub fn new(options: DoorOptions) -> Arc<Self> {
+        let DoorOptions { files_root, mcp, environment, start_patience, clock, default_timezone, policy } = options;
+        Arc::new(Self {
+            built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone }),
+            mcp: McpServers::new(mcp, environment, start_patience),
+            policy,
+        })
+    }
+
+    async fn built_in(
+        &self,
+        definition: &ToolDefinition,
+        arguments: &Value,
+        timeout: Duration,
+        cancel: &CancellationToken,
+    ) -> (ToolCallState, Vec<ToolContent>) {
+        let call = tokio::time::timeout(timeout, self.built_ins.call(&definition.tool, arguments));
+        let result = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return cancelled(),
+            result = call => result,
+        };
+        match result {
+            Ok(Ok(text)) => (ToolCallState::Done, vec![ToolContent::text(text)]),
+            Ok(Err(reason)) => failed(reason),
+            Err(_) => failed(format!("the tool did not finish within {timeout:?}")),
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        definition: &ToolDefinition,
+        call: &ToolCall,
+        timeout: Duration,
+        progress: ProgressSender,
+        cancel: &CancellationToken,
+    ) -> (ToolCallState, Vec<ToolContent>, bool) {
+        let with_error = |(state, content): (ToolCallState, Vec<ToolContent>)| (state, content, state != ToolCallState::Done);
+        if cancel.is_cancelled() {
+            return with_error(cancelled());
+        }
+        let arguments = match prepared_arguments(definition, call) {
+            Ok(arguments) => arguments,
+            Err(reason) => return with_error(failed(reason)),
+        };
+        match self.policy.check(definition, call) {
+            Verdict::Allow => {}
+            Verdict::Deny { reason } => {
+                return (ToolCallState::Denied, vec![ToolContent::text(format!("the call was denied: {reason}"))], true);
+            }
+        }
+        match &definition.server {
+            None => with_error(self.built_in(definition, &arguments, timeout, cancel).await),
+            Some(server) => {
+                let call = McpCall { server, definition, arguments, timeout, progress, cancel };
+                let answer = self.mcp.call(call).await;
+                (answer.state, answer.content, answer.is_error)
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Toolbox for Door {
+    async fn definitions(&self) -> Vec<ToolDefinition> {
+        let mut definitions = self.built_ins.definitions();
+        definitions.extend(self.mcp.definitions().await);
+        definitions
+    }
+
+    async fn execute(
+        &self,
+        definition: &ToolDefinition,
+        call: &ToolCall,
+        timeout: Duration,
+        progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> ToolOutcome {
+        let started = Instant::now();
+        let (state, content, is_error) = self.carry_out(definition, call, timeout, progress, &cancel).await;
+        let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::debug!(call.id = %call.id, tool = definition.name, state = state.as_str(), duration_ms, "tool call ended");
+        ToolOutcome { state, content, is_error, duration_ms }
+    }
+
+    async fn servers(&self) -> Vec<ServerStatus> {
+        self.mcp.statuses().await
+    }
+
+    async fn shutdown(&self) {
+        self.mcp.shutdown().await;
+    }
+}
+
+/// The arguments as they are sent: our key in its place, and checked against the frozen schema.
+fn prepared_arguments(definition: &ToolDefinition, call: &ToolCall) -> Result<Value, String> {
+    let Value::Object(given) = &call.arguments else {
+        return Err("the arguments are not a JSON object: send one object with the arguments by name".to_owned());
+    };
+    if let Some(Value::String(raw)) = given.get(RAW_ARGUMENTS).filter(|_| given.len() == 1) {
+        let known =
+            definition.parameters.pointer("/properties").and_then(Value::as_object).is_some_and(|p| p.contains_key(RAW_ARGUMENTS));
+        if !known {
+            return Err(not_an_object(raw));
+        }
+    }
+    let mut arguments: Map<String, Value> = given.clone();
+    match &definition.replay {
+        ReplayClass::Keyed { argument } => {
+            arguments.insert(argument.clone(), Value::String(call.id.as_str().to_owned()));
+        }
+        ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Unsafe => {}
+    }
+    let arguments = Value::Object(arguments);
+    schema::check(&definition.parameters, &arguments).map_err(|error| error.to_string())?;
+    Ok(arguments)
+}
+
+fn not_an_object(raw: &str) -> String {
+    match serde_json::from_str::<Value>(raw) {
+        Ok(_) => "the arguments are not a JSON object: send one object with the arguments by name".to_owned(),
+        Err(error) => format!("the arguments are not valid JSON ({error}): send one JSON object"),
+    }
+}
+
+fn failed(reason: String) -> (ToolCallState, Vec<ToolContent>) {
+    (ToolCallState::Failed, vec![ToolContent::text(reason)])
+}
+
+fn cancelled() -> (ToolCallState, Vec<ToolContent>) {
+    (ToolCallState::Cancelled, vec![ToolContent::text("the call was cancelled before it was made")])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::{CallId, MessageId, RunId};
+    use crate::support::clock::{ManualClock, UnixMillis};
+    use crate::support::ids::SequentialIds;
+    use serde_json::json;
+
+    struct Nothing;
+
+    impl Policy for Nothing {
+        fn check(&self, definition: &ToolDefinition, _call: &ToolCall) -> Verdict {
+            Verdict::Deny { reason: format!("{} is off", definition.name) }
+        }
+    }
+
+    fn options() -> DoorOptions {
+        DoorOptions::new(PathBuf::from("/nonexistent"), Arc::new(ManualClock::new(UnixMillis(1_767_225_600_000))))
+    }
+
+    fn call(name: &str, arguments: Value) -> ToolCall {
+        let ids = SequentialIds::default();
+        ToolCall {
+            id: CallId::generate(&ids),
+            run_id: RunId::generate(&ids),
+            message_id: MessageId::generate(&ids),
+            step: 1,
+            position: 0,
+            provider_call_id: String::new(),
+            name: name.to_owned(),
+            server: None,
+            arguments_hash: String::new(),
+            arguments,
+            replay: ReplayClass::Read,
+            state: ToolCallState::Started,
+            outcome: None,
+        }
+    }
+
+    async fn run(door: &Door, name: &str, arguments: Value, cancel: CancellationToken) -> (ToolCallState, String) {
+        let definition = door.definitions().await.into_iter().find(|tool| tool.name == name).unwrap();
+        let (progress, _reports) = tokio::sync::mpsc::channel(1);
+        let outcome = door.execute(&definition, &call(name, arguments), Duration::from_secs(5), progress, cancel).await;
+        assert_eq!(outcome.is_error, outcome.state != ToolCallState::Done);
+        let [ToolContent::Text { text }] = outcome.content.as_slice() else { panic!("one text: {outcome:?}") };
+        (outcome.state, text.clone())
+    }
+
+    #[tokio::test]
+    async fn built_in_tools_answer() {
+        let door = Door::new(options());
+        let names: Vec<String> = door.definitions().await.into_iter().map(|tool| tool.name).collect();
+        assert_eq!(names, ["current_time", "calculate", "list_directory", "read_file"]);
+        let token = CancellationToken::new;
+        assert_eq!(run(&door, "calculate", json!({"expression": "17*23"}), token()).await, (ToolCallState::Done, "391".to_owned()));
+        let (state, text) = run(&door, "current_time", json!({}), token()).await;
+        assert!(state == ToolCallState::Done && text.starts_with("2026-01-01T00:00:00+00:00"), "{text}");
+        let (state, text) = run(&door, "list_directory", json!({}), token()).await;
+        assert!(state == ToolCallState::Failed && text.contains("does not exist"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn wrong_arguments_are_told_so_that_a_model_can_mend_them() {
+        let door = Door::new(options());
+        for (arguments, reason) in [
+            (json!({}), r#"(top level): "expression" is a required property"#),
+            (json!({"expression": 5}), r#"/expression: 5 is not of type "string""#),
+            (json!({"expression": "1", "x": 1}), "'x' was unexpected"),
+            (json!({"_raw": "{\"expression\": "}), "not valid JSON"),
+            (json!({"_raw": "[1]"}), "not a JSON object"),
+            (json!([1]), "not a JSON object"),
+        ] {
+            let (state, text) = run(&door, "calculate", arguments, CancellationToken::new()).await;
+            assert!(state == ToolCallState::Failed && text.contains(reason), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn denied_and_cancelled_calls_do_not_run() {
+        let door = Door::new(DoorOptions { policy: Arc::new(Nothing), ..options() });
+        let (state, text) = run(&door, "calculate", json!({"expression": "1"}), CancellationToken::new()).await;
+        assert_eq!((state, text.as_str()), (ToolCallState::Denied, "the call was denied: calculate is off"));
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        let (state, _) = run(&door, "calculate", json!({"expression": "1"}), cancel).await;
+        assert_eq!(state, ToolCallState::Cancelled);
+    }
+
+    #[test]
+    fn a_keyed_tool_gets_our_call_id_whatever_the_model_said() {
+        let call = call("pay", json!({"amount": 1, "key": "mine"}));
+        let definition = ToolDefinition {
+            name: "bank__pay".to_owned(),
+            server: Some("bank".to_owned()),
+            tool: "pay".to_owned(),
+            description: String::new(),
+            parameters: json!({"type": "object", "properties": {"amount": {}, "key": {"type": "string"}}, "required": ["key"]}),
+            replay: ReplayClass::Keyed { argument: "key".to_owned() },
+            definition_hash: String::new(),
+        };
+        assert_eq!(prepared_arguments(&definition, &call).unwrap(), json!({"amount": 1, "key": call.id.as_str()}));
+    }
+}

@@ -1,0 +1,315 @@
+//! The standard `{"mcpServers": {...}}` document, with our own fields under `"capstan"`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde_json::{Map, Value};
+
+use crate::domain::tool::ReplayClass;
+
+/// The most calls that one server works on at a time, unless its entry says otherwise.
+const DEFAULT_CONCURRENCY: usize = 4;
+
+/// A document that cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum McpConfigError {
+    /// Not JSON.
+    #[error("the MCP configuration is not valid JSON: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// No servers in it.
+    #[error("the MCP configuration has no object \"mcpServers\"")]
+    NoServers,
+}
+
+/// All configured servers that are not disabled, by name.
+#[derive(Default)]
+pub struct McpConfig {
+    /// Each server, or in words what is wrong with its entry.
+    pub servers: BTreeMap<String, Result<ServerConfig, String>>,
+}
+
+/// One server.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// How it is reached.
+    pub transport: ServerTransport,
+    /// Whether its hints about its own tools are believed.
+    pub trusted: bool,
+    /// Whether a human is asked, by the tool's name at the server.
+    pub approval: BTreeMap<String, Approval>,
+    /// What may happen to calls after a crash, by the tool's name at the server.
+    pub replay: BTreeMap<String, ReplayClass>,
+    /// The time limit of its calls, instead of the agent's.
+    pub timeout: Option<Duration>,
+    /// The most calls that it works on at a time.
+    pub concurrency: usize,
+}
+
+/// How a server is reached. Values that often are secrets are wrapped.
+#[derive(Clone)]
+pub enum ServerTransport {
+    /// A child process that speaks on its standard streams.
+    Stdio {
+        /// The program, looked up in `PATH`.
+        command: String,
+        /// Its arguments.
+        args: Vec<String>,
+        /// Its environment, beside the few variables that every child gets.
+        env: BTreeMap<String, SecretString>,
+        /// Its working directory; ours if absent.
+        cwd: Option<String>,
+    },
+    /// Streamable HTTP.
+    Http {
+        /// The endpoint.
+        url: String,
+        /// Sent with every request.
+        headers: BTreeMap<String, SecretString>,
+    },
+}
+
+/// Whether a human is asked before a tool is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Approval {
+    /// Never.
+    Auto,
+    /// Unless the answer is remembered.
+    Ask,
+    /// Each time.
+    AlwaysAsk,
+}
+
+impl McpConfig {
+    /// Reads a document. `${VAR}` and `${VAR:-default}` in commands, arguments, variables, folders, URLs and headers are replaced
+    /// by what `lookup` finds. What is wrong with one entry concerns that server alone.
+    ///
+    /// # Errors
+    /// [`McpConfigError`] if no servers can be read from the document.
+    pub fn parse(document: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, McpConfigError> {
+        let document: Value = serde_json::from_str(document)?;
+        let entries = document.get("mcpServers").and_then(Value::as_object).ok_or(McpConfigError::NoServers)?;
+        let servers = entries
+            .iter()
+            .filter(|(_, entry)| entry.get("disabled").and_then(Value::as_bool) != Some(true))
+            .map(|(name, entry)| (name.clone(), Entry { lookup }.server(entry)))
+            .collect();
+        Ok(Self { servers })
+    }
+}
+
+/// Reads one entry.
+struct Entry<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Entry<'_> {
+    fn server(&self, entry: &Value) -> Result<ServerConfig, String> {
+        let entry = object(entry, "the entry")?;
+        let mut server = ServerConfig {
+            transport: self.transport(entry)?,
+            trusted: false,
+            approval: BTreeMap::new(),
+            replay: BTreeMap::new(),
+            timeout: None,
+            concurrency: DEFAULT_CONCURRENCY,
+        };
+        if let Some(extra) = entry.get("capstan") {
+            read_capstan(object(extra, "capstan")?, &mut server)?;
+        }
+        Ok(server)
+    }
+
+    fn transport(&self, entry: &Map<String, Value>) -> Result<ServerTransport, String> {
+        match (entry.get("command"), entry.get("url")) {
+            (Some(command), None) => Ok(ServerTransport::Stdio {
+                command: self.text(command, "command")?,
+                args: match entry.get("args") {
+                    None => Vec::new(),
+                    Some(Value::Array(args)) => args.iter().map(|arg| self.text(arg, "args")).collect::<Result<_, _>>()?,
+                    Some(_) => return Err("args must be a list of texts".to_owned()),
+                },
+                env: self.secrets(entry.get("env"), "env")?,
+                cwd: entry.get("cwd").map(|cwd| self.text(cwd, "cwd")).transpose()?,
+            }),
+            (None, Some(url)) => {
+                let kind = entry.get("type").or_else(|| entry.get("transport")).and_then(Value::as_str).unwrap_or("http");
+                if kind == "sse" {
+                    return Err(
+                        "type \"sse\" is not supported: use the server's Streamable HTTP endpoint, type \"http\"".to_owned()
+                    );
+                }
+                let url = self.text(url, "url")?;
+                if !url.starts_with("http://") && !url.starts_with("https://") {
+                    return Err("url must begin with http:// or https://".to_owned());
+                }
+                Ok(ServerTransport::Http { url, headers: self.secrets(entry.get("headers"), "headers")? })
+            }
+            (Some(_), Some(_)) => Err("the entry has both command and url: keep one of them".to_owned()),
+            (None, None) => Err("the entry has neither command nor url".to_owned()),
+        }
+    }
+
+    fn text(&self, value: &Value, key: &str) -> Result<String, String> {
+        let text = value.as_str().ok_or_else(|| format!("{key} must be text"))?;
+        self.expand(text).map_err(|error| format!("{key}: {error}"))
+    }
+
+    fn secrets(&self, value: Option<&Value>, key: &str) -> Result<BTreeMap<String, SecretString>, String> {
+        let Some(value) = value else { return Ok(BTreeMap::new()) };
+        object(value, key)?
+            .iter()
+            .map(|(name, value)| Ok((name.clone(), SecretString::from(self.text(value, &format!("{key}.{name}"))?))))
+            .collect()
+    }
+
+    fn expand(&self, text: &str) -> Result<String, String> {
+        let mut expanded = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some(start) = rest.find("${") {
+            expanded.push_str(&rest[..start]);
+            let after = &rest[start + 2..];
+            let end = after.find('}').ok_or("a ${ is not closed")?;
+            let (name, default) = match after[..end].split_once(":-") {
+                Some((name, default)) => (name, Some(default)),
+                None => (&after[..end], None),
+            };
+            let value = (self.lookup)(name).filter(|value| default.is_none() || !value.is_empty());
+            match (value, default) {
+                (Some(value), _) => expanded.push_str(&value),
+                (None, Some(default)) => expanded.push_str(default),
+                (None, None) => return Err(format!("the variable {name} is not set")),
+            }
+            rest = &after[end + 1..];
+        }
+        expanded.push_str(rest);
+        Ok(expanded)
+    }
+}
+
+fn object<'a>(value: &'a Value, what: &str) -> Result<&'a Map<String, Value>, String> {
+    value.as_object().ok_or_else(|| format!("{what} must be an object"))
+}
+
+fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result<(), String> {
+    for (key, value) in extra {
+        match key.as_str() {
+            "trusted" => server.trusted = value.as_bool().ok_or("capstan.trusted must be true or false")?,
+            "approval" => {
+                for (tool, word) in object(value, "capstan.approval")? {
+                    server.approval.insert(tool.clone(), approval(tool, word)?);
+                }
+            }
+            "replay" => {
+                for (tool, word) in object(value, "capstan.replay")? {
+                    server.replay.insert(tool.clone(), replay(tool, word)?);
+                }
+            }
+            "timeout" => server.timeout = Some(duration(value)?),
+            "concurrency" => {
+                let wanted = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=256).contains(n));
+                server.concurrency = wanted.ok_or("capstan.concurrency must be a whole number from 1 to 256")?;
+            }
+            unknown => return Err(format!("capstan.{unknown} is not known")),
+        }
+    }
+    Ok(())
+}
+
+fn approval(tool: &str, word: &Value) -> Result<Approval, String> {
+    match word.as_str() {
+        Some("auto") => Ok(Approval::Auto),
+        Some("ask") => Ok(Approval::Ask),
+        Some("always_ask") => Ok(Approval::AlwaysAsk),
+        Some(_) | None => Err(format!("capstan.approval.{tool} must be auto, ask or always_ask")),
+    }
+}
+
+fn replay(tool: &str, word: &Value) -> Result<ReplayClass, String> {
+    match word.as_str() {
+        Some("read") => Ok(ReplayClass::Read),
+        Some("idempotent") => Ok(ReplayClass::Idempotent),
+        Some("unsafe") => Ok(ReplayClass::Unsafe),
+        Some(word) => match word.strip_prefix("keyed:").filter(|argument| !argument.is_empty()) {
+            Some(argument) => Ok(ReplayClass::Keyed { argument: argument.to_owned() }),
+            None => Err(format!("capstan.replay.{tool} must be read, idempotent, keyed:ARGUMENT or unsafe")),
+        },
+        None => Err(format!("capstan.replay.{tool} must be text")),
+    }
+}
+
+fn duration(value: &Value) -> Result<Duration, String> {
+    let text = value.as_str().ok_or("capstan.timeout must be a text such as \"30s\"")?;
+    let parsed: Option<Duration> = text.parse::<jiff::SignedDuration>().ok().and_then(|parsed| parsed.try_into().ok());
+    parsed
+        .filter(|parsed| !parsed.is_zero())
+        .ok_or_else(|| format!("capstan.timeout {text:?} is no duration: write \"30s\" or \"5m\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use secrecy::ExposeSecret as _;
+    use serde_json::json;
+
+    fn parse(document: &Value) -> McpConfig {
+        McpConfig::parse(&document.to_string(), &|name| match name {
+            "TOKEN" => Some("s3cret".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn standard_entries_are_read() {
+        let config = parse(&json!({"mcpServers": {
+            "files": {"command": "npx", "args": ["-y", "pkg", "${DIR:-/data}"], "env": {"KEY": "${TOKEN}"}, "cwd": "/tmp",
+                "autoApprove": ["x"],
+                "capstan": {"trusted": true, "timeout": "1m 30s", "concurrency": 1, "approval": {"a": "always_ask"},
+                    "replay": {"a": "read", "b": "keyed:id"}}},
+            "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+            "off": {"command": "x", "disabled": true},
+        }}));
+        assert_eq!(config.servers.keys().collect::<Vec<_>>(), ["files", "web"]);
+        let files = config.servers["files"].as_ref().ok().unwrap();
+        assert!(files.trusted);
+        assert_eq!((files.timeout, files.concurrency), (Some(Duration::from_secs(90)), 1));
+        assert_eq!(files.replay["b"], ReplayClass::Keyed { argument: "id".to_owned() });
+        assert_eq!(files.approval["a"], Approval::AlwaysAsk);
+        let ServerTransport::Stdio { command, args, env, cwd } = &files.transport else { panic!("not stdio") };
+        assert_eq!((command.as_str(), args.join(" "), cwd.as_deref()), ("npx", "-y pkg /data".to_owned(), Some("/tmp")));
+        assert_eq!(env["KEY"].expose_secret(), "s3cret");
+        let web = config.servers["web"].as_ref().ok().unwrap();
+        let ServerTransport::Http { headers, .. } = &web.transport else { panic!("not http") };
+        assert_eq!(headers["Authorization"].expose_secret(), "Bearer s3cret");
+        assert!(!web.trusted);
+    }
+
+    #[rstest]
+    #[case(json!({}), "neither command nor url")]
+    #[case(json!({"command": "a", "url": "http://b"}), "both")]
+    #[case(json!({"command": "a", "args": "b"}), "args must be a list")]
+    #[case(json!({"command": "${MISSING}"}), "command: the variable MISSING is not set")]
+    #[case(json!({"command": "a", "env": {"X": "${MISSING}"}}), "env.X: the variable MISSING is not set")]
+    #[case(json!({"command": "${TOKEN"}), "not closed")]
+    #[case(json!({"url": "ftp://b"}), "http")]
+    #[case(json!({"url": "http://b", "type": "sse"}), "not supported")]
+    #[case(json!({"command": "a", "capstan": {"trust": true}}), "capstan.trust is not known")]
+    #[case(json!({"command": "a", "capstan": {"timeout": "soon"}}), "capstan.timeout")]
+    #[case(json!({"command": "a", "capstan": {"concurrency": 0}}), "capstan.concurrency")]
+    #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:"}}}), "capstan.replay.t")]
+    fn a_broken_entry_concerns_only_its_server(#[case] entry: Value, #[case] reason: &str) {
+        let config = parse(&json!({"mcpServers": {"bad": entry, "good": {"command": "${EMPTY:-sh}"}}}));
+        let error = config.servers["bad"].as_ref().err().unwrap();
+        assert!(error.contains(reason), "{error}");
+        assert!(config.servers["good"].is_ok());
+    }
+
+    #[test]
+    fn a_document_without_servers_is_refused() {
+        assert!(matches!(McpConfig::parse("{", &|_| None), Err(McpConfigError::Syntax(_))));
+        assert!(matches!(McpConfig::parse("{}", &|_| None), Err(McpConfigError::NoServers)));
+    }
+}

@@ -1,0 +1,155 @@
+//! Names that every model accepts, made from names that servers chose.
+//!
+//! A model sees `server__tool`. Both halves are cleaned to `[a-zA-Z0-9_-]` without two underscores in a row and without an
+//! underscore at either end, so the first `__` always divides them and tools of two servers can never meet. A half that had to be
+//! cut, or that another name was cleaned to as well, ends in eight hexadecimal digits of the hash of what it was made from: the
+//! name depends on the set of raw names alone, never on their order.
+
+use std::collections::BTreeMap;
+
+use crate::support::{json, text};
+
+/// The longest name that every provider accepts.
+pub const MAX_NAME: usize = 64;
+/// The longest server half.
+pub const MAX_SERVER: usize = 32;
+/// What stands between the halves.
+const DIVIDER: &str = "__";
+/// Lengths of the hash in turn: the next one is taken when names still meet.
+const HASH_LENGTHS: [usize; 4] = [0, 8, 16, 24];
+
+/// The server halves of all configured servers, in the order of `servers`, which must be distinct.
+#[must_use]
+pub fn server_halves(servers: &[&str]) -> Vec<String> {
+    unique("", servers, "server", MAX_SERVER)
+}
+
+/// The names of one server's tools as models see them, in the order of `tools`, which must be distinct. `half` comes from
+/// [`server_halves`], `server` is the server's raw name.
+#[must_use]
+pub fn tool_names(server: &str, half: &str, tools: &[&str]) -> Vec<String> {
+    let room = MAX_NAME - half.len() - DIVIDER.len();
+    unique(server, tools, "tool", room).into_iter().map(|tool| format!("{half}{DIVIDER}{tool}")).collect()
+}
+
+/// One name of at most `limit` characters for each of `raws`, no two alike. `scope` goes into the hashes; `fallback` stands
+/// for a name of which cleaning leaves nothing.
+fn unique(scope: &str, raws: &[&str], fallback: &str, limit: usize) -> Vec<String> {
+    let cleaned: Vec<String> = raws.iter().map(|raw| clean(raw, fallback)).collect();
+    let mut levels: Vec<usize> = cleaned.iter().map(|name| usize::from(name.len() > limit)).collect();
+    loop {
+        let names: Vec<String> = (0..raws.len())
+            .map(|at| with_hash(&cleaned[at], &json::hash_bytes(format!("{scope}\0{}", raws[at]).as_bytes()), levels[at], limit))
+            .collect();
+        let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in &names {
+            *uses.entry(name).or_default() += 1;
+        }
+        let clashing: Vec<usize> =
+            (0..names.len()).filter(|at| uses[names[*at].as_str()] > 1 && levels[*at] + 1 < HASH_LENGTHS.len()).collect();
+        if clashing.is_empty() {
+            return names;
+        }
+        for at in clashing {
+            levels[at] += 1;
+        }
+    }
+}
+
+fn with_hash(cleaned: &str, hash: &str, level: usize, limit: usize) -> String {
+    let digits = HASH_LENGTHS[level];
+    if digits == 0 {
+        return cleaned.to_owned();
+    }
+    let stem = text::prefix(cleaned, limit.saturating_sub(digits + 1)).trim_end_matches('_');
+    format!("{stem}_{}", &hash[..digits])
+}
+
+fn clean(raw: &str, fallback: &str) -> String {
+    let mut name = String::with_capacity(raw.len());
+    for c in raw.chars() {
+        let c = if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        if c != '_' || !name.ends_with('_') {
+            name.push(c);
+        }
+    }
+    match name.trim_matches('_') {
+        "" => fallback.to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(sets: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+        let servers: Vec<&str> = sets.keys().map(String::as_str).collect();
+        let halves = server_halves(&servers);
+        let mut names = Vec::new();
+        for (server, half) in servers.iter().zip(&halves) {
+            let tools: Vec<&str> = sets[*server].iter().map(String::as_str).collect();
+            names.extend(tool_names(server, half, &tools));
+        }
+        names
+    }
+
+    #[test]
+    fn ordinary_names_stay_readable() {
+        assert_eq!(server_halves(&["files", "time"]), ["files", "time"]);
+        assert_eq!(tool_names("files", "files", &["read_file", "list-dir"]), ["files__read_file", "files__list-dir"]);
+        assert_eq!(tool_names("a", "a", &["get.weather", "_private"]), ["a__get_weather", "a__private"]);
+    }
+
+    #[test]
+    fn names_that_meet_are_told_apart_by_their_hash_in_any_order() {
+        let one = server_halves(&["a.b", "a_b", "a-b"]);
+        let other = server_halves(&["a-b", "a_b", "a.b"]);
+        assert_eq!(one.iter().rev().cloned().collect::<Vec<_>>(), other);
+        assert_eq!(one[2], "a-b");
+        assert!(one[0].starts_with("a_b_") && one[0].len() == "a_b_".len() + 8, "{one:?}");
+        assert_ne!(one[0], one[1]);
+    }
+
+    #[test]
+    fn long_names_are_cut_to_64_characters() {
+        let long = "x".repeat(65);
+        let almost = format!("{}y", "x".repeat(64));
+        let names = tool_names("s", "s", &[&long, &almost]);
+        assert_ne!(names[0], names[1]);
+        assert!(names.iter().all(|name| name.len() == 64), "{names:?}");
+        assert_eq!(server_halves(&[&"s".repeat(40)])[0].len(), 32);
+        let fits = "t".repeat(61);
+        assert_eq!(tool_names("s", "s", &[&fits]), [format!("s__{fits}")]);
+    }
+
+    #[test]
+    fn other_scripts_become_distinct_names() {
+        let names = tool_names("天気", "server", &["天気", "温度"]);
+        assert_ne!(names[0], names[1]);
+        assert!(names.iter().all(|name| name.starts_with("server__tool_")), "{names:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn never_two_tools_under_one_name(
+            sets in prop::collection::btree_map(
+                "[ab_.é-]{0,4}|.{0,70}",
+                prop::collection::btree_set("[ab_.é-]{0,4}|.{0,90}", 0..6),
+                0..6,
+            )
+        ) {
+            let names = all(&sets);
+            let distinct: BTreeSet<&String> = names.iter().collect();
+            prop_assert_eq!(distinct.len(), names.len());
+            for name in &names {
+                prop_assert!(!name.is_empty() && name.len() <= MAX_NAME);
+                prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-'));
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Schemas of arguments: brought into the one form that is offered to models, and used to check what models send.
+
+use serde_json::{Map, Value, json};
+
+/// The most violations that are told to the model at once.
+const MAX_VIOLATIONS: usize = 5;
+/// The longest violation that is told, in characters: some quote the whole instance.
+const MAX_VIOLATION: usize = 300;
+
+/// Why arguments are not passed on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ArgumentError {
+    /// The tool cannot be called at all: its schema is broken.
+    #[error("the schema of this tool cannot be used: {0}; the tool cannot be called, use another one")]
+    BrokenSchema(String),
+    /// The arguments do not fit the schema.
+    #[error("the arguments do not fit the schema of the tool: {0}")]
+    Violations(String),
+}
+
+/// `schema` as an object schema: models accept nothing else. Every object that fitted still fits, and none fits anew.
+#[must_use]
+pub fn normalise(schema: &Value) -> Value {
+    let mut object = match schema {
+        Value::Object(map) => map.clone(),
+        Value::Bool(_) | Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+    };
+    object.insert("type".to_owned(), json!("object"));
+    if !object.get("properties").is_some_and(Value::is_object) {
+        object.insert("properties".to_owned(), json!({}));
+    }
+    Value::Object(object)
+}
+
+/// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
+///
+/// # Errors
+/// [`ArgumentError`], whose text names the places and reasons so that a model can mend its call.
+pub fn check(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
+    let validator = jsonschema::options()
+        .offline()
+        .build(schema)
+        .map_err(|error| ArgumentError::BrokenSchema(shortened(&error.to_string())))?;
+    let mut violations = Vec::new();
+    for error in validator.iter_errors(arguments).take(MAX_VIOLATIONS) {
+        let pointer = error.instance_path().to_string();
+        let place = if pointer.is_empty() { "(top level)" } else { &pointer };
+        violations.push(format!("{place}: {}", shortened(&error.to_string())));
+    }
+    if violations.is_empty() { Ok(()) } else { Err(ArgumentError::Violations(violations.join("; "))) }
+}
+
+fn shortened(message: &str) -> String {
+    let cut = crate::support::text::prefix_chars(message, MAX_VIOLATION);
+    if cut.len() == message.len() { message.to_owned() } else { format!("{cut}...") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(json!({}), json!({"type": "object", "properties": {}}))]
+    #[case(json!(true), json!({"type": "object", "properties": {}}))]
+    #[case(json!({"type": ["object", "null"]}), json!({"type": "object", "properties": {}}))]
+    #[case(json!({"anyOf": [{"required": ["a"]}]}), json!({"anyOf": [{"required": ["a"]}], "type": "object", "properties": {}}))]
+    #[case(
+        json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}}),
+        json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}})
+    )]
+    fn every_schema_becomes_an_object_schema(#[case] raw: Value, #[case] expected: Value) {
+        assert_eq!(normalise(&raw), expected);
+    }
+
+    #[test]
+    fn violations_name_place_and_reason() {
+        let schema = json!({
+            "type": "object", "required": ["a"], "properties": {"a": {"type": "object", "properties": {"b/c": {"type": "number"}}}}
+        });
+        assert_eq!(check(&schema, &json!({"a": {"b/c": 1}})), Ok(()));
+        let error = check(&schema, &json!({"a": {"b/c": "one"}})).unwrap_err().to_string();
+        assert!(error.contains(r#"/a/b~1c: "one" is not of type "number""#), "{error}");
+        let error = check(&schema, &json!({})).unwrap_err().to_string();
+        assert!(error.contains(r#"(top level): "a" is a required property"#), "{error}");
+    }
+
+    #[rstest]
+    #[case(json!({"type": "object", "properties": {"a": {"$ref": "https://example.com/schema.json"}}}))]
+    #[case(json!({"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}))]
+    #[case(json!({"type": "object", "properties": {"a": {"type": "nothing"}}}))]
+    #[case(json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/missing"}}}))]
+    fn a_schema_that_cannot_be_used_is_told(#[case] schema: Value) {
+        assert!(matches!(check(&schema, &json!({"a": 1})), Err(ArgumentError::BrokenSchema(_))));
+    }
+
+    #[test]
+    fn recursive_schemas_work() {
+        let schema = json!({"type": "object", "properties": {"child": {"$ref": "#"}, "n": {"type": "integer"}}});
+        assert_eq!(check(&schema, &json!({"child": {"child": {"n": 1}}})), Ok(()));
+        assert!(check(&schema, &json!({"child": {"child": {"n": "1"}}})).is_err());
+    }
+}
