@@ -78,6 +78,8 @@ pub struct RunCounters {
     pub error_rounds: u32,
     /// Failed tries of the current model step.
     pub model_failures: u32,
+    /// Consecutive answers that ran into the output limit inside a tool call.
+    pub cut_answers: u32,
     /// Whether the next model call is the last one, without tools.
     pub force_final: bool,
     /// Tools that are no longer offered.

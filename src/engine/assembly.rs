@@ -1,11 +1,18 @@
 //! Turns a model's events into parts with ids.
 
+use std::collections::HashMap;
+
+use super::arguments;
 use crate::domain::event::EventBody;
-use crate::domain::ids::{ConversationId, PartId, RunId};
-use crate::domain::message::Message;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelTurn};
+use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelTurn, TurnPart, Usage};
+use crate::domain::run::FinishReason;
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
+
+/// The most text of one answer, in bytes. A provider that sends more is broken.
+pub const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// Something to show.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,30 +23,266 @@ pub enum StreamItem {
     Delta(PartId, String),
 }
 
+enum Kind {
+    Text,
+    Reasoning,
+    Call { call_id: CallId, provider_call_id: String, name: String },
+}
+
+struct Slot {
+    id: PartId,
+    kind: Kind,
+    text: String,
+    closed: bool,
+}
+
+impl Slot {
+    fn part(&self) -> Part {
+        let id = self.id.clone();
+        match &self.kind {
+            Kind::Text => Part::Text(TextPart { id, text: self.text.clone() }),
+            Kind::Reasoning => Part::Reasoning(ReasoningPart { id, text: self.text.clone(), raw: None }),
+            Kind::Call { call_id, provider_call_id, name } => Part::ToolCall(ToolCallPart {
+                id,
+                call_id: call_id.clone(),
+                name: name.clone(),
+                arguments: arguments::parse(&self.text).value,
+                provider_call_id: if provider_call_id.is_empty() { None } else { Some(provider_call_id.clone()) },
+            }),
+        }
+    }
+
+    fn turn_part(self) -> TurnPart {
+        match self.kind {
+            Kind::Text => TurnPart::Text(self.text),
+            Kind::Reasoning => TurnPart::Reasoning(self.text, None),
+            Kind::Call { provider_call_id, name, .. } => TurnPart::ToolCall { provider_call_id, name, arguments: self.text },
+        }
+    }
+}
+
 /// Assembles one answer.
-pub struct Assembler {}
+pub struct Assembler {
+    run_id: RunId,
+    conversation_id: ConversationId,
+    model: String,
+    message_id: Option<MessageId>,
+    slots: Vec<Slot>,
+    /// Where each call of the dialect stands in `slots`.
+    calls: HashMap<usize, usize>,
+    bytes: usize,
+    usage: Option<Usage>,
+    finish: Option<ModelFinish>,
+    broken: Option<ModelError>,
+}
 
 impl Assembler {
     /// An empty answer. The first thing that is shown is `message.started`.
     #[must_use]
-    pub fn new(_run_id: RunId, _conversation_id: ConversationId, _model: String) -> Self {
-        Self {}
+    pub fn new(run_id: RunId, conversation_id: ConversationId, model: String) -> Self {
+        Self {
+            run_id,
+            conversation_id,
+            model,
+            message_id: None,
+            slots: Vec::new(),
+            calls: HashMap::new(),
+            bytes: 0,
+            usage: None,
+            finish: None,
+            broken: None,
+        }
     }
 
-    /// Takes in an event and says what to show for it.
-    pub fn push(&mut self, _event: ModelEvent, _ids: &dyn IdSource) -> Vec<StreamItem> {
-        Vec::new()
+    /// Takes in an event and says what to show for it. Nothing counts after [`ModelEvent::Finished`], nor after a break (see
+    /// [`Assembler::broken`]).
+    pub fn push(&mut self, event: ModelEvent, ids: &dyn IdSource) -> Vec<StreamItem> {
+        let mut shown = Vec::new();
+        if self.finish.is_some() || self.broken.is_some() {
+            return shown;
+        }
+        match event {
+            ModelEvent::Text(text) => self.flow(Kind::Text, text, ids, &mut shown),
+            ModelEvent::Reasoning(text) => self.flow(Kind::Reasoning, text, ids, &mut shown),
+            ModelEvent::ToolCallStarted { index, provider_call_id, name } => {
+                self.close_flow(&mut shown);
+                let kind = Kind::Call { call_id: CallId::generate(ids), provider_call_id, name };
+                let at = self.open(kind, ids, &mut shown);
+                // Should a dialect use an index twice, the second call is another call: fragments are never merged into one
+                // that is already complete.
+                self.calls.insert(index, at);
+            }
+            ModelEvent::ToolCallArguments { index, delta } => match self.calls.get(&index) {
+                Some(&at) => self.append(at, delta, &mut shown),
+                None => self.fail("arguments came for a tool call that has not begun"),
+            },
+            ModelEvent::Usage(usage) => self.usage = Some(usage),
+            ModelEvent::Finished(finish) => self.finish = Some(finish),
+        }
+        shown
     }
 
-    /// The whole answer: its message, the raw turn, and the events that close what was shown.
-    pub fn finish(self, _ids: &dyn IdSource, _now: UnixMillis) -> Result<(Message, ModelTurn, Vec<EventBody>), ModelError> {
-        Err(ModelError::new(ModelErrorKind::EmptyResponse, "not built yet"))
+    /// Why the answer is already known to be unusable, so that the call can be given up early.
+    #[must_use]
+    pub fn broken(&self) -> Option<&ModelError> {
+        self.broken.as_ref()
+    }
+
+    /// The whole answer: its message, the raw turn, and the events that close what was shown. An answer without any part is
+    /// no error here; the loop judges it.
+    ///
+    /// # Errors
+    /// `IncompleteStream` if the answer has no end, `BadStream` if it is too long or contradicts itself.
+    pub fn finish(mut self, ids: &dyn IdSource, now: UnixMillis) -> Result<(Message, ModelTurn, Vec<EventBody>), ModelError> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
+        let Some(finish) = self.finish else {
+            return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended without its end"));
+        };
+        let message_id = self.message_id.take().unwrap_or_else(|| MessageId::generate(ids));
+        let usage = self.counted_usage();
+        let closing = self
+            .slots
+            .iter()
+            .filter(|slot| !slot.closed)
+            .map(|slot| EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() })
+            .collect();
+        let message = Message {
+            id: message_id,
+            conversation_id: self.conversation_id,
+            run_id: self.run_id,
+            role: Role::Assistant,
+            status: MessageStatus::Complete,
+            parts: self.slots.iter().map(Slot::part).collect(),
+            finish_reason: Some(finish.as_finish_reason()),
+            model: Some(self.model),
+            usage: Some(usage),
+            internal: false,
+            created_at: now.to_rfc3339(),
+        };
+        let turn = ModelTurn { finish, parts: self.slots.into_iter().map(Slot::turn_part).collect(), usage };
+        Ok((message, turn, closing))
     }
 
     /// What was shown so far of an answer that is given up, for storing as a partial message: text and reasoning only.
-    /// `None` if nothing was shown.
+    /// `None` if nothing of that was shown.
     #[must_use]
-    pub fn partial(self, _now: UnixMillis) -> Option<Message> {
-        None
+    pub fn partial(mut self, now: UnixMillis) -> Option<Message> {
+        let id = self.message_id.take()?;
+        let usage = self.counted_usage();
+        let parts: Vec<Part> = self
+            .slots
+            .iter()
+            .filter(|slot| match slot.kind {
+                Kind::Text | Kind::Reasoning => !slot.text.is_empty(),
+                Kind::Call { .. } => false,
+            })
+            .map(Slot::part)
+            .collect();
+        if parts.is_empty() {
+            return None;
+        }
+        Some(Message {
+            id,
+            conversation_id: self.conversation_id,
+            run_id: self.run_id,
+            role: Role::Assistant,
+            status: MessageStatus::Partial,
+            parts,
+            finish_reason: Some(FinishReason::Cancelled),
+            model: Some(self.model),
+            usage: Some(usage),
+            internal: false,
+            created_at: now.to_rfc3339(),
+        })
+    }
+
+    /// Text and reasoning: more of the open part, or a new part if another kind has come between.
+    fn flow(&mut self, kind: Kind, text: String, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
+        if text.is_empty() {
+            return;
+        }
+        let continues = self.slots.last().is_some_and(|slot| {
+            !slot.closed && matches!((&slot.kind, &kind), (Kind::Text, Kind::Text) | (Kind::Reasoning, Kind::Reasoning))
+        });
+        let at = if continues {
+            self.slots.len() - 1
+        } else {
+            self.close_flow(shown);
+            self.open(kind, ids, shown)
+        };
+        self.append(at, text, shown);
+    }
+
+    /// Closes an open text or reasoning part. Calls stay open until the end, because their fragments may interleave.
+    fn close_flow(&mut self, shown: &mut Vec<StreamItem>) {
+        let Some(slot) = self.slots.last_mut() else { return };
+        match slot.kind {
+            Kind::Text | Kind::Reasoning if !slot.closed => slot.closed = true,
+            Kind::Text | Kind::Reasoning | Kind::Call { .. } => return,
+        }
+        if let Some(message_id) = &self.message_id {
+            shown.push(StreamItem::Event(EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() }));
+        }
+    }
+
+    fn open(&mut self, kind: Kind, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) -> usize {
+        let message_id = match &self.message_id {
+            Some(id) => id.clone(),
+            None => {
+                let id = MessageId::generate(ids);
+                shown.push(StreamItem::Event(EventBody::MessageStarted { message_id: id.clone(), role: Role::Assistant }));
+                self.message_id = Some(id.clone());
+                id
+            }
+        };
+        let at = self.slots.len();
+        let part_id = PartId::generate(ids);
+        let (word, call_id, name) = match &kind {
+            Kind::Text => ("text", None, None),
+            Kind::Reasoning => ("reasoning", None, None),
+            Kind::Call { call_id, name, .. } => ("tool_call", Some(call_id.clone()), Some(name.clone())),
+        };
+        shown.push(StreamItem::Event(EventBody::PartStarted {
+            message_id,
+            part_id: part_id.clone(),
+            index: u32::try_from(at).unwrap_or(u32::MAX),
+            kind: word.to_owned(),
+            call_id,
+            name,
+        }));
+        self.slots.push(Slot { id: part_id, kind, text: String::new(), closed: false });
+        at
+    }
+
+    fn append(&mut self, at: usize, delta: String, shown: &mut Vec<StreamItem>) {
+        if delta.is_empty() {
+            return;
+        }
+        self.bytes = self.bytes.saturating_add(delta.len());
+        if self.bytes > MAX_ANSWER_BYTES {
+            self.fail("the answer is larger than 64 MiB");
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(at) {
+            slot.text.push_str(&delta);
+            shown.push(StreamItem::Delta(slot.id.clone(), delta));
+        }
+    }
+
+    fn fail(&mut self, reason: &str) {
+        self.broken = Some(ModelError::new(ModelErrorKind::BadStream, reason));
+    }
+
+    /// The provider's figures, or an estimate of the output at four characters a token. The input is not known here.
+    fn counted_usage(&self) -> Usage {
+        match self.usage {
+            Some(usage) => Usage { model_calls: 1, ..usage },
+            None => {
+                let chars: usize = self.slots.iter().map(|slot| slot.text.chars().count()).sum();
+                Usage { output_tokens: chars.div_ceil(4) as u64, model_calls: 1, estimated: true, ..Usage::default() }
+            }
+        }
     }
 }

@@ -1,10 +1,145 @@
-//! The transition function.
+//! The transition function: which rule answers which input.
 
-use super::{Decision, Input, RunState, Surroundings};
+use super::draft::Draft;
+use super::{Decision, Input, RunState, Surroundings, model_step, tool_step};
+use crate::domain::agent::OnInterrupt;
+use crate::domain::change::{Change, ReleaseCause, StepKind};
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::message::{Message, MessageStatus, Role};
+use crate::domain::problem::ProblemCode;
+use crate::domain::record::ClaimCause;
+use crate::domain::run::FinishReason;
+use crate::domain::tool::{ToolDefinition, ToolOutcome};
 
 /// What follows from `input` in `state`. Pure; never panics, whatever order inputs come in: an input that makes no sense in a
 /// state gives an empty decision.
 #[must_use]
-pub fn decide(_state: &RunState, _input: Input, _surroundings: &Surroundings<'_>) -> Decision {
-    Decision::default()
+pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -> Decision {
+    if state.is_over() {
+        return Decision::default();
+    }
+    let mut draft = Draft::new(state, surroundings);
+    match input {
+        Input::Claimed { tools } => claimed(&mut draft, tools),
+        Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
+        Input::ModelFailed(error) => model_step::failed(&mut draft, error),
+        Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),
+        // The message is stored, and the driver has told the state: nothing follows until the next model call, or until an
+        // answer comes that did not know of it.
+        Input::Joined(_) => {}
+        Input::CancelRequested { by, partial, stopped } => cancelled(&mut draft, by, partial, stopped),
+        Input::Drain => drained(&mut draft),
+        Input::TimedOut => model_step::fail_for_time(&mut draft),
+    }
+    draft.done()
+}
+
+fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
+    let record = &draft.base.record;
+    let profile = draft.profile();
+    let is_first_start = record.tools.is_none();
+    if let Some(by) = &record.cancel_requested_by {
+        void_open_step(draft);
+        return draft.cancel(by.clone());
+    }
+    if profile.max_crashes > 0 && record.crashes >= profile.max_crashes {
+        void_open_step(draft);
+        let detail = format!("the run's worker died {} times; the run was given up", record.crashes);
+        return draft.fail(ProblemCode::Poison, detail);
+    }
+    if record.cause == ClaimCause::Crash && profile.on_interrupt == OnInterrupt::Fail && !is_first_start {
+        void_open_step(draft);
+        return draft.fail(ProblemCode::Interrupted, "the run's worker died and the agent does not resume; resume the run by hand");
+    }
+    if is_first_start {
+        draft.event(EventBody::RunStarted {
+            model: profile.model.clone(),
+            agent: profile.name.clone(),
+            agent_version: profile.version,
+        });
+        draft.change(Change::Started);
+        draft.change(Change::FreezeTools(frozen(tools, profile.tools.as_deref())));
+        return model_step::begin(draft);
+    }
+    draft.event(EventBody::RunResumed { cause: record.cause.as_str().to_owned() });
+    void_open_step(draft);
+    if draft.is_out_of_time() {
+        return model_step::fail_for_time(draft);
+    }
+    go_on(draft);
+}
+
+/// The tools of the run from now on: those that the agent may use, each name once.
+fn frozen(tools: Vec<ToolDefinition>, wanted: Option<&[String]>) -> Vec<ToolDefinition> {
+    let mut kept: Vec<ToolDefinition> = Vec::with_capacity(tools.len());
+    for tool in tools {
+        let is_wanted = wanted.is_none_or(|names| names.contains(&tool.name));
+        if is_wanted && kept.iter().all(|known| known.name != tool.name) {
+            kept.push(tool);
+        }
+    }
+    kept
+}
+
+/// Takes up a run where its rows say it stands.
+fn go_on(draft: &mut Draft<'_>) {
+    if draft.open_tool_step().is_some() {
+        return tool_step::resume(draft);
+    }
+    // Everything that follows an answer is committed with it, so an answer without an end is rare; but asking the model again
+    // would give the user two.
+    if draft.open_model_step().is_none() && draft.newest_message().is_some_and(is_answer) {
+        let reason = draft.newest_message().and_then(|message| message.finish_reason).unwrap_or(FinishReason::Stop);
+        return draft.complete(reason);
+    }
+    model_step::begin(draft);
+}
+
+fn is_answer(message: &Message) -> bool {
+    message.role == Role::Assistant
+        && message.status == MessageStatus::Complete
+        && message.tool_calls().next().is_none()
+        && !message.text().trim().is_empty()
+}
+
+/// What a dead or abandoned attempt has shown of a model step is void.
+fn void_open_step(draft: &mut Draft<'_>) {
+    let Some(step) = draft.open_model_step() else { return };
+    let reason = match draft.base.record.cause {
+        ClaimCause::First | ClaimCause::Crash => "crash",
+        ClaimCause::HandedBack => "handed_back",
+        ClaimCause::Timer | ClaimCause::Request => "retry",
+    };
+    draft.event(EventBody::StepReset { step, reason: reason.to_owned() });
+}
+
+fn cancelled(draft: &mut Draft<'_>, by: String, partial: Option<Message>, stopped: Vec<(CallId, ToolOutcome)>) {
+    if let (Some(_), Some(partial)) = (draft.open_model_step(), partial) {
+        model_step::keep_partial(draft, partial);
+    }
+    for (id, outcome) in stopped {
+        tool_step::record_outcome(draft, &id, outcome);
+    }
+    draft.cancel(by);
+}
+
+/// Hands the run back. A model step under way is void and begins again at the next claim; calls under way stay `started` and
+/// are judged by their class there.
+fn drained(draft: &mut Draft<'_>) {
+    if let Some(step) = draft.open_model_step() {
+        draft.event(EventBody::StepReset { step, reason: ReleaseCause::Drain.as_str().to_owned() });
+        draft.abandon_step(step);
+    }
+    draft.release(Some(0), ReleaseCause::Drain);
+}
+
+/// The number of the next step of a kind: a model step that ended without a result is done again under its number.
+pub(super) fn next_step(draft: &Draft<'_>, kind: StepKind) -> u32 {
+    use crate::domain::change::StepStatus;
+    match draft.work.record.steps.last() {
+        None => 1,
+        Some(row) if row.kind == kind && kind == StepKind::Model && row.status != StepStatus::Completed => row.step,
+        Some(row) => row.step.saturating_add(1),
+    }
 }

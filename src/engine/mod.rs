@@ -3,12 +3,20 @@
 //! Owns the rules of the loop and nothing else. The state is rebuilt from stored rows; first start, retry and recovery are the
 //! same path: *load state, never replay code*. Must not know any runtime, database, network or clock.
 
+mod arguments;
 mod assembly;
 mod decide;
-mod history;
+mod draft;
+pub mod history;
+mod model_step;
+mod results;
 mod state;
+#[cfg(test)]
+mod tests;
+mod texts;
+mod tool_step;
 
-pub use assembly::{Assembler, StreamItem};
+pub use assembly::{Assembler, MAX_ANSWER_BYTES, StreamItem};
 pub use decide::decide;
 pub use history::model_request;
 pub use state::RunState;

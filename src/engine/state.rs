@@ -1,25 +1,176 @@
 //! A run as the loop sees it.
 
-use crate::domain::change::Change;
+use crate::domain::agent::ToolsPolicy;
+use crate::domain::change::{Change, StepKind, StepRow, StepStatus};
+use crate::domain::message::Message;
 use crate::domain::record::RunRecord;
+use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
-/// The state of a run, rebuilt from its rows. Changed only by [`RunState::apply`].
+/// The state of a run, rebuilt from its rows. Changed only by [`RunState::apply`], and by the two things that a driver learns
+/// from outside of the rows: messages that joined and the server's shutdown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunState {
     /// The record it was loaded from, kept up to date.
     pub record: RunRecord,
+    /// A user message has joined since the last request was decided on: the model has not seen it.
+    unseen: bool,
+    /// The lease was given up: the run belongs to whoever claims it next.
+    released: bool,
+    /// Nothing new shall begin.
+    draining: bool,
 }
 
 impl RunState {
     /// Takes over what was loaded.
     #[must_use]
     pub fn load(record: RunRecord) -> Self {
-        Self { record }
+        Self { record, unseen: false, released: false, draining: false }
     }
 
     /// Carries out in memory what the store carries out in rows. Call it after the commit.
-    pub fn apply(&mut self, _changes: &[Change]) {}
+    pub fn apply(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.apply_one(change);
+        }
+    }
 
-    /// Takes in a user message that joined the run.
-    pub fn join(&mut self, _message: crate::domain::message::Message) {}
+    fn apply_one(&mut self, change: &Change) {
+        let record = &mut self.record;
+        match change {
+            Change::Status(status, reason) => {
+                record.status = *status;
+                record.reason = *reason;
+            }
+            // The start time is the store's alone; the run's age comes with `Surroundings`.
+            Change::Started => {}
+            Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
+            Change::Counters(counters) => record.counters = counters.clone(),
+            Change::Usage(usage) => record.usage = *usage,
+            Change::StepStarted { step, kind } => {
+                match record.steps.iter_mut().find(|row| row.step == *step) {
+                    Some(row) => row.status = StepStatus::Started,
+                    None => record.steps.push(StepRow {
+                        run_id: record.fence.run_id.clone(),
+                        step: *step,
+                        kind: *kind,
+                        status: StepStatus::Started,
+                    }),
+                }
+                if *kind == StepKind::Model {
+                    self.unseen = false;
+                }
+            }
+            Change::StepEnded { step, status, usage: _ } => {
+                if let Some(row) = record.steps.iter_mut().find(|row| row.step == *step) {
+                    row.status = *status;
+                }
+            }
+            Change::AddMessage(message) => record.history.push(message.clone()),
+            Change::AddToolCalls(calls) => record.calls.extend(calls.iter().cloned()),
+            Change::ToolStarted(id) => {
+                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Planned) {
+                    call.state = ToolCallState::Started;
+                }
+            }
+            Change::ToolFinished(id, outcome) => {
+                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && !call.state.is_outcome()) {
+                    call.state = outcome.state;
+                    call.outcome = Some(outcome.clone());
+                }
+            }
+            Change::Finish { status, finish_reason: _, error: _ } => {
+                record.status = *status;
+                record.reason = None;
+            }
+            Change::Release { after_ms: _, cause: _ } => self.released = true,
+        }
+    }
+
+    /// Takes in a user message that joined the run. One that is known already changes nothing.
+    pub fn join(&mut self, message: Message) {
+        if self.record.history.iter().any(|known| known.id == message.id) {
+            return;
+        }
+        self.record.history.push(message);
+        self.unseen = true;
+    }
+
+    /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way
+    /// may end, and its result is kept.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    pub(super) fn has_unseen_messages(&self) -> bool {
+        self.unseen
+    }
+
+    /// Whether nothing is left to decide: the run has ended or was given up.
+    pub(super) fn is_over(&self) -> bool {
+        self.released || self.record.status.is_terminal()
+    }
+
+    /// The newest step, if it has begun and not ended.
+    pub(super) fn open_step(&self) -> Option<&StepRow> {
+        self.record.steps.last().filter(|row| row.status == StepStatus::Started)
+    }
+
+    /// The calls of a step, in call order.
+    pub(super) fn batch(&self, step: u32) -> impl Iterator<Item = &ToolCall> {
+        self.record.calls.iter().filter(move |call| call.step == step)
+    }
+
+    /// The tools that the next model call may use, or that the one under way was given.
+    pub(super) fn offered_tools(&self) -> Vec<&ToolDefinition> {
+        let record = &self.record;
+        let profile = &record.profile;
+        let withheld = record.counters.force_final
+            || match profile.tools_policy {
+                ToolsPolicy::EveryRound => false,
+                ToolsPolicy::FirstRoundOnly => record.counters.rounds > 0,
+                ToolsPolicy::OneRoundThenText => !record.calls.is_empty(),
+                ToolsPolicy::None => true,
+            };
+        if withheld {
+            return Vec::new();
+        }
+        record
+            .tools
+            .iter()
+            .flatten()
+            .filter(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)))
+            .filter(|tool| !record.counters.dropped_tools.contains(&tool.name))
+            .collect()
+    }
+
+    /// A copy without what is large and never changes within a decision: messages and tool definitions.
+    pub(super) fn scratch(&self) -> Self {
+        let record = &self.record;
+        Self {
+            record: RunRecord {
+                fence: record.fence.clone(),
+                owner: record.owner.clone(),
+                title: record.title.clone(),
+                attempt: record.attempt,
+                crashes: record.crashes,
+                cause: record.cause,
+                status: record.status,
+                reason: record.reason,
+                profile: record.profile.clone(),
+                tools: None,
+                counters: record.counters.clone(),
+                usage: record.usage,
+                elapsed_ms: record.elapsed_ms,
+                history: Vec::new(),
+                steps: record.steps.clone(),
+                calls: record.calls.clone(),
+                cancel_requested_by: record.cancel_requested_by.clone(),
+            },
+            ..*self
+        }
+    }
 }

@@ -1,0 +1,62 @@
+//! The arguments of tool calls: text of a model that should be a JSON object.
+
+use serde_json::{Map, Value, json};
+
+/// The arguments as they are stored, and what is wrong with them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Arguments {
+    /// Always an object: the model's, or `{"_raw": text}` if its text was none.
+    pub(super) value: Value,
+    /// Why the call cannot be carried out.
+    pub(super) fault: Option<String>,
+}
+
+/// Reads a model's text. Nothing at all and `null` mean no arguments; everything else must be one JSON object. Nothing is
+/// repaired: a guess that is carried out cannot be taken back.
+pub(super) fn parse(raw: &str) -> Arguments {
+    let text = raw.trim();
+    if text.is_empty() {
+        return Arguments { value: Value::Object(Map::new()), fault: None };
+    }
+    match serde_json::from_str::<Value>(text) {
+        Ok(Value::Object(map)) => Arguments { value: Value::Object(map), fault: None },
+        Ok(Value::Null) => Arguments { value: Value::Object(Map::new()), fault: None },
+        Ok(Value::Array(_)) => unusable(raw, "they are an array"),
+        Ok(Value::String(_)) => unusable(raw, "they are a string"),
+        Ok(Value::Number(_) | Value::Bool(_)) => unusable(raw, "they are a single value"),
+        Err(error) => unusable(raw, &error.to_string()),
+    }
+}
+
+fn unusable(raw: &str, reason: &str) -> Arguments {
+    Arguments { value: json!({ "_raw": raw }), fault: Some(reason.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("", json!({}))]
+    #[case("  \n", json!({}))]
+    #[case("null", json!({}))]
+    #[case("{}", json!({}))]
+    #[case(r#" {"a": [1, null]} "#, json!({"a": [1, null]}))]
+    fn accepts(#[case] raw: &str, #[case] value: Value) {
+        assert_eq!(parse(raw), Arguments { value, fault: None });
+    }
+
+    #[rstest]
+    #[case("[1]")]
+    #[case("\"{}\"")]
+    #[case("7")]
+    #[case("{\"a\":1} and so on")]
+    #[case("{\"a\":1")]
+    #[case("{'a':1}")]
+    fn refuses_and_keeps_the_text(#[case] raw: &str) {
+        let arguments = parse(raw);
+        assert_eq!(arguments.value, json!({ "_raw": raw }));
+        assert!(arguments.fault.is_some_and(|reason| !reason.is_empty()));
+    }
+}

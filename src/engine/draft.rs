@@ -1,0 +1,332 @@
+//! A decision while it is being made.
+//!
+//! Changes take effect on a working copy as they are added, so that the rules of one decision see each other's results.
+
+use super::{Command, Decision, RunState, Surroundings, results, texts};
+use crate::domain::agent::{AgentProfile, BreakerAction};
+use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::EventBody;
+use crate::domain::ids::{CallId, MessageId, PartId};
+use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
+use crate::domain::model::Usage;
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::{FinishReason, RunStatus, WaitReason};
+use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
+
+pub(super) struct Draft<'a> {
+    /// The state before the decision: complete, never changed.
+    pub(super) base: &'a RunState,
+    /// The state so far, without earlier messages and tool definitions.
+    pub(super) work: RunState,
+    around: &'a Surroundings<'a>,
+    decision: Decision,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(base: &'a RunState, around: &'a Surroundings<'a>) -> Self {
+        Self { base, work: base.scratch(), around, decision: Decision::default() }
+    }
+
+    /// The finished decision. Counters and usage stand before all other changes, because nothing may follow the run's end.
+    pub(super) fn done(mut self) -> Decision {
+        if self.work.record.usage != self.base.record.usage {
+            self.decision.changes.insert(0, Change::Usage(self.work.record.usage));
+        }
+        if self.work.record.counters != self.base.record.counters {
+            self.decision.changes.insert(0, Change::Counters(self.work.record.counters.clone()));
+        }
+        self.decision
+    }
+
+    pub(super) fn profile(&self) -> &'a AgentProfile {
+        &self.base.record.profile
+    }
+
+    pub(super) fn counters(&mut self) -> &mut RunCounters {
+        &mut self.work.record.counters
+    }
+
+    pub(super) fn charge(&mut self, usage: Usage) {
+        self.work.record.usage.add(usage);
+    }
+
+    pub(super) fn event(&mut self, event: EventBody) {
+        self.decision.events.push(event);
+    }
+
+    pub(super) fn change(&mut self, change: Change) {
+        self.work.apply(std::slice::from_ref(&change));
+        self.decision.changes.push(change);
+    }
+
+    pub(super) fn command(&mut self, command: Command) {
+        self.decision.commands.push(command);
+    }
+
+    pub(super) fn message_id(&self) -> MessageId {
+        MessageId::generate(self.around.ids)
+    }
+
+    pub(super) fn part_id(&self) -> PartId {
+        PartId::generate(self.around.ids)
+    }
+
+    /// The newest message of this run.
+    pub(super) fn newest_message(&self) -> Option<&Message> {
+        let newest = self.work.record.history.last().or(self.base.record.history.last())?;
+        (newest.run_id == self.base.record.fence.run_id).then_some(newest)
+    }
+
+    /// Whether the run's own time limit has passed.
+    pub(super) fn is_out_of_time(&self) -> bool {
+        let limit = self.profile().max_run_ms;
+        limit > 0 && self.around.elapsed_ms >= limit
+    }
+
+    // Status.
+
+    pub(super) fn set_status(&mut self, status: RunStatus, reason: Option<WaitReason>) {
+        let record = &self.work.record;
+        if record.status == status && record.reason == reason {
+            return;
+        }
+        let shown_before = ConversationStatus::from(record.status);
+        self.change(Change::Status(status, reason));
+        let shown = ConversationStatus::from(status);
+        if shown != shown_before {
+            self.conversation_updated(shown);
+        }
+    }
+
+    fn conversation_updated(&mut self, status: ConversationStatus) {
+        self.event(EventBody::ConversationUpdated { title: self.base.record.title.clone(), status });
+    }
+
+    // Steps.
+
+    pub(super) fn start_step(&mut self, step: u32, kind: StepKind) {
+        self.event(EventBody::StepStarted { step, kind: kind.as_str().to_owned() });
+        self.change(Change::StepStarted { step, kind });
+    }
+
+    pub(super) fn complete_step(&mut self, step: u32, usage: Option<Usage>) {
+        self.event(EventBody::StepCompleted { step, usage });
+        self.change(Change::StepEnded { step, status: StepStatus::Completed, usage });
+    }
+
+    pub(super) fn abandon_step(&mut self, step: u32) {
+        self.change(Change::StepEnded { step, status: StepStatus::Abandoned, usage: None });
+    }
+
+    /// The number of the model step that is under way.
+    pub(super) fn open_model_step(&self) -> Option<u32> {
+        self.work.open_step().filter(|row| row.kind == StepKind::Model).map(|row| row.step)
+    }
+
+    /// The number of the tool step that is under way.
+    pub(super) fn open_tool_step(&self) -> Option<u32> {
+        self.work.open_step().filter(|row| row.kind == StepKind::Tools).map(|row| row.step)
+    }
+
+    // Messages.
+
+    fn message(&self, role: Role, parts: Vec<Part>) -> Message {
+        let fence = &self.base.record.fence;
+        Message {
+            id: self.message_id(),
+            conversation_id: fence.conversation_id.clone(),
+            run_id: fence.run_id.clone(),
+            role,
+            status: MessageStatus::Complete,
+            parts,
+            finish_reason: None,
+            model: None,
+            usage: None,
+            internal: false,
+            created_at: self.around.now.to_rfc3339(),
+        }
+    }
+
+    fn text_part(&self, text: &str) -> Part {
+        Part::Text(TextPart { id: self.part_id(), text: text.to_owned() })
+    }
+
+    /// A hint to the model, which clients hide.
+    pub(super) fn hint(&mut self, text: &str) {
+        let message = Message { internal: true, ..self.message(Role::User, vec![self.text_part(text)]) };
+        self.event(EventBody::MessageCreated { message: message.clone() });
+        self.change(Change::AddMessage(message));
+    }
+
+    /// The next model call is the last one, and gets no tools.
+    pub(super) fn force_final(&mut self, hint: &str) {
+        self.counters().force_final = true;
+        self.hint(hint);
+    }
+
+    /// An assistant message that no model wrote, shown like one.
+    pub(super) fn say(&mut self, text: &str, finish_reason: FinishReason) {
+        let part = self.text_part(text);
+        let message = Message { finish_reason: Some(finish_reason), ..self.message(Role::Assistant, vec![part.clone()]) };
+        self.event(EventBody::MessageStarted { message_id: message.id.clone(), role: Role::Assistant });
+        self.event(EventBody::PartStarted {
+            message_id: message.id.clone(),
+            part_id: part.id().clone(),
+            index: 0,
+            kind: "text".to_owned(),
+            call_id: None,
+            name: None,
+        });
+        self.event(EventBody::PartDelta { part_id: part.id().clone(), delta: text.to_owned() });
+        self.event(EventBody::PartCompleted { message_id: message.id.clone(), part });
+        self.event(EventBody::MessageCompleted { message: message.clone() });
+        self.change(Change::AddMessage(message));
+    }
+
+    /// The results of a step's calls as one message, in call order.
+    pub(super) fn add_tool_message(&mut self, step: u32) {
+        let limit = self.profile().tool_result_chars;
+        let parts = self.work.batch(step).map(|call| Part::ToolResult(results::part(self.part_id(), call, limit))).collect();
+        let message = self.message(Role::Tool, parts);
+        self.event(EventBody::MessageStarted { message_id: message.id.clone(), role: Role::Tool });
+        self.event(EventBody::MessageCompleted { message: message.clone() });
+        self.change(Change::AddMessage(message));
+    }
+
+    // Calls.
+
+    /// A call is handed to its tool, for the first time or again.
+    pub(super) fn run_call(&mut self, id: &CallId) {
+        let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() else { return };
+        self.event(EventBody::ToolStarted {
+            call_id: call.id.clone(),
+            name: call.name.clone(),
+            server: call.server.clone(),
+            arguments: call.arguments.clone(),
+        });
+        if call.state == ToolCallState::Planned {
+            self.change(Change::ToolStarted(call.id.clone()));
+        }
+        self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..call })));
+    }
+
+    /// A call gets its one outcome.
+    pub(super) fn finish_call(&mut self, id: &CallId, mut outcome: ToolOutcome) {
+        let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id && !call.state.is_outcome()) else { return };
+        let (name, server, arguments) = (call.name.clone(), call.server.clone(), call.arguments.clone());
+        if outcome.state == ToolCallState::Failed {
+            self.trip_breaker(&name, &mut outcome);
+        }
+        let event = if outcome.state == ToolCallState::Unknown {
+            EventBody::ToolOutcomeUnknown { call_id: id.clone(), name, server, arguments }
+        } else {
+            let (content, cut) = results::cut(&outcome.content, self.profile().tool_result_chars);
+            EventBody::ToolCompleted {
+                call_id: id.clone(),
+                name,
+                server,
+                state: outcome.state,
+                content,
+                is_error: outcome.is_error,
+                duration_ms: outcome.duration_ms,
+                truncated: cut == results::Cut::Shortened,
+            }
+        };
+        self.event(event);
+        self.change(Change::ToolFinished(id.clone(), outcome));
+    }
+
+    /// Takes a tool away whose failure about to be stored is one too many.
+    fn trip_breaker(&mut self, name: &str, outcome: &mut ToolOutcome) {
+        let profile = self.profile();
+        let failures = self.failures(name).saturating_add(1);
+        let is_real = self.base.record.tools.iter().flatten().any(|tool| tool.name == name);
+        if profile.breaker_failures == 0 || failures < profile.breaker_failures || !is_real {
+            return;
+        }
+        match profile.breaker_action {
+            BreakerAction::DropTool => {
+                let dropped = &mut self.counters().dropped_tools;
+                if !dropped.iter().any(|known| known == name) {
+                    dropped.push(name.to_owned());
+                    outcome.content.push(ToolContent::text(texts::last_failure(name, failures)));
+                }
+            }
+            // Judged when the whole batch has its outcomes.
+            BreakerAction::ForceFinal => {}
+        }
+    }
+
+    /// How often a tool has failed in this run. Calls that the loop itself did not let through are `Cancelled`, not `Failed`.
+    pub(super) fn failures(&self, name: &str) -> u32 {
+        let failed = self.work.record.calls.iter().filter(|call| call.name == name && call.state == ToolCallState::Failed).count();
+        u32::try_from(failed).unwrap_or(u32::MAX)
+    }
+
+    // Ends.
+
+    /// Gives every open call its outcome and closes the open step, so that the history can be sent whatever ended the run.
+    fn settle(&mut self) {
+        let open: Vec<(CallId, ToolOutcome)> = self
+            .work
+            .record
+            .calls
+            .iter()
+            .filter_map(|call| {
+                let (state, text) = match call.state {
+                    ToolCallState::Planned | ToolCallState::AwaitingApproval => (ToolCallState::Cancelled, texts::NEVER_BEGUN),
+                    ToolCallState::Started if call.replay.may_repeat() => (ToolCallState::Cancelled, texts::STOPPED_AT_END),
+                    ToolCallState::Started => (ToolCallState::Unknown, texts::UNKNOWN_AT_END),
+                    ToolCallState::Done
+                    | ToolCallState::Failed
+                    | ToolCallState::Denied
+                    | ToolCallState::Cancelled
+                    | ToolCallState::Unknown => return None,
+                };
+                Some((call.id.clone(), ToolOutcome { state, ..ToolOutcome::failed(text, 0) }))
+            })
+            .collect();
+        for (id, outcome) in open {
+            self.finish_call(&id, outcome);
+        }
+        if let Some(step) = self.open_tool_step() {
+            self.add_tool_message(step);
+            self.complete_step(step, None);
+        }
+        if let Some(step) = self.open_model_step() {
+            self.abandon_step(step);
+        }
+    }
+
+    pub(super) fn complete(&mut self, finish_reason: FinishReason) {
+        let usage = self.work.record.usage;
+        self.conversation_updated(ConversationStatus::from(RunStatus::Completed));
+        self.event(EventBody::RunCompleted { finish_reason, usage });
+        self.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error: None });
+        self.command(Command::Stop);
+    }
+
+    pub(super) fn fail(&mut self, code: ProblemCode, detail: impl Into<String>) {
+        self.settle();
+        let error = code.body(detail);
+        self.conversation_updated(ConversationStatus::from(RunStatus::Failed));
+        self.event(EventBody::RunFailed { error: error.clone() });
+        self.change(Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error) });
+        self.command(Command::Stop);
+    }
+
+    pub(super) fn cancel(&mut self, by: String) {
+        self.settle();
+        self.conversation_updated(ConversationStatus::from(RunStatus::Cancelled));
+        self.event(EventBody::RunCancelled { by });
+        self.change(Change::Finish { status: RunStatus::Cancelled, finish_reason: Some(FinishReason::Cancelled), error: None });
+        self.command(Command::Stop);
+    }
+
+    /// Gives up the lease of a run that has not ended.
+    pub(super) fn release(&mut self, after_ms: Option<u64>, cause: ReleaseCause) {
+        self.change(Change::Release { after_ms, cause });
+        self.command(Command::Stop);
+    }
+}

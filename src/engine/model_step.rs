@@ -1,0 +1,290 @@
+//! Model steps: begin, judge the answer, try again.
+
+use super::decide::next_step;
+use super::draft::Draft;
+use super::{Command, texts, tool_step};
+use crate::domain::agent::{BreakerAction, OnLimit};
+use crate::domain::change::{Change, ReleaseCause, StepKind};
+use crate::domain::event::EventBody;
+use crate::domain::message::{Message, MessageStatus, Part, ToolContent};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelTurn, Usage};
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::{FinishReason, RunStatus, WaitReason};
+
+/// Answers in a row that were cut inside a tool call and may be tried again.
+const CUT_ANSWERS: u32 = 2;
+
+/// Begins the next model call, unless a limit says that the run ends, or that this call is the last one.
+pub(super) fn begin(draft: &mut Draft<'_>) {
+    if draft.base.is_draining() {
+        return draft.release(Some(0), ReleaseCause::Drain);
+    }
+    if draft.is_out_of_time() {
+        return fail_for_time(draft);
+    }
+    if !draft.work.record.counters.force_final {
+        if is_over_budget(draft, draft.work.record.usage) {
+            draft.force_final(texts::FORCED_BUDGET);
+        } else if draft.work.record.counters.rounds >= draft.profile().max_rounds {
+            match draft.profile().on_limit {
+                OnLimit::Summarize => draft.force_final(texts::FORCED_ROUNDS),
+                OnLimit::Fail => {
+                    let detail = format!("the agent's limit of {} rounds is reached", draft.profile().max_rounds);
+                    return draft.fail(ProblemCode::MaxRounds, detail);
+                }
+                OnLimit::Message => {
+                    draft.say(texts::LIMIT_MESSAGE, FinishReason::MaxRounds);
+                    return draft.complete(FinishReason::MaxRounds);
+                }
+            }
+        } else if has_broken_tool(draft) {
+            draft.force_final(texts::FORCED_BREAKER);
+        }
+    }
+    draft.set_status(RunStatus::Processing, None);
+    let step = next_step(draft, StepKind::Model);
+    draft.start_step(step, StepKind::Model);
+    draft.command(Command::CallModel);
+}
+
+fn is_over_budget(draft: &Draft<'_>, usage: Usage) -> bool {
+    let limit = draft.profile().max_run_tokens;
+    limit > 0 && usage.input_tokens.saturating_add(usage.output_tokens) >= limit
+}
+
+fn has_broken_tool(draft: &Draft<'_>) -> bool {
+    let profile = draft.profile();
+    match profile.breaker_action {
+        BreakerAction::DropTool => false,
+        BreakerAction::ForceFinal => {
+            profile.breaker_failures > 0
+                && draft.base.record.tools.iter().flatten().any(|tool| draft.failures(&tool.name) >= profile.breaker_failures)
+        }
+    }
+}
+
+/// Ends a run whose time is up.
+pub(super) fn fail_for_time(draft: &mut Draft<'_>) {
+    let detail = format!("the run's limit of {} ms is reached", draft.profile().max_run_ms);
+    draft.fail(ProblemCode::RunTimeout, detail);
+}
+
+/// What an answer is.
+enum Verdict {
+    /// The model or its provider refused.
+    Refused,
+    /// Calls to carry out or to answer with errors.
+    Calls,
+    /// Calls that the output limit cut.
+    CutCalls,
+    /// The end of the turn.
+    Final,
+    /// Nothing that could be shown or done.
+    Empty,
+    /// Calls were announced and are not there.
+    Hollow,
+}
+
+/// The presence of calls decides, not the finish reason that comes with them: providers report `stop` with calls, and calls
+/// without any.
+fn judge(message: &Message, finish: ModelFinish, is_last: bool) -> Verdict {
+    let has_text = !message.text().trim().is_empty();
+    let has_calls = !is_last && message.tool_calls().next().is_some();
+    match finish {
+        ModelFinish::Refused => Verdict::Refused,
+        ModelFinish::Length if has_calls => Verdict::CutCalls,
+        ModelFinish::Stop | ModelFinish::ToolCalls if has_calls => Verdict::Calls,
+        ModelFinish::ToolCalls if !is_last && has_text => Verdict::Hollow,
+        ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length => {
+            if has_text {
+                Verdict::Final
+            } else {
+                Verdict::Empty
+            }
+        }
+    }
+}
+
+/// The model has answered.
+pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn, closing: Vec<EventBody>) {
+    let Some(step) = draft.open_model_step() else { return };
+    if draft.base.record.history.iter().any(|known| known.id == message.id) {
+        return;
+    }
+    let before = draft.work.record.usage;
+    let usage = counted(draft, turn.usage);
+    draft.charge(usage);
+    let is_last = draft.work.record.counters.force_final;
+    let counters = draft.counters();
+    counters.model_failures = 0;
+    if !is_last {
+        counters.rounds = counters.rounds.saturating_add(1);
+    }
+    let verdict = judge(&message, turn.finish, is_last);
+    match verdict {
+        Verdict::Final | Verdict::Calls | Verdict::CutCalls | Verdict::Refused => draft.counters().empty_replies = 0,
+        Verdict::Empty | Verdict::Hollow => {}
+    }
+    match verdict {
+        Verdict::Final | Verdict::Calls => draft.counters().cut_answers = 0,
+        Verdict::CutCalls | Verdict::Refused | Verdict::Empty | Verdict::Hollow => {}
+    }
+    match verdict {
+        Verdict::Refused => {
+            store_answer(draft, step, without_calls(message), without_call_parts(closing), usage);
+            draft.complete(FinishReason::Refused);
+        }
+        Verdict::Final => {
+            let reason = last_reason(draft, before, is_last).unwrap_or(turn.finish.as_finish_reason());
+            store_answer(draft, step, without_calls(message), without_call_parts(closing), usage);
+            if draft.base.has_unseen_messages() && !is_last {
+                draft.hint(texts::JOINED);
+                return begin(draft);
+            }
+            draft.complete(reason);
+        }
+        Verdict::Calls => {
+            let calls = tool_step::planned(draft, &message, turn, step.saturating_add(1), tool_step::Completeness::Whole);
+            store_answer(draft, step, message, closing, usage);
+            tool_step::begin(draft, calls);
+        }
+        Verdict::CutCalls => {
+            draft.counters().cut_answers += 1;
+            let calls = tool_step::planned(draft, &message, turn, step.saturating_add(1), tool_step::Completeness::Cut);
+            store_answer(draft, step, message, closing, usage);
+            tool_step::begin(draft, calls);
+        }
+        Verdict::Empty => {
+            store_answer(draft, step, without_calls(message), without_call_parts(closing), usage);
+            nudge(draft, texts::EMPTY_REPLY, is_last);
+        }
+        Verdict::Hollow => {
+            store_answer(draft, step, message, closing, usage);
+            nudge(draft, texts::HOLLOW_CALLS, is_last);
+        }
+    }
+}
+
+/// Whether the model has run into the output limit inside tool calls too often.
+pub(super) fn is_cut_too_often(draft: &Draft<'_>) -> bool {
+    draft.work.record.counters.cut_answers > CUT_ANSWERS
+}
+
+/// Asks again after an answer that holds nothing; then once without tools; then gives up. An empty answer is never a success.
+fn nudge(draft: &mut Draft<'_>, hint: &str, is_last: bool) {
+    let limit = draft.profile().empty_replies;
+    let counters = draft.counters();
+    counters.empty_replies = counters.empty_replies.saturating_add(1);
+    if is_last || limit == 0 {
+        return draft.fail(ProblemCode::from(ModelErrorKind::EmptyResponse), "the model's answers were empty");
+    }
+    if counters.empty_replies >= limit {
+        draft.force_final(texts::FORCED_EMPTY);
+    } else {
+        draft.hint(hint);
+    }
+    begin(draft);
+}
+
+/// Why a forced last answer was forced, if by a limit: those are the reasons that a client sees.
+fn last_reason(draft: &Draft<'_>, before: Usage, is_last: bool) -> Option<FinishReason> {
+    if !is_last {
+        return None;
+    }
+    if is_over_budget(draft, before) {
+        return Some(FinishReason::Budget);
+    }
+    (draft.work.record.counters.rounds >= draft.profile().max_rounds).then_some(FinishReason::MaxRounds)
+}
+
+fn store_answer(draft: &mut Draft<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
+    for event in closing {
+        draft.event(event);
+    }
+    // Nothing was shown of an answer without parts, and nothing is kept of it.
+    if !message.parts.is_empty() {
+        draft.event(EventBody::MessageCompleted { message: message.clone() });
+        draft.change(Change::AddMessage(message));
+    }
+    draft.complete_step(step, Some(usage));
+}
+
+/// Calls in an answer that ends the run are not carried out, so they are not kept: a call without a result cannot be sent.
+fn without_calls(mut message: Message) -> Message {
+    message.parts.retain(|part| !matches!(part, Part::ToolCall(_)));
+    message
+}
+
+fn without_call_parts(mut closing: Vec<EventBody>) -> Vec<EventBody> {
+    closing.retain(|event| !matches!(event, EventBody::PartCompleted { part: Part::ToolCall(_), .. }));
+    closing
+}
+
+/// Adds an estimate of the request to figures that know only the answer, so that a silent provider cannot outrun a budget.
+fn counted(draft: &Draft<'_>, usage: Usage) -> Usage {
+    if !usage.estimated || usage.input_tokens > 0 {
+        return usage;
+    }
+    let bytes: usize = draft.base.record.history.iter().flat_map(|message| &message.parts).map(size).sum();
+    Usage { input_tokens: bytes.div_ceil(4) as u64, ..usage }
+}
+
+fn size(part: &Part) -> usize {
+    match part {
+        Part::Text(text) => text.text.len(),
+        Part::Reasoning(reasoning) => reasoning.text.len(),
+        Part::ToolCall(call) => call.arguments.to_string().len(),
+        Part::ToolResult(result) => result.content.iter().map(content_size).sum(),
+        Part::Image(_) | Part::File(_) => 0,
+    }
+}
+
+fn content_size(content: &ToolContent) -> usize {
+    match content {
+        ToolContent::Text { text } => text.len(),
+        ToolContent::Image { .. } => 0,
+    }
+}
+
+/// The model call failed: another try after a wait without a lease, or the end.
+pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
+    let Some(step) = draft.open_model_step() else { return };
+    let retry = &draft.profile().llm_retry;
+    let tries = draft.work.record.counters.model_failures as usize;
+    let problem = ProblemCode::from(error.kind).body(error.message.clone());
+    let delay = retry.delays_ms.get(tries).copied().filter(|_| error.kind.retryable());
+    let Some(delay) = delay else {
+        return draft.fail(ProblemCode::from(error.kind), error.message);
+    };
+    let after_ms = error.retry_after_ms.unwrap_or(delay);
+    if error.retry_after_ms.is_some() && after_ms > retry.max_retry_after_ms {
+        let detail = format!("{} (it asks for a wait of {after_ms} ms, more than this agent waits)", error.message);
+        return draft.fail(ProblemCode::from(error.kind), detail);
+    }
+    let counters = draft.counters();
+    counters.model_failures = counters.model_failures.saturating_add(1);
+    draft.event(EventBody::StepReset { step, reason: "retry".to_owned() });
+    draft.event(EventBody::RunRetrying { after_ms, error: problem });
+    draft.event(EventBody::RunWaiting { reason: WaitReason::Backoff, id: None });
+    draft.abandon_step(step);
+    draft.set_status(RunStatus::Waiting, Some(WaitReason::Backoff));
+    draft.release(Some(after_ms), ReleaseCause::Waiting);
+}
+
+/// Keeps what was shown of an answer that somebody stopped.
+pub(super) fn keep_partial(draft: &mut Draft<'_>, partial: Message) {
+    if draft.base.record.history.iter().any(|known| known.id == partial.id) {
+        return;
+    }
+    let partial =
+        Message { status: MessageStatus::Partial, finish_reason: Some(FinishReason::Cancelled), ..without_calls(partial) };
+    if let Some(usage) = partial.usage {
+        let usage = counted(draft, usage);
+        draft.charge(usage);
+    }
+    if partial.parts.is_empty() {
+        return;
+    }
+    draft.event(EventBody::MessageCompleted { message: partial.clone() });
+    draft.change(Change::AddMessage(partial));
+}

@@ -1,0 +1,121 @@
+//! What a model reads of a tool's answer.
+
+use super::texts;
+use crate::domain::ids::PartId;
+use crate::domain::message::{ToolContent, ToolResultPart};
+use crate::domain::tool::ToolCall;
+use crate::support::text::prefix_chars;
+
+/// Whether something was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// All of it is there.
+    Whole,
+    /// The rest was left out, and the text says so.
+    Shortened,
+}
+
+/// The answer with at most `limit` characters of text, the notice included; so cutting twice changes nothing. Pictures stay.
+/// An answer without anything in it becomes a text that says so, because providers refuse empty results.
+pub(super) fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, Cut) {
+    let total: usize = content.iter().map(chars).sum();
+    let mut kept = Vec::with_capacity(content.len());
+    let mut outcome = Cut::Whole;
+    if total <= limit {
+        kept.extend(content.iter().filter(|piece| !is_empty(piece)).cloned());
+    } else {
+        outcome = Cut::Shortened;
+        // The notice is measured with the largest number that it can hold.
+        let room = limit.saturating_sub(notice(total, total).chars().count());
+        let (mut left, mut shown) = (if room == 0 { limit } else { room }, 0);
+        for piece in content {
+            match piece {
+                ToolContent::Text { text } => {
+                    let head = prefix_chars(text, left);
+                    let count = head.chars().count();
+                    left -= count;
+                    shown += count;
+                    if count > 0 {
+                        kept.push(ToolContent::text(head));
+                    }
+                }
+                ToolContent::Image { .. } => kept.push(piece.clone()),
+            }
+        }
+        if room > 0 {
+            kept.push(ToolContent::text(notice(shown, total)));
+        }
+    }
+    if kept.is_empty() {
+        kept.push(ToolContent::text(texts::NOTHING_RETURNED));
+    }
+    (kept, outcome)
+}
+
+fn notice(shown: usize, total: usize) -> String {
+    format!("\n[cut: the first {shown} of {total} characters are shown]")
+}
+
+fn chars(piece: &ToolContent) -> usize {
+    match piece {
+        ToolContent::Text { text } => text.chars().count(),
+        ToolContent::Image { .. } => 0,
+    }
+}
+
+fn is_empty(piece: &ToolContent) -> bool {
+    match piece {
+        ToolContent::Text { text } => text.is_empty(),
+        ToolContent::Image { data, .. } => data.is_empty(),
+    }
+}
+
+/// The result of a call as a part of a message. A call without an outcome says so: every call has exactly one result.
+pub(super) fn part(id: PartId, call: &ToolCall, limit: usize) -> ToolResultPart {
+    let (content, is_error) = match &call.outcome {
+        Some(outcome) => (cut(&outcome.content, limit).0, outcome.is_error),
+        None => (vec![ToolContent::text(missing(call.state.as_str()))], true),
+    };
+    ToolResultPart { id, call_id: call.id.clone(), name: call.name.clone(), content, is_error, state: call.state }
+}
+
+/// What stands in the place of a result that is not there.
+pub(super) fn missing(state: &str) -> String {
+    format!("there is no result of this call (state: {state})")
+}
+
+/// All text of an answer, at most `limit` characters of it.
+pub(super) fn gist(content: &[ToolContent], limit: usize) -> String {
+    let text: String = content
+        .iter()
+        .filter_map(|piece| match piece {
+            ToolContent::Text { text } => Some(text.as_str()),
+            ToolContent::Image { .. } => None,
+        })
+        .collect();
+    if text.is_empty() { texts::NOTHING_RETURNED.to_owned() } else { prefix_chars(&text, limit).to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_once_and_says_so() {
+        let long = vec![ToolContent::text("ä".repeat(500)), ToolContent::text("b".repeat(500))];
+        let (kept, outcome) = cut(&long, 600);
+        assert_eq!(outcome, Cut::Shortened);
+        let total: usize = kept.iter().map(chars).sum();
+        assert!(total <= 600 && total > 590, "{total}");
+        assert!(gist(&kept, 1_000).ends_with("of 1000 characters are shown]"));
+        assert_eq!(cut(&kept, 600), (kept.clone(), Cut::Whole));
+        assert_eq!(cut(&long, 1_000), (long, Cut::Whole));
+    }
+
+    #[test]
+    fn nothing_is_never_sent() {
+        assert_eq!(cut(&[], 10).0, [ToolContent::text(texts::NOTHING_RETURNED)]);
+        assert_eq!(cut(&[ToolContent::text("")], 10).0, [ToolContent::text(texts::NOTHING_RETURNED)]);
+        assert_eq!(cut(&[ToolContent::text("abcdef")], 3), (vec![ToolContent::text("abc")], Cut::Shortened));
+    }
+}

@@ -1,0 +1,1 @@
+//! The loop's rules, one by one and under random inputs.

@@ -1,0 +1,113 @@
+//! What the loop itself says: hints to the model, and the texts of calls that were not carried out.
+//!
+//! Hints are `internal` messages of the user role. They hold for the run in which they were written and are left out of the
+//! requests of later ones.
+
+/// After an empty answer.
+pub(super) const EMPTY_REPLY: &str = "Your last answer was empty. Continue with the task: call a tool, or answer in words.";
+
+/// After an answer that announced tool calls and held none.
+pub(super) const HOLLOW_CALLS: &str =
+    "Your last answer announced tool calls but held none. Call the tool, or give your final answer in words.";
+
+/// Before the last call, after too many empty answers.
+pub(super) const FORCED_EMPTY: &str =
+    "Your last answers were empty. Tools are no longer available. Answer now in words, from what is known so far.";
+
+/// Before the last call, when the rounds are used up.
+pub(super) const FORCED_ROUNDS: &str = "The limit of rounds is reached and tools are no longer available. Sum up now what was done and \
+     what was found. Say only what the tool results above say, and name what is still open.";
+
+/// Before the last call, when the tokens are used up.
+pub(super) const FORCED_BUDGET: &str = "The token budget of this run is used up and tools are no longer available. Sum up briefly what was \
+     done and what was found. Say only what the tool results above say, and name what is still open.";
+
+/// Before the last call, after rounds of nothing but repeated calls.
+pub(super) const FORCED_DUPLICATES: &str = "You keep repeating calls that have been answered. Tools are no longer available. Answer now from the \
+     results above, and name what is still open.";
+
+/// Before the last call, when a tool has failed too often.
+pub(super) const FORCED_BREAKER: &str = "A tool has failed too often and tools are no longer available. Answer now from the results above, and \
+     say what could not be done.";
+
+/// After rounds of nothing but errors.
+pub(super) const ERROR_ROUNDS: &str = "The last tool calls all failed. Read the errors, then change the arguments, use another tool, or tell the \
+     user what does not work. Do not repeat the same calls.";
+
+/// After an answer that did not yet know of a message that joined.
+pub(super) const JOINED: &str =
+    "While you were answering, the user sent the message before your last answer. Take it into account now.";
+
+/// Ends a run whose rounds are used up and whose agent wants no summary.
+pub(super) const LIMIT_MESSAGE: &str =
+    "I have reached the limit of rounds for this turn and stop here. Send another message if I shall go on.";
+
+/// The outcome of a call that was `started` when its worker died.
+pub(super) const UNKNOWN_AFTER_CRASH: &str = "this call may or may not have taken effect; check before repeating";
+
+/// The outcome of a call that was under way when its run ended.
+pub(super) const UNKNOWN_AT_END: &str =
+    "this call was under way when the run ended and may or may not have taken effect; check before repeating";
+
+/// The outcome of a repeatable call that was under way when its run ended.
+pub(super) const STOPPED_AT_END: &str = "this call was stopped because the run ended";
+
+/// The outcome of a call that had not begun when its run ended.
+pub(super) const NEVER_BEGUN: &str = "this call was not carried out because the run ended";
+
+/// The outcome of a call that came in an answer cut at the output limit.
+pub(super) const CUT_CALL: &str = "not carried out: your answer reached the output limit inside a tool call, so its arguments are incomplete. \
+     Make the call again with shorter arguments, or split the work into several calls.";
+
+/// The outcome of a call when no tools are on offer.
+pub(super) const NO_TOOLS: &str = "not carried out: no tools are available at this point. Answer in words.";
+
+/// Takes the place of a tool's answer that holds nothing.
+pub(super) const NOTHING_RETURNED: &str = "(the tool returned nothing)";
+
+/// Begins a request whose stored history does not begin with a user message.
+pub(super) const NO_BEGINNING: &str = "(The beginning of this conversation is not shown.)";
+
+/// Ends a request whose stored history ends with an answer.
+pub(super) const GO_ON: &str = "Continue.";
+
+/// The most tool names that an error result lists.
+const NAMES_LISTED: usize = 30;
+
+/// The outcome of a call of a tool that does not exist.
+pub(super) fn unknown_tool(name: &str, offered: &[&str]) -> String {
+    let name = crate::support::text::prefix_chars(name, 80);
+    let listed = offered.iter().take(NAMES_LISTED).copied().collect::<Vec<_>>().join(", ");
+    let more = offered.len().saturating_sub(NAMES_LISTED);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("not carried out: there is no tool named \"{name}\". The tools are: {listed}{rest}.")
+}
+
+/// The outcome of a call of a tool that the breaker has taken away.
+pub(super) fn dropped_tool(name: &str) -> String {
+    format!("not carried out: {name} failed too often in this run and is no longer available. Use another way.")
+}
+
+/// Added to the last failure of a tool before the breaker takes it away.
+pub(super) fn last_failure(name: &str, failures: u32) -> String {
+    format!("{name} has now failed {failures} times in this run and is no longer available. Stop using it.")
+}
+
+/// The outcome of a call whose arguments are no JSON object.
+pub(super) fn bad_arguments(reason: &str) -> String {
+    format!("not carried out: the arguments must be one JSON object ({reason}). Make the call again with valid JSON.")
+}
+
+/// The outcome of calls beyond the limit for one answer.
+pub(super) fn too_many_calls(limit: u32) -> String {
+    format!(
+        "not carried out: at most {limit} calls of one answer are. Make this call again in a later round if it is still needed."
+    )
+}
+
+/// The outcome of a call that was answered before.
+pub(super) fn duplicate_call(earlier: &str) -> String {
+    format!(
+        "not carried out again: the same call with the same arguments was answered before in this run. The answer was: {earlier}"
+    )
+}

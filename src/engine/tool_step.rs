@@ -1,0 +1,288 @@
+//! Tool steps: which calls of an answer are carried out, in what order, and what their outcomes mean for the run.
+
+use super::draft::Draft;
+use super::{arguments, model_step, results, texts};
+use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
+use crate::domain::change::{Change, ReleaseCause, StepKind};
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::message::{Message, ToolContent};
+use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolOutcome};
+use crate::support::json;
+
+/// How much of an earlier answer the result of a repeated call quotes, in characters.
+const QUOTED_CHARS: usize = 500;
+
+/// Whether the answer that holds the calls is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Completeness {
+    /// It is.
+    Whole,
+    /// It ran into the output limit. Which call was cut cannot be told, and one that parses may still lack its end.
+    Cut,
+}
+
+/// A call with the outcome that it has without being carried out, if any.
+pub(super) struct Planned {
+    call: ToolCall,
+    outcome: Option<ToolOutcome>,
+}
+
+/// The calls of an answer as rows of the step that follows it.
+pub(super) fn planned(
+    draft: &Draft<'_>,
+    message: &Message,
+    turn: &ModelTurn,
+    step: u32,
+    completeness: Completeness,
+) -> Vec<Planned> {
+    let mut raw = turn.parts.iter().filter_map(|part| match part {
+        TurnPart::ToolCall { arguments, .. } => Some(arguments.as_str()),
+        TurnPart::Text(_) | TurnPart::Reasoning(..) => None,
+    });
+    let offered = draft.base.offered_tools();
+    let names: Vec<&str> = offered.iter().map(|tool| tool.name.as_str()).collect();
+    let calls = message.tool_calls().zip(0_u32..);
+    calls
+        .map(|(part, position)| {
+            // The turn has the model's own text; without it, the part's arguments are what there is.
+            let parsed = match raw.next() {
+                Some(text) => arguments::parse(text),
+                None => arguments::Arguments { value: part.arguments.clone(), fault: None },
+            };
+            let definition = offered.iter().find(|tool| tool.name == part.name);
+            let call = ToolCall {
+                id: part.call_id.clone(),
+                run_id: message.run_id.clone(),
+                message_id: message.id.clone(),
+                step,
+                position,
+                provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
+                name: part.name.clone(),
+                server: definition.and_then(|tool| tool.server.clone()),
+                arguments_hash: json::hash(&parsed.value),
+                arguments: parsed.value,
+                replay: definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone()),
+                state: ToolCallState::Planned,
+                outcome: None,
+            };
+            let outcome = refused(draft, &call, &names, parsed.fault.as_deref(), completeness);
+            Planned { call, outcome }
+        })
+        .collect()
+}
+
+/// The outcome of a call that is not let through. Rules of the loop give `Cancelled`, which counts against no tool; faults of
+/// the call give `Failed`.
+fn refused(
+    draft: &Draft<'_>,
+    call: &ToolCall,
+    offered: &[&str],
+    fault: Option<&str>,
+    completeness: Completeness,
+) -> Option<ToolOutcome> {
+    let profile = draft.profile();
+    let by_rule = |text: String| Some(ToolOutcome { state: ToolCallState::Cancelled, ..ToolOutcome::failed(text, 0) });
+    match completeness {
+        Completeness::Cut => return by_rule(texts::CUT_CALL.to_owned()),
+        Completeness::Whole => {}
+    }
+    if offered.is_empty() {
+        return by_rule(texts::NO_TOOLS.to_owned());
+    }
+    if !offered.contains(&call.name.as_str()) {
+        if draft.base.record.counters.dropped_tools.contains(&call.name) {
+            return by_rule(texts::dropped_tool(&call.name));
+        }
+        return Some(ToolOutcome::failed(texts::unknown_tool(&call.name, offered), 0));
+    }
+    if call.position >= profile.max_parallel_calls.max(1) {
+        return by_rule(texts::too_many_calls(profile.max_parallel_calls.max(1)));
+    }
+    if let Some(reason) = fault {
+        return Some(ToolOutcome::failed(texts::bad_arguments(reason), 0));
+    }
+    let earlier = answered_before(draft, call)?;
+    let content = earlier.outcome.as_ref().map_or(&[][..], |outcome| &outcome.content);
+    let text = texts::duplicate_call(&results::gist(content, QUOTED_CHARS));
+    Some(ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(text)], is_error: false, duration_ms: 0 })
+}
+
+/// The same call, if an earlier step of the run has answered it. The first one: later ones only quote it.
+fn answered_before<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d ToolCall> {
+    if draft.profile().duplicate_calls == 0 {
+        return None;
+    }
+    draft.work.record.calls.iter().find(|earlier| {
+        earlier.step < call.step
+            && earlier.state == ToolCallState::Done
+            && earlier.name == call.name
+            && earlier.arguments_hash == call.arguments_hash
+    })
+}
+
+/// Begins the step: all calls are stored with their message, those that are not let through get their outcome at once, and as
+/// many of the others as may run at a time are started.
+pub(super) fn begin(draft: &mut Draft<'_>, planned: Vec<Planned>) {
+    let Some(step) = planned.first().map(|planned| planned.call.step) else { return };
+    draft.set_status(RunStatus::ToolLoop, None);
+    draft.change(Change::AddToolCalls(planned.iter().map(|planned| planned.call.clone()).collect()));
+    draft.start_step(step, StepKind::Tools);
+    for Planned { call, outcome } in planned {
+        if let Some(outcome) = outcome {
+            draft.finish_call(&call.id, outcome);
+        }
+    }
+    advance(draft);
+}
+
+/// Takes up a step whose worker is gone. Calls that were `started` have reached nobody knows how far.
+pub(super) fn resume(draft: &mut Draft<'_>) {
+    let Some(step) = draft.open_tool_step() else { return };
+    draft.set_status(RunStatus::ToolLoop, None);
+    let lost: Vec<(CallId, bool)> = draft
+        .work
+        .batch(step)
+        .filter(|call| call.state == ToolCallState::Started)
+        .map(|call| (call.id.clone(), call.replay.may_repeat()))
+        .collect();
+    for (id, may_repeat) in lost {
+        if may_repeat || draft.profile().on_unknown == OnUnknown::Rerun {
+            draft.run_call(&id);
+        } else {
+            let outcome = ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed(texts::UNKNOWN_AFTER_CRASH, 0) };
+            draft.finish_call(&id, outcome);
+        }
+    }
+    advance(draft);
+}
+
+/// A call that was started has its outcome.
+pub(super) fn finished(draft: &mut Draft<'_>, id: &CallId, outcome: ToolOutcome) {
+    if record_outcome(draft, id, outcome) == Recorded::Yes {
+        advance(draft);
+    }
+}
+
+/// Whether an outcome was taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recorded {
+    /// The call has it now.
+    Yes,
+    /// The call is unknown, has not begun, or has an outcome.
+    No,
+}
+
+/// Stores the outcome of a call that was started. One that is no outcome state becomes one by its `is_error`.
+pub(super) fn record_outcome(draft: &mut Draft<'_>, id: &CallId, mut outcome: ToolOutcome) -> Recorded {
+    let is_started = draft.work.record.calls.iter().any(|call| call.id == *id && call.state == ToolCallState::Started);
+    if !is_started {
+        return Recorded::No;
+    }
+    if !outcome.state.is_outcome() || (outcome.state == ToolCallState::Done && outcome.is_error) {
+        outcome.state = if outcome.is_error { ToolCallState::Failed } else { ToolCallState::Done };
+    }
+    draft.finish_call(id, outcome);
+    Recorded::Yes
+}
+
+/// Starts what may start, or ends the step if every call has its outcome.
+fn advance(draft: &mut Draft<'_>) {
+    let Some(step) = draft.open_tool_step() else { return };
+    let in_state = |draft: &Draft<'_>, state: ToolCallState| -> Vec<CallId> {
+        draft.work.batch(step).filter(|call| call.state == state).map(|call| call.id.clone()).collect()
+    };
+    let mut under_way = in_state(draft, ToolCallState::Started).len();
+    let failure = failure(draft, step);
+    if failure.is_none() && !draft.base.is_draining() {
+        let limit = draft.profile().tool_parallelism.max(1) as usize;
+        for id in in_state(draft, ToolCallState::Planned) {
+            if under_way >= limit {
+                break;
+            }
+            if refuse_dropped(draft, &id) {
+                continue;
+            }
+            draft.run_call(&id);
+            under_way += 1;
+        }
+    }
+    if under_way > 0 {
+        return;
+    }
+    if let Some((code, detail)) = failure {
+        return draft.fail(code, detail);
+    }
+    if !in_state(draft, ToolCallState::Planned).is_empty() {
+        return draft.release(Some(0), ReleaseCause::Drain);
+    }
+    if !in_state(draft, ToolCallState::AwaitingApproval).is_empty() {
+        draft.event(EventBody::RunWaiting { reason: WaitReason::Approval, id: None });
+        draft.set_status(RunStatus::Waiting, Some(WaitReason::Approval));
+        return draft.release(None, ReleaseCause::Waiting);
+    }
+    end(draft, step);
+}
+
+/// A planned call whose tool was taken away since is not carried out.
+fn refuse_dropped(draft: &mut Draft<'_>, id: &CallId) -> bool {
+    let dropped = &draft.work.record.counters.dropped_tools;
+    let Some(name) =
+        draft.work.record.calls.iter().find(|call| call.id == *id && dropped.contains(&call.name)).map(|call| call.name.clone())
+    else {
+        return false;
+    };
+    let outcome = ToolOutcome { state: ToolCallState::Cancelled, ..ToolOutcome::failed(texts::dropped_tool(&name), 0) };
+    draft.finish_call(id, outcome);
+    true
+}
+
+/// Why the outcomes so far end the run, if the agent says that they do.
+fn failure(draft: &Draft<'_>, step: u32) -> Option<(ProblemCode, String)> {
+    let profile = draft.profile();
+    if profile.on_unknown == OnUnknown::Fail
+        && let Some(call) = draft.work.batch(step).find(|call| call.state == ToolCallState::Unknown)
+    {
+        return Some((ProblemCode::ToolOutcomeUnknown, format!("it is not known whether a call of {} took effect", call.name)));
+    }
+    if profile.tool_error == ToolErrorPolicy::FailRun
+        && let Some(call) = draft.work.batch(step).find(|call| call.state == ToolCallState::Failed)
+    {
+        let text = call.outcome.as_ref().map(|outcome| results::gist(&outcome.content, QUOTED_CHARS)).unwrap_or_default();
+        return Some((ProblemCode::ToolFailed, format!("{} failed: {text}", call.name)));
+    }
+    None
+}
+
+/// Every call has its outcome: the results become a message, and the model is asked again.
+fn end(draft: &mut Draft<'_>, step: u32) {
+    draft.add_tool_message(step);
+    draft.complete_step(step, None);
+    if model_step::is_cut_too_often(draft) {
+        let detail =
+            "the answers were cut at the output limit inside tool calls; allow more output tokens or ask for less at a time";
+        return draft.fail(ProblemCode::from(ModelErrorKind::IncompleteStream), detail);
+    }
+    count_rounds(draft, step);
+    model_step::begin(draft);
+}
+
+/// Counts rounds without progress, and speaks up when there are too many.
+fn count_rounds(draft: &mut Draft<'_>, step: u32) {
+    let profile = draft.profile();
+    let has_only_errors = draft.work.batch(step).all(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.is_error));
+    let has_only_duplicates = draft.work.batch(step).all(|call| answered_before(draft, call).is_some());
+    let counters = draft.counters();
+    counters.error_rounds = if has_only_errors { counters.error_rounds.saturating_add(1) } else { 0 };
+    counters.duplicate_rounds = if has_only_duplicates { counters.duplicate_rounds.saturating_add(1) } else { 0 };
+    if profile.error_rounds > 0 && counters.error_rounds >= profile.error_rounds {
+        counters.error_rounds = 0;
+        draft.hint(texts::ERROR_ROUNDS);
+    }
+    if profile.duplicate_calls > 0 && draft.work.record.counters.duplicate_rounds >= profile.duplicate_calls {
+        draft.force_final(texts::FORCED_DUPLICATES);
+    }
+}
