@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the MCP servers that the integration tests talk to, at exactly the locked versions, into target/test-deps
-# (or $CAPSTAN_TEST_DEPS). Does nothing when they are there already. Needs node >= 20, npm and python3 >= 3.10 with venv.
+# Installs the MCP servers that the integration tests talk to, and schemathesis in an environment of its own, at exactly the
+# locked versions, into target/test-deps (or $CAPSTAN_TEST_DEPS). Does nothing when they are there already. Needs node >= 20,
+# npm and python3 >= 3.10 with venv.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 locks=$here/test-deps
@@ -8,7 +9,7 @@ deps=${CAPSTAN_TEST_DEPS:-$here/../target/test-deps}
 mkdir -p "$deps"
 deps=$(cd "$deps" && pwd)
 
-wanted=$(cat "$locks/package.json" "$locks/package-lock.json" "$locks/requirements.txt" | cksum)
+wanted=$(cat "$locks/package.json" "$locks/package-lock.json" "$locks/requirements.txt" "$locks/schemathesis.txt" | cksum)
 if [ "$(cat "$deps/installed" 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi
@@ -24,5 +25,7 @@ cp "$locks/package.json" "$locks/package-lock.json" "$deps/"
 npm ci --prefix "$deps" --no-audit --no-fund --loglevel=error
 [ -x "$deps/venv/bin/python" ] || python3 -m venv "$deps/venv"
 "$deps/venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/requirements.txt"
+[ -x "$deps/venv-schemathesis/bin/python" ] || python3 -m venv "$deps/venv-schemathesis"
+"$deps/venv-schemathesis/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$locks/schemathesis.txt"
 echo "$wanted" >"$deps/installed"
 echo "test-deps: installed into $deps"

@@ -8,7 +8,6 @@ mod compose;
 mod error;
 mod open;
 mod rows;
-pub mod sqlite;
 mod types;
 
 pub use error::StoreError;

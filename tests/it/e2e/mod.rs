@@ -1,3 +1,16 @@
 //! The whole server from outside: real processes, real databases, a model and tools at the wire.
 
+mod busy;
+mod cancel;
+mod crash;
+mod crowd;
+mod drain;
 mod harness;
+mod hostile;
+mod idempotency;
+mod keys;
+mod mcp_servers;
+mod nodes;
+mod readme;
+mod resume;
+mod zombie;

@@ -1,0 +1,106 @@
+//! A message for a conversation whose run is still under way.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+
+const HELD: &str = r#"[[id:one]][[text:2,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[text:2,0]]"#;
+
+/// A conversation whose run stands in the middle of a model call.
+async fn busy(server: &Server, model: &ModelMock) -> (String, String) {
+    let run = server.start_run(&json!({"input": HELD})).await;
+    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    (run["conversation_id"].as_str().unwrap().to_owned(), run["id"].as_str().unwrap().to_owned())
+}
+
+fn id(answer: &Value) -> &str {
+    answer["run"]["id"].as_str().unwrap()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn queue_runs_one_after_the_other(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let (conversation, first) = busy(&server, &model).await;
+    let second = server.send(&conversation, "[[id:two]][[text:2,0]]", "queue").await;
+    let third = server.send(&conversation, "[[id:three]][[text:2,0]]", "queue").await;
+    assert_eq!(server.get_json(&format!("/runs/{}", id(&third))).await["status"], "queued");
+    let why = server.get_json(&format!("/runs/{}/explain", id(&second))).await;
+    assert!(why.to_string().contains(&first), "{why}");
+    assert!(model.exchanges("two").is_empty());
+    model.release("one");
+    for run in [first.as_str(), id(&second), id(&third)] {
+        assert_eq!(server.finished(run).await["status"], "completed");
+    }
+    let roles: Vec<Value> = server.messages(&conversation).await.iter().map(|message| message["role"].clone()).collect();
+    assert_eq!(roles.last().unwrap(), "assistant");
+    // The third run's model saw the answer of the second, in order.
+    let history = model.exchanges("three")[0].request["messages"].to_string();
+    assert!(history.find("[[id:two]]") < history.find("[[id:three]]"), "{history}");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn reject_changes_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let (conversation, first) = busy(&server, &model).await;
+    let body = json!({"content": "[[id:two]]", "on_busy": "reject"});
+    let (status, problem) = server.post_json(&format!("/conversations/{conversation}/messages"), &body).await;
+    assert_eq!((status.as_u16(), &problem["code"]), (409, &json!("run_active")));
+    model.release("one");
+    assert_eq!(server.finished(&first).await["status"], "completed");
+    assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1);
+    let (status, answer) = server.post_json(&format!("/conversations/{conversation}/messages"), &body).await;
+    assert_eq!(status, 202);
+    server.finished(id(&answer)).await;
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupt_cancels_and_starts_anew(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let (conversation, first) = busy(&server, &model).await;
+    let queued = server.send(&conversation, "[[id:queued]]", "queue").await;
+    let second = server.send(&conversation, "[[id:two]][[text:2,0]]", "interrupt").await;
+    assert_eq!(server.finished(id(&second)).await["status"], "completed");
+    assert_eq!(server.finished(&first).await["status"], "cancelled");
+    assert_eq!(server.finished(id(&queued)).await["status"], "cancelled");
+    assert!(model.exchanges("one")[0].hung_up.is_some());
+    assert_eq!(site.ledger.entries().len(), 0);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn steer_joins_the_turn(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let (conversation, first) = busy(&server, &model).await;
+    let steered = server.send(&conversation, "rather do it politely", "steer").await;
+    assert_eq!(id(&steered), first);
+    model.release("one");
+    assert_eq!(server.finished(&first).await["status"], "completed");
+    let asked = model.exchanges("one");
+    assert_eq!(asked.len(), 2);
+    assert!(!asked[0].request["messages"].to_string().contains("politely"));
+    assert!(asked[1].request["messages"].to_string().contains("politely"), "{:#?}", asked[1].request);
+    assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}

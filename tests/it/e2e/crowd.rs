@@ -1,0 +1,55 @@
+//! Many at a time.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rstest::rstest;
+use serde_json::json;
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::Site;
+use crate::support::sse::{kinds, stored};
+use crate::support::wait;
+
+/// All of them are under way at once: the model holds each in its middle until it has seen them all.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    const RUNS: usize = 1_000;
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
+    let server = site.start().await;
+    let one = || async {
+        let mut stream = server.stream_run(&json!({"input": "[[id:crowd]][[text:20,20]][[hold]][[text:20,20]]"})).await;
+        let mut frames = stream.until_kind("part.delta").await;
+        frames.extend(stream.all().await);
+        frames
+    };
+    let all = join_all((0..RUNS).map(|_| one()));
+    let gate = async {
+        wait::until("all runs to stand in the middle", Duration::from_secs(120), || async {
+            (model.total() == RUNS).then_some(())
+        })
+        .await;
+        model.release("crowd");
+    };
+    let (streams, ()) = tokio::join!(all, gate);
+    for frames in streams {
+        assert_eq!(kinds(&frames).last().unwrap(), "stream.end");
+        let frames = stored(&frames);
+        assert_eq!(frames.last().unwrap().kind(), "run.completed");
+        let text: String = frames
+            .iter()
+            .filter(|frame| frame.kind() == "part.delta")
+            .map(|frame| frame.json()["data"]["delta"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(text.split_whitespace().count(), 40, "{text}");
+        let ids: Vec<usize> = frames.iter().map(|frame| frame.id.as_ref().unwrap().parse().unwrap()).collect();
+        assert_eq!(ids, (1..=ids.len()).collect::<Vec<_>>());
+    }
+    assert_eq!(model.total(), RUNS, "no answer was asked for twice");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}

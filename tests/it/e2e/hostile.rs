@@ -1,0 +1,213 @@
+//! Requests that are wrong in every way get their documented error, and the server is none the worse.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+use crate::support::ws::{Incoming, WsClient};
+
+const MISSING_RUN: &str = "run_01980000000070008000000000000001";
+const MISSING_CONVERSATION: &str = "conv_01980000000070008000000000000001";
+
+/// The status and code of the answer, which must be a problem of the documented form.
+async fn problem(what: &str, answer: reqwest::Response) -> (u16, String) {
+    let status = answer.status().as_u16();
+    let kind = answer.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
+    let text = answer.text().await.unwrap();
+    assert_eq!(kind.as_deref(), Some("application/problem+json"), "{what}: {status} {text}");
+    let body: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(body["status"], status, "{what}: {body}");
+    for field in ["type", "title", "detail", "code", "request_id"] {
+        assert!(body[field].as_str().is_some_and(|value| !value.is_empty()), "{what}: {field} is missing in {body}");
+    }
+    assert!(body["retryable"].is_boolean(), "{what}: {body}");
+    (status, body["code"].as_str().unwrap().to_owned())
+}
+
+async fn assert_unharmed(server: &mut Server, site: &Site) {
+    assert!(!server.is_gone());
+    let run = server.start_run(&json!({"input": "hello"})).await;
+    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+    let log = server.log_text();
+    assert!(!log.contains("panicked"), "a panic is in the log");
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_and_ids_and_cursors(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let site = Site::new(kind).await;
+    let mut server = site.start().await;
+    let run = server.start_run(&json!({"input": "hello"})).await;
+    let run = run["id"].as_str().unwrap().to_owned();
+    server.finished(&run).await;
+
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep_input = format!(r#"{{"input":{deep}}}"#);
+    let bodies: Vec<(&str, Vec<u8>, u16, &str)> = vec![
+        ("half an object", b"{".to_vec(), 400, "invalid_request"),
+        ("no body", Vec::new(), 400, "invalid_request"),
+        ("not UTF-8", b"{\"input\":\"\xff\xfe\"}".to_vec(), 400, "invalid_request"),
+        ("deep nesting", deep.into_bytes(), 400, "invalid_request"),
+        ("deep nesting inside", deep_input.into_bytes(), 400, "invalid_request"),
+        ("a number for a text", br#"{"input":5}"#.to_vec(), 400, "invalid_request"),
+        ("an empty input", br#"{"input":""}"#.to_vec(), 400, "invalid_request"),
+        ("an empty list", br#"{"input":[]}"#.to_vec(), 400, "invalid_request"),
+        ("no input", b"{}".to_vec(), 400, "invalid_request"),
+        ("an array", b"[]".to_vec(), 400, "invalid_request"),
+        ("null", b"null".to_vec(), 400, "invalid_request"),
+        ("an unknown part", br#"{"input":[{"type":"smell"}]}"#.to_vec(), 400, "invalid_request"),
+        ("no such busy mode", br#"{"input":"x","on_busy":"fight"}"#.to_vec(), 400, "invalid_request"),
+        ("no such model", br#"{"input":"x","model":"nobody/none"}"#.to_vec(), 400, "unknown_model"),
+        ("a bad conversation id", br#"{"input":"x","conversation_id":"'; DROP TABLE runs; --"}"#.to_vec(), 400, "invalid_request"),
+        ("10 MB", format!(r#"{{"input":"{}"}}"#, "x".repeat(10 << 20)).into_bytes(), 413, "payload_too_large"),
+    ];
+    for (what, body, status, code) in bodies {
+        let answer = server.request(Method::POST, "/runs").header("content-type", "application/json").body(body).send().await;
+        assert_eq!(problem(what, answer.unwrap()).await, (status, code.to_owned()), "{what}");
+    }
+    let answer = server.request(Method::POST, "/runs").header("content-type", "text/plain").body("{}").send().await.unwrap();
+    assert_eq!(problem("plain text", answer).await, (415, "unsupported_media_type".to_owned()));
+    let long_key = server.post("/runs", &json!({"input": "x"})).header("idempotency-key", "k".repeat(256)).send().await.unwrap();
+    assert_eq!(problem("a long key", long_key).await, (400, "invalid_request".to_owned()));
+
+    let gets: Vec<(String, u16, &str)> = vec![
+        (format!("/runs/{MISSING_RUN}"), 404, "not_found"),
+        ("/runs/nonsense".to_owned(), 404, "not_found"),
+        ("/runs/%00%ff".to_owned(), 404, "not_found"),
+        (format!("/runs/{MISSING_RUN}/events"), 404, "not_found"),
+        (format!("/runs/{MISSING_RUN}/explain"), 404, "not_found"),
+        (format!("/conversations/{MISSING_CONVERSATION}"), 404, "not_found"),
+        (format!("/conversations/{MISSING_CONVERSATION}/messages"), 404, "not_found"),
+        (format!("/conversations/{MISSING_CONVERSATION}/events"), 404, "not_found"),
+        ("/no/such/path".to_owned(), 404, "not_found"),
+        ("//no-such-page".to_owned(), 404, "not_found"),
+        (format!("/runs/{run}/events?after=x"), 400, "invalid_cursor"),
+        (format!("/runs/{run}/events?after=-1"), 400, "invalid_cursor"),
+        (format!("/runs/{run}/events?after=99999999999999999999999"), 400, "invalid_cursor"),
+        (format!("/runs/{run}/events?after=999999"), 410, "cursor_gone"),
+        (format!("/runs/{run}/events?cursor=%F0%9F%92%A9"), 400, "invalid_cursor"),
+        ("/conversations?cursor=@@@".to_owned(), 400, "invalid_cursor"),
+        ("/conversations?cursor=AAAA".to_owned(), 400, "invalid_cursor"),
+        ("/conversations?limit=0".to_owned(), 400, "invalid_request"),
+        ("/conversations?limit=101".to_owned(), 400, "invalid_request"),
+        ("/conversations?limit=ten".to_owned(), 400, "invalid_request"),
+    ];
+    for (path, status, code) in gets {
+        let answer = server.get(&path).send().await.unwrap();
+        assert_eq!(problem(&path, answer).await, (status, code.to_owned()), "{path}");
+    }
+    let answer = server.request(Method::DELETE, "/runs").send().await.unwrap();
+    assert_eq!(problem("a wrong method", answer).await, (405, "method_not_allowed".to_owned()));
+    let answer = server.get("/conversations").header("host", "evil.example").send().await.unwrap();
+    assert_eq!(problem("a foreign host", answer).await, (421, "misdirected_request".to_owned()));
+    let answer = server.get(&format!("/runs/{run}/events")).header("accept", "text/event-stream").header("last-event-id", "x");
+    assert_eq!(problem("a bad cursor", answer.send().await.unwrap()).await, (400, "invalid_cursor".to_owned()));
+    let path = format!("/conversations/{MISSING_CONVERSATION}/messages");
+    let answer = server.post(&path, &json!({"content": "x"})).send().await.unwrap();
+    assert_eq!(problem("a missing conversation", answer).await, (404, "not_found".to_owned()));
+    for action in ["cancel", "resume"] {
+        let answer = server.post(&format!("/runs/{MISSING_RUN}/{action}"), &json!({})).send().await.unwrap();
+        assert_eq!(problem(action, answer).await, (404, "not_found".to_owned()));
+    }
+    let answer = server.post(&format!("/runs/{run}/resume"), &json!({})).send().await.unwrap();
+    assert_eq!(problem("resume of a finished run", answer).await, (409, "conflict".to_owned()));
+    assert_unharmed(&mut server, &site).await;
+}
+
+/// U+0000 is legal JSON and cannot be stored by Postgres.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_null_character_is_no_accident(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let site = Site::new(kind).await;
+    let mut server = site.start().await;
+    let (status, answer) = server.post_json("/runs", &json!({"input": "a\u{0}b"})).await;
+    assert!(status == 202 || status == 400, "{status} {answer}");
+    if status == 202 {
+        assert_eq!(server.finished(answer["run"]["id"].as_str().unwrap()).await["status"], "completed");
+    }
+    let (status, answer) = server.post_json("/conversations", &json!({"title": "a\u{0}b"})).await;
+    assert!(status.is_success() || status == 400, "{status} {answer}");
+    for query in ["/conversations?q=%00", "/conversations?query=%00", "/conversations?cursor=%00"] {
+        let status = server.get(query).send().await.unwrap().status();
+        assert!(!status.is_server_error(), "{query}: {status}");
+    }
+    assert_unharmed(&mut server, &site).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn web_socket_frames() {
+    let site = Site::new(Kind::Sqlite).await;
+    let mut server = site.start().await;
+    let run = server.start_run(&json!({"input": "hello"})).await;
+    let run = run["id"].as_str().unwrap().to_owned();
+    server.finished(&run).await;
+    let mut socket = WsClient::connect(&server.url, None).await;
+    let deep = "[".repeat(50_000);
+    let wrong = ["{", "", "null", "[]", "5", r#"{"id":1}"#, r#"{"method":"ping"}"#, r#"{"id":2,"method":5}"#, deep.as_str()];
+    for frame in wrong {
+        socket.send_text(frame).await;
+        let Incoming::Text(answer) = socket.next().await else { panic!("the socket closed after {frame:.40}") };
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["error"]["code"], "invalid_request", "{frame:.40}: {answer}");
+    }
+    let calls = [
+        ("no.such.method", json!({}), "invalid_request"),
+        ("subscribe", json!({}), "invalid_request"),
+        ("subscribe", json!({"run_id": 5}), "invalid_request"),
+        ("subscribe", json!({"run_id": MISSING_RUN}), "not_found"),
+        ("subscribe", json!({"run_id": "nonsense"}), "not_found"),
+        ("subscribe", json!({"conversation_id": MISSING_CONVERSATION}), "not_found"),
+        ("subscribe", json!({"run_id": run, "after": -1}), "invalid_cursor"),
+        ("run.start", json!({"input": 5}), "invalid_request"),
+        ("run.cancel", json!({"run_id": MISSING_RUN}), "not_found"),
+    ];
+    for (method, params, code) in calls {
+        let answer = socket.call(method, params.clone()).await;
+        assert_eq!(answer["error"]["code"], code, "{method} {params}: {answer}");
+    }
+    // Still good for work after all that.
+    assert!(socket.call("ping", json!({})).await.get("result").is_some());
+    let started = socket.call("run.start", json!({"input": "hello again"})).await;
+    assert!(started.get("error").is_none(), "{started}");
+    let (events, ended) = socket.events(usize::MAX).await;
+    assert!(ended && events.len() > 5, "{events:#?}");
+
+    // A frame that is too big ends the socket, with its code, and nothing else.
+    let mut big = WsClient::connect(&server.url, None).await;
+    big.send(Message::text("x".repeat(8 << 20))).await;
+    let end = big.next().await;
+    assert!(matches!(end, Incoming::Closed(Some(1009)) | Incoming::Broken), "{end:?}");
+    assert!(socket.call("ping", json!({})).await.get("result").is_some());
+    assert_unharmed(&mut server, &site).await;
+}
+
+/// schemathesis plays what the served OpenAPI document allows and forbids, and finds nothing undocumented.
+#[tokio::test(flavor = "multi_thread")]
+async fn schemathesis_finds_nothing() {
+    let folder = super::mcp_servers::installed().await;
+    let site = Site::new(Kind::Sqlite).await;
+    let mut server = site.start().await;
+    let run = server.start_run(&json!({"input": "hello"})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let mut command = Command::new(folder.join("venv-schemathesis/bin/schemathesis"));
+    command.args(["run", &format!("{}/openapi.json", server.url), "--url", &server.url]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "12", "--seed", "1", "--request-timeout", "10"]);
+    let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
+    command.args(["--checks", checks, "--warnings", "off", "--no-color", "--generation-database", "none"]);
+    command.current_dir(site.folder.path()).kill_on_drop(true);
+    let output = wait::within("schemathesis", Duration::from_secs(240), command.output()).await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!server.is_gone());
+    let run = server.start_run(&json!({"input": "hello"})).await;
+    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+}

@@ -1,0 +1,112 @@
+//! What belongs to somebody else looks like what does not exist.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::server::Site;
+use crate::support::ws::WsClient;
+
+async fn key_of(site: &Site, user: &str) -> String {
+    let (ok, output) = site.command(&["keys", "create", "--user", user]).await;
+    assert!(ok, "{output}");
+    output.lines().last().unwrap().trim().to_owned()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let site = Site::new(kind).await;
+    let (ada, bob) = (key_of(&site, "ada").await, key_of(&site, "bob").await);
+    let mut server = site.start().await;
+    assert_eq!(server.get("/conversations").send().await.unwrap().status(), 401);
+    server.set_key("cap_wrong");
+    assert_eq!(server.get("/conversations").send().await.unwrap().status(), 401);
+
+    server.set_key(&ada);
+    let run = server.start_run(&json!({"input": "hello"})).await;
+    let run_id = run["id"].as_str().unwrap().to_owned();
+    let conversation = run["conversation_id"].as_str().unwrap().to_owned();
+    server.finished(&run_id).await;
+    let before = server.run_events_json(&run_id).await;
+
+    server.set_key(&bob);
+    let digits = |id: &str| id.replace(|letter: char| letter.is_ascii_digit(), "1");
+    let (no_run, no_conversation) = (digits(&run_id), digits(&conversation));
+    let routes = |run: &str, conversation: &str| {
+        vec![
+            (Method::GET, format!("/runs/{run}"), None),
+            (Method::GET, format!("/runs/{run}/events"), None),
+            (Method::GET, format!("/runs/{run}/explain"), None),
+            (Method::POST, format!("/runs/{run}/cancel"), Some(json!({}))),
+            (Method::POST, format!("/runs/{run}/resume"), Some(json!({}))),
+            (Method::GET, format!("/conversations/{conversation}"), None),
+            (Method::PATCH, format!("/conversations/{conversation}"), Some(json!({"title": "mine"}))),
+            (Method::DELETE, format!("/conversations/{conversation}"), None),
+            (Method::GET, format!("/conversations/{conversation}/messages"), None),
+            (Method::POST, format!("/conversations/{conversation}/messages"), Some(json!({"content": "x"}))),
+            (Method::GET, format!("/conversations/{conversation}/events"), None),
+        ]
+    };
+    let foreign = routes(&run_id, &conversation);
+    let missing = routes(&no_run, &no_conversation);
+    for ((method, path, body), (_, missing_path, _)) in foreign.into_iter().zip(missing) {
+        let ask = |path: String| {
+            let mut request = server.request(method.clone(), &path);
+            if let Some(body) = &body {
+                request = request.json(body);
+            }
+            async move {
+                let answer = request.send().await.unwrap();
+                let status = answer.status().as_u16();
+                let mut problem: Value = answer.json().await.unwrap();
+                problem["request_id"] = Value::Null;
+                let detail = problem["detail"].as_str().unwrap().to_owned();
+                (status, problem, detail)
+            }
+        };
+        let (status, mut problem, detail) = ask(path.clone()).await;
+        let (missing_status, mut missing_problem, missing_detail) = ask(missing_path.clone()).await;
+        assert_eq!((status, missing_status), (404, 404), "{method} {path}: {problem}");
+        // Only the id that was asked for may differ.
+        let without = |text: &str| {
+            text.replace(&run_id, "ID").replace(&no_run, "ID").replace(&conversation, "ID").replace(&no_conversation, "ID")
+        };
+        assert_eq!(without(&detail), without(&missing_detail));
+        problem["detail"] = Value::Null;
+        missing_problem["detail"] = Value::Null;
+        assert_eq!(problem, missing_problem);
+    }
+    assert_eq!(server.get_json("/conversations").await["data"], json!([]));
+    let (status, _) = server.post_json("/runs", &json!({"input": "x", "conversation_id": conversation})).await;
+    assert_eq!(status, 404, "a run in somebody else's conversation");
+    let mut socket = WsClient::connect(&server.url, Some(&bob)).await;
+    for params in [json!({"run_id": run_id}), json!({"conversation_id": conversation})] {
+        assert_eq!(socket.call("subscribe", params).await["error"]["code"], "not_found");
+    }
+    assert_eq!(socket.call("run.cancel", json!({"run_id": run_id})).await["error"]["code"], "not_found");
+
+    server.set_key(&ada);
+    assert_eq!(server.run_events_json(&run_id).await, before, "the owner's log is as it was");
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_public_address_without_a_key() {
+    let site = Site::new(Kind::Sqlite).await;
+    let mut server = site.spawn(&[("CAPSTAN_LISTEN", "0.0.0.0:0")]);
+    let status = server.ended(std::time::Duration::from_secs(20)).await;
+    assert!(!status.success());
+    let log = server.log_text();
+    assert!(log.contains("keys create"), "the message names the way out: {log}");
+    // A key never stands in the log.
+    let key = key_of(&site, "ada").await;
+    let mut server = site.start().await;
+    server.set_key(&key);
+    server.get_json("/conversations").await;
+    assert!(!server.log_text().contains(&key));
+    let stored = site.database.rows("SELECT hash FROM api_keys").await;
+    assert!(!stored.is_empty() && stored.iter().all(|row| !row[0].as_ref().unwrap().contains(&key)));
+}

@@ -1,0 +1,140 @@
+//! Real MCP servers from their packages, over both transports, with the scripted model.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Site, repository};
+use crate::support::sse::{find, kinds};
+use crate::support::wait;
+
+/// Where `scripts/test-deps.sh` puts the servers. It is run if that has not been done.
+pub async fn installed() -> PathBuf {
+    #[expect(clippy::disallowed_methods, reason = "where the servers are is a setting of the tests")]
+    let given = std::env::var("CAPSTAN_TEST_DEPS").map(PathBuf::from);
+    let folder = given.unwrap_or_else(|_| repository().join("target/test-deps"));
+    let script = repository().join("scripts/test-deps.sh");
+    let mut command = Command::new(script);
+    let output = wait::within("the MCP servers to be installed", Duration::from_secs(300), command.output()).await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
+
+/// server-everything over Streamable HTTP.
+async fn everything_over_http(folder: &std::path::Path) -> (Child, String) {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new("node");
+    command.arg(folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")).arg("streamableHttp");
+    command.env("PORT", port.to_string()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let child = command.spawn().unwrap();
+    wait::until("server-everything to listen", Duration::from_secs(30), || async {
+        tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()
+    })
+    .await;
+    (child, format!("http://127.0.0.1:{port}/mcp"))
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn work_over_stdio_and_http(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let folder = installed().await;
+    let packages = folder.join("node_modules/@modelcontextprotocol");
+    let (_everything, address) = everything_over_http(&folder).await;
+    let model = ModelMock::start().await;
+    let site = Site::new(kind).await.with_model(&model);
+    let files = site.folder.path().join("shared");
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(files.join("note.txt"), "the note says 42").unwrap();
+    let files = files.canonicalize().unwrap().display().to_string();
+    let site = site.mcp(json!({"mcpServers": {
+        "everything": {"command": "node", "args": [packages.join("server-everything/dist/index.js"), "stdio"]},
+        "files": {"command": "node", "args": [packages.join("server-filesystem/dist/index.js"), files]},
+        "time": {"command": folder.join("venv/bin/python"), "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]},
+        "remote": {"type": "http", "url": address},
+        "broken": {"command": "/no/such/program"},
+    }}));
+    let server = site.start().await;
+    let script = format!(
+        r#"[[id:mcp]][[call:everything__echo {{"message":"hello"}}]][[call:files__read_text_file {{"path":"{files}/note.txt"}}]]
+        [[call:time__get_current_time {{"timezone":"Europe/Paris"}}]][[call:remote__get-sum {{"a":17,"b":23}}]]
+        [[next]][[call:files__read_text_file {{"path":"/etc/passwd"}}]][[call:no_such_tool {{}}]][[next]][[text:5,5]]"#
+    );
+    let frames = server.stream_run(&json!({"input": script})).await.all().await;
+    assert_eq!(kinds(&frames)[frames.len() - 2], "run.completed", "{frames:#?}");
+    let offered = model.exchanges("mcp")[0].request["tools"].to_string();
+    for name in ["everything__echo", "files__read_text_file", "time__get_current_time", "remote__get-sum"] {
+        assert!(offered.contains(name), "{name} is not offered: {offered}");
+    }
+    let completed: Vec<Value> =
+        frames.iter().filter(|frame| frame.kind() == "tool.completed").map(|frame| frame.json()["data"].clone()).collect();
+    let answer = |name: &str, error: bool| {
+        let found = completed.iter().find(|data| data["name"] == name && data["is_error"] == error);
+        found.unwrap_or_else(|| panic!("no answer of {name} with is_error {error}: {completed:#?}"))["content"].to_string()
+    };
+    assert!(answer("everything__echo", false).contains("hello"));
+    assert!(answer("files__read_text_file", false).contains("the note says 42"));
+    assert!(answer("time__get_current_time", false).contains("Europe/Paris"));
+    assert!(answer("remote__get-sum", false).contains("40"));
+    assert!(answer("files__read_text_file", true).to_lowercase().contains("denied"));
+    answer("no_such_tool", true);
+    assert!(find(&frames, "tool.started").is_some());
+
+    let tools = server.get_json("/tools").await.to_string();
+    assert!(tools.contains("broken"), "a broken server is reported: {tools}");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+/// Nothing is left of the tool servers when the server ends, in whatever way.
+#[rstest]
+#[case::by_signal("TERM")]
+#[case::by_force("KILL")]
+#[tokio::test(flavor = "multi_thread")]
+async fn end_with_the_server(#[case] signal: &str) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let mut server = site.start().await;
+    let run = server.start_run(&json!({"input": r#"[[id:e]][[call:ledger__append {"text":"x"}]][[next]][[text:1,0]]"#})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let children = || {
+        let marker = site.folder.path().join("ledger.jsonl").display().to_string();
+        let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok());
+        processes
+            .filter(|entry| {
+                std::fs::read(entry.path().join("environ")).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(&marker))
+            })
+            .count()
+    };
+    assert_eq!(children(), 1);
+    server.signal(signal).await;
+    server.ended(Duration::from_secs(15)).await;
+    wait::until("the tool servers to end", Duration::from_secs(10), || async { (children() == 0).then_some(()) }).await;
+}
+
+/// A tool server sees nothing of the server's environment but what its entry gives it.
+#[tokio::test(flavor = "multi_thread")]
+async fn do_not_inherit_the_environment() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let script = "[[id:env]][[call:ledger__environment {}]][[call:ledger__fail {\"text\":\"no\"}]][[next]][[text:1,0]]";
+    let frames = server.stream_run(&json!({"input": script})).await.all().await;
+    let completed: Vec<Value> =
+        frames.iter().filter(|frame| frame.kind() == "tool.completed").map(|frame| frame.json()["data"].clone()).collect();
+    let environment = completed.iter().find(|data| data["name"] == "ledger__environment").unwrap()["content"].to_string();
+    assert!(environment.contains("LEDGER_FILE"), "{environment}");
+    for secret in ["OPENAI_API_KEY", "DATABASE_URL", "CAPSTAN_"] {
+        assert!(!environment.contains(secret), "{environment}");
+    }
+    let failed = completed.iter().find(|data| data["name"] == "ledger__fail").unwrap();
+    assert_eq!((&failed["is_error"], &failed["state"]), (&json!(true), &json!("failed")));
+    let told = model.exchanges("env")[1].request["messages"].to_string();
+    assert!(told.contains("recorded no"), "the model reads the tool's error: {told}");
+}

@@ -1,0 +1,149 @@
+//! A stream can be cut anywhere and goes on as if it had never been: over both wires, on another server, after a restart.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::sse::{Frame, Next, stored};
+use crate::support::ws::WsClient;
+
+const SCRIPT: &str = r#"[[id:cut]][[reason:2,1]][[call:ledger__append {"text":"a"}]][[call:ledger__lookup {"text":"b"}]]
+[[next]][[text:5,20]][[hold]][[text:5,20]][[say:end "quoted" ünïcödé 日本 \n]]"#;
+
+/// Reads a run by connections that each break after one event.
+async fn cut_at_every_event(server: &Server, run: &str) -> Vec<Frame> {
+    let mut frames: Vec<Frame> = Vec::new();
+    loop {
+        let cursor = frames.last().and_then(|frame| frame.id.clone());
+        let mut stream = server.run_events(run, cursor.as_deref()).await;
+        let before = frames.len();
+        loop {
+            match stream.next().await {
+                Next::Frame(frame) if frame.id.is_some() => {
+                    frames.push(frame);
+                    break;
+                }
+                Next::Frame(frame) if frame.kind() == "stream.end" => return frames,
+                Next::Frame(_) => {}
+                Next::End | Next::Broken => panic!("the stream ended without its end after {before} events"),
+            }
+        }
+    }
+}
+
+/// The same over WebSockets.
+async fn cut_sockets_at_every_event(server: &Server, run: &str) -> Vec<String> {
+    let mut events: Vec<String> = Vec::new();
+    loop {
+        let mut params = json!({"run_id": run});
+        if let Some(last) = events.last() {
+            params["after"] = serde_json::from_str::<Value>(last).unwrap()["seq"].clone();
+        }
+        let mut socket = WsClient::connect(&server.url, None).await;
+        let answer = socket.call("subscribe", params).await;
+        assert!(answer.get("error").is_none(), "{answer}");
+        let (more, ended) = socket.events(1).await;
+        events.extend(more);
+        if ended {
+            return events;
+        }
+    }
+}
+
+fn data(frames: &[Frame]) -> Vec<String> {
+    frames.iter().map(|frame| frame.data.clone()).collect()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn cut_clients_end_with_the_same_bytes(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let mut server = site.start().await;
+    let second = match kind {
+        Kind::Sqlite => None,
+        Kind::Postgres => Some(site.start().await),
+    };
+    let mut whole = server.stream_run(&json!({"input": SCRIPT})).await;
+    let Next::Frame(first) = whole.next().await else { panic!("no first event") };
+    let run = first.json()["run_id"].as_str().unwrap().to_owned();
+
+    // All read while the run is under way: the model holds until one of them has seen the middle.
+    let uncut = async {
+        let mut frames = whole.until_kind("part.delta").await;
+        frames.insert(0, first.clone());
+        model.release("cut");
+        frames.extend(whole.all().await);
+        stored(&frames)
+    };
+    let elsewhere = async {
+        match &second {
+            Some(second) => Some(cut_at_every_event(second, &run).await),
+            None => None,
+        }
+    };
+    let (uncut, cut, sockets, elsewhere) =
+        tokio::join!(uncut, cut_at_every_event(&server, &run), cut_sockets_at_every_event(&server, &run), elsewhere);
+    assert!(uncut.len() > 20, "{}", uncut.len());
+    assert_eq!(uncut, cut);
+    assert_eq!(data(&uncut), sockets);
+    if let Some(elsewhere) = elsewhere {
+        assert_eq!(uncut, elsewhere);
+    }
+
+    // Later, from the store alone.
+    server.kill9().await;
+    drop(second);
+    let server = site.start().await;
+    assert_eq!(uncut, cut_at_every_event(&server, &run).await);
+    assert_eq!(uncut, stored(&server.run_events(&run, None).await.all().await));
+    assert_eq!(data(&uncut), cut_sockets_at_every_event(&server, &run).await);
+    let as_json = server.run_events_json(&run).await;
+    assert_eq!(uncut.iter().map(Frame::json).collect::<Vec<_>>(), as_json);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_stream_tells_an_event_source_to_stay_away() {
+    let site = Site::new(Kind::Sqlite).await;
+    let server = site.start().await;
+    let frames = server.stream_run(&json!({"input": "hello"})).await.all().await;
+    let run = frames[0].json()["run_id"].as_str().unwrap().to_owned();
+    let last = stored(&frames).last().unwrap().id.clone().unwrap();
+    let path = format!("/runs/{run}/events");
+    let again = server.get(&path).header("accept", "text/event-stream").header("last-event-id", &last).send().await.unwrap();
+    assert_eq!(again.status(), 204);
+    // A cursor of the future is told so: as an event on a stream, as a problem in JSON.
+    let future = server.get(&path).header("accept", "text/event-stream").header("last-event-id", "99999").send().await.unwrap();
+    let frames = crate::support::sse::SseStream::new(future).all().await;
+    assert_eq!(frames[0].kind(), "stream.reset", "{frames:?}");
+    let future = server.get(&format!("{path}?after=99999")).send().await.unwrap();
+    assert_eq!(future.status(), 410);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_stream_begins_with_a_snapshot_and_misses_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let run = server.start_run(&json!({"input": "[[id:snap]][[text:3,0]][[hold]][[text:3,0]]"})).await;
+    let conversation = run["conversation_id"].as_str().unwrap().to_owned();
+    model.wait_for("three tokens", "snap", |seen| seen.first().is_some_and(|first| first.sent == 3)).await;
+    let path = format!("/conversations/{conversation}/events");
+    let answer = server.get(&path).header("accept", "text/event-stream").send().await.unwrap();
+    let mut stream = crate::support::sse::SseStream::new(answer);
+    let Next::Frame(snapshot) = stream.next().await else { panic!("no snapshot") };
+    assert_eq!(snapshot.kind(), "stream.snapshot");
+    let head = snapshot.json()["data"]["head"].as_i64().unwrap();
+    model.release("snap");
+    let live = stream.until_kind("run.completed").await;
+    let ids: Vec<i64> = live.iter().map(|frame| frame.id.as_ref().unwrap().parse().unwrap()).collect();
+    assert_eq!(ids, (head + 1..=head + i64::try_from(ids.len()).unwrap()).collect::<Vec<_>>());
+    server.finished(run["id"].as_str().unwrap()).await;
+    audit::assert_sound(&site.database).await;
+}

@@ -1,0 +1,89 @@
+//! A worker that was stopped past its lease and wakes up writes nothing more.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::json;
+
+use crate::support::audit;
+use crate::support::database::{Database, Kind};
+use crate::support::model::ModelMock;
+use crate::support::server::Site;
+use crate::support::wait;
+
+async fn log_size(database: &Database) -> i64 {
+    database.count("SELECT CAST(count(*) AS text) FROM events").await
+}
+
+/// Stops a worker in the middle of `script`, lets another one finish, wakes the first.
+async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
+    // The model's answers pass through the mock of the test; each attempt gets its own.
+    let first = site.start_with(&[("CAPSTAN_SERVER__ROLE", "all")]).await;
+    let run = first.start_run(&json!({"input": script})).await;
+    let run = run["id"].as_str().unwrap().to_owned();
+    model.wait_for("the first attempt", id, |seen| seen.iter().any(|one| one.sent == 2)).await;
+    first.signal("STOP").await;
+    model.release(id);
+    let second = site.start().await;
+    let ended = second.finished(&run).await;
+    assert_eq!((&ended["status"], &ended["attempt"]), (&json!("completed"), &json!(2)), "{ended}");
+    let size = log_size(&site.database).await;
+    let epochs = "SELECT CAST(sum(epoch) AS text) FROM conversation_heads";
+    let epoch = site.database.count(epochs).await;
+
+    first.signal("CONT").await;
+    // It has woken when it answers, and has found out when it has been asked for its state and does other work.
+    let next = json!({"input": format!("[[id:{id}-after]][[text:1,0]]")});
+    let after = wait::until("the zombie to answer", Duration::from_secs(20), || async {
+        let answer = first.post("/runs", &next).header("idempotency-key", "after").send().await.ok()?;
+        answer.json::<serde_json::Value>().await.ok()?["run"]["id"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert_eq!(first.finished(&after).await["status"], "completed");
+    let others = site.database.count(&format!("SELECT CAST(count(*) AS text) FROM events WHERE run_id = '{after}'")).await;
+    assert_eq!(log_size(&site.database).await - others, size, "rows by the old epoch");
+    assert_eq!(site.database.count(epochs).await, epoch + 1, "only the run after raised an epoch");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[case::while_streaming("[[id:z]][[text:2,0]][[hold]][[text:40,1]]", "z")]
+#[case::before_a_tool(r#"[[id:z]][[text:2,0]][[hold]][[call:ledger__append {"text":"z"}]][[next]][[text:2,0]]"#, "z")]
+#[tokio::test(flavor = "multi_thread")]
+async fn short_leases(#[case] script: &str, #[case] id: &str) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Postgres, &model).await.short_leases();
+    zombie(site, &model, script, id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn default_leases() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Postgres, &model).await;
+    zombie(site, &model, "[[id:z]][[text:2,0]][[hold]][[text:40,1]]", "z").await;
+}
+
+/// Stopped between the commit of `started` and the first byte to the tool: when it wakes it must not act.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_is_not_called_by_who_slept_before_the_call() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Postgres, &model).await.short_leases();
+    let first = site.start_with(&[("CAPSTAN_FAILPOINTS", "C09=stop@1")]).await;
+    let run = first.start_run(&json!({"input": r#"[[id:s]][[call:ledger__append {"text":"s"}]][[next]][[text:2,0]]"#})).await;
+    let second = site.start().await;
+    let ended = second.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!((&ended["status"], &ended["attempt"]), (&json!("completed"), &json!(2)), "{ended}");
+    let states = site.database.rows("SELECT state FROM tool_calls").await;
+    let ran = site.ledger.count("append", "s");
+    first.signal("CONT").await;
+    let next = json!({"input": "[[id:s-after]][[text:1,0]]"});
+    let after = wait::until("the zombie to answer", Duration::from_secs(20), || async {
+        let answer = first.post("/runs", &next).header("idempotency-key", "after").send().await.ok()?;
+        answer.json::<serde_json::Value>().await.ok()?["run"]["id"].as_str().map(str::to_owned)
+    })
+    .await;
+    first.finished(&after).await;
+    assert_eq!(site.ledger.count("append", "s"), ran, "the sleeper called the tool, which stood at {states:?}");
+    audit::assert_sound(&site.database).await;
+}

@@ -1,7 +1,0 @@
-//! The worker in process: a real SQLite store, a scripted model and scripted tools.
-
-mod drain;
-mod drive;
-mod harness;
-mod lease;
-mod log;
