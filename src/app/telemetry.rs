@@ -44,7 +44,7 @@ const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512
 pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
-        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_size".to_owned()), COUNTS))
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_writes".to_owned()), COUNTS))
         .context("the metrics' buckets are wrong")?
         .install_recorder()
         .context("the metrics cannot be started")?;
@@ -58,18 +58,16 @@ pub const UPKEEP: Duration = Duration::from_secs(5);
 /// All metrics with their meaning; `docs/operations.md` has the same list.
 fn describe() {
     describe_gauge!("capstan_runs", "Runs that are not over, by status");
+    describe_gauge!("capstan_runs_active", "Runs that this process works on");
     describe_counter!("capstan_runs_finished_total", "Runs that ended, by status");
     describe_histogram!("capstan_queue_wait_seconds", Unit::Seconds, "Time from claimable to claimed");
     describe_histogram!("capstan_first_token_seconds", Unit::Seconds, "Time from a model request to its first token");
     describe_histogram!("capstan_step_seconds", Unit::Seconds, "Time of one step, by kind");
     describe_counter!("capstan_tokens_total", "Tokens used, by direction");
-    describe_counter!("capstan_model_errors_total", "Failed model calls, by code");
-    describe_counter!("capstan_tool_calls_total", "Tool calls with an outcome, by state");
-    describe_histogram!("capstan_tool_call_seconds", Unit::Seconds, "Time of one tool call");
+    describe_counter!("capstan_model_failures_total", "Failed model calls, by code");
+    describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
-    describe_counter!("capstan_fenced_writes_total", "Writes refused because another worker has the run");
     describe_gauge!("capstan_streams_open", "Open event streams, by wire");
-    describe_histogram!("capstan_commit_batch_size", Unit::Count, "Writes in one transaction of the log writer");
+    describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
     describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");
-    describe_counter!("capstan_http_requests_total", "Answered requests, by status");
 }

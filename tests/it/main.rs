@@ -3,4 +3,6 @@
 #[cfg(test)]
 mod e2e;
 #[cfg(test)]
+mod repository;
+#[cfg(test)]
 mod support;

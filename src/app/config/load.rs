@@ -260,8 +260,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             return Err(invalid(format!("worker.{name}"), "must be at least 1"));
         }
     }
-    if config.database.api_connections == 0 || config.database.worker_connections == 0 {
-        return Err(invalid("database", "api_connections and worker_connections must be at least 1"));
+    if config.database.max_connections < 2 {
+        return Err(invalid("database.max_connections", "must be at least 2: one for the log writer, one for requests"));
+    }
+    if config.limits.max_connections == 0 {
+        return Err(invalid("limits.max_connections", "must be at least 1"));
     }
     if config.limits.body_bytes < 1024 {
         return Err(invalid("limits.body_bytes", "must be at least 1024"));

@@ -124,17 +124,15 @@ pub struct DatabaseConfig {
     /// `postgres://...` or `sqlite:PATH`; without it, SQLite in the data folder.
     #[serde(serialize_with = "redacted_url", skip_serializing_if = "Option::is_none")]
     pub url: Option<SecretString>,
-    /// Connections for the API.
-    pub api_connections: u32,
-    /// Connections for workers.
-    pub worker_connections: u32,
+    /// Postgres: connections for requests and the log writer together. Leases have connections of their own beside them.
+    pub max_connections: u32,
     /// How much a commit waits for the disk.
     pub synchronous: Synchronous,
 }
 
 impl Default for DatabaseConfig {
     fn default() -> Self {
-        Self { url: None, api_connections: 10, worker_connections: 6, synchronous: Synchronous::Full }
+        Self { url: None, max_connections: 16, synchronous: Synchronous::Full }
     }
 }
 
@@ -222,6 +220,8 @@ impl Default for OpenAiConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
+    /// Connections of clients at a time; more wait to be accepted.
+    pub max_connections: usize,
     /// The largest request body, in bytes.
     pub body_bytes: usize,
     /// Runs of one owner that are not over; more are refused. 0 for no limit.
@@ -235,6 +235,7 @@ pub struct LimitsConfig {
 impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
+            max_connections: 20_000,
             body_bytes: 1024 * 1024,
             max_active_runs_per_owner: 10_000,
             stream_buffer_events: 256,

@@ -1,0 +1,35 @@
+# Everything a contributor types. `make` alone lists the targets.
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test lint fmt bench openapi deny
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 10
+
+# The development profile: it builds in half the time of a release build, and shares its dependencies with `make test`.
+run: ## Build for development and serve; ARGS="--listen 127.0.0.1:9000" passes flags
+	cargo run --locked -- serve $(ARGS)
+
+build: ## Build for production: target/release/capstan
+	cargo build --locked --release
+
+test: ## Check formatting and lints, then run every test on SQLite and Postgres; sets up what it needs
+	scripts/test.sh
+
+lint: ## Check formatting, lints, and the licences and advisories of dependencies if cargo-deny is installed
+	cargo fmt --check
+	cargo clippy --locked --all-targets --features failpoints -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny --locked check; else echo 'cargo-deny is not installed: `make deny` installs it'; fi
+
+fmt: ## Format the code
+	cargo fmt
+
+bench: ## Measure against the floors and print the tables of docs/performance.md
+	scripts/bench.sh
+
+openapi: ## Write openapi/capstan.json from the code
+	cargo run --locked -- openapi > openapi/capstan.json
+
+deny: ## Install cargo-deny and run it
+	cargo install --locked cargo-deny
+	cargo deny --locked check

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Finds or starts a Postgres for the tests.
+#
+#   start FOLDER   prints the URL of a database whose user may create databases
+#   stop FOLDER    stops what `start` started; does nothing if it started nothing
+#
+# Tried in this order: CAPSTAN_TEST_POSTGRES_URL, a DATABASE_URL that names Postgres, a server on localhost:5432 that lets the
+# user postgres in without a password, a throw-away server from installed binaries, and the same after installing the package.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+mode=${1:?start or stop}
+folder=${2:?folder}
+cluster=$folder/postgres
+
+# Postgres refuses to run as root: then its own user runs it, or nobody.
+as_owner() {
+    if [ "$(id -u)" -eq 0 ]; then
+        runuser -u "$(owner)" -- "$@"
+    else
+        "$@"
+    fi
+}
+owner() { if id postgres >/dev/null 2>&1; then echo postgres; else echo nobody; fi; }
+
+# The newest installed server's programs.
+binaries() {
+    local found
+    found=$(find /usr/lib/postgresql /usr/local/pgsql /opt/homebrew/opt -maxdepth 3 -name initdb -path '*bin*' 2>/dev/null | sort -V | tail -1)
+    [ -n "$found" ] || found=$(command -v initdb || true)
+    [ -z "$found" ] || dirname "$found"
+}
+
+# Says hello in the wire protocol as user postgres; a server that asks for no password answers `R`, length 8, code 0. So no
+# client program is needed.
+answers_on_localhost() {
+    local answer
+    answer=$(timeout 3 bash -c '
+        exec 3<>/dev/tcp/127.0.0.1/5432
+        printf "\0\0\0\051\0\3\0\0user\0postgres\0database\0postgres\0\0" >&3
+        head -c 9 <&3 | od -An -tx1 | tr -d " \n"' 2>/dev/null) || return 1
+    [ "$answer" = 520000000800000000 ]
+}
+
+start_throw_away() {
+    local bin=$1 port try
+    mkdir -p "$cluster"
+    chmod 711 "$folder"
+    [ "$(id -u)" -ne 0 ] || chown "$(owner)" "$cluster"
+    (cd "$cluster" && as_owner "$bin/initdb" -D "$cluster/data" -U postgres -A trust -E UTF8 --no-locale >"$folder/initdb.log" 2>&1) ||
+        { cat "$folder/initdb.log" >&2; return 1; }
+    echo "$bin" >"$folder/postgres-bin"
+    for try in 1 2 3 4 5; do
+        port=$((20000 + (RANDOM % 20000)))
+        # fsync is off because the cluster is thrown away; the tests kill Capstan, not the machine.
+        if (cd "$cluster" && as_owner "$bin/pg_ctl" -D "$cluster/data" -l "$cluster/log" -w -t 30 -o \
+            "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$cluster -c max_connections=500 -c fsync=off" \
+            start </dev/null >/dev/null 2>&1); then
+            echo "postgres://postgres@127.0.0.1:$port/postgres"
+            return 0
+        fi
+    done
+    cat "$cluster/log" >&2
+    return 1
+}
+
+case $mode in
+start)
+    if [ -n "${CAPSTAN_TEST_POSTGRES_URL:-}" ]; then
+        echo "$CAPSTAN_TEST_POSTGRES_URL"
+        exit
+    fi
+    case ${DATABASE_URL:-} in postgres://* | postgresql://*)
+        echo "$DATABASE_URL"
+        exit
+        ;;
+    esac
+    if answers_on_localhost; then
+        echo "postgres://postgres@127.0.0.1:5432/postgres"
+        exit
+    fi
+    bin=$(binaries)
+    if [ -z "$bin" ]; then
+        echo "test: no Postgres found; installing the package, once" >&2
+        "$here/apt-install.sh" postgresql
+        bin=$(binaries)
+    fi
+    start_throw_away "$bin"
+    ;;
+stop)
+    if [ -f "$folder/postgres-bin" ]; then
+        bin=$(cat "$folder/postgres-bin")
+        (cd "$cluster" && as_owner "$bin/pg_ctl" -D "$cluster/data" -m immediate stop >/dev/null 2>&1) || true
+        rm -rf "$cluster"
+    fi
+    ;;
+*)
+    echo "start or stop?" >&2
+    exit 1
+    ;;
+esac

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Sets up what the tests need, checks formatting and lints, and runs every test on both databases. Arguments go to the test
+# runner: `scripts/test.sh lease` runs the tests whose names contain "lease".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+work=$(mktemp -d)
+trap 'scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
+
+CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
+export CAPSTAN_TEST_POSTGRES_URL
+echo "test: Postgres is at ${CAPSTAN_TEST_POSTGRES_URL##*@}"
+# Settings of the caller's own server must not reach the servers that tests start.
+unset DATABASE_URL
+
+# The real MCP servers that some tests talk to.
+if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
+    scripts/apt-install.sh python3 python3-venv
+fi
+[ ! -x scripts/test-deps.sh ] || scripts/test-deps.sh
+
+if ! cargo nextest --version >/dev/null 2>&1; then
+    echo "test: cargo-nextest is missing; installing it, once"
+    cargo install --locked cargo-nextest || echo "test: it cannot be installed; cargo test is used instead"
+fi
+
+cargo fmt --check
+cargo clippy --locked --all-targets --features failpoints -- -D warnings
+
+if cargo nextest --version >/dev/null 2>&1; then
+    # `list` also builds; what it prints shows that the tests of Postgres are among those that run.
+    tests=$(cargo nextest list --locked --features failpoints --message-format oneline)
+    runner=(cargo nextest run --locked --features failpoints "$@")
+else
+    tests=$(cargo test --locked --features failpoints -- --list)
+    runner=(cargo test --locked --features failpoints -- "$@")
+fi
+if ! grep -q postgres <<<"$tests"; then
+    echo "test: no test exercises Postgres; a run without it does not count" >&2
+    exit 1
+fi
+"${runner[@]}"

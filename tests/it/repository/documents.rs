@@ -1,0 +1,65 @@
+//! Documents that a reader relies on name everything that exists, and nothing else.
+
+use std::collections::BTreeSet;
+
+use capstan::app::config::{self, Environment};
+use capstan::domain::problem::ProblemCode;
+
+use super::{files, read};
+
+#[test]
+fn every_error_code_has_a_page() {
+    let codes: BTreeSet<String> = ProblemCode::ALL.iter().map(|code| code.as_str().to_owned()).collect();
+    let pages: BTreeSet<String> =
+        files("docs/errors", "md").iter().map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    let pages = &pages - &BTreeSet::from(["README".to_owned()]);
+    assert_eq!(pages, codes);
+    for code in ProblemCode::ALL {
+        let page = read(format!("docs/errors/{}.md", code.as_str()));
+        let status = format!("HTTP {}", code.status());
+        let retryable = if code.retryable() { "retryable" } else { "not retryable" };
+        assert!(page.starts_with(&format!("# {}\n", code.as_str())), "{}: wrong heading", code.as_str());
+        for words in [code.title(), &status, retryable, "## What it means", "## What to do"] {
+            assert!(page.contains(words), "{}: the page should say {words:?}", code.as_str());
+        }
+    }
+}
+
+#[test]
+fn every_setting_is_explained() {
+    let loaded = config::load(None, &Environment::default(), &[]).unwrap();
+    let page = read("docs/configuration.md");
+    let mut section = String::new();
+    for line in config::show(&loaded).lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']').to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ") {
+            assert!(page.contains(&format!("`{section}.{key}`")), "docs/configuration.md should explain `{section}.{key}`");
+        }
+    }
+}
+
+#[test]
+fn every_metric_is_described() {
+    let described = read("src/app/telemetry.rs");
+    let page = read("docs/operations.md");
+    let mut emitted = BTreeSet::new();
+    for file in files("src", "rs").into_iter().filter(|file| !file.ends_with("telemetry.rs")) {
+        let code = read(&file);
+        for macro_name in ["counter!(", "gauge!(", "histogram!("] {
+            for (at, _) in code.match_indices(macro_name) {
+                let rest = code[at + macro_name.len()..].trim_start();
+                let name = rest.trim_start_matches('"').split('"').next().unwrap();
+                emitted.insert(name.to_owned());
+            }
+        }
+    }
+    for name in &emitted {
+        assert!(described.contains(&format!("\"{name}\"")), "src/app/telemetry.rs should describe {name}");
+        assert!(page.contains(&format!("`{name}`")), "docs/operations.md should explain {name}");
+    }
+    let described: BTreeSet<String> =
+        described.match_indices("\"capstan_").map(|(at, _)| described[at + 1..].split('"').next().unwrap().to_owned()).collect();
+    let silent: Vec<_> = described.difference(&emitted).collect();
+    assert!(silent.is_empty(), "described, and emitted nowhere: {silent:?}");
+}
