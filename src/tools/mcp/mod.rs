@@ -2,7 +2,14 @@
 //!
 //! Owns the child processes and HTTP sessions. Must not know runs, events or the database.
 
+mod catalogue;
 mod config;
+mod connection;
+mod content;
+mod handler;
+mod lines;
+mod process;
+mod server;
 mod servers;
 
 pub use config::{Approval, McpConfig, McpConfigError, ServerConfig, ServerTransport};

@@ -1,14 +1,25 @@
 //! All configured servers together.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::McpConfig;
+use super::server::{Common, Server};
 use crate::domain::message::ToolContent;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
-use crate::tools::{Environment, ProgressSender, ServerStatus};
+use crate::tools::{Environment, ProgressSender, ServerStatus, names};
+
+/// The most servers that start at the same time.
+const PARALLEL_STARTS: usize = 4;
+/// How long tasks may take to end after their servers have.
+const TASKS_LIMIT: Duration = Duration::from_secs(10);
 
 /// One call on its way to a server.
 pub struct McpCall<'a> {
@@ -38,35 +49,78 @@ pub struct McpAnswer {
 
 /// All configured servers.
 pub struct McpServers {
-    config: McpConfig,
+    /// Each server, or what is wrong with its entry.
+    servers: BTreeMap<String, Result<Arc<Server>, String>>,
+    common: Arc<Common>,
+    start_patience: Duration,
 }
 
 impl McpServers {
     /// The servers of `config`. Nothing is started yet.
     #[must_use]
-    pub fn new(config: McpConfig, _environment: Environment, _start_patience: Duration) -> Self {
-        Self { config }
+    pub fn new(config: McpConfig, environment: Environment, start_patience: Duration) -> Self {
+        let common = Arc::new(Common {
+            environment,
+            starts: Semaphore::new(PARALLEL_STARTS),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        let names: Vec<String> = config.servers.keys().cloned().collect();
+        let halves = names::server_halves(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let servers = config
+            .servers
+            .into_iter()
+            .zip(halves)
+            .map(|((name, entry), half)| {
+                let server = entry.map(|config| Server::new(name.clone(), half, config, common.clone()));
+                (name, server)
+            })
+            .collect();
+        Self { servers, common, start_patience }
     }
 
-    /// The tools of all servers.
+    /// The tools of all servers that can be reached, sorted by name. Servers start side by side; one that takes longer than the
+    /// patience is left out this time and goes on starting.
     pub async fn definitions(&self) -> Vec<ToolDefinition> {
-        std::future::ready(Vec::new()).await
+        let all = self.servers.values().filter_map(|server| server.as_ref().ok()).map(|server| {
+            let within = tokio::time::timeout(self.start_patience, server.definitions());
+            async move { within.await.ok().and_then(Result::ok).unwrap_or_default() }
+        });
+        let mut definitions: Vec<ToolDefinition> = join_all(all).await.into_iter().flatten().collect();
+        definitions.sort_by(|one, other| one.name.cmp(&other.name));
+        definitions
     }
 
     /// Carries out one call.
     pub async fn call(&self, call: McpCall<'_>) -> McpAnswer {
-        let text = format!("the server {} is not connected", call.server);
-        std::future::ready(McpAnswer { state: ToolCallState::Failed, content: vec![ToolContent::text(text)], is_error: true }).await
+        let reason = match self.servers.get(call.server) {
+            Some(Ok(server)) => return server.call(call).await,
+            Some(Err(reason)) => format!("the entry of the server {} cannot be used: {reason}", call.server),
+            None => format!("the server {} is not configured any more", call.server),
+        };
+        McpAnswer { state: ToolCallState::Failed, content: vec![ToolContent::text(reason)], is_error: true }
     }
 
     /// The state of each server.
     pub async fn statuses(&self) -> Vec<ServerStatus> {
-        let status = |name: &String| ServerStatus { name: name.clone(), status: "unknown".to_owned(), error: None, tools: 0 };
-        std::future::ready(self.config.servers.keys().map(status).collect()).await
+        let all = self.servers.iter().map(|(name, server)| async move {
+            match server {
+                Ok(server) => server.status().await,
+                Err(reason) => {
+                    ServerStatus { name: name.clone(), status: "error".to_owned(), error: Some(reason.clone()), tools: 0 }
+                }
+            }
+        });
+        join_all(all).await
     }
 
-    /// Ends all servers.
+    /// Ends all servers, side by side, and waits until nothing of them is left.
     pub async fn shutdown(&self) {
-        std::future::ready(()).await;
+        self.common.closing.cancel();
+        join_all(self.servers.values().filter_map(|server| server.as_ref().ok()).map(|server| server.close())).await;
+        self.common.tasks.close();
+        if tokio::time::timeout(TASKS_LIMIT, self.common.tasks.wait()).await.is_err() {
+            tracing::warn!(tasks = self.common.tasks.len(), "tasks of MCP servers did not end");
+        }
     }
 }

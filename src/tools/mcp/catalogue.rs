@@ -1,0 +1,156 @@
+//! The tools of one server as definitions that can be frozen into a run.
+
+use std::collections::BTreeSet;
+
+use rmcp::model::Tool;
+use serde_json::{Value, json};
+
+use super::ServerConfig;
+use crate::domain::tool::{ReplayClass, ToolDefinition};
+use crate::support::json as stable;
+use crate::support::text;
+use crate::tools::{names, schema};
+
+/// The longest description that models see, in characters.
+const MAX_DESCRIPTION: usize = 1_024;
+
+/// The definitions of `tools`, sorted by name. `half` is the server's part of their names. A second tool of the same name is
+/// left out: nobody could call it.
+pub fn definitions(server: &str, half: &str, config: &ServerConfig, tools: &[Tool]) -> Vec<ToolDefinition> {
+    let mut seen = BTreeSet::new();
+    let tools: Vec<&Tool> = tools.iter().filter(|tool| seen.insert(tool.name.to_string())).collect();
+    let raws: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
+    let mut definitions: Vec<ToolDefinition> = tools
+        .iter()
+        .zip(names::tool_names(server, half, &raws))
+        .map(|(tool, name)| definition(server, config, tool, name))
+        .collect();
+    definitions.sort_by(|one, other| one.name.cmp(&other.name));
+    definitions
+}
+
+fn definition(server: &str, config: &ServerConfig, tool: &Tool, name: String) -> ToolDefinition {
+    let raw_schema = Value::Object(tool.input_schema.as_ref().clone());
+    let raw_description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
+    let mut parameters = schema::normalise(&raw_schema);
+    clean_descriptions(&mut parameters);
+    ToolDefinition {
+        name,
+        server: Some(server.to_owned()),
+        tool: tool.name.to_string(),
+        description: description(server, raw_description),
+        definition_hash: stable::hash(&json!([raw_description, raw_schema])),
+        parameters,
+        replay: replay(config, tool),
+    }
+}
+
+fn description(server: &str, raw: &str) -> String {
+    let full = format!("[{}] {}", visible(server), visible(raw).trim());
+    text::prefix_chars(full.trim_end(), MAX_DESCRIPTION).to_owned()
+}
+
+/// The operator's word first; hints only of servers that the operator trusts.
+fn replay(config: &ServerConfig, tool: &Tool) -> ReplayClass {
+    if let Some(class) = config.replay.get(tool.name.as_ref()) {
+        return class.clone();
+    }
+    let Some(hints) = tool.annotations.as_ref().filter(|_| config.trusted) else { return ReplayClass::Unsafe };
+    if hints.read_only_hint == Some(true) {
+        ReplayClass::Read
+    } else if hints.idempotent_hint == Some(true) {
+        ReplayClass::Idempotent
+    } else {
+        ReplayClass::Unsafe
+    }
+}
+
+/// `raw` without characters that people do not see but models read.
+fn visible(raw: &str) -> String {
+    raw.chars().filter(|c| !is_invisible(*c)).collect()
+}
+
+fn is_invisible(c: char) -> bool {
+    (c.is_control() && !matches!(c, '\n' | '\t'))
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{202a}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+/// Only texts for people and models are cleaned: in names, patterns and values every character counts.
+fn clean_descriptions(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                match value {
+                    Value::String(text) if matches!(key.as_str(), "description" | "title" | "$comment") => *text = visible(text),
+                    Value::Object(_) | Value::Array(_) if !matches!(key.as_str(), "enum" | "const" | "default" | "examples") => {
+                        clean_descriptions(value);
+                    }
+                    Value::Object(_) | Value::Array(_) | Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(clean_descriptions),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::mcp::McpConfig;
+
+    fn config(capstan: &Value) -> ServerConfig {
+        let document = json!({"mcpServers": {"s": {"command": "x", "capstan": capstan}}}).to_string();
+        McpConfig::parse(&document, &|_| None).unwrap().servers.remove("s").unwrap().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn tools() -> Vec<Tool> {
+        serde_json::from_value(json!([
+            {"name": "b", "description": "Re\u{200b}ads\u{e0041} things", "inputSchema": {"properties": {
+                "x": {"type": "string", "description": "a\u{2060}b", "enum": ["c\u{2060}"]}}},
+                "annotations": {"readOnlyHint": true}},
+            {"name": "a", "inputSchema": {"type": "object"}, "annotations": {"idempotentHint": true, "destructiveHint": true}},
+            {"name": "a", "description": "again", "inputSchema": {"type": "object"}},
+        ]))
+        .unwrap()
+    }
+
+    #[test]
+    fn definitions_are_clean_sorted_and_unique() {
+        let definitions = definitions("s", "s", &config(&json!({})), &tools());
+        let seen: Vec<(&str, &str)> = definitions.iter().map(|tool| (tool.name.as_str(), tool.description.as_str())).collect();
+        assert_eq!(seen, [("s__a", "[s]"), ("s__b", "[s] Reads things")]);
+        let parameters =
+            json!({"type": "object", "properties": {"x": {"type": "string", "description": "ab", "enum": ["c\u{2060}"]}}});
+        assert_eq!(definitions[1].parameters, parameters);
+        assert!(definitions.iter().all(|tool| tool.replay == ReplayClass::Unsafe), "hints of strangers count for nothing");
+        assert_ne!(definitions[0].definition_hash, definitions[1].definition_hash);
+    }
+
+    #[test]
+    fn the_operator_is_believed_before_the_hints_of_a_trusted_server() {
+        let class = |capstan: &Value| -> Vec<ReplayClass> {
+            definitions("s", "s", &config(capstan), &tools()).into_iter().map(|tool| tool.replay).collect()
+        };
+        assert_eq!(class(&json!({"trusted": true})), [ReplayClass::Idempotent, ReplayClass::Read]);
+        assert_eq!(class(&json!({"trusted": true, "replay": {"b": "unsafe"}})), [ReplayClass::Idempotent, ReplayClass::Unsafe]);
+        assert_eq!(class(&json!({"replay": {"a": "read"}})), [ReplayClass::Read, ReplayClass::Unsafe]);
+    }
+
+    #[test]
+    fn long_descriptions_are_cut() {
+        assert_eq!(description("s", &"ä".repeat(2_000)).chars().count(), MAX_DESCRIPTION);
+    }
+}

@@ -1,0 +1,364 @@
+//! One live connection to a server, over either transport.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{HeaderName, HeaderValue};
+use rmcp::RoleClient;
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, ClientRequest, ErrorCode, JsonObject, PaginatedRequestParams, ProtocolVersion,
+    ServerResult, Tool,
+};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
+    serve_client_with_lifecycle_and_ct,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::ServerTransport;
+use super::handler::{Handler, Heard};
+use super::lines::{GuardedLines, MAX_LINE};
+use super::process::{Process, Program};
+use crate::support::redact;
+use crate::tools::{Environment, ProgressSender};
+
+/// The most pages of tools that are asked for.
+const MAX_PAGES: usize = 100;
+/// The most tools that one server may offer.
+const MAX_TOOLS: usize = 1_000;
+/// How long setting up a TCP connection may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long telling a server of a cancelled call may take.
+const CANCEL_LIMIT: Duration = Duration::from_millis(500);
+/// How long a closed connection may take to wind up.
+const CLOSE_LIMIT: Duration = Duration::from_secs(6);
+/// How long the transport may take to notice by itself that its process has exited.
+const NOTICE_LIMIT: Duration = Duration::from_millis(300);
+/// Progress extends the time limit of a call, up to this many times the limit.
+const HARD_LIMIT_FACTOR: u32 = 10;
+
+/// How the greeting goes: older servers want `initialize`, the stateless revision has `server/discover` instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Greeting {
+    Initialize,
+    Discover,
+}
+
+/// A live connection.
+pub struct Connection {
+    service: tokio::sync::Mutex<RunningService<RoleClient, Handler>>,
+    peer: Peer<RoleClient>,
+    heard: Arc<Heard>,
+    process: Option<Process>,
+}
+
+/// How a call ended, as far as the transport can tell.
+pub enum Reply {
+    /// The server answered, with a result or with what else it is entitled to.
+    Result(Value),
+    /// The server answered with an error of the protocol.
+    Refused(String),
+    /// The request never reached the server.
+    NotSent(String),
+    /// The connection was lost after the request had been sent.
+    Lost(String),
+    /// No answer and no progress within the limit.
+    TimedOut(Duration),
+    /// The caller gave up, and the server was told.
+    Cancelled,
+}
+
+impl Connection {
+    /// Connects, greets and waits for the greeting of the server.
+    ///
+    /// # Errors
+    /// In words, redacted, with the last words of a process.
+    pub async fn open(
+        name: &str,
+        transport: &ServerTransport,
+        environment: &Environment,
+        tasks: &TaskTracker,
+    ) -> Result<Self, String> {
+        match Self::greet(name, transport, environment, tasks, Greeting::Initialize).await {
+            Ok(connection) => Ok(connection),
+            // Only a server that read the greeting and did not know it is greeted in the new way.
+            Err(OpenError::NotUnderstood(first)) => {
+                Self::greet(name, transport, environment, tasks, Greeting::Discover).await.map_err(|_| first)
+            }
+            Err(OpenError::Other(error)) => Err(error),
+        }
+    }
+
+    async fn greet(
+        name: &str,
+        transport: &ServerTransport,
+        environment: &Environment,
+        tasks: &TaskTracker,
+        greeting: Greeting,
+    ) -> Result<Self, OpenError> {
+        let lifecycle = match greeting {
+            Greeting::Initialize => ClientLifecycleMode::Initialize,
+            Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
+        };
+        let heard = Arc::new(Heard::default());
+        let handler = Handler(heard.clone());
+        let token = CancellationToken::new();
+        let (service, process) = match transport {
+            ServerTransport::Stdio { command, args, env, cwd } => {
+                let program = Program { command, args, env, cwd: cwd.as_deref() };
+                let (process, stdout, stdin) = Process::start(&program, environment, tasks).map_err(OpenError::Other)?;
+                let lines = GuardedLines::new(stdout, name);
+                let transport = AsyncRwTransport::new_client(lines, stdin).with_max_line_length(MAX_LINE);
+                let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token.clone());
+                let greeted = tokio::select! {
+                    greeted = greeted => greeted,
+                    () = after_exit(process.exit_token()) => Err(ClientInitializeError::ConnectionClosed("its process has exited".to_owned())),
+                };
+                let service = match greeted {
+                    Ok(service) => service,
+                    Err(error) => {
+                        // Its exit is news, too, if it comes at once.
+                        let _ = tokio::time::timeout(NOTICE_LIMIT * 2, process.exited()).await;
+                        return Err(OpenError::from(error, &process.last_words()));
+                    }
+                };
+                // A process that left its output open to others when it exited does not close the connection by itself.
+                let exit = process.exit_token();
+                tasks.spawn(async move {
+                    after_exit(exit).await;
+                    token.cancel();
+                });
+                (service, Some(process))
+            }
+            ServerTransport::Http { url, headers } => {
+                let transport = http_transport(url, headers).map_err(OpenError::Other)?;
+                let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token).await;
+                (greeted.map_err(|error| OpenError::from(error, ""))?, None)
+            }
+        };
+        Ok(Self { peer: service.peer().clone(), service: tokio::sync::Mutex::new(service), heard, process })
+    }
+
+    /// Whether calls can be made.
+    pub fn is_alive(&self) -> bool {
+        !self.peer.is_transport_closed() && self.process.as_ref().is_none_or(|process| !process.exit_token().is_cancelled())
+    }
+
+    /// What was heard on this connection.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
+    }
+
+    /// Asks for all tools, page by page. Stops when a cursor comes again, is empty, or after 100 pages.
+    ///
+    /// # Errors
+    /// In words, if the server refuses or the connection is lost.
+    pub async fn list_tools(&self) -> Result<Vec<Tool>, String> {
+        let mut tools = Vec::new();
+        let mut cursors = BTreeSet::new();
+        let mut cursor = None;
+        for _ in 0..MAX_PAGES {
+            let page = match self.peer.list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor))).await {
+                Ok(page) => page,
+                // A server may have no tools at all.
+                Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => break,
+                Err(error) => return Err(format!("its tools could not be listed: {}{}", shown(&error), self.last_words())),
+            };
+            tools.extend(page.tools);
+            let Some(next) = page.next_cursor.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { break };
+            cursor = Some(next);
+        }
+        if tools.len() > MAX_TOOLS {
+            tracing::warn!(count = tools.len(), kept = MAX_TOOLS, "MCP server offers too many tools, the rest is left out");
+            tools.truncate(MAX_TOOLS);
+        }
+        Ok(tools)
+    }
+
+    /// Calls a tool. `timeout` begins anew with each report of progress, but the call ends after ten times as long at the latest.
+    pub async fn call(
+        &self,
+        tool: &str,
+        arguments: JsonObject,
+        timeout: Duration,
+        progress: &ProgressSender,
+        cancel: &CancellationToken,
+    ) -> Reply {
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        let mut handle = match self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await {
+            Ok(handle) => handle,
+            Err(error) => return Reply::NotSent(format!("{}{}", shown(&error), self.last_words())),
+        };
+        let mut reports = self.heard.reports_of(handle.progress_token.clone());
+        let hard_limit = Instant::now() + timeout * HARD_LIMIT_FACTOR;
+        let mut limit = Instant::now() + timeout;
+        loop {
+            tokio::select! {
+                biased;
+                response = &mut handle.rx => {
+                    return match response {
+                        Ok(Ok(result)) => reply_from(result),
+                        Ok(Err(error)) => self.reply_from_error(&error).await,
+                        Err(_) => self.reply_from_error(&ServiceError::TransportClosed).await,
+                    };
+                }
+                () = cancel.cancelled() => {
+                    give_up(handle, "the run was cancelled").await;
+                    return Reply::Cancelled;
+                }
+                report = reports.next() => {
+                    limit = hard_limit.min(Instant::now() + timeout);
+                    let _ = progress.try_send(report);
+                }
+                () = tokio::time::sleep_until(limit) => {
+                    give_up(handle, "the time limit is over").await;
+                    return Reply::TimedOut(timeout);
+                }
+            }
+        }
+    }
+
+    async fn reply_from_error(&self, error: &ServiceError) -> Reply {
+        match error {
+            ServiceError::McpError(error) => Reply::Refused(redact::error_text(&error.message)),
+            ServiceError::TransportSend(transport) if never_left(transport.error.as_ref()) => Reply::NotSent(shown(error)),
+            ServiceError::TransportSend(transport) => match transport.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+                Some(StreamableHttpError::HttpStatus(_) | StreamableHttpError::AuthRequired(_)) => Reply::Refused(shown(error)),
+                Some(_) | None => Reply::Lost(shown(error)),
+            },
+            error => {
+                if let Some(process) = &self.process {
+                    // The end of the connection is often news of the end of the process.
+                    let _ = tokio::time::timeout(NOTICE_LIMIT, process.exited()).await;
+                }
+                Reply::Lost(format!("{}{}", shown(error), self.last_words()))
+            }
+        }
+    }
+
+    fn last_words(&self) -> String {
+        self.process.as_ref().map(Process::last_words).unwrap_or_default()
+    }
+
+    /// Closes the connection and ends the process with its group.
+    pub async fn close(&self) {
+        let closed = async { self.service.lock().await.close_with_timeout(CLOSE_LIMIT).await };
+        match &self.process {
+            // A child that does not read its input keeps the transport from closing, so both go on at once.
+            Some(process) => {
+                let _ = tokio::join!(closed, process.end());
+            }
+            None => {
+                let _ = closed.await;
+            }
+        }
+    }
+}
+
+/// Why a connection could not be opened.
+enum OpenError {
+    /// The server answered the greeting with an error.
+    NotUnderstood(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl OpenError {
+    fn from(error: ClientInitializeError, last_words: &str) -> Self {
+        match error {
+            ClientInitializeError::JsonRpcError(error) => {
+                Self::NotUnderstood(format!("the server refused the greeting: {}{last_words}", redact::error_text(&error.message)))
+            }
+            error => Self::Other(format!("{}{last_words}", redact::error_text(&chain(&error)))),
+        }
+    }
+}
+
+async fn after_exit(exit: CancellationToken) {
+    exit.cancelled().await;
+    tokio::time::sleep(NOTICE_LIMIT).await;
+}
+
+fn http_transport(
+    url: &str,
+    headers: &BTreeMap<String, SecretString>,
+) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+    let mut custom = HashMap::new();
+    for (name, value) in headers {
+        let header = HeaderName::try_from(name.as_str()).map_err(|_| format!("headers.{name} is no valid header name"))?;
+        let mut value = HeaderValue::from_str(value.expose_secret()).map_err(|_| format!("headers.{name} has an invalid value"))?;
+        value.set_sensitive(true);
+        custom.insert(header, value);
+    }
+    // A redirect would carry the headers, which often are credentials, to wherever the server says.
+    let client = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_LIMIT)
+        .build()
+        .map_err(|error| redact::error_text(&error.to_string()))?;
+    let config = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(custom);
+    Ok(StreamableHttpClientTransport::with_client(client, config))
+}
+
+fn reply_from(result: ServerResult) -> Reply {
+    match result {
+        ServerResult::CallToolResult(result) => match serde_json::to_value(result) {
+            Ok(value) => Reply::Result(value),
+            Err(error) => Reply::Refused(format!("its answer cannot be read: {error}")),
+        },
+        // What the library cannot read may still hold content, such as content of a kind that it does not know.
+        ServerResult::CustomResult(result) if result.0.get("content").is_some() => Reply::Result(result.0),
+        ServerResult::InputRequiredResult(_) => Reply::Refused("it asks for input, which is not supported".to_owned()),
+        ServerResult::CreateTaskResult(_) => Reply::Refused("it answers with a task, which is not supported".to_owned()),
+        _ => Reply::Refused("its answer is no result of a tool call".to_owned()),
+    }
+}
+
+async fn give_up(handle: RequestHandle<RoleClient>, reason: &str) {
+    // A server that does not read its input is not waited for.
+    let _ = tokio::time::timeout(CANCEL_LIMIT, handle.cancel(Some(reason.to_owned()))).await;
+}
+
+/// Whether an error says that the whole request cannot have arrived.
+fn never_left(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    // A message that could not be written to its end is no line, and so is not acted on.
+    if error.is::<std::io::Error>() {
+        return true;
+    }
+    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        Some(StreamableHttpError::Client(error)) => error.is_connect(),
+        Some(StreamableHttpError::SessionExpired | StreamableHttpError::ReservedHeaderConflict(_)) => true,
+        Some(_) | None => false,
+    }
+}
+
+fn shown(error: &ServiceError) -> String {
+    match error {
+        ServiceError::TransportClosed => "the connection was closed".to_owned(),
+        error => redact::error_text(&chain(error)),
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.contains(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        cause = error.source();
+    }
+    text
+}

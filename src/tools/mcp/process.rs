@@ -1,0 +1,242 @@
+//! One child process: how it is started, watched and ended.
+//!
+//! A child leads its own process group, so that what it starts itself (`npx` starts `node`) ends with it. It sees none of our
+//! environment but a few harmless variables. It is ended in order: its standard input is closed, then the group gets TERM, then
+//! KILL. Should this server itself be killed without a chance to do that, the children see their standard input end, which the
+//! protocol tells them to take as the sign to exit; without `unsafe` code nothing stronger can be arranged.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use process_wrap::tokio::{ChildWrapper, CommandWrap, KillOnDrop, ProcessGroup};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::support::{redact, text};
+use crate::tools::Environment;
+
+/// What a child sees of our own environment.
+const INHERITED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ"];
+/// How much of the end of the standard error stream is kept, in bytes.
+const STDERR_KEPT: usize = 64 * 1024;
+/// How much of it is shown in errors, in characters.
+const STDERR_SHOWN: usize = 2_000;
+/// How long a child may take to exit after its standard input was closed.
+const GRACE_INPUT: Duration = Duration::from_secs(2);
+/// How long its group may take to exit after TERM.
+const GRACE_TERM: Duration = Duration::from_secs(5);
+/// How long output may still arrive after the child has exited.
+const GRACE_OUTPUT: Duration = Duration::from_millis(300);
+/// How often the group is looked at while it ends.
+const LOOK: Duration = Duration::from_millis(20);
+/// TERM has this number on every Unix.
+const SIGTERM: i32 = 15;
+/// WINCH has this number on Linux, macOS and the BSDs. Processes ignore it unless they draw on a terminal, so it serves to find
+/// out whether a group still has members.
+const SIGWINCH: i32 = 28;
+
+/// What to start.
+pub struct Program<'a> {
+    /// The program, looked up in `PATH`.
+    pub command: &'a str,
+    /// Its arguments.
+    pub args: &'a [String],
+    /// Its own variables.
+    pub env: &'a BTreeMap<String, SecretString>,
+    /// Its working directory.
+    pub cwd: Option<&'a str>,
+}
+
+/// A running child process. Dropping it ends the process in the background.
+pub struct Process {
+    /// Ends the process when it is cancelled.
+    ending: CancellationToken,
+    _end_on_drop: DropGuard,
+    watched: Arc<Watched>,
+}
+
+/// What the tasks of a process tell.
+struct Watched {
+    /// Cancelled once the child itself has exited and its last output had time to arrive.
+    exited: CancellationToken,
+    /// Cancelled once no member of the group is left.
+    gone: CancellationToken,
+    status: Mutex<Option<String>>,
+    stderr: Mutex<VecDeque<u8>>,
+    secrets: Vec<SecretString>,
+}
+
+impl Process {
+    /// Starts the program, with its standard streams.
+    ///
+    /// # Errors
+    /// In words, if there is no such program or it may not be started.
+    pub fn start(
+        program: &Program<'_>,
+        environment: &Environment,
+        tasks: &TaskTracker,
+    ) -> Result<(Self, ChildStdout, ChildStdin), String> {
+        let mut command = Command::new(program.command);
+        command.args(program.args).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.envs(INHERITED.iter().filter_map(|name| environment(name).map(|value| (*name, value))));
+        command.envs(program.env.iter().map(|(name, value)| (name, value.expose_secret())));
+        if let Some(cwd) = program.cwd {
+            command.current_dir(cwd);
+        }
+        let mut child = CommandWrap::from(command)
+            .wrap(ProcessGroup::leader())
+            .wrap(KillOnDrop)
+            .spawn()
+            .map_err(|error| not_started(program, &error))?;
+        let (Some(stdin), Some(stdout), Some(stderr)) = (child.stdin().take(), child.stdout().take(), child.stderr().take()) else {
+            return Err("the streams of the program are missing".to_owned());
+        };
+        let ending = CancellationToken::new();
+        let watched = Arc::new(Watched {
+            exited: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            status: Mutex::new(None),
+            stderr: Mutex::new(VecDeque::new()),
+            secrets: program.env.values().filter(|value| value.expose_secret().len() >= 4).cloned().collect(),
+        });
+        let drained = tasks.spawn(watched.clone().drain(stderr));
+        let group = Group { child, gone: false };
+        tasks.spawn(watched.clone().watch(group, ending.clone(), drained));
+        let process = Self { _end_on_drop: ending.clone().drop_guard(), ending, watched };
+        Ok((process, stdout, stdin))
+    }
+
+    /// Resolves once the child has exited, whoever ended it.
+    pub async fn exited(&self) {
+        self.watched.exited.cancelled().await;
+    }
+
+    /// A token that is cancelled once the child has exited.
+    pub fn exit_token(&self) -> CancellationToken {
+        self.watched.exited.clone()
+    }
+
+    /// Ends the process and its group, and waits until nothing of it is left. The caller has closed its standard input.
+    pub async fn end(&self) {
+        self.ending.cancel();
+        self.watched.gone.cancelled().await;
+    }
+
+    /// How it exited, if it has, and the end of what it said on its standard error stream, without secrets.
+    pub fn last_words(&self) -> String {
+        let status = self.watched.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut words = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
+        let said = self.watched.said();
+        if !said.is_empty() {
+            words.push_str("; its standard error ends with: ");
+            words.push_str(&said);
+        }
+        words
+    }
+}
+
+impl Watched {
+    /// Reads the standard error stream to its end, always: a child that finds it full would stand still.
+    async fn drain(self: Arc<Self>, mut stderr: ChildStderr) {
+        let mut chunk = vec![0_u8; 8 * 1024];
+        loop {
+            let read = tokio::select! {
+                read = stderr.read(&mut chunk) => read,
+                // A process that left the group may hold the stream open for ever.
+                () = self.gone.cancelled() => return,
+            };
+            let Ok(length @ 1..) = read else { return };
+            let mut kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend(&chunk[..length]);
+            let excess = kept.len().saturating_sub(STDERR_KEPT);
+            kept.drain(..excess);
+        }
+    }
+
+    /// Waits for the child to exit or for the order to end it, and sees to it that nothing of its group is left.
+    async fn watch(self: Arc<Self>, mut group: Group, ending: CancellationToken, drained: tokio::task::JoinHandle<()>) {
+        // The wrapped child waits for the whole group; here the leader alone counts.
+        let exit = tokio::select! {
+            exit = group.child.inner_mut().wait() => Some(exit),
+            () = ending.cancelled() => None,
+        };
+        let exit = match exit {
+            Some(exit) => exit,
+            None => match tokio::time::timeout(GRACE_INPUT, group.child.inner_mut().wait()).await {
+                Ok(exit) => exit,
+                Err(_) => group.end().await,
+            },
+        };
+        // What was written before the exit is still in the pipes.
+        let _ = tokio::time::timeout(GRACE_OUTPUT, drained).await;
+        let status = match exit {
+            Ok(status) => status.to_string(),
+            Err(error) => format!("an unknown status ({error})"),
+        };
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+        self.exited.cancel();
+        let _ = group.end().await;
+        self.gone.cancel();
+    }
+
+    fn said(&self) -> String {
+        let mut kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
+        drop(kept);
+        for secret in &self.secrets {
+            said = said.replace(secret.expose_secret(), "[redacted]");
+        }
+        let lines: Vec<String> = said.lines().map(redact::error_text).filter(|line| !line.is_empty()).collect();
+        let said = lines.join("\n");
+        let excess = said.chars().count().saturating_sub(STDERR_SHOWN);
+        said[text::prefix_chars(&said, excess).len()..].to_owned()
+    }
+}
+
+/// The child with its group, which is killed when this is dropped before it was ended.
+struct Group {
+    child: Box<dyn ChildWrapper>,
+    gone: bool,
+}
+
+impl Group {
+    /// Ends every member of the group and reaps the child.
+    async fn end(&mut self) -> std::io::Result<std::process::ExitStatus> {
+        if self.child.signal(SIGTERM).is_ok() {
+            let empty = async {
+                while self.child.signal(SIGWINCH).is_ok() {
+                    // The leader stays in the group until it is reaped.
+                    let _ = tokio::time::timeout(LOOK, self.child.inner_mut().wait()).await;
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            if tokio::time::timeout(GRACE_TERM, empty).await.is_err() {
+                let _ = self.child.start_kill();
+            }
+        }
+        self.gone = true;
+        self.child.inner_mut().wait().await
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.gone {
+            let _ = self.child.start_kill();
+        }
+    }
+}
+
+fn not_started(program: &Program<'_>, error: &std::io::Error) -> String {
+    let command = program.command;
+    match (error.kind(), program.cwd) {
+        (std::io::ErrorKind::NotFound, Some(cwd)) => format!("the program {command} or the folder {cwd} was not found"),
+        (std::io::ErrorKind::NotFound, None) => format!("the program {command} was not found in PATH"),
+        (_, _) => format!("the program {command} could not be started: {error}"),
+    }
+}

@@ -1,0 +1,288 @@
+//! One configured server: connected when it is first needed, and again when its connection was lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rmcp::model::JsonObject;
+use serde_json::Value;
+use tokio::sync::{RwLock, Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::connection::{Connection, Reply};
+use super::servers::{McpAnswer, McpCall};
+use super::{ServerConfig, catalogue, content};
+use crate::domain::message::ToolContent;
+use crate::domain::tool::{ToolCallState, ToolDefinition};
+use crate::tools::{Environment, ServerStatus};
+
+/// How long a server may take from its start to its list of tools.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How long a list of tools that changed may take.
+const REFRESH_LIMIT: Duration = Duration::from_secs(10);
+/// The longest wait between two attempts to start a server.
+const MAX_BACK_OFF: Duration = Duration::from_secs(16);
+
+/// What all servers share.
+pub struct Common {
+    /// Our own environment.
+    pub environment: Environment,
+    /// Limits how many servers start at the same time.
+    pub starts: Semaphore,
+    /// Cancelled when the servers are shut down.
+    pub closing: CancellationToken,
+    /// Owns all tasks.
+    pub tasks: TaskTracker,
+}
+
+/// One configured server.
+pub struct Server {
+    name: String,
+    /// Its part of the names of its tools.
+    half: String,
+    config: ServerConfig,
+    common: Arc<Common>,
+    phase: watch::Sender<Phase>,
+    /// Attempts to start it that failed since it last ran.
+    failures: AtomicU32,
+    /// Limits the calls that it works on at a time.
+    slots: Semaphore,
+}
+
+/// Where a server stands.
+#[derive(Clone)]
+enum Phase {
+    Unknown,
+    Starting,
+    Up(Arc<Live>),
+    Failed { error: String, retry_at: Instant },
+    Closed,
+}
+
+/// A server that is connected.
+struct Live {
+    connection: Connection,
+    tools: RwLock<Vec<ToolDefinition>>,
+}
+
+impl Server {
+    /// A server that is not connected yet.
+    pub fn new(name: String, half: String, config: ServerConfig, common: Arc<Common>) -> Arc<Self> {
+        let slots = Semaphore::new(config.concurrency);
+        Arc::new(Self { name, half, config, common, phase: watch::Sender::new(Phase::Unknown), failures: AtomicU32::new(0), slots })
+    }
+
+    /// Its tools. Waits while it starts.
+    ///
+    /// # Errors
+    /// Why it cannot be reached.
+    pub async fn definitions(self: &Arc<Self>) -> Result<Vec<ToolDefinition>, String> {
+        let live = self.live().await?;
+        self.refresh(&live).await;
+        let tools = live.tools.read().await;
+        Ok(tools.clone())
+    }
+
+    /// Carries out one call.
+    pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
+        let timeout = self.config.timeout.unwrap_or(call.timeout);
+        let prepared = tokio::select! {
+            biased;
+            () = call.cancel.cancelled() => return cancelled(),
+            prepared = tokio::time::timeout(timeout, self.prepare(call.definition)) => prepared,
+        };
+        let (live, _slot) = match prepared {
+            Ok(Ok(prepared)) => prepared,
+            Ok(Err(reason)) => return failed(reason),
+            Err(_) => return failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name)),
+        };
+        let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
+        let reply = self.send(&live, &call.definition.tool, arguments.clone(), timeout, &call).await;
+        let reply = match reply {
+            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does.
+            Reply::NotSent(_) => match self.live().await {
+                Ok(live) => self.send(&live, &call.definition.tool, arguments.clone(), timeout, &call).await,
+                Err(reason) => Reply::NotSent(reason),
+            },
+            reply => reply,
+        };
+        self.answer(reply, call.definition)
+    }
+
+    async fn send(&self, live: &Live, tool: &str, arguments: JsonObject, timeout: Duration, call: &McpCall<'_>) -> Reply {
+        live.connection.call(tool, arguments, timeout, &call.progress, call.cancel).await
+    }
+
+    fn answer(&self, reply: Reply, definition: &ToolDefinition) -> McpAnswer {
+        let name = &self.name;
+        match reply {
+            Reply::Result(result) => {
+                let is_error = content::is_error(&result);
+                let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
+                McpAnswer { state, content: content::from_result(&result), is_error }
+            }
+            Reply::Refused(reason) => failed(format!("the server {name} answered with an error: {reason}")),
+            Reply::NotSent(reason) => failed(format!("the server {name} cannot be reached, nothing was sent: {reason}")),
+            Reply::TimedOut(limit) => {
+                failed(format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect"))
+            }
+            Reply::Lost(reason) if definition.replay.may_repeat() => {
+                failed(format!("the connection to the server {name} was lost during the call, which may be repeated: {reason}"))
+            }
+            Reply::Lost(reason) => unknown(format!(
+                "the connection to the server {name} was lost during the call; nobody knows whether it took effect: {reason}"
+            )),
+            Reply::Cancelled => unknown("the call was cancelled while it was under way; it may have taken effect".to_owned()),
+        }
+    }
+
+    /// A live connection that still offers the tool as it was frozen, and a slot for a call.
+    async fn prepare(self: &Arc<Self>, frozen: &ToolDefinition) -> Result<(Arc<Live>, tokio::sync::SemaphorePermit<'_>), String> {
+        let slot = self.slots.acquire().await.map_err(|_| "the server is shut down".to_owned())?;
+        let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
+        let live = self.live().await.map_err(unreachable)?;
+        self.refresh(&live).await;
+        let tools = live.tools.read().await;
+        let Some(current) = tools.iter().find(|tool| tool.tool == frozen.tool) else {
+            return Err(format!("the server {} does not offer the tool {} any more", self.name, frozen.tool));
+        };
+        if current.definition_hash != frozen.definition_hash {
+            return Err(format!("the tool {} has changed since this run began and is not called", frozen.tool));
+        }
+        drop(tools);
+        Ok((live, slot))
+    }
+
+    /// Where it stands.
+    pub async fn status(&self) -> ServerStatus {
+        let phase = self.phase.borrow().clone();
+        let (status, error, tools) = match phase {
+            Phase::Unknown | Phase::Closed => ("unknown", None, 0),
+            Phase::Starting => ("starting", None, 0),
+            Phase::Up(live) if live.connection.is_alive() => ("ok", None, live.tools.read().await.len()),
+            Phase::Up(_) => ("error", Some("the connection was lost; it is made again at the next use".to_owned()), 0),
+            Phase::Failed { error, .. } => ("error", Some(error), 0),
+        };
+        ServerStatus { name: self.name.clone(), status: status.to_owned(), error, tools }
+    }
+
+    /// Ends it for good.
+    pub async fn close(&self) {
+        let phase = self.phase.send_replace(Phase::Closed);
+        if let Phase::Up(live) = phase {
+            live.connection.close().await;
+        }
+    }
+
+    /// The connection, made now if there is none. Only one attempt is under way at a time, and it goes on when whoever asked for
+    /// it does not wait any longer.
+    async fn live(self: &Arc<Self>) -> Result<Arc<Live>, String> {
+        let mut died = None;
+        let start = self.phase.send_if_modified(|phase| {
+            let start = match phase {
+                Phase::Unknown => true,
+                Phase::Up(live) if !live.connection.is_alive() => {
+                    died = Some(live.clone());
+                    true
+                }
+                Phase::Failed { retry_at, .. } => Instant::now() >= *retry_at,
+                Phase::Up(_) | Phase::Starting | Phase::Closed => false,
+            };
+            if start {
+                *phase = Phase::Starting;
+            }
+            start
+        });
+        if start {
+            let server = self.clone();
+            self.common.tasks.spawn(async move {
+                if let Some(live) = died {
+                    live.connection.close().await;
+                }
+                server.start().await;
+            });
+        }
+        let mut phases = self.phase.subscribe();
+        let phase = phases.wait_for(|phase| match phase {
+            Phase::Starting => false,
+            Phase::Unknown | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => true,
+        });
+        let phase = phase.await.map(|phase| phase.clone()).unwrap_or(Phase::Closed);
+        match phase {
+            Phase::Up(live) => Ok(live),
+            Phase::Failed { error, .. } => Err(error),
+            Phase::Unknown | Phase::Starting | Phase::Closed => Err("the servers are being shut down".to_owned()),
+        }
+    }
+
+    async fn start(self: Arc<Self>) {
+        let opened = tokio::select! {
+            () = self.common.closing.cancelled() => return,
+            opened = tokio::time::timeout(START_LIMIT, self.open()) => opened,
+        };
+        let result = opened.unwrap_or_else(|_| Err(format!("the server did not start within {START_LIMIT:?}")));
+        let next = match result {
+            Ok(live) => {
+                self.failures.store(0, Ordering::SeqCst);
+                tracing::info!(mcp.server = self.name, "MCP server {} is connected", self.name);
+                Phase::Up(Arc::new(live))
+            }
+            Err(error) => {
+                let failures = self.failures.fetch_add(1, Ordering::SeqCst);
+                let back_off = MAX_BACK_OFF.min(Duration::from_secs(1 << failures.min(4)));
+                tracing::warn!(mcp.server = self.name, error, "MCP server {} cannot be used", self.name);
+                Phase::Failed { error, retry_at: Instant::now() + back_off }
+            }
+        };
+        let mut late = None;
+        self.phase.send_if_modified(|phase| match phase {
+            Phase::Closed => {
+                late = Some(next);
+                false
+            }
+            Phase::Unknown | Phase::Starting | Phase::Up(_) | Phase::Failed { .. } => {
+                *phase = next;
+                true
+            }
+        });
+        if let Some(Phase::Up(live)) = late {
+            live.connection.close().await;
+        }
+    }
+
+    async fn open(&self) -> Result<Live, String> {
+        let _permit = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
+        let connection = Connection::open(&self.name, &self.config.transport, &self.common.environment, &self.common.tasks).await?;
+        let tools = connection.list_tools().await?;
+        let tools = catalogue::definitions(&self.name, &self.half, &self.config, &tools);
+        Ok(Live { connection, tools: RwLock::new(tools) })
+    }
+
+    /// Lists the tools again if the server has said that they changed. On failure the old list stays, to be asked for again.
+    async fn refresh(&self, live: &Live) {
+        if !live.connection.heard().take_tools_changed() {
+            return;
+        }
+        match tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()).await {
+            Ok(Ok(tools)) => {
+                *live.tools.write().await = catalogue::definitions(&self.name, &self.half, &self.config, &tools);
+            }
+            Ok(Err(_)) | Err(_) => live.connection.heard().tools_are_stale(),
+        }
+    }
+}
+
+fn failed(reason: String) -> McpAnswer {
+    McpAnswer { state: ToolCallState::Failed, content: vec![ToolContent::text(reason)], is_error: true }
+}
+
+fn unknown(reason: String) -> McpAnswer {
+    McpAnswer { state: ToolCallState::Unknown, content: vec![ToolContent::text(reason)], is_error: true }
+}
+
+fn cancelled() -> McpAnswer {
+    let content = vec![ToolContent::text("the call was cancelled before it was sent")];
+    McpAnswer { state: ToolCallState::Cancelled, content, is_error: true }
+}
