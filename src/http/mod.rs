@@ -1,1 +1,24 @@
-//! Under construction.
+//! The native HTTP API: routes, extractors, problem details, event streams, WebSocket, and the document that describes them.
+//!
+//! Owns what is particular to HTTP and nothing else: each handler takes a request apart, calls one use case of
+//! [`crate::service`] and puts the answer together. Must not know the store or the loop.
+
+mod auth;
+mod conversations;
+mod extract;
+mod metrics;
+mod openapi;
+mod options;
+mod page;
+mod problem;
+mod request;
+mod router;
+mod runs;
+mod sse;
+mod system;
+mod types;
+mod wire;
+
+pub use openapi::{openapi, openapi_json};
+pub use options::{Auth, HttpLimits, HttpOptions};
+pub use router::router;

@@ -52,7 +52,15 @@ struct Listener {
     wake: Notify,
 }
 
-type Listeners = HashMap<ConversationId, Vec<Weak<Listener>>>;
+/// Who listens to one conversation.
+#[derive(Default)]
+struct Audience {
+    listeners: Vec<Weak<Listener>>,
+    /// The newest `seq` published while somebody listened.
+    published: i64,
+}
+
+type Listeners = HashMap<ConversationId, Audience>;
 
 /// See the module documentation.
 pub struct Hub {
@@ -62,6 +70,12 @@ pub struct Hub {
     control_signal: Signal,
     /// Called with the conversations of each published batch; wakes other nodes.
     announce: Mutex<Option<Announce>>,
+}
+
+impl Audience {
+    fn present(&self) -> Vec<Arc<Listener>> {
+        self.listeners.iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 type Announce = Arc<dyn Fn(&ConversationId) + Send + Sync>;
@@ -90,10 +104,8 @@ impl Hub {
 
     /// Hands committed events of one conversation to its listeners. Call it after the commit, in `seq` order.
     pub fn publish(&self, conversation: &ConversationId, events: &[SharedEvent]) {
-        if events.is_empty() {
-            return;
-        }
-        for listener in self.of(conversation) {
+        let Some(last) = events.last() else { return };
+        for listener in self.heard(conversation, last.seq) {
             let mut queue = lock(&listener.queue);
             if queue.reread {
                 continue;
@@ -143,18 +155,24 @@ impl Hub {
     #[must_use]
     pub fn watched(&self) -> Vec<ConversationId> {
         let mut listeners = lock(&self.listeners);
-        listeners.retain(|_, list| {
-            list.retain(|listener| listener.strong_count() > 0);
-            !list.is_empty()
+        listeners.retain(|_, audience| {
+            audience.listeners.retain(|listener| listener.strong_count() > 0);
+            !audience.listeners.is_empty()
         });
         listeners.keys().cloned().collect()
+    }
+
+    /// The newest `seq` that was published in a conversation since somebody began to listen to it; 0 if none was.
+    #[must_use]
+    pub fn published(&self, conversation: &ConversationId) -> i64 {
+        lock(&self.listeners).get(conversation).map_or(0, |audience| audience.published)
     }
 
     /// Listens to a conversation from now on. Subscribe first, then read the store: nothing falls between.
     #[must_use]
     pub fn subscribe(self: &Arc<Self>, conversation: &ConversationId) -> Subscription {
         let listener = Arc::new(Listener { queue: Mutex::default(), wake: Notify::new() });
-        lock(&self.listeners).entry(conversation.clone()).or_default().push(Arc::downgrade(&listener));
+        lock(&self.listeners).entry(conversation.clone()).or_default().listeners.push(Arc::downgrade(&listener));
         Subscription { hub: Arc::clone(self), conversation: conversation.clone(), listener }
     }
 
@@ -176,7 +194,15 @@ impl Hub {
     }
 
     fn of(&self, conversation: &ConversationId) -> Vec<Arc<Listener>> {
-        lock(&self.listeners).get(conversation).map(|list| list.iter().filter_map(Weak::upgrade).collect()).unwrap_or_default()
+        lock(&self.listeners).get(conversation).map(Audience::present).unwrap_or_default()
+    }
+
+    /// Those who listen to a conversation, noting that they hear of events up to `seq`.
+    fn heard(&self, conversation: &ConversationId, seq: i64) -> Vec<Arc<Listener>> {
+        let mut listeners = lock(&self.listeners);
+        let Some(audience) = listeners.get_mut(conversation) else { return Vec::new() };
+        audience.published = audience.published.max(seq);
+        audience.present()
     }
 }
 
@@ -215,9 +241,9 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut listeners = lock(&self.hub.listeners);
-        if let Some(list) = listeners.get_mut(&self.conversation) {
-            list.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&self.listener)));
-            if list.is_empty() {
+        if let Some(audience) = listeners.get_mut(&self.conversation) {
+            audience.listeners.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&self.listener)));
+            if audience.listeners.is_empty() {
                 listeners.remove(&self.conversation);
             }
         }

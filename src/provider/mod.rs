@@ -3,11 +3,21 @@
 //! Owns connections to providers and their keys. Must not know runs, events or the database: it is asked for one answer and
 //! streams it.
 
+pub mod demo;
+mod failure;
+pub mod limits;
+pub mod openai;
+mod router;
+mod sse;
+mod transport;
+
 use std::pin::Pin;
 
 use async_trait::async_trait;
 use futures_util::Stream;
 
+pub use self::limits::StreamLimits;
+pub use self::router::Router;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
 
 /// A model's answer as it comes. Ends after [`ModelEvent::Finished`] or the first error; an end without either cannot happen,
@@ -24,4 +34,26 @@ pub trait ModelClient: Send + Sync {
     /// # Errors
     /// A typed failure; none is retried here.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
+}
+
+/// A provider that cannot be used as it is configured. The messages name the setting, never its value if that is a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The base URL is no URL, or not an HTTP one.
+    #[error("base URL {url:?} is not usable: {reason}; give one such as https://api.openai.com/v1")]
+    BaseUrl {
+        /// The URL, without user part and query.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The key or an extra header holds a character that no HTTP header can carry.
+    #[error("{name} cannot be sent as an HTTP header: it holds a line break or another control character")]
+    Header {
+        /// The header's name.
+        name: String,
+    },
+    /// The HTTP client could not be built.
+    #[error("the HTTP client for the provider could not be built")]
+    Client(#[source] reqwest::Error),
 }

@@ -1,1 +1,126 @@
-//! Under construction.
+//! Use cases: what a principal may ask for, and what follows from it.
+//!
+//! Owns authorisation, validation of what was asked, and the way from the log to a stream of events. Must not know HTTP: it is
+//! asked in values of the domain and answers in them, for every wire alike. Each use case is one store transaction, followed by
+//! wake-ups.
+
+mod conversations;
+mod error;
+mod events;
+mod explain;
+mod input;
+mod keys;
+mod poller;
+mod runs;
+mod snapshot;
+mod stream;
+
+use std::sync::Arc;
+
+pub use conversations::NewConversationRequest;
+pub use error::{Error, Result};
+pub use events::{Cursor, EventPage, StreamStart};
+pub use explain::RunExplanation;
+pub use input::{Content, NewPart, Replay, RequestKey, StartRun};
+pub use keys::{NewKey, hash_key, new_key};
+pub use poller::poll_heads;
+pub use runs::{Started, Waited};
+pub use snapshot::{ActiveRun, Snapshot};
+pub use stream::{Reader, ResetReason, Scope, StreamItem};
+
+use crate::domain::agent::AgentProfile;
+use crate::domain::tool::ToolDefinition;
+use crate::live::Hub;
+use crate::store::Store;
+use crate::support::clock::SharedClock;
+use crate::support::ids::SharedIds;
+use crate::tools::{ServerStatus, Toolbox};
+
+/// Whether a model name is one that can be served.
+pub type KnowsModel = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// Bounds of what one request or one principal may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServiceLimits {
+    /// Characters of all text of one message.
+    pub max_message_chars: usize,
+    /// Parts of one message.
+    pub max_message_parts: usize,
+    /// Characters of a title.
+    pub max_title_chars: usize,
+    /// Runs of one principal that are not terminal; 0 for no limit.
+    pub max_active_runs: u32,
+    /// The longest that a request may wait for a run, in seconds.
+    pub max_wait_seconds: u64,
+}
+
+impl Default for ServiceLimits {
+    fn default() -> Self {
+        Self { max_message_chars: 100_000, max_message_parts: 64, max_title_chars: 200, max_active_runs: 0, max_wait_seconds: 60 }
+    }
+}
+
+/// What the service stands on.
+pub struct ServiceDeps {
+    /// The database.
+    pub store: Arc<dyn Store>,
+    /// Wake-ups and the tail of the log.
+    pub hub: Arc<Hub>,
+    /// The tools, for listing only.
+    pub tools: Arc<dyn Toolbox>,
+    /// Wall-clock time.
+    pub clock: SharedClock,
+    /// New ids.
+    pub ids: SharedIds,
+    /// The agent that runs get unless they ask for another one.
+    pub default_profile: AgentProfile,
+    /// Which models are served.
+    pub models: KnowsModel,
+    /// Bounds.
+    pub limits: ServiceLimits,
+}
+
+/// The use cases. See the module documentation.
+pub struct Service {
+    store: Arc<dyn Store>,
+    hub: Arc<Hub>,
+    tools: Arc<dyn Toolbox>,
+    clock: SharedClock,
+    ids: SharedIds,
+    default_profile: AgentProfile,
+    models: KnowsModel,
+    limits: ServiceLimits,
+    keys: keys::KeyCache,
+}
+
+impl Service {
+    /// The use cases over `deps`.
+    #[must_use]
+    pub fn new(deps: ServiceDeps) -> Self {
+        let ServiceDeps { store, hub, tools, clock, ids, default_profile, models, limits } = deps;
+        Self { store, hub, tools, clock, ids, default_profile, models, limits, keys: keys::KeyCache::default() }
+    }
+
+    /// Answers if the database does.
+    pub async fn ping(&self) -> Result<()> {
+        Ok(self.store.ping().await?)
+    }
+
+    /// The tools on offer, and how their servers are doing. Connects to servers that are not connected yet.
+    pub async fn tools(&self) -> (Vec<ToolDefinition>, Vec<ServerStatus>) {
+        let definitions = self.tools.definitions().await;
+        (definitions, self.tools.servers().await)
+    }
+
+    /// New ids, for what names requests.
+    #[must_use]
+    pub fn ids(&self) -> &SharedIds {
+        &self.ids
+    }
+
+    /// Wall-clock time, for what is shown.
+    #[must_use]
+    pub fn clock(&self) -> &SharedClock {
+        &self.clock
+    }
+}

@@ -1,5 +1,7 @@
 //! What can go wrong in the store, without the words of a database.
 
+use sqlx::sqlite::SqliteError;
+
 /// A failed store call. Absence is not an error (`Option`), nor is losing a race (named outcomes).
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -40,5 +42,75 @@ impl StoreError {
             Self::Unavailable(_) | Self::Contended(_) => true,
             Self::Corrupt { .. } | Self::Statement(_) | Self::Migration(_) | Self::Locked(_) => false,
         }
+    }
+}
+
+/// Sorts an error of the driver by whether the call may be made again, for both databases.
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        let class = match &error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed => Class::Unavailable,
+            sqlx::Error::Database(database) => match (database.code(), database.try_downcast_ref::<SqliteError>()) {
+                (Some(code), Some(_)) => sqlite_class(&code),
+                (Some(code), None) => postgres_class(&code),
+                (None, _) => Class::Statement,
+            },
+            // The driver's own enum is not exhaustive; all that is left is a mistake in a statement or in reading its rows.
+            _ => Class::Statement,
+        };
+        match class {
+            Class::Unavailable => Self::Unavailable(error),
+            Class::Contended => Self::Contended(error),
+            Class::Statement => Self::Statement(error),
+        }
+    }
+}
+
+enum Class {
+    Unavailable,
+    Contended,
+    Statement,
+}
+
+/// By primary result code, the low byte of the extended one: <https://www.sqlite.org/rescode.html>.
+fn sqlite_class(code: &str) -> Class {
+    match code.parse::<u32>().map(|code| code & 0xff) {
+        // BUSY, LOCKED, and PROTOCOL (too many races for the write-ahead log).
+        Ok(5 | 6 | 15) => Class::Contended,
+        // NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN.
+        Ok(7 | 8 | 9 | 10 | 13 | 14) => Class::Unavailable,
+        Ok(_) | Err(_) => Class::Statement,
+    }
+}
+
+/// By SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+fn postgres_class(code: &str) -> Class {
+    match code {
+        // serialization_failure, deadlock_detected, lock_not_available: the transaction is rolled back for certain.
+        "40001" | "40P01" | "55P03" => Class::Contended,
+        // query_canceled (statement_timeout), idle_in_transaction_session_timeout, read_only_sql_transaction.
+        "57014" | "25P03" | "25006" => Class::Unavailable,
+        // Connection exceptions, insufficient resources, shutdown, system errors.
+        _ if ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => Class::Unavailable,
+        _ => Class::Statement,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_sorted_by_whether_to_try_again() {
+        assert!(matches!(sqlite_class("517"), Class::Contended));
+        assert!(matches!(sqlite_class("13"), Class::Unavailable));
+        assert!(matches!(sqlite_class("2067"), Class::Statement));
+        assert!(matches!(postgres_class("40P01"), Class::Contended));
+        assert!(matches!(postgres_class("57P01"), Class::Unavailable));
+        assert!(matches!(postgres_class("23505"), Class::Statement));
     }
 }

@@ -8,6 +8,7 @@ mod compose;
 mod error;
 mod open;
 mod rows;
+pub mod sqlite;
 mod types;
 
 pub use error::StoreError;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::sqlite::SqliteStore;
 use super::{Store, StoreError, StoreResult};
 
 /// How a store is opened.
@@ -38,10 +39,12 @@ pub enum Durability {
 /// # Errors
 /// [`StoreError::Migration`] for a URL of another kind or a schema that cannot be used, [`StoreError::Locked`] if another
 /// server process has the data folder, [`StoreError::Unavailable`] if the database cannot be reached.
-#[expect(clippy::unused_async, reason = "the backends are not plugged in yet")]
-pub async fn open(url: &str, _options: &StoreOptions) -> StoreResult<Arc<dyn Store>> {
+pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Store>> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-    Err(StoreError::Migration(format!(
-        "a database URL of the kind {scheme:?} is not supported: use postgres://USER@HOST/NAME or sqlite:PATH"
-    )))
+    match scheme {
+        "sqlite" => Ok(Arc::new(SqliteStore::connect(url, options).await?)),
+        _ => Err(StoreError::Migration(format!(
+            "a database URL of the kind {scheme:?} is not supported: use postgres://USER@HOST/NAME or sqlite:PATH"
+        ))),
+    }
 }

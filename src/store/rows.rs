@@ -16,7 +16,7 @@ use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 
 /// The columns that make a [`RunRow`], for a table called `runs`.
-pub(super) const RUN_COLUMNS: &str = "runs.id, runs.conversation_id, runs.owner_id, runs.status, runs.reason, runs.active, \
+pub(super) const RUN_COLUMNS: &str = "runs.id, runs.conversation_id, runs.status, runs.reason, runs.active, \
      runs.claimable_at, runs.agent, runs.agent_version, runs.model, runs.usage, runs.attempt, runs.crashes, runs.first_seq, \
      runs.last_seq, runs.finish_reason, runs.error, runs.cancel_requested_by, runs.created_at, runs.started_at, \
      runs.finished_at";
@@ -26,7 +26,6 @@ pub(super) const RUN_COLUMNS: &str = "runs.id, runs.conversation_id, runs.owner_
 pub(super) struct RunRow {
     pub id: String,
     pub conversation_id: String,
-    pub owner_id: String,
     pub status: String,
     pub reason: Option<String>,
     pub active: bool,
@@ -61,7 +60,6 @@ impl RunRow {
         Ok(Self {
             id: row.try_get("id")?,
             conversation_id: row.try_get("conversation_id")?,
-            owner_id: row.try_get("owner_id")?,
             status: row.try_get("status")?,
             reason: row.try_get("reason")?,
             active: row.try_get("active")?,

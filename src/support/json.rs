@@ -37,6 +37,42 @@ pub fn hash_bytes(bytes: &[u8]) -> String {
     })
 }
 
+/// JSON text in which every escape of half a surrogate pair is replaced by that of U+FFFD; `None` if there is none. Such an
+/// escape names no character, and no parser takes it.
+#[must_use]
+pub fn mend_surrogates(json: &str) -> Option<String> {
+    let unit_at = |at: usize| -> Option<u16> {
+        let digits = json.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let bytes = json.as_bytes();
+    let mut mended = String::new();
+    let (mut at, mut kept) = (0, 0);
+    while at < bytes.len() {
+        if bytes[at] != b'\\' {
+            at += 1;
+            continue;
+        }
+        let pair = (unit_at(at), unit_at(at + 6));
+        match pair {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => at += 12,
+            (Some(0xd800..=0xdfff), _) => {
+                mended.push_str(&json[kept..at]);
+                mended.push_str("\\ufffd");
+                at += 6;
+                kept = at;
+            }
+            // An escaped backslash is skipped together with what it escapes.
+            (_, _) => at += 2,
+        }
+    }
+    if kept == 0 {
+        return None;
+    }
+    mended.push_str(&json[kept..]);
+    Some(mended)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +83,16 @@ mod tests {
         let one: Value = serde_json::from_str(r#"{"b":1,"a":{"y":2,"x":[1]}}"#).unwrap();
         assert_eq!(hash(&one), hash(&json!({"a": {"x": [1], "y": 2}, "b": 1})));
         assert_ne!(hash(&json!({"a": 1})), hash(&json!({"a": "1"})));
+    }
+
+    #[test]
+    fn half_a_pair_is_mended() {
+        assert_eq!(mend_surrogates(r#"{"a":"\ud83d\ude00 \\ud800 \n"}"#), None);
+        assert_eq!(
+            mend_surrogates(r#"["\ud83dx\ude00","\ud83d\ud83d\ude00"]"#).unwrap(),
+            r#"["\ufffdx\ufffd","\ufffd\ud83d\ude00"]"#
+        );
+        assert_eq!(mend_surrogates(r#""ä\udc00"#).unwrap(), r#""ä\ufffd"#);
+        assert_eq!(mend_surrogates("\\"), None);
     }
 }

@@ -1,0 +1,211 @@
+//! `/api/v1/conversations`: conversations, their messages and their logs.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::auth::Caller;
+use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
+use super::options::App;
+use super::page::{self, PageParams};
+use super::problem::Answer;
+use super::runs::{EventParams, accept, event_page, replayed};
+use super::sse;
+use super::types::{AcceptedBody, CreateConversationBody, EventEnvelope, ListBody, SendMessageBody, UpdateConversationBody};
+use crate::domain::conversation::Conversation;
+use crate::domain::ids::ConversationId;
+use crate::domain::message::Message;
+use crate::domain::run::Run;
+use crate::service::NewConversationRequest;
+
+/// Which conversations.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FilterParams {
+    /// Part of the title.
+    q: Option<String>,
+}
+
+/// Makes a conversation
+#[utoipa::path(
+    post, path = "/api/v1/conversations", tag = "conversations", operation_id = "create_conversation",
+    request_body = Option<CreateConversationBody>,
+    responses((status = 201, description = "The conversation", body = Conversation, headers(("Location" = String)))),
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Input { body, key }: Input<CreateConversationBody>,
+) -> Answer<Response> {
+    let CreateConversationBody { id, title } = body;
+    let (conversation, replay) = app.service.create_conversation(&principal, NewConversationRequest { id, title }, key).await?;
+    let mut headers = replayed(replay);
+    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/conversations/{}", conversation.id)) {
+        headers.insert(LOCATION, value);
+    }
+    Ok((StatusCode::CREATED, headers, Json(conversation)).into_response())
+}
+
+/// Conversations, newest first
+#[utoipa::path(
+    get, path = "/api/v1/conversations", tag = "conversations", operation_id = "list_conversations",
+    params(FilterParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Conversation>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(filter): Params<FilterParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let rest = filter.q.as_deref().map_or_else(String::new, |q| format!("&q={}", encode(q)));
+    let found = app.service.conversations(&principal, filter.q, &request).await?;
+    Ok(page::answer(found, request.limit, "/api/v1/conversations", &rest))
+}
+
+/// A text as it may stand in a query.
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// A conversation
+#[utoipa::path(
+    get, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "get_conversation",
+    params(
+        ("id" = ConversationId, Path, description = "The conversation"),
+        ("If-None-Match" = Option<String>, Header, description = "The ETag that the client has"),
+    ),
+    responses(
+        (status = 200, description = "The conversation", body = Conversation, headers(("ETag" = String))),
+        (status = 304, description = "The client has this state already"),
+    ),
+)]
+pub(crate) async fn get(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ConversationId>,
+    request: HeaderMap,
+) -> Answer<Response> {
+    let conversation = app.service.conversation(&principal, &id).await?;
+    Ok(page::tagged(&request, StatusCode::OK, &conversation))
+}
+
+/// Renames a conversation
+#[utoipa::path(
+    patch, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "update_conversation",
+    params(("id" = ConversationId, Path, description = "The conversation")), request_body = UpdateConversationBody,
+    responses((status = 200, description = "The conversation", body = Conversation)),
+)]
+pub(crate) async fn update(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ConversationId>,
+    Input { body, .. }: Input<UpdateConversationBody>,
+) -> Answer<Json<Conversation>> {
+    Ok(Json(app.service.rename_conversation(&principal, &id, &body.title).await?))
+}
+
+/// Deletes a conversation
+///
+/// With its messages, runs and events. A run in progress is stopped.
+#[utoipa::path(
+    delete, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "delete_conversation",
+    params(("id" = ConversationId, Path, description = "The conversation")),
+    responses((status = 204, description = "It is gone")),
+)]
+pub(crate) async fn delete(State(app): State<App>, Caller(principal): Caller, Id(id): Id<ConversationId>) -> Answer<StatusCode> {
+    app.service.delete_conversation(&principal, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The messages of a conversation, oldest first
+#[utoipa::path(
+    get, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "list_messages",
+    params(("id" = ConversationId, Path, description = "The conversation"), PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Message>, headers(("Link" = String)))),
+)]
+pub(crate) async fn messages(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ConversationId>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let found = app.service.messages(&principal, &id, &request).await?;
+    Ok(page::answer(found, request.limit, &format!("/api/v1/conversations/{id}/messages"), ""))
+}
+
+/// Sends a message
+///
+/// With `Accept: text/event-stream` the answer is the run's event stream; with `Prefer: wait=N` it is the finished run.
+#[utoipa::path(
+    post, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "send_message",
+    params(
+        ("id" = ConversationId, Path, description = "The conversation"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+    ),
+    request_body = SendMessageBody,
+    responses(
+        (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
+        (status = 200, description = "The run, finished or waiting; or its event stream",
+         content((Run = "application/json"), (String = "text/event-stream"))),
+    ),
+)]
+pub(crate) async fn send(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ConversationId>,
+    wants: Wants,
+    PreferWait(wait): PreferWait,
+    Input { body, key }: Input<SendMessageBody>,
+) -> Answer<Response> {
+    accept(&app, &principal, wants, wait, body.into_request(id), key).await
+}
+
+/// The log of a conversation
+///
+/// A JSON page, or with `Accept: text/event-stream` a stream: from the cursor, or with one `stream.snapshot` and what follows.
+#[utoipa::path(
+    get, path = "/api/v1/conversations/{id}/events", tag = "conversations", operation_id = "conversation_events",
+    params(
+        ("id" = ConversationId, Path, description = "The conversation"), EventParams,
+        ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
+    ),
+    responses(
+        (status = 200, description = "Events, oldest first",
+         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"))),
+        (status = 410, description = "No events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
+         content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn events(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ConversationId>,
+    Params(params): Params<EventParams>,
+    wants: Wants,
+    request: HeaderMap,
+) -> Answer<Response> {
+    let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
+    let limit = page::limit(params.limit)?;
+    match wants {
+        Wants::EventStream => Ok(sse::respond(&app, app.service.stream_conversation(&principal, &id, after).await?)),
+        Wants::Json => {
+            let events = app.service.conversation_events(&principal, &id, after, limit).await?;
+            Ok(event_page(&events, limit, &format!("/api/v1/conversations/{id}/events")))
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Requests taken apart: ids, queries, bodies, and what their headers ask for.
+
+use std::str::FromStr;
+
+use axum::body::to_bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::options::App;
+use super::problem::{Answer, Problem};
+use crate::domain::problem::ProblemCode;
+use crate::service::{Cursor, Error, RequestKey};
+use crate::support::{json, text};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+
+/// The id in a path. A text that is no id is the id of nothing.
+pub(crate) struct Id<T>(pub T);
+
+impl<T: FromStr> FromRequestParts<App> for Id<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+        let missing = || Problem::from(Error::NotFound("thing at this path"));
+        let Path(raw) = Path::<String>::from_request_parts(parts, app).await.map_err(|_| missing())?;
+        raw.parse().map(Self).map_err(|_| missing())
+    }
+}
+
+/// The query of a request.
+pub(crate) struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+        match Query::<T>::try_from_uri(&parts.uri) {
+            Ok(Query(params)) => Ok(Self(params)),
+            Err(error) => {
+                let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                Err(Error::field("", format!("the query is not valid: {}", text::prefix(&why, 200))).into())
+            }
+        }
+    }
+}
+
+/// A body that can be read.
+pub(crate) trait RequestBody: DeserializeOwned {
+    /// What an absent body means; `None` if there must be one.
+    fn when_empty() -> Option<Self> {
+        None
+    }
+}
+
+/// The body of a POST or PATCH, and the idempotency key that came with it.
+pub(crate) struct Input<T> {
+    pub body: T,
+    pub key: Option<RequestKey>,
+}
+
+impl<T: RequestBody> FromRequest<App> for Input<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Answer<Self> {
+        let key = idempotency_key(request.headers())?;
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let content_type = request.headers().get(CONTENT_TYPE).cloned();
+        let bytes = read(request, app).await?;
+        let body = match T::when_empty() {
+            Some(body) if bytes.is_empty() => body,
+            Some(_) | None => {
+                if !content_type.as_ref().is_some_and(is_json) {
+                    let detail = "send the body as application/json, with that content-type";
+                    return Err(Problem::new(ProblemCode::UnsupportedMediaType, detail));
+                }
+                parse(&bytes)?
+            }
+        };
+        let key = key.map(|key| {
+            let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            let identity = format!("{method}\n{path}\n{}", json::canonical(&value));
+            RequestKey { key, fingerprint: json::hash_bytes(identity.as_bytes()) }
+        });
+        Ok(Self { body, key })
+    }
+}
+
+async fn read(request: Request, app: &App) -> Answer<Bytes> {
+    let limits = &app.options.limits;
+    let too_large = || {
+        let detail = format!("at most {} bytes are accepted", limits.max_body_bytes);
+        Problem::new(ProblemCode::PayloadTooLarge, detail)
+    };
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > limits.max_body_bytes as u64) {
+        return Err(too_large());
+    }
+    let body = to_bytes(request.into_body(), limits.max_body_bytes);
+    match tokio::time::timeout(limits.body_timeout, body).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) => {
+            let over = std::error::Error::source(&error).is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
+            let cut = || Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole");
+            Err(if over { too_large() } else { cut() })
+        }
+        Err(_elapsed) => Err(Problem::new(ProblemCode::RequestTimeout, "the body took too long to arrive")),
+    }
+}
+
+fn is_json(content_type: &HeaderValue) -> bool {
+    let essence = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+}
+
+/// Reads JSON of a documented shape; what is wrong is named by its place.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let pointer = pointer(error.path());
+        let why = error.into_inner().to_string();
+        Error::field(&pointer, text::storable(text::prefix(&why, 300)))
+    })?;
+    deserializer.end().map_err(|_| Error::field("", "is followed by something that is not JSON"))?;
+    Ok(value)
+}
+
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut pointer = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Map { key } => pointer.push_str(&format!("/{}", key.replace('~', "~0").replace('/', "~1"))),
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    text::prefix(&pointer, 200).to_owned()
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
+    let invalid = || Error::field("", "the Idempotency-Key header must be 1 to 255 visible ASCII characters");
+    key.map(|key| Some(key.to_owned())).ok_or_else(|| invalid().into())
+}
+
+/// Which of the two forms of an answer the client wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wants {
+    Json,
+    EventStream,
+}
+
+impl FromRequestParts<App> for Wants {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+        Self::of(&parts.headers)
+    }
+}
+
+impl Wants {
+    /// Reads the Accept headers. The higher `q` wins, then what stands first.
+    fn of(headers: &HeaderMap) -> Answer<Self> {
+        let mut best: Option<(Self, f32)> = None;
+        let mut asked = false;
+        for value in headers.get_all(ACCEPT) {
+            for range in value.to_str().unwrap_or_default().split(',').map(str::trim).filter(|range| !range.is_empty()) {
+                asked = true;
+                let mut pieces = range.split(';').map(str::trim);
+                let wants = match pieces.next().unwrap_or_default().to_ascii_lowercase().as_str() {
+                    "text/event-stream" => Self::EventStream,
+                    "application/json" | "application/*" | "*/*" | "application/problem+json" => Self::Json,
+                    _ => continue,
+                };
+                let q = pieces.find_map(|piece| piece.strip_prefix("q=")?.parse::<f32>().ok()).unwrap_or(1.0);
+                if q > 0.0 && best.is_none_or(|(_, known)| q > known) {
+                    best = Some((wants, q));
+                }
+            }
+        }
+        match best {
+            Some((wants, _)) => Ok(wants),
+            None if asked => {
+                Err(Problem::new(ProblemCode::NotAcceptable, "application/json and text/event-stream can be produced"))
+            }
+            None => Ok(Self::Json),
+        }
+    }
+}
+
+/// `Prefer: wait=N`, in seconds.
+pub(crate) struct PreferWait(pub Option<u64>);
+
+impl FromRequestParts<App> for PreferWait {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, Self::Rejection> {
+        let all = parts.headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok());
+        let mut preferences = all.flat_map(|value| value.split(',')).map(str::trim);
+        // A preference that cannot be understood is ignored (RFC 7240).
+        Ok(Self(preferences.find_map(|preference| preference.strip_prefix("wait=")?.trim_matches('"').parse().ok())))
+    }
+}
+
+/// The cursor of a stream or a page of events: `Last-Event-ID` or `?after=`, which mean the same. The header wins, because a
+/// browser that reconnects repeats the URL and adds the newer header.
+pub(crate) fn cursor(headers: &HeaderMap, after: Option<&str>) -> Answer<Option<Cursor>> {
+    let header = match headers.get(LAST_EVENT_ID) {
+        // An EventSource that has not heard an id sends no header; an empty one is the same.
+        Some(value) if value.is_empty() => None,
+        Some(value) => Some(value.to_str().unwrap_or("?")),
+        None => None,
+    };
+    Ok(header.or(after).map(Cursor::parse).transpose()?)
+}

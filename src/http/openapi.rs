@@ -1,0 +1,109 @@
+//! The document that describes the API, made from the code.
+
+use std::sync::LazyLock;
+
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    ComponentsBuilder, ContentBuilder, HttpMethod, InfoBuilder, License, OpenApi, OpenApiBuilder, Ref, RefOr, ResponseBuilder,
+};
+use utoipa::{PartialSchema as _, ToSchema as _};
+
+use super::router::routes;
+use crate::domain::problem::{FieldError, ProblemBody};
+
+/// The document.
+#[must_use]
+pub fn openapi() -> OpenApi {
+    let mut document = routes().split_for_parts().1;
+    for item in document.paths.paths.values_mut() {
+        let operations = [
+            (HttpMethod::Get, &mut item.get),
+            (HttpMethod::Post, &mut item.post),
+            (HttpMethod::Patch, &mut item.patch),
+            (HttpMethod::Delete, &mut item.delete),
+        ];
+        for (method, operation) in operations {
+            if let Some(operation) = operation {
+                add_problems(&method, operation);
+            }
+        }
+    }
+    document
+}
+
+/// The document as it is checked in and served.
+#[must_use]
+pub fn openapi_json() -> String {
+    static JSON: LazyLock<String> = LazyLock::new(|| openapi().to_pretty_json().map(|json| json + "\n").unwrap_or_default());
+    JSON.clone()
+}
+
+/// The document without paths.
+pub(super) fn base() -> OpenApi {
+    let description = "Send a message; read the run's events as they happen, or later. Errors are problem details (RFC 9457) with a stable `code`; \
+         `/docs/errors/{code}` explains each. Every POST takes an `Idempotency-Key`.";
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();
+    OpenApiBuilder::new()
+        .info(
+            InfoBuilder::new()
+                .title("Capstan")
+                .version(env!("CARGO_PKG_VERSION"))
+                .description(Some(description))
+                .license(Some(License::new("Apache-2.0")))
+                .build(),
+        )
+        .components(Some(
+            ComponentsBuilder::new()
+                .security_scheme("key", SecurityScheme::Http(bearer))
+                .schema(ProblemBody::name(), ProblemBody::schema())
+                .schema(FieldError::name(), FieldError::schema())
+                .build(),
+        ))
+        .build()
+}
+
+/// The errors that an operation may answer with because of what it is.
+fn add_problems(method: &HttpMethod, operation: &mut Operation) {
+    let is_open = operation.security.is_some();
+    let mut problems = vec![(421, "This server does not answer for that host"), (500, "Our fault"), (503, "Not at the moment")];
+    if !is_open {
+        operation.security = Some(vec![SecurityRequirement::new("key", Vec::<String>::new())]);
+        problems.extend([
+            (400, "The request is not valid"),
+            (401, "No valid key"),
+            (403, "Not allowed"),
+            (404, "No such thing, or somebody else's"),
+            (406, "The wanted media type cannot be produced"),
+        ]);
+    }
+    if matches!(method, HttpMethod::Post | HttpMethod::Patch) {
+        problems.extend([
+            (408, "The body took too long to arrive"),
+            (409, "The state does not allow it"),
+            (413, "The body is too large"),
+            (415, "The body is not application/json"),
+            (422, "The Idempotency-Key was used with another request"),
+            (429, "Too much at a time"),
+        ]);
+    }
+    if *method == HttpMethod::Post {
+        let header = utoipa::openapi::path::ParameterBuilder::new()
+            .name("Idempotency-Key")
+            .parameter_in(utoipa::openapi::path::ParameterIn::Header)
+            .description(Some("Makes repeating the request safe for 24 hours"))
+            .schema(Some(
+                utoipa::openapi::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::schema::Type::String)
+                    .min_length(Some(1))
+                    .max_length(Some(255)),
+            ))
+            .build();
+        operation.parameters.get_or_insert_default().push(RefOr::T(header));
+    }
+    for (status, description) in problems {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ProblemBody"))).build();
+        let response = ResponseBuilder::new().description(description).content("application/problem+json", content).build();
+        operation.responses.responses.entry(status.to_string()).or_insert(RefOr::T(response));
+    }
+}

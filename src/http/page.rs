@@ -1,0 +1,92 @@
+//! Lists: limits, opaque cursors, links; and entity tags.
+
+use axum::Json;
+use axum::http::header::{ETAG, IF_NONE_MATCH, LINK};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+
+use super::problem::Answer;
+use super::types::ListBody;
+use crate::service::Error;
+use crate::store::{Page, PageRequest};
+use crate::support::json;
+
+/// Rows of a page if the client does not say.
+const DEFAULT_LIMIT: u32 = 50;
+const MAX_LIMIT: u32 = 100;
+
+/// Which page of a list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct PageParams {
+    /// How many rows.
+    #[param(minimum = 1, maximum = 100, default = 50)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Checks a limit.
+pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
+    match limit.unwrap_or(DEFAULT_LIMIT) {
+        limit @ 1..=MAX_LIMIT => Ok(limit),
+        other => Err(Error::field("", format!("limit is {other}; it must be 1 to {MAX_LIMIT}")).into()),
+    }
+}
+
+impl PageParams {
+    /// The page in the store's words.
+    pub(crate) fn request(&self) -> Answer<PageRequest> {
+        let after = match &self.cursor {
+            None => None,
+            Some(cursor) => {
+                let invalid = || Error::InvalidCursor("give the next_cursor of the page before, or none".to_owned());
+                let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| invalid())?;
+                let text = String::from_utf8(bytes).map_err(|_| invalid())?;
+                // No database takes it in a text, and no cursor of ours has it.
+                Some(text).filter(|text| !text.contains('\0')).ok_or_else(invalid).map(Some)?
+            }
+        };
+        Ok(PageRequest { limit: limit(self.limit)?, after })
+    }
+}
+
+/// Answers with a page. `path` and `rest` (an encoded query without limit and cursor, possibly empty) name the list.
+pub(crate) fn answer<T: Serialize>(page: Page<T>, limit: u32, path: &str, rest: &str) -> Response {
+    let next_cursor = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
+    let link = next_cursor.as_ref().map(|cursor| format!("{path}?limit={limit}&cursor={cursor}{rest}"));
+    let body = Json(ListBody { data: page.items, next_cursor });
+    (next_link(link), body).into_response()
+}
+
+/// The header that names the next page.
+pub(crate) fn next_link(target: Option<String>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(value) = target.and_then(|target| HeaderValue::from_str(&format!("<{target}>; rel=\"next\"")).ok()) {
+        headers.insert(LINK, value);
+    }
+    headers
+}
+
+/// Answers with a value and its entity tag, or with 304 if the client has it.
+pub(crate) fn tagged<T: Serialize>(request: &HeaderMap, status: StatusCode, value: &T) -> Response {
+    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    let hash = json::hash_bytes(&bytes);
+    let tag = format!("\"{}\"", hash.get(..32).unwrap_or(&hash));
+    let known = request.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut known = known.flat_map(|value| value.split(',')).map(|known| known.trim().trim_start_matches("W/"));
+    let mut headers = HeaderMap::new();
+    let matches = known.any(|known| known == tag || known == "*");
+    if let Ok(value) = HeaderValue::from_str(&tag) {
+        headers.insert(ETAG, value);
+    }
+    if matches && status == StatusCode::OK {
+        return (StatusCode::NOT_MODIFIED, headers).into_response();
+    }
+    headers.insert(axum::http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    (status, headers, bytes).into_response()
+}

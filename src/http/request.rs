@@ -1,0 +1,87 @@
+//! What happens to every request: an id, a span, a count, a safe end.
+
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{HOST, HeaderName};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tracing::Instrument as _;
+
+use super::metrics;
+use super::options::App;
+use super::problem::{self, Problem};
+use crate::domain::problem::ProblemCode;
+
+const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The outermost layer.
+pub(crate) async fn finish(State(app): State<App>, request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let id = request_id(request.headers()).unwrap_or_else(|| format!("req_{}", app.service.ids().next()));
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let span = tracing::info_span!("request", request_id = %id, %method, path = request.uri().path());
+    let response = match misdirected(&app, &request) {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).instrument(span.clone()).await,
+    };
+    let mut response = problem::render(response, &id);
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(X_REQUEST_ID, value);
+    }
+    response.headers_mut().entry("x-content-type-options").or_insert(HeaderValue::from_static("nosniff"));
+    let status = response.status().as_u16();
+    metrics::request(&method, route.as_deref().unwrap_or("none"), status, begun.elapsed());
+    tracing::debug!(parent: &span, status, ms = begun.elapsed().as_millis(), "answered");
+    response
+}
+
+/// A client's own id, if it is one that can be logged and sent back as it is.
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(&X_REQUEST_ID)?.to_str().ok()?;
+    let fits = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    fits.then(|| id.to_owned())
+}
+
+fn misdirected(app: &App, request: &Request) -> Option<Problem> {
+    let allowed = app.options.allowed_hosts.as_ref()?;
+    let host = request_host(request.headers()).or_else(|| request.uri().authority().map(|authority| authority.as_str()))?;
+    let name = host_name(host);
+    if allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name)) {
+        return None;
+    }
+    Some(Problem::new(
+        ProblemCode::MisdirectedRequest,
+        "use the address that the server listens on, or add the host to its settings",
+    ))
+}
+
+/// The Host header.
+pub(crate) fn request_host(headers: &HeaderMap) -> Option<&str> {
+    headers.get(HOST).and_then(|host| host.to_str().ok())
+}
+
+/// A host without its port and without the brackets of an IPv6 address.
+pub(crate) fn host_name(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split(']').next().unwrap_or_default();
+    }
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        Some(_) | None => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_lose_ports_and_brackets() {
+        for (host, name) in [("a:80", "a"), ("a", "a"), ("[::1]:8080", "::1"), ("[::1]", "::1"), ("127.0.0.1:1", "127.0.0.1")] {
+            assert_eq!(host_name(host), name);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! All routes, and what surrounds them.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LOCATION, CONTENT_TYPE, ETAG, HeaderName, IF_NONE_MATCH, LINK, LOCATION, RETRY_AFTER,
+};
+use axum::http::{HeaderValue, Method};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::CorsLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use utoipa_swagger_ui::{Config, SwaggerUi};
+
+use super::options::{App, HttpOptions};
+use super::problem::Problem;
+use super::{auth, conversations, openapi, request, runs, system};
+use crate::domain::problem::ProblemCode;
+use crate::service::Service;
+
+/// The routes that need a principal, with their descriptions.
+fn api() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(runs::start))
+        .routes(routes!(runs::get))
+        .routes(routes!(runs::events))
+        .routes(routes!(runs::explain))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(runs::resume))
+        .routes(routes!(conversations::create, conversations::list))
+        .routes(routes!(conversations::get, conversations::update, conversations::delete))
+        .routes(routes!(conversations::messages, conversations::send))
+        .routes(routes!(conversations::events))
+        .routes(routes!(system::tools))
+}
+
+/// The routes that anybody may call, with their descriptions.
+fn open() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
+}
+
+/// All described routes.
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(openapi::base()).merge(api()).merge(open())
+}
+
+/// The HTTP API over `service`.
+pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
+    let cors = cors(&options.cors_origins);
+    let app = App { service, options: Arc::new(options), sockets: Arc::default() };
+    let api: Router<App> = api().into();
+    let open: Router<App> = open().into();
+    let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::from("/openapi.json")).into();
+    Router::new()
+        .merge(api.route_layer(from_fn_with_state(app.clone(), auth::require)))
+        .merge(open)
+        .route("/openapi.json", get(system::document))
+        .route("/docs/errors/{code}", get(system::error_page))
+        .merge(swagger)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(cors)
+        .layer(from_fn_with_state(app.clone(), request::finish))
+        .with_state(app)
+}
+
+fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {
+    // The panic hook has written down where and why.
+    Problem::new(ProblemCode::Internal, "the server could not do this; its log has the cause under this request_id").into_response()
+}
+
+/// Lets pages of the named origins call; with none, no page of another origin can read an answer.
+fn cors(origins: &[String]) -> CorsLayer {
+    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+    CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST, Method::PATCH, Method::DELETE])
+        .allow_headers([
+            ACCEPT,
+            AUTHORIZATION,
+            CONTENT_TYPE,
+            IF_NONE_MATCH,
+            HeaderName::from_static("idempotency-key"),
+            HeaderName::from_static("last-event-id"),
+            HeaderName::from_static("prefer"),
+            HeaderName::from_static("x-request-id"),
+        ])
+        .expose_headers([
+            LOCATION,
+            CONTENT_LOCATION,
+            ETAG,
+            LINK,
+            RETRY_AFTER,
+            HeaderName::from_static("x-request-id"),
+            HeaderName::from_static("idempotent-replayed"),
+        ])
+}

@@ -1,0 +1,243 @@
+//! `/api/v1/runs`: starting, watching and steering runs.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::{CONTENT_LOCATION, HeaderName, LOCATION};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::auth::Caller;
+use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
+use super::options::App;
+use super::problem::Answer;
+use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
+use super::{page, sse};
+use crate::domain::ids::RunId;
+use crate::domain::principal::Principal;
+use crate::domain::run::Run;
+use crate::service::{EventPage, Replay, RequestKey, RunExplanation, StartRun, Waited};
+
+pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// Where a log is read from.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EventParams {
+    /// The `seq` of the last event that the client has; the same as the `Last-Event-ID` header.
+    #[param(minimum = 0, value_type = Option<i64>)]
+    pub after: Option<String>,
+    /// `next_cursor` of the page before; the same as `after`.
+    pub cursor: Option<String>,
+    /// How many events, for JSON pages.
+    #[param(minimum = 1, maximum = 100, default = 50)]
+    pub limit: Option<u32>,
+}
+
+/// Starts a run
+///
+/// One call makes the conversation (unless it exists), the message and the run. With `Accept: text/event-stream` the answer is
+/// the run's event stream; with `Prefer: wait=N` it is the finished run.
+#[utoipa::path(
+    post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
+    params(("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)")),
+    responses(
+        (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
+        (status = 200, description = "The run, finished or waiting; or its event stream",
+         content((Run = "application/json"), (String = "text/event-stream"))),
+    ),
+)]
+pub(crate) async fn start(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    wants: Wants,
+    PreferWait(wait): PreferWait,
+    Input { body, key }: Input<StartRunBody>,
+) -> Answer<Response> {
+    accept(&app, &principal, wants, wait, body.into(), key).await
+}
+
+/// Accepts a message and answers in the form that the client wants.
+pub(crate) async fn accept(
+    app: &App,
+    principal: &Principal,
+    wants: Wants,
+    wait: Option<u64>,
+    request: StartRun,
+    key: Option<RequestKey>,
+) -> Answer<Response> {
+    let started = app.service.start_run(principal, request, key).await?;
+    let mut headers = replayed(started.replay);
+    let location = format!("/api/v1/runs/{}", started.run.id);
+    let location = HeaderValue::from_str(&location).unwrap_or(HeaderValue::from_static("/api/v1/runs"));
+    if wants == Wants::EventStream {
+        headers.insert(CONTENT_LOCATION, location);
+        return Ok((headers, sse::stream(app, app.service.stream_started(started))).into_response());
+    }
+    headers.insert(LOCATION, location);
+    if let Some(seconds) = wait {
+        applied(app, &mut headers, seconds);
+        if let Waited::Settled(run) = app.service.wait_for_run(principal, &started.run.id, seconds).await? {
+            return Ok((StatusCode::OK, headers, Json(run)).into_response());
+        }
+    }
+    let body = AcceptedBody { message: started.message, run: started.run };
+    Ok((StatusCode::ACCEPTED, headers, Json(body)).into_response())
+}
+
+/// Headers that say whether an answer is one of before.
+pub(crate) fn replayed(replay: Replay) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    match replay {
+        Replay::Fresh => {}
+        Replay::Replayed => {
+            headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+        }
+    }
+    headers
+}
+
+fn applied(app: &App, headers: &mut HeaderMap, seconds: u64) {
+    if let Ok(value) = HeaderValue::from_str(&format!("wait={}", app.service.wait_seconds(seconds))) {
+        headers.insert(PREFERENCE_APPLIED, value);
+    }
+}
+
+/// A run
+///
+/// With `Prefer: wait=N` the answer comes when the run is over or waits for something outside, after N seconds at the latest.
+#[utoipa::path(
+    get, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "get_run",
+    params(
+        ("id" = RunId, Path, description = "The run"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+        ("If-None-Match" = Option<String>, Header, description = "The ETag that the client has"),
+    ),
+    responses(
+        (status = 200, description = "The run", body = Run, headers(("ETag" = String))),
+        (status = 202, description = "The run, which is still going after the wait", body = Run, headers(("ETag" = String))),
+        (status = 304, description = "The client has this state already"),
+    ),
+)]
+pub(crate) async fn get(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<RunId>,
+    PreferWait(wait): PreferWait,
+    request: HeaderMap,
+) -> Answer<Response> {
+    let Some(seconds) = wait else {
+        let run = app.service.run(&principal, &id).await?;
+        return Ok(page::tagged(&request, StatusCode::OK, &run));
+    };
+    let mut headers = HeaderMap::new();
+    applied(&app, &mut headers, seconds);
+    let (status, run) = match app.service.wait_for_run(&principal, &id, seconds).await? {
+        Waited::Settled(run) => (StatusCode::OK, run),
+        Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
+    };
+    Ok((headers, page::tagged(&request, status, &run)).into_response())
+}
+
+/// The events of a run
+///
+/// A JSON page, or with `Accept: text/event-stream` a stream: from the cursor, or from the run's first event, until the run is
+/// over. A client that comes back after the end gets 204.
+#[utoipa::path(
+    get, path = "/api/v1/runs/{id}/events", tag = "runs", operation_id = "run_events",
+    params(
+        ("id" = RunId, Path, description = "The run"), EventParams,
+        ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
+    ),
+    responses(
+        (status = 200, description = "Events, oldest first",
+         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"))),
+        (status = 204, description = "The client has every event and the run is over (streams only)"),
+        (status = 410, description = "No events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
+         content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn events(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<RunId>,
+    Params(params): Params<EventParams>,
+    wants: Wants,
+    request: HeaderMap,
+) -> Answer<Response> {
+    let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
+    let limit = page::limit(params.limit)?;
+    match wants {
+        Wants::EventStream => Ok(sse::respond(&app, app.service.stream_run(&principal, &id, after).await?)),
+        Wants::Json => {
+            let events = app.service.run_events(&principal, &id, after, limit).await?;
+            Ok(event_page(&events, limit, &format!("/api/v1/runs/{id}/events")))
+        }
+    }
+}
+
+/// Answers with a page of events, each as it was stored.
+pub(crate) fn event_page(page: &EventPage, limit: u32, path: &str) -> Response {
+    let envelopes: Vec<String> = page.events.iter().map(|event| event.envelope()).collect();
+    let next = page.next.map_or_else(|| "null".to_owned(), |seq| format!("\"{seq}\""));
+    let body = format!("{{\"data\":[{}],\"next_cursor\":{next}}}", envelopes.join(","));
+    let mut headers = page::next_link(page.next.map(|seq| format!("{path}?limit={limit}&after={seq}")));
+    headers.insert(axum::http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    (headers, body).into_response()
+}
+
+/// Why a run is or is not moving
+#[utoipa::path(
+    get, path = "/api/v1/runs/{id}/explain", tag = "runs", operation_id = "explain_run",
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 200, description = "What is known", body = RunExplanation)),
+)]
+pub(crate) async fn explain(State(app): State<App>, Caller(principal): Caller, Id(id): Id<RunId>) -> Answer<Json<RunExplanation>> {
+    Ok(Json(app.service.explain_run(&principal, &id).await?))
+}
+
+/// Cancels a run
+///
+/// A run that is being worked on ends a moment later: its events say when. A run that is over stays as it is.
+#[utoipa::path(
+    post, path = "/api/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancel_run", request_body = Option<EmptyBody>,
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 202, description = "The run as it is now", body = Run, headers(("Location" = String)))),
+)]
+pub(crate) async fn cancel(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<RunId>,
+    Input { key, .. }: Input<EmptyBody>,
+) -> Answer<Response> {
+    let (run, replay) = app.service.cancel_run(&principal, &id, key).await?;
+    Ok(steered(run, replay))
+}
+
+/// Goes on with a run
+///
+/// A run that waits for a retry tries at once. After a failed run a new one continues with what is stored.
+#[utoipa::path(
+    post, path = "/api/v1/runs/{id}/resume", tag = "runs", operation_id = "resume_run", request_body = Option<EmptyBody>,
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 202, description = "The run that goes on", body = Run, headers(("Location" = String)))),
+)]
+pub(crate) async fn resume(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<RunId>,
+    Input { key, .. }: Input<EmptyBody>,
+) -> Answer<Response> {
+    let (run, replay) = app.service.resume_run(&principal, &id, key).await?;
+    Ok(steered(run, replay))
+}
+
+fn steered(run: Run, replay: Replay) -> Response {
+    let mut headers = replayed(replay);
+    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)) {
+        headers.insert(LOCATION, value);
+    }
+    (StatusCode::ACCEPTED, headers, Json(run)).into_response()
+}

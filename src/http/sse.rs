@@ -1,0 +1,130 @@
+//! Event streams over HTTP (`text/event-stream`).
+//!
+//! The framing is written by hand: every event is one line of JSON that is stored as it is sent, and what is ready at once
+//! goes out in one write.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::fmt::Write as _;
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::metrics::OpenStream;
+use super::options::App;
+use super::wire;
+use crate::service::{Reader, StreamItem, StreamStart};
+
+/// The most that is put into one write, unless a single event is larger.
+const FRAME_BYTES: usize = 64 * 1024;
+
+/// Answers with a stream, or with 204 if there is nothing more to stream: a browser's EventSource then stays away.
+pub(crate) fn respond(app: &App, start: StreamStart) -> Response {
+    match start {
+        StreamStart::Stream(reader) => stream(app, reader),
+        StreamStart::Finished => StatusCode::NO_CONTENT.into_response(),
+    }
+}
+
+/// Answers with a stream.
+pub(crate) fn stream(app: &App, reader: Reader) -> Response {
+    let every = app.options.limits.sse_ping;
+    let mut ping = interval_at(Instant::now() + every, every);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let writer =
+        Writer { app: app.clone(), reader, ping, pending: VecDeque::new(), state: State::New, _open: OpenStream::new("sse") };
+    let frames = stream::unfold(writer, |mut writer| async move {
+        let frame = writer.frame().await?;
+        Some((Ok::<_, Infallible>(frame), writer))
+    });
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Tells nginx and its like to pass on every byte at once.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    (headers, Body::from_stream(frames)).into_response()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    Open,
+    Over,
+}
+
+struct Writer {
+    app: App,
+    reader: Reader,
+    ping: Interval,
+    pending: VecDeque<StreamItem>,
+    state: State,
+    _open: OpenStream,
+}
+
+impl Writer {
+    /// The next write; `None` when the stream is over.
+    async fn frame(&mut self) -> Option<Bytes> {
+        match self.state {
+            State::New => {
+                self.state = State::Open;
+                // Sent at once, so that proxies and clients see that the stream is open.
+                return Some(Bytes::from_static(b": connected\nretry: 1000\n\n"));
+            }
+            State::Open => {}
+            State::Over => return None,
+        }
+        while self.pending.is_empty() {
+            let shutdown = self.app.options.shutdown.clone();
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => {
+                    self.state = State::Over;
+                    return Some(farewell());
+                }
+                items = self.reader.next() => match items {
+                    Ok(Some(items)) => self.pending = items.into(),
+                    Ok(None) => return None,
+                    Err(error) => {
+                        // The client comes back with its cursor and gets an answer that names the trouble.
+                        tracing::error!(error = &error as &dyn std::error::Error, "an event stream ends because the log cannot be read");
+                        return None;
+                    }
+                },
+                _ = self.ping.tick() => {
+                    let line = wire::ping(self.reader.scope(), self.app.service.clock().now(), self.reader.cursor());
+                    return Some(format!(": ping\ndata: {line}\n\n").into());
+                }
+            }
+        }
+        Some(self.render())
+    }
+
+    fn render(&mut self) -> Bytes {
+        let now = self.app.service.clock().now();
+        let mut frame = String::new();
+        while frame.len() < FRAME_BYTES {
+            let Some(item) = self.pending.pop_front() else { break };
+            let line = wire::line(&item, self.reader.scope(), now);
+            // Writing to a String cannot fail.
+            let _ = match line.cursor {
+                Some(cursor) => write!(frame, "id: {cursor}\ndata: {}\n\n", line.json),
+                None => write!(frame, "data: {}\n\n", line.json),
+            };
+        }
+        frame.into()
+    }
+}
+
+/// The last words of a server that restarts: come back in 0.5 to 2.5 seconds, each client at another time.
+fn farewell() -> Bytes {
+    let mut random = [0_u8; 2];
+    // Without random bytes all come back at the same time, which is a burden and no fault.
+    let _ = getrandom::fill(&mut random);
+    let retry = 500 + u16::from_le_bytes(random) % 2_000;
+    format!(": the server restarts\nretry: {retry}\n\n").into()
+}

@@ -1,0 +1,80 @@
+//! Tools, health, metrics and the pages that explain the API.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::auth::Caller;
+use super::openapi;
+use super::options::App;
+use super::problem::{Answer, Problem};
+use super::types::ToolsBody;
+use crate::domain::problem::ProblemCode;
+use crate::service::Error;
+
+/// The tools on offer
+#[utoipa::path(
+    get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
+    responses((status = 200, description = "Tools and the state of their servers", body = ToolsBody)),
+)]
+pub(crate) async fn tools(State(app): State<App>, _caller: Caller) -> Json<ToolsBody> {
+    let (data, servers) = app.service.tools().await;
+    Json(ToolsBody { data, servers })
+}
+
+/// Whether the process is up
+#[utoipa::path(
+    get, path = "/healthz", tag = "system", operation_id = "health", security(()),
+    responses((status = 200, description = "It is", body = Object)),
+)]
+pub(crate) async fn healthz() -> Json<serde_json::Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+/// Whether requests are served
+///
+/// The database answers and the server is not shutting down.
+#[utoipa::path(
+    get, path = "/readyz", tag = "system", operation_id = "ready", security(()),
+    responses((status = 200, description = "They are", body = Object)),
+)]
+pub(crate) async fn readyz(State(app): State<App>) -> Answer<Json<serde_json::Value>> {
+    if app.options.shutdown.is_cancelled() {
+        return Err(Problem::new(ProblemCode::Unavailable, "the server is shutting down"));
+    }
+    let ping = tokio::time::timeout(std::time::Duration::from_secs(5), app.service.ping());
+    match ping.await {
+        Ok(Ok(())) => Ok(Json(json!({ "status": "ready" }))),
+        Ok(Err(_)) | Err(_) => Err(Problem::new(ProblemCode::Unavailable, "the database does not answer")),
+    }
+}
+
+/// Metrics in the text format of Prometheus
+#[utoipa::path(
+    get, path = "/metrics", tag = "system", operation_id = "metrics", security(()),
+    responses((status = 200, description = "The metrics", body = String)),
+)]
+pub(crate) async fn metrics(State(app): State<App>) -> Response {
+    text("text/plain; version=0.0.4", (app.options.metrics)())
+}
+
+/// The document that describes the API, which never changes while the process lives.
+pub(crate) async fn document() -> Response {
+    text("application/json", openapi::openapi_json())
+}
+
+/// What one error code means.
+pub(crate) async fn error_page(Path(word): Path<String>) -> Answer<Response> {
+    let code = ProblemCode::ALL.iter().find(|code| code.as_str() == word).ok_or(Error::NotFound("error code"))?;
+    let again =
+        if code.retryable() { "The same request may succeed a little later." } else { "Repeating the same request does not help." };
+    let page = format!("{} ({})\n\n{}. {again}\n", code.as_str(), code.status(), code.title());
+    Ok(text("text/plain; charset=utf-8", page))
+}
+
+fn text(content_type: &'static str, body: String) -> Response {
+    ([(CONTENT_TYPE, HeaderValue::from_static(content_type))], body).into_response()
+}

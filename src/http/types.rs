@@ -1,0 +1,273 @@
+//! Bodies of requests and answers that are not values of the domain already.
+
+use std::borrow::Cow;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::extract::RequestBody;
+use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::message::Message;
+use crate::domain::model::ModelOptions;
+use crate::domain::run::{OnBusy, Run};
+use crate::domain::tool::ToolDefinition;
+use crate::service::{Content, NewPart, StartRun};
+use crate::tools::ServerStatus;
+
+/// A message for the agent, in a new conversation or in one that exists.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StartRunBody {
+    /// What the message says.
+    input: ContentBody,
+    /// The conversation: one of the caller's own, or a new id minted by the client. A new conversation if absent.
+    #[serde(default)]
+    conversation_id: Option<ConversationId>,
+    /// The agent; the server's default if absent.
+    #[serde(default)]
+    agent: Option<String>,
+    /// The model as `provider/name`; the agent's if absent.
+    #[serde(default)]
+    model: Option<String>,
+    /// Options of model calls.
+    #[serde(default)]
+    options: Option<ModelOptions>,
+    /// What to do if the conversation has an active run.
+    #[serde(default)]
+    on_busy: Option<OnBusy>,
+}
+
+impl RequestBody for StartRunBody {}
+
+impl From<StartRunBody> for StartRun {
+    fn from(body: StartRunBody) -> Self {
+        let StartRunBody { input, conversation_id, agent, model, options, on_busy } = body;
+        let (content, on_busy) = (input.0, on_busy.unwrap_or_default());
+        Self { content, content_field: "input", conversation_id, agent, model, options, on_busy, create: true }
+    }
+}
+
+/// A message for the agent in a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SendMessageBody {
+    /// What the message says.
+    content: ContentBody,
+    /// The agent; the server's default if absent.
+    #[serde(default)]
+    agent: Option<String>,
+    /// The model as `provider/name`; the agent's if absent.
+    #[serde(default)]
+    model: Option<String>,
+    /// Options of model calls.
+    #[serde(default)]
+    options: Option<ModelOptions>,
+    /// What to do if the conversation has an active run.
+    #[serde(default)]
+    on_busy: Option<OnBusy>,
+}
+
+impl RequestBody for SendMessageBody {}
+
+impl SendMessageBody {
+    pub(crate) fn into_request(self, conversation_id: ConversationId) -> StartRun {
+        let Self { content: ContentBody(content), agent, model, options, on_busy } = self;
+        StartRun {
+            content,
+            content_field: "content",
+            conversation_id: Some(conversation_id),
+            agent,
+            model,
+            options,
+            on_busy: on_busy.unwrap_or_default(),
+            create: false,
+        }
+    }
+}
+
+/// A conversation to make.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateConversationBody {
+    /// An id minted by the client: `conv_` and a UUID.
+    #[serde(default)]
+    pub id: Option<ConversationId>,
+    /// A title, at most 200 characters.
+    #[serde(default)]
+    pub title: Option<String>,
+}
+
+impl RequestBody for CreateConversationBody {
+    fn when_empty() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+/// What to change of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpdateConversationBody {
+    /// The new title, at most 200 characters.
+    pub title: String,
+}
+
+impl RequestBody for UpdateConversationBody {}
+
+/// A body without fields, which may be left out.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EmptyBody {}
+
+impl RequestBody for EmptyBody {
+    fn when_empty() -> Option<Self> {
+        Some(Self {})
+    }
+}
+
+/// A message that was accepted and the run that answers it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AcceptedBody {
+    /// The message as stored.
+    pub message: Message,
+    /// The run: a new one, or the active one that the message joined.
+    pub run: Run,
+}
+
+/// One page of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ListBody<T> {
+    /// The rows.
+    pub data: Vec<T>,
+    /// Give it as `cursor` to get the next page; `null` on the last page.
+    pub next_cursor: Option<String>,
+}
+
+/// The tools on offer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ToolsBody {
+    /// The tools.
+    pub data: Vec<ToolDefinition>,
+    /// The servers that they come from.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// An entry of a conversation's log. Types that a client does not know must be ignored.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct EventEnvelope {
+    /// Counts up within the conversation; the cursor of this event.
+    pub seq: i64,
+    /// What happened, such as `part.delta`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The run, for events of a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    /// The run's attempt, for events of a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// When it happened, RFC 3339.
+    pub at: String,
+    /// What belongs to the type.
+    #[schema(value_type = Object)]
+    pub data: serde_json::Value,
+}
+
+/// The content of a message: a text, or a list of parts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ContentBody(pub Content);
+
+impl<'de> Deserialize<'de> for ContentBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrParts;
+
+        impl<'de> Visitor<'de> for TextOrParts {
+            type Value = ContentBody;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a string or a list of parts")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<ContentBody, E> {
+                Ok(ContentBody(Content::Text(text.to_owned())))
+            }
+
+            fn visit_string<E: serde::de::Error>(self, text: String) -> Result<ContentBody, E> {
+                Ok(ContentBody(Content::Text(text)))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ContentBody, A::Error> {
+                let mut parts = Vec::new();
+                while let Some(part) = list.next_element::<PartBody>()? {
+                    parts.push(part.into());
+                }
+                Ok(ContentBody(Content::Parts(parts)))
+            }
+        }
+
+        deserializer.deserialize_any(TextOrParts)
+    }
+}
+
+impl PartialSchema for ContentBody {
+    fn schema() -> RefOr<Schema> {
+        let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(100_000));
+        let parts = ArrayBuilder::new().items(Ref::from_schema_name("PartBody")).min_items(Some(1)).max_items(Some(64));
+        OneOfBuilder::new().item(text).item(parts).into()
+    }
+}
+
+impl ToSchema for ContentBody {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("ContentBody")
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push(("PartBody".to_owned(), PartBody::schema()));
+    }
+}
+
+/// A part of a new message.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum PartBody {
+    /// Text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A picture.
+    Image {
+        /// Its media type, such as `image/png`.
+        media_type: String,
+        /// An `https:` or `data:` URL.
+        url: String,
+        /// A name to show.
+        #[serde(default)]
+        name: Option<String>,
+    },
+    /// A file.
+    File {
+        /// Its media type, such as `application/pdf`.
+        media_type: String,
+        /// An `https:` or `data:` URL.
+        url: String,
+        /// A name to show.
+        #[serde(default)]
+        name: Option<String>,
+    },
+}
+
+impl From<PartBody> for NewPart {
+    fn from(part: PartBody) -> Self {
+        match part {
+            PartBody::Text { text } => Self::Text(text),
+            PartBody::Image { media_type, url, name } => Self::Image { media_type, url, name },
+            PartBody::File { media_type, url, name } => Self::File { media_type, url, name },
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Says what [`super::answer`] wrote at the speed of a real model.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
+
+use super::answer::{self, Reply};
+use super::intent::WantedCall;
+use crate::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest, Usage};
+use crate::provider::{ModelClient, ModelStream};
+
+/// Letters of arguments that come at once.
+const ARGUMENT_LETTERS: usize = 8;
+
+/// How fast the demo speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DemoPace {
+    /// Before each word; zero says everything at once.
+    pub per_token: Duration,
+}
+
+impl Default for DemoPace {
+    fn default() -> Self {
+        Self { per_token: Duration::from_millis(25) }
+    }
+}
+
+/// The demonstration model.
+#[derive(Debug, Clone, Default)]
+pub struct DemoClient {
+    pace: DemoPace,
+}
+
+impl DemoClient {
+    /// A model that speaks at a pace.
+    #[must_use]
+    pub fn new(pace: DemoPace) -> Self {
+        Self { pace }
+    }
+}
+
+#[async_trait]
+impl ModelClient for DemoClient {
+    async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        let events = stream::iter(events(&request)).map(Ok);
+        let pause = self.pace.per_token;
+        if pause.is_zero() {
+            return Ok(Box::pin(events));
+        }
+        Ok(Box::pin(events.then(move |event| async move {
+            tokio::time::sleep(pause).await;
+            event
+        })))
+    }
+}
+
+fn events(request: &ModelRequest) -> Vec<ModelEvent> {
+    let (mut events, finish): (Vec<_>, _) = match answer::reply(request) {
+        Reply::Text(text) => (words(&text).map(|word| ModelEvent::Text(word.to_owned())).collect(), ModelFinish::Stop),
+        Reply::Calls(calls) => {
+            (calls.iter().enumerate().flat_map(|(at, call)| call_events(at, call)).collect(), ModelFinish::ToolCalls)
+        }
+    };
+    let spoken: Vec<&str> = request.messages.iter().flat_map(|message| &message.parts).filter_map(answer::text_of).collect();
+    let heard = spoken.iter().map(|text| words(text).count()).sum::<usize>() + words(&request.system).count();
+    events.push(ModelEvent::Usage(Usage {
+        input_tokens: heard as u64,
+        output_tokens: events.len() as u64,
+        model_calls: 1,
+        estimated: true,
+        ..Usage::default()
+    }));
+    events.push(ModelEvent::Finished(finish));
+    events
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split_inclusive(char::is_whitespace)
+}
+
+fn call_events(index: usize, call: &WantedCall) -> Vec<ModelEvent> {
+    let mut events =
+        vec![ModelEvent::ToolCallStarted { index, provider_call_id: format!("demo_{index}"), name: call.name.to_owned() }];
+    let letters: Vec<char> = call.arguments.to_string().chars().collect();
+    let deltas = letters.chunks(ARGUMENT_LETTERS).map(|piece| piece.iter().collect());
+    events.extend(deltas.map(|delta| ModelEvent::ToolCallArguments { index, delta }));
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+    use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+    use crate::domain::model::ModelOptions;
+    use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
+    use crate::support::ids::SequentialIds;
+    use serde_json::{Value, json};
+
+    fn message(role: Role, parts: Vec<Part>) -> Message {
+        let ids = SequentialIds::default();
+        Message {
+            id: MessageId::generate(&ids),
+            conversation_id: ConversationId::generate(&ids),
+            run_id: RunId::generate(&ids),
+            role,
+            status: MessageStatus::Complete,
+            parts,
+            finish_reason: None,
+            model: None,
+            usage: None,
+            internal: false,
+            created_at: "2026-01-01T00:00:00.000Z".to_owned(),
+        }
+    }
+
+    fn user(text: &str) -> Message {
+        message(Role::User, vec![Part::Text(TextPart { id: PartId::generate(&SequentialIds::default()), text: text.to_owned() })])
+    }
+
+    fn request(messages: Vec<Message>) -> ModelRequest {
+        let tools = ["current_time", "calculate", "list_directory", "read_file"].map(|name| ToolDefinition {
+            name: name.to_owned(),
+            server: None,
+            tool: name.to_owned(),
+            description: String::new(),
+            parameters: json!({"type": "object"}),
+            replay: ReplayClass::Read,
+            definition_hash: String::new(),
+        });
+        ModelRequest {
+            model: "demo".to_owned(),
+            system: String::new(),
+            messages,
+            tools: tools.to_vec(),
+            options: ModelOptions::default(),
+        }
+    }
+
+    fn said(events: &[ModelEvent]) -> String {
+        events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect()
+    }
+
+    fn called(events: &[ModelEvent]) -> Vec<(String, Value)> {
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for event in events {
+            match event {
+                ModelEvent::ToolCallStarted { name, .. } => calls.push((name.clone(), String::new())),
+                ModelEvent::ToolCallArguments { index, delta } => calls[*index].1.push_str(delta),
+                ModelEvent::Text(_) | ModelEvent::Reasoning(_) | ModelEvent::Usage(_) | ModelEvent::Finished(_) => {}
+            }
+        }
+        calls.into_iter().map(|(name, arguments)| (name, serde_json::from_str(&arguments).unwrap())).collect()
+    }
+
+    #[test]
+    fn asks_two_tools_at_once_and_uses_both_results() {
+        let question = user("What time is it, and what is 17*23?");
+        let events = events(&request(vec![question.clone()]));
+        assert_eq!(events.last(), Some(&ModelEvent::Finished(ModelFinish::ToolCalls)));
+        let calls = called(&events);
+        assert_eq!(calls, [("current_time".to_owned(), json!({})), ("calculate".to_owned(), json!({"expression": "17*23"}))]);
+
+        let ids = SequentialIds::default();
+        let answers = ["2026-01-01T00:00:00+00:00 (Thursday, 1 January 2026, 00:00:00, UTC)", "391"];
+        let mut asked = Vec::new();
+        let mut results = Vec::new();
+        for ((name, arguments), answer) in calls.into_iter().zip(answers) {
+            let call_id = CallId::generate(&ids);
+            asked.push(Part::ToolCall(ToolCallPart {
+                id: PartId::generate(&ids),
+                call_id: call_id.clone(),
+                name: name.clone(),
+                arguments,
+                provider_call_id: None,
+            }));
+            results.push(Part::ToolResult(ToolResultPart {
+                id: PartId::generate(&ids),
+                call_id,
+                name,
+                content: vec![ToolContent::text(answer)],
+                is_error: false,
+                state: ToolCallState::Done,
+            }));
+        }
+        let history = vec![question, message(Role::Assistant, asked), message(Role::Tool, results)];
+        let events = super::events(&request(history.clone()));
+        let text = said(&events);
+        assert!(text.contains("It is Thursday, 1 January 2026, 00:00:00, UTC. 17*23 = 391."), "{text}");
+        assert!(text.contains("demonstration") && text.contains("OPENAI_API_KEY"), "{text}");
+        assert_eq!(events.last(), Some(&ModelEvent::Finished(ModelFinish::Stop)));
+
+        let later = super::events(&request([history, vec![message(Role::Assistant, Vec::new()), user("Thanks!")]].concat()));
+        assert!(!said(&later).contains("demonstration"), "{}", said(&later));
+    }
+
+    #[test]
+    fn long_answers_are_long() {
+        let counted = said(&events(&request(vec![user("please count to 1200")])));
+        assert!(counted.contains("1 2 3 4 ") && counted.ends_with(" 1199 1200"));
+        assert!(words(&said(&events(&request(vec![user("Tell me a long story")])))).count() > 500);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn speaks_at_its_pace() {
+        let client = DemoClient::new(DemoPace { per_token: Duration::from_millis(25) });
+        let start = tokio::time::Instant::now();
+        let mut answer = client.stream(request(vec![user("hello")])).await.unwrap();
+        for _ in 0..40 {
+            assert!(answer.next().await.unwrap().is_ok());
+        }
+        assert!((1_000..1_100).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    }
+}

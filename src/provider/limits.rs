@@ -1,0 +1,181 @@
+//! How long a provider may keep us waiting.
+//!
+//! Two clocks watch every answer. One sees bytes: it tells a dead connection from a live one. The other sees events: comments
+//! keep a connection alive for ever, but they are no answer. Both measure only while somebody waits for the provider, so that
+//! a slow reader of ours is never mistaken for a slow provider.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use tokio::time::{Instant, Sleep};
+
+use crate::domain::model::{ModelError, ModelErrorKind};
+
+/// Limits of one model call. Models that think for minutes need longer ones, which are data of their provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamLimits {
+    /// Until the connection stands.
+    pub connect: Duration,
+    /// From sending the request to the first byte of the answer's body.
+    pub first_byte: Duration,
+    /// Between two bytes, comments included.
+    pub idle: Duration,
+    /// Between two events that carry something, the first one included.
+    pub progress: Duration,
+    /// The whole call.
+    pub total: Duration,
+    /// How long to wait for figures and the end mark once the model has said why it stopped.
+    pub after_finish: Duration,
+}
+
+impl Default for StreamLimits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            first_byte: Duration::from_secs(30),
+            idle: Duration::from_secs(30),
+            progress: Duration::from_secs(120),
+            total: Duration::from_secs(180),
+            after_finish: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A time-out, in words.
+pub(super) fn timeout(what: &str, limit: Duration) -> ModelError {
+    ModelError::new(ModelErrorKind::Timeout, &format!("{what} for {}", seconds(limit)))
+}
+
+fn seconds(limit: Duration) -> String {
+    if limit.subsec_millis() == 0 { format!("{} s", limit.as_secs()) } else { format!("{} ms", limit.as_millis()) }
+}
+
+/// A deadline of a whole call, and the limit it comes from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    pub(super) at: Instant,
+    pub(super) limit: Duration,
+}
+
+impl Deadline {
+    pub(super) fn after(limit: Duration) -> Self {
+        let now = Instant::now();
+        // A limit beyond the clock's range is none; a year is longer than any call.
+        let at = now.checked_add(limit).unwrap_or(now + Duration::from_secs(365 * 86_400));
+        Self { at, limit }
+    }
+}
+
+/// A stream whose items must come in time. After a time-out it has ended, and what it read from is dropped.
+pub(super) struct Timed<S> {
+    inner: Option<S>,
+    /// What did not come, such as `no byte came`.
+    what: &'static str,
+    longest_wait: Duration,
+    waiting_since: Option<Instant>,
+    deadline: Deadline,
+    // Set again only when it fires: one token must not cost an operation on the runtime's timers.
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl<S> Timed<S> {
+    pub(super) fn new(inner: S, what: &'static str, longest_wait: Duration, deadline: Deadline) -> Self {
+        let first = Deadline::after(longest_wait).at.min(deadline.at);
+        let alarm = Box::pin(tokio::time::sleep_until(first));
+        Self { inner: Some(inner), what, longest_wait, waiting_since: None, deadline, alarm }
+    }
+}
+
+impl<S, T> Stream for Timed<S>
+where
+    S: Stream<Item = Result<T, ModelError>> + Unpin,
+{
+    type Item = Result<T, ModelError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let Some(inner) = this.inner.as_mut() else { return Poll::Ready(None) };
+        if let Poll::Ready(item) = Pin::new(inner).poll_next(cx) {
+            this.waiting_since = None;
+            return Poll::Ready(item);
+        }
+        let since = *this.waiting_since.get_or_insert_with(Instant::now);
+        while this.alarm.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            let late = since + this.longest_wait;
+            let error = if now >= this.deadline.at {
+                timeout("the answer was not whole, waited", this.deadline.limit)
+            } else if now >= late {
+                timeout(this.what, this.longest_wait)
+            } else {
+                this.alarm.as_mut().reset(late.min(this.deadline.at));
+                continue;
+            };
+            this.inner = None;
+            return Poll::Ready(Some(Err(error)));
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::StreamExt as _;
+
+    /// An item after each of the pauses, then silence.
+    fn after_pauses(millis: &[u64]) -> impl Stream<Item = Result<u64, ModelError>> + Unpin + use<> {
+        let pauses = millis.to_vec();
+        Box::pin(
+            futures_util::stream::iter(pauses)
+                .then(|pause| async move {
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                    Ok(pause)
+                })
+                .chain(futures_util::stream::pending()),
+        )
+    }
+
+    async fn outcome(pauses: &[u64], longest: u64, total: u64) -> (usize, u128, String) {
+        let start = Instant::now();
+        let deadline = Deadline::after(Duration::from_millis(total));
+        let mut stream = Timed::new(after_pauses(pauses), "no byte came", Duration::from_millis(longest), deadline);
+        let mut items = 0;
+        loop {
+            match stream.next().await {
+                Some(Ok(_)) => items += 1,
+                Some(Err(error)) => {
+                    assert_eq!(error.kind, ModelErrorKind::Timeout);
+                    assert!(stream.next().await.is_none());
+                    return (items, start.elapsed().as_millis(), error.message);
+                }
+                None => panic!("the stream never ends by itself"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_starts_anew_with_each_item() {
+        let (items, elapsed, message) = outcome(&[900, 900, 900], 1_000, 60_000).await;
+        assert_eq!((items, message.as_str()), (3, "no byte came for 1 s"));
+        assert!((3_700..3_720).contains(&elapsed), "{elapsed}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_total_counts_although_items_come() {
+        let (items, elapsed, message) = outcome(&[300; 100], 1_000, 2_500).await;
+        assert_eq!((items, message.as_str()), (8, "the answer was not whole, waited for 2500 ms"));
+        assert!((2_500..2_520).contains(&elapsed), "{elapsed}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_is_not_a_slow_provider() {
+        let deadline = Deadline::after(Duration::from_secs(600));
+        let mut stream = Timed::new(after_pauses(&[100, 100]), "no byte came", Duration::from_secs(1), deadline);
+        assert_eq!(stream.next().await, Some(Ok(100)));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(stream.next().await, Some(Ok(100)));
+    }
+}

@@ -1,0 +1,343 @@
+//! Puts the pieces of tool calls together.
+//!
+//! By the book, a piece has the index of its call, and the first one has id and name. Providers leave out or repeat each of
+//! the three. A piece goes where something that its call has shown says that it belongs; where that does not single out one
+//! call, the answer fails. Two calls are never merged and no call is made up.
+
+use std::collections::VecDeque;
+
+use super::wire::Fragment;
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::support::text;
+
+/// More calls than any answer has: what comes with more is a flood.
+const MAX_CALLS: usize = 1_000;
+
+/// The calls of one answer.
+#[derive(Debug)]
+pub(super) struct Calls {
+    /// The names on offer. They tell a second call from the second half of a split name.
+    offered: Vec<String>,
+    calls: Vec<Call>,
+    /// Indices of pieces that were given to an open call for want of an own one. No call may claim them later.
+    lent: Vec<i64>,
+}
+
+#[derive(Debug, Default)]
+struct Call {
+    index: Option<i64>,
+    id: String,
+    name: String,
+    /// Whether `ToolCallStarted` was sent: from then on the name is fixed.
+    started: bool,
+    arguments: String,
+    shape: Shape,
+    /// The name came again after complete arguments. If arguments follow, it was the beginning of the next call.
+    named_again: bool,
+}
+
+/// Where a piece belongs.
+enum Target {
+    Call(usize),
+    New,
+    /// A new call under the name that the call at hand showed again.
+    NewNamed(usize),
+    /// A repetition of what is already there.
+    Nowhere,
+}
+
+fn ambiguous(why: &str) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, &format!("a piece of a tool call fits no single call: {why}"))
+}
+
+impl Calls {
+    pub(super) fn new(offered: Vec<String>) -> Self {
+        Self { offered, calls: Vec::new(), lent: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Whether the arguments of every call are complete JSON objects.
+    pub(super) fn all_complete(&self) -> bool {
+        self.calls
+            .iter()
+            .all(|call| call.shape.is_complete() && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok())
+    }
+
+    /// The bytes of all names and arguments.
+    pub(super) fn bytes(&self) -> usize {
+        self.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum()
+    }
+
+    /// Takes in a piece.
+    pub(super) fn push(&mut self, fragment: &Fragment<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let piece = Piece::of(fragment);
+        if piece.is_blank() {
+            return Ok(());
+        }
+        let at = match self.target(&piece)? {
+            Target::Nowhere => return Ok(()),
+            Target::Call(at) => at,
+            Target::New => self.open(Call { index: piece.index, ..Call::default() })?,
+            Target::NewNamed(before) => {
+                self.calls[before].named_again = false;
+                let name = self.calls[before].name.clone();
+                self.open(Call { index: piece.index, name, ..Call::default() })?
+            }
+        };
+        self.calls[at].take(at, &piece, out)
+    }
+
+    /// The answer is over: shows the calls that had no arguments.
+    pub(super) fn finish(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        for (at, call) in self.calls.iter_mut().enumerate() {
+            if call.name.is_empty() {
+                return Err(ambiguous("a call has no name"));
+            }
+            call.start(at, out);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, call: Call) -> Result<usize, ModelError> {
+        if self.calls.len() == MAX_CALLS {
+            let message = format!("the answer has more than {MAX_CALLS} tool calls");
+            return Err(ModelError::new(ModelErrorKind::BadStream, &message));
+        }
+        self.calls.push(call);
+        Ok(self.calls.len() - 1)
+    }
+
+    fn target(&mut self, piece: &Piece<'_>) -> Result<Target, ModelError> {
+        let Some(index) = piece.index else { return self.without_index(piece) };
+        match self.calls.iter().rposition(|call| call.index == Some(index)) {
+            Some(at) => self.with_known_index(piece, at),
+            None => self.with_new_index(piece, index),
+        }
+    }
+
+    fn with_known_index(&self, piece: &Piece<'_>, at: usize) -> Result<Target, ModelError> {
+        let call = &self.calls[at];
+        if piece.id.is_empty() || call.id.is_empty() || piece.id == call.id {
+            return Ok(self.same_call_or_next(piece, at));
+        }
+        match self.with_id(piece.id) {
+            None => Ok(Target::New),
+            Some(other) if self.calls[other].index == call.index => Ok(self.same_call_or_next(piece, other)),
+            Some(_) => Err(ambiguous("index and id belong to different calls")),
+        }
+    }
+
+    fn with_new_index(&mut self, piece: &Piece<'_>, index: i64) -> Result<Target, ModelError> {
+        if let Some(at) = self.with_id(piece.id) {
+            if piece.name.is_empty() {
+                return Ok(Target::Call(at));
+            }
+            if self.calls[at].shape.is_partial() && self.calls[at].name == piece.name {
+                return Err(ambiguous("a new index repeats id and name of an unfinished call"));
+            }
+            return Ok(Target::New);
+        }
+        if !piece.id.is_empty() || !piece.name.is_empty() {
+            if self.lent.contains(&index) {
+                return Err(ambiguous("a call begins at an index that was already in use"));
+            }
+            return Ok(Target::New);
+        }
+        match self.open_call()? {
+            Some(at) => {
+                if self.lent.last() != Some(&index) {
+                    self.lent.push(index);
+                }
+                Ok(Target::Call(at))
+            }
+            None => Ok(Target::New),
+        }
+    }
+
+    fn without_index(&self, piece: &Piece<'_>) -> Result<Target, ModelError> {
+        if let Some(at) = self.with_id(piece.id) {
+            return Ok(self.same_call_or_next(piece, at));
+        }
+        let Some(at) = self.calls.len().checked_sub(1) else { return Ok(Target::New) };
+        let last = &self.calls[at];
+        if !piece.id.is_empty() {
+            let late_id = last.id.is_empty() && piece.name.is_empty() && !last.shape.is_complete();
+            return Ok(if late_id { Target::Call(at) } else { Target::New });
+        }
+        if piece.name.is_empty() {
+            return Ok(match self.open_call()? {
+                Some(open) => Target::Call(open),
+                None => self.same_call_or_next(piece, at),
+            });
+        }
+        if last.shape.is_partial() && !last.name.is_empty() && last.name != piece.name {
+            return Ok(Target::New);
+        }
+        Ok(self.same_call_or_next(piece, at))
+    }
+
+    /// A piece that points to a call continues it, or begins the next one in its place if the call is complete.
+    fn same_call_or_next(&self, piece: &Piece<'_>, at: usize) -> Target {
+        let call = &self.calls[at];
+        if !call.shape.is_complete() {
+            let second = !call.name.is_empty()
+                && call.arguments.is_empty()
+                && piece.name != call.name
+                && self.is_offered(&call.name)
+                && self.is_offered(piece.name);
+            return if second { Target::New } else { Target::Call(at) };
+        }
+        let has_arguments = !piece.arguments.trim().is_empty();
+        let has_own_id = !piece.id.is_empty() && piece.id == call.id;
+        if piece.name.is_empty() {
+            return if call.named_again && has_arguments { Target::NewNamed(at) } else { Target::Call(at) };
+        }
+        if call.name.is_empty() {
+            // The name came last.
+            return Target::Call(at);
+        }
+        if piece.name != call.name {
+            return Target::New;
+        }
+        if has_own_id && (!has_arguments || piece.arguments.trim() == call.arguments.trim()) {
+            return Target::Nowhere;
+        }
+        if has_arguments { Target::New } else { Target::Call(at) }
+    }
+
+    fn with_id(&self, id: &str) -> Option<usize> {
+        if id.is_empty() { None } else { self.calls.iter().rposition(|call| call.id == id) }
+    }
+
+    fn is_offered(&self, name: &str) -> bool {
+        self.offered.iter().any(|offered| offered == name)
+    }
+
+    /// The one call whose arguments have begun and are not complete; else the last one if its arguments have not begun.
+    fn open_call(&self) -> Result<Option<usize>, ModelError> {
+        let mut partial = self.calls.iter().enumerate().filter(|(_, call)| call.shape.is_partial()).map(|(at, _)| at);
+        match (partial.next(), partial.next()) {
+            (Some(_), Some(_)) => Err(ambiguous("several calls are unfinished")),
+            (Some(at), None) => Ok(Some(at)),
+            (None, _) => Ok(self.calls.iter().rposition(|_| true).filter(|at| !self.calls[*at].shape.has_begun())),
+        }
+    }
+}
+
+impl Call {
+    fn take(&mut self, at: usize, piece: &Piece<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if self.id.is_empty() {
+            piece.id.clone_into(&mut self.id);
+        }
+        self.take_name(piece)?;
+        let delta = text::storable(piece.arguments);
+        self.arguments.push_str(&delta);
+        self.shape.feed(&delta);
+        if self.started {
+            if !delta.is_empty() {
+                out.push_back(ModelEvent::ToolCallArguments { index: at, delta: delta.into_owned() });
+            }
+        } else if !self.arguments.is_empty() && !self.name.is_empty() {
+            // Arguments have begun, so the name has ended.
+            self.start(at, out);
+        }
+        Ok(())
+    }
+
+    fn take_name(&mut self, piece: &Piece<'_>) -> Result<(), ModelError> {
+        if piece.name.is_empty() {
+            return Ok(());
+        }
+        if self.name == piece.name {
+            self.named_again = self.shape.is_complete() && piece.id.is_empty();
+        } else if self.started {
+            return Err(ambiguous("a call changed its name"));
+        } else if piece.name.starts_with(&self.name) {
+            piece.name.clone_into(&mut self.name);
+        } else {
+            self.name.push_str(piece.name);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, at: usize, out: &mut VecDeque<ModelEvent>) {
+        if self.started {
+            return;
+        }
+        self.started = true;
+        out.push_back(ModelEvent::ToolCallStarted { index: at, provider_call_id: self.id.clone(), name: self.name.clone() });
+        if !self.arguments.is_empty() {
+            out.push_back(ModelEvent::ToolCallArguments { index: at, delta: self.arguments.clone() });
+        }
+    }
+}
+
+/// A fragment with nothing in place of absence.
+struct Piece<'a> {
+    index: Option<i64>,
+    id: &'a str,
+    name: &'a str,
+    arguments: &'a str,
+}
+
+impl<'a> Piece<'a> {
+    fn of(fragment: &'a Fragment<'_>) -> Self {
+        let (name, arguments) = match &fragment.function {
+            Some(function) => (&*function.name.0, &*function.arguments.0),
+            None => ("", ""),
+        };
+        Self { index: fragment.index, id: &fragment.id.0, name, arguments }
+    }
+
+    fn is_blank(&self) -> bool {
+        self.id.is_empty() && self.name.is_empty() && self.arguments.is_empty()
+    }
+}
+
+/// How far a text is on its way to one JSON object. Counts brackets only: whether it parses is asked when it counts.
+#[derive(Debug, Default)]
+struct Shape {
+    depth: u32,
+    begun: bool,
+    in_text: bool,
+    escaped: bool,
+    complete: bool,
+}
+
+impl Shape {
+    fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn is_partial(&self) -> bool {
+        self.begun && !self.complete
+    }
+
+    fn feed(&mut self, text: &str) {
+        for byte in text.bytes() {
+            if self.complete {
+                return;
+            }
+            self.begun |= !byte.is_ascii_whitespace();
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_text => self.escaped = true,
+                b'"' => self.in_text = !self.in_text,
+                _ if self.in_text => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.complete = self.depth == 0;
+                }
+                _ => {}
+            }
+        }
+    }
+}

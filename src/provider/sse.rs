@@ -1,0 +1,88 @@
+//! Frames of a server-sent event stream, with bounds.
+//!
+//! The grammar (line ends, comments, byte order mark, text split between chunks) is `sse-stream`'s; it keeps an unfinished
+//! event for as long as bytes come, so the bounds are counted here, before the bytes reach it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use sse_stream::{Sse, SseByteStream};
+
+use super::transport::ByteStream;
+use crate::domain::model::{ModelError, ModelErrorKind};
+
+/// The most bytes that one event may have.
+pub(super) const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
+/// The most bytes that one answer may have.
+pub(super) const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+/// The error for an answer that is larger than we take.
+pub(super) fn too_large(what: &str, limit: usize) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, &format!("{what} is larger than {} MiB", limit / (1024 * 1024)))
+}
+
+/// The events of an answer.
+pub(super) struct Frames {
+    parser: SseByteStream<Counted>,
+    since_event: Arc<AtomicUsize>,
+}
+
+impl Frames {
+    pub(super) fn new(bytes: ByteStream) -> Self {
+        let since_event = Arc::new(AtomicUsize::new(0));
+        let counted = Counted { bytes, total: 0, since_event: Arc::clone(&since_event) };
+        Self { parser: SseByteStream::new(counted), since_event }
+    }
+}
+
+impl Stream for Frames {
+    type Item = Result<Sse, ModelError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = Pin::new(&mut self.parser).poll_next(cx);
+        if let Poll::Ready(Some(Ok(_))) = item {
+            self.since_event.store(0, Ordering::Relaxed);
+        }
+        item.map_err(as_model_error)
+    }
+}
+
+fn as_model_error(error: sse_stream::Error) -> ModelError {
+    match error {
+        // The bytes come from us, so their errors are ours and only have to be unpacked.
+        sse_stream::Error::Body(source) => match source.downcast::<ModelError>() {
+            Ok(error) => *error,
+            Err(source) => ModelError::new(ModelErrorKind::IncompleteStream, &source.to_string()),
+        },
+        other => ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: {other}")),
+    }
+}
+
+/// Bytes with a count of those since the last event; the count is shared with [`Frames`], which sees the events.
+struct Counted {
+    bytes: ByteStream,
+    total: usize,
+    since_event: Arc<AtomicUsize>,
+}
+
+impl Stream for Counted {
+    type Item = Result<Bytes, ModelError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = self.bytes.as_mut().poll_next(cx);
+        let Poll::Ready(Some(Ok(chunk))) = &item else { return item };
+        self.total += chunk.len();
+        let since_event = self.since_event.fetch_add(chunk.len(), Ordering::Relaxed) + chunk.len();
+        if since_event > MAX_EVENT_BYTES {
+            return Poll::Ready(Some(Err(too_large("one event of the answer", MAX_EVENT_BYTES))));
+        }
+        if self.total > MAX_ANSWER_BYTES {
+            return Poll::Ready(Some(Err(too_large("the answer", MAX_ANSWER_BYTES))));
+        }
+        item
+    }
+}

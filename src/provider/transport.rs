@@ -1,0 +1,195 @@
+//! HTTP to a provider: one POST, its limits, and the beginning of the answer.
+
+use std::error::Error as _;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use reqwest::header::HeaderMap;
+use reqwest::{Client, RequestBuilder, Response, Url, redirect};
+use tokio::time::{Instant, timeout_at};
+
+use super::limits::{Deadline, StreamLimits, Timed, timeout};
+use super::sse::{Frames, MAX_EVENT_BYTES, too_large};
+use super::{SetupError, failure};
+use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::support::clock::UnixMillis;
+
+/// The bytes of an answer; every failure is already typed.
+pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
+
+/// The most bytes of an error's body that are looked at.
+const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
+
+/// An answer that has begun, by what its first byte says. The content type is not asked: gateways send events as JSON, JSON
+/// as events, and both as text.
+pub(super) enum Answer {
+    /// Server-sent events.
+    Events(Frames),
+    /// One JSON document, whole.
+    Document(Vec<u8>),
+}
+
+/// An HTTP client for one provider. It follows no redirect: the next host would get the key and the conversation.
+pub(super) fn client(headers: HeaderMap, limits: &StreamLimits) -> Result<Client, SetupError> {
+    Client::builder()
+        .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .connect_timeout(limits.connect)
+        .redirect(redirect::Policy::none())
+        .build()
+        .map_err(|error| SetupError::Client(error.without_url()))
+}
+
+/// The URL of an operation below a base URL. A base without a path is the bare host of an API whose paths begin with `/v1`.
+pub(super) fn endpoint(base: &str, operation: &str) -> Result<Url, SetupError> {
+    let refuse = |reason: &str| SetupError::BaseUrl { url: crate::support::redact::error_text(base), reason: reason.to_owned() };
+    let mut url = Url::parse(base.trim()).map_err(|error| refuse(&error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(refuse("the scheme is neither http nor https"));
+    }
+    let path = url.path().trim_end_matches('/').to_owned();
+    let path = if path.is_empty() { "/v1".to_owned() } else { path };
+    if path.ends_with(operation) {
+        url.set_path(&path);
+    } else {
+        url.set_path(&format!("{path}{operation}"));
+    }
+    Ok(url)
+}
+
+/// Sends a request and waits for the first byte of its answer.
+pub(super) async fn send(
+    request: RequestBuilder,
+    limits: &StreamLimits,
+    total: Deadline,
+    now: UnixMillis,
+) -> Result<Answer, ModelError> {
+    let first_byte = Deadline::after(limits.first_byte);
+    let until = first_byte.at.min(total.at);
+    let late =
+        || if until == total.at { timeout("no answer came", total.limit) } else { timeout("no answer came", limits.first_byte) };
+
+    let response = timeout_at(until, request.send()).await.map_err(|_| late())?.map_err(network_error)?;
+    if !response.status().is_success() {
+        return Err(refusal(response, until, now).await);
+    }
+    let mut raw = Box::pin(response.bytes_stream());
+    let first = match timeout_at(until, raw.next()).await.map_err(|_| late())? {
+        Some(chunk) => chunk.map_err(network_error)?,
+        None => {
+            return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the provider closed the connection without an answer"));
+        }
+    };
+    let rest = raw.map(|chunk| chunk.map_err(cut_error));
+    begin(first, Timed::new(rest, "no byte came", limits.idle, total), total).await
+}
+
+/// Looks at the first byte that is not blank.
+async fn begin<S>(first: Bytes, mut rest: S, total: Deadline) -> Result<Answer, ModelError>
+where
+    S: Stream<Item = Result<Bytes, ModelError>> + Send + Unpin + 'static,
+{
+    let mut head = vec![first];
+    loop {
+        match head.last().and_then(|chunk| chunk.iter().copied().find(|byte| !is_blank(*byte))) {
+            Some(b'{' | b'[') => return document(head, rest, total).await.map(Answer::Document),
+            Some(b'<') => {
+                return Err(ModelError::new(ModelErrorKind::BadStream, "the provider sent a page of HTML instead of an answer"));
+            }
+            Some(_) => {
+                let head = futures_util::stream::iter(head.into_iter().map(Ok));
+                return Ok(Answer::Events(Frames::new(Box::pin(head.chain(rest)))));
+            }
+            None if head.len() > 1024 => return Err(ModelError::new(ModelErrorKind::BadStream, "the answer is blank")),
+            None => match rest.next().await {
+                Some(chunk) => head.push(chunk?),
+                None => return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer is blank")),
+            },
+        }
+    }
+}
+
+/// White space, or part of a UTF-8 byte order mark.
+fn is_blank(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || matches!(byte, 0xef | 0xbb | 0xbf)
+}
+
+async fn document<S>(head: Vec<Bytes>, mut rest: S, total: Deadline) -> Result<Vec<u8>, ModelError>
+where
+    S: Stream<Item = Result<Bytes, ModelError>> + Unpin,
+{
+    let mut body = head.concat();
+    loop {
+        let next = timeout_at(total.at, rest.next()).await.map_err(|_| timeout("the answer was not whole, waited", total.limit))?;
+        let Some(chunk) = next else { return Ok(body) };
+        body.extend_from_slice(&chunk?);
+        if body.len() > MAX_EVENT_BYTES {
+            return Err(too_large("the answer", MAX_EVENT_BYTES));
+        }
+    }
+}
+
+/// An answer with an error status. Its body is a help, not a need: what has not come in time is left out.
+async fn refusal(response: Response, until: Instant, now: UnixMillis) -> ModelError {
+    let (status, headers) = (response.status(), response.headers().clone());
+    let mut body = Vec::new();
+    let mut chunks = Box::pin(response.bytes_stream());
+    while let Ok(Some(Ok(chunk))) = timeout_at(until, chunks.next()).await {
+        let room = MAX_ERROR_BODY_BYTES - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if body.len() == MAX_ERROR_BODY_BYTES {
+            break;
+        }
+    }
+    failure::from_response(status, &headers, &body, now)
+}
+
+/// A connection that could not be made, or broke before the answer began.
+fn network_error(error: reqwest::Error) -> ModelError {
+    ModelError::new(ModelErrorKind::Network, &words(error))
+}
+
+/// A connection that broke within the answer.
+fn cut_error(error: reqwest::Error) -> ModelError {
+    ModelError::new(ModelErrorKind::IncompleteStream, &format!("the answer was cut: {}", words(error)))
+}
+
+/// The error with its causes, without the URL, which may hold a key.
+fn words(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !words.ends_with(&text) {
+            words.push_str(": ");
+            words.push_str(&text);
+        }
+        cause = error.source();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_of_all_sorts_of_base_urls() {
+        for (base, url) in [
+            ("https://api.openai.com", "https://api.openai.com/v1/chat/completions"),
+            ("https://api.openai.com/", "https://api.openai.com/v1/chat/completions"),
+            ("https://api.openai.com/v1/", "https://api.openai.com/v1/chat/completions"),
+            ("http://localhost:11434/v1", "http://localhost:11434/v1/chat/completions"),
+            ("https://host/v1beta/openai", "https://host/v1beta/openai/chat/completions"),
+            ("https://host/d/gpt?api-version=1", "https://host/d/gpt/chat/completions?api-version=1"),
+            ("https://host/v1/chat/completions", "https://host/v1/chat/completions"),
+        ] {
+            assert_eq!(endpoint(base, "/chat/completions").unwrap().as_str(), url, "{base}");
+        }
+        for base in ["localhost:8000", "ftp://host/v1", "", "/v1"] {
+            assert!(endpoint(base, "/chat/completions").is_err(), "{base}");
+        }
+    }
+}

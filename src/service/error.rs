@@ -1,0 +1,106 @@
+//! What can go wrong in a use case.
+
+use crate::domain::ids::RunId;
+use crate::domain::problem::{FieldError, ProblemBody, ProblemCode};
+use crate::store::StoreError;
+
+/// Result of a use case.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A use case that was refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request is not of the documented shape.
+    #[error("{detail}")]
+    Invalid {
+        /// The thing, the reason, the way out.
+        detail: String,
+        /// Where.
+        errors: Vec<FieldError>,
+    },
+    /// Not a cursor of ours.
+    #[error("{0}")]
+    InvalidCursor(String),
+    /// No such thing, or somebody else's: the two look the same.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// The conversation is busy and the request said `reject`.
+    #[error("run {0} is active in this conversation; wait for it, or send the message with another on_busy")]
+    RunActive(RunId),
+    /// The state does not allow it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The cursor is not within the log.
+    #[error("the events after {after} are not available: the log holds {oldest} to {head}")]
+    CursorGone {
+        /// The cursor.
+        after: i64,
+        /// The oldest event that is kept.
+        oldest: i64,
+        /// The newest event.
+        head: i64,
+    },
+    /// The idempotency key was used with another request.
+    #[error("this Idempotency-Key was used with another request; use a new key")]
+    IdempotencyMismatch,
+    /// Too many runs at a time.
+    #[error("{0} runs are under way already; wait for one to end")]
+    TooManyRuns(u32),
+    /// Not a model that is configured.
+    #[error("no configured provider serves the model {0:?}; write it as provider/name")]
+    UnknownModel(String),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Error {
+    /// An invalid field.
+    #[must_use]
+    pub fn field(pointer: &str, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        let errors = vec![FieldError { pointer: pointer.to_owned(), detail: detail.clone() }];
+        let place = if pointer.is_empty() { "the body" } else { pointer };
+        Self::Invalid { detail: format!("{place}: {detail}"), errors }
+    }
+
+    /// The code that clients see.
+    #[must_use]
+    pub fn code(&self) -> ProblemCode {
+        match self {
+            Self::Invalid { .. } => ProblemCode::InvalidRequest,
+            Self::InvalidCursor(_) => ProblemCode::InvalidCursor,
+            Self::NotFound(_) => ProblemCode::NotFound,
+            Self::RunActive(_) => ProblemCode::RunActive,
+            Self::Conflict(_) => ProblemCode::Conflict,
+            Self::CursorGone { .. } => ProblemCode::CursorGone,
+            Self::IdempotencyMismatch => ProblemCode::IdempotencyMismatch,
+            Self::TooManyRuns(_) => ProblemCode::TooManyRequests,
+            Self::UnknownModel(_) => ProblemCode::UnknownModel,
+            Self::Store(error) if error.is_transient() => ProblemCode::Unavailable,
+            Self::Store(_) => ProblemCode::Internal,
+        }
+    }
+
+    /// What clients see, without a request id. A failure of ours says nothing about its cause: that is for the log.
+    #[must_use]
+    pub fn problem(self) -> ProblemBody {
+        let code = self.code();
+        match self {
+            Self::Store(_) => code.body(if code == ProblemCode::Unavailable {
+                "the server cannot reach its database; try again in a few seconds"
+            } else {
+                "the server could not do this; its log has the cause under this request_id"
+            }),
+            Self::Invalid { detail, errors } => ProblemBody { errors, ..code.body(detail) },
+            other @ (Self::InvalidCursor(_)
+            | Self::NotFound(_)
+            | Self::RunActive(_)
+            | Self::Conflict(_)
+            | Self::CursorGone { .. }
+            | Self::IdempotencyMismatch
+            | Self::TooManyRuns(_)
+            | Self::UnknownModel(_)) => code.body(other.to_string()),
+        }
+    }
+}

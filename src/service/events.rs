@@ -1,0 +1,170 @@
+//! The log as pages and as streams.
+
+use std::sync::Arc;
+
+use super::stream::{PAGE, Reader, ResetReason, Scope, StreamItem};
+use super::{Error, Result, Service};
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::principal::Principal;
+use crate::live::Subscription;
+use crate::store::{LogBounds, LogStore};
+
+/// Where a client wants to go on: after the event with this `seq`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor(pub i64);
+
+impl Cursor {
+    /// Reads a cursor: the decimal digits of a `seq`, or 0 for the beginning.
+    ///
+    /// # Errors
+    /// [`Error::InvalidCursor`] for anything else.
+    pub fn parse(text: &str) -> Result<Self> {
+        let digits = !text.is_empty() && text.len() <= 19 && text.bytes().all(|byte| byte.is_ascii_digit());
+        match text.parse() {
+            Ok(seq) if digits => Ok(Self(seq)),
+            Ok(_) | Err(_) => Err(Error::InvalidCursor("a cursor is the seq of an event, in decimal digits".to_owned())),
+        }
+    }
+}
+
+/// Some events of a log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventPage {
+    /// The events, oldest first.
+    pub events: Vec<StoredEvent>,
+    /// The cursor of the next page, if there is one now.
+    pub next: Option<i64>,
+}
+
+/// What came of asking for a stream.
+pub enum StreamStart {
+    /// It begins.
+    Stream(Reader),
+    /// The client has everything and the run is over: there is nothing to stream, and it need not come back.
+    Finished,
+}
+
+impl Service {
+    fn log(&self) -> Arc<dyn LogStore> {
+        Arc::clone(&self.store) as Arc<dyn LogStore>
+    }
+
+    async fn bounds(&self, conversation: &ConversationId) -> Result<LogBounds> {
+        self.store.log_bounds(conversation).await?.ok_or(Error::NotFound("conversation"))
+    }
+
+    /// The conversation if it is the principal's.
+    async fn check_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
+        self.store.conversation(&principal.user_id, id).await?.map(|_| ()).ok_or(Error::NotFound("conversation"))
+    }
+
+    /// Events of a conversation after a cursor, at most `limit`.
+    pub async fn conversation_events(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<EventPage> {
+        self.check_conversation(principal, id).await?;
+        let after = after.map_or(0, |Cursor(seq)| seq);
+        let bounds = self.bounds(id).await?;
+        within(after, bounds)?;
+        let mut events = self.store.events(id, after, limit + 1).await?;
+        Ok(EventPage { next: cut(&mut events, limit), events })
+    }
+
+    /// Events of a run after a cursor, at most `limit`.
+    pub async fn run_events(&self, principal: &Principal, id: &RunId, after: Option<Cursor>, limit: u32) -> Result<EventPage> {
+        let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+        let conversation = &view.run.conversation_id;
+        let mut cursor = after.map_or(0, |Cursor(seq)| seq).max(view.first_seq - 1);
+        within(cursor, self.bounds(conversation).await?)?;
+        let mut events = Vec::new();
+        while events.len() <= limit as usize && view.last_seq.is_none_or(|last| cursor < last) {
+            let page = self.store.events(conversation, cursor, PAGE).await?;
+            let Some(last) = page.last() else { break };
+            cursor = last.seq;
+            events.extend(page.into_iter().filter(|event| event.run_id.as_ref() == Some(id)));
+        }
+        Ok(EventPage { next: cut(&mut events, limit), events })
+    }
+
+    /// Streams a conversation: from a cursor, or with a snapshot first.
+    pub async fn stream_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        after: Option<Cursor>,
+    ) -> Result<StreamStart> {
+        self.check_conversation(principal, id).await?;
+        let tail = self.hub.subscribe(id);
+        let bounds = self.bounds(id).await?;
+        let mut first = Vec::new();
+        let scope = Scope::Conversation(id.clone());
+        if let Some(Cursor(after)) = after {
+            match misplaced(after, bounds) {
+                None => return Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, after))),
+                Some(reason) => first.push(StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }),
+            }
+        }
+        let snapshot = self.snapshot(&principal.user_id, id, bounds.head).await?;
+        let cursor = snapshot.head;
+        first.push(StreamItem::Snapshot(Box::new(snapshot)));
+        Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).saying(first)))
+    }
+
+    /// Streams a run: from a cursor, or from its first event.
+    pub async fn stream_run(&self, principal: &Principal, id: &RunId, after: Option<Cursor>) -> Result<StreamStart> {
+        let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+        let conversation_id = view.run.conversation_id.clone();
+        let tail = self.hub.subscribe(&conversation_id);
+        let bounds = self.bounds(&conversation_id).await?;
+        let begin = view.first_seq - 1;
+        let cursor = after.map_or(begin, |Cursor(seq)| seq.max(begin));
+        let scope = Scope::Run { conversation_id, run_id: id.clone(), last_seq: view.last_seq };
+        if let Some(reason) = misplaced(cursor, bounds) {
+            let first = vec![StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }];
+            let cursor = begin.max(bounds.oldest - 1);
+            return Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).saying(first)));
+        }
+        if view.last_seq.is_some_and(|last| cursor >= last) {
+            return Ok(StreamStart::Finished);
+        }
+        Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor)))
+    }
+
+    /// Streams a run that was accepted just now, listened to since before.
+    pub(super) fn stream_accepted(&self, tail: Subscription, scope: Scope, first_seq: i64, replay: super::Replay) -> Reader {
+        let reader = Reader::new(self.log(), tail, scope, first_seq - 1);
+        match replay {
+            super::Replay::Fresh => reader.at_the_tail(),
+            super::Replay::Replayed => reader,
+        }
+    }
+}
+
+fn misplaced(after: i64, bounds: LogBounds) -> Option<ResetReason> {
+    if after > bounds.head {
+        return Some(ResetReason::CursorInFuture);
+    }
+    (after < bounds.oldest - 1).then_some(ResetReason::CursorExpired)
+}
+
+fn within(after: i64, bounds: LogBounds) -> Result<()> {
+    let LogBounds { oldest, head } = bounds;
+    match misplaced(after, bounds) {
+        None => Ok(()),
+        Some(ResetReason::CursorInFuture | ResetReason::CursorExpired) => Err(Error::CursorGone { after, oldest, head }),
+    }
+}
+
+/// Cuts what was read beyond the limit off, and says where the next page begins.
+fn cut(events: &mut Vec<StoredEvent>, limit: u32) -> Option<i64> {
+    if events.len() <= limit as usize {
+        return None;
+    }
+    events.truncate(limit as usize);
+    events.last().map(|event| event.seq)
+}

@@ -1,0 +1,181 @@
+//! What a principal says, checked and brought into the domain's form.
+
+use super::{Error, Result, Service};
+use crate::domain::ids::{ConversationId, PartId};
+use crate::domain::message::{FilePart, Part, TextPart};
+use crate::domain::model::ModelOptions;
+use crate::domain::run::OnBusy;
+use crate::store::{IdempotencyClaim, Keyed};
+use crate::support::text;
+
+/// The content of a new message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// A text.
+    Text(String),
+    /// Several parts.
+    Parts(Vec<NewPart>),
+}
+
+/// A part of a new message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NewPart {
+    /// Text.
+    Text(String),
+    /// A picture.
+    Image {
+        /// Its media type.
+        media_type: String,
+        /// An `https:` or `data:` URL.
+        url: String,
+        /// A name to show.
+        name: Option<String>,
+    },
+    /// A file.
+    File {
+        /// Its media type.
+        media_type: String,
+        /// An `https:` or `data:` URL.
+        url: String,
+        /// A name to show.
+        name: Option<String>,
+    },
+}
+
+/// A message for the agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StartRun {
+    /// What it says.
+    pub content: Content,
+    /// The JSON name of the field that holds the content, for error messages.
+    pub content_field: &'static str,
+    /// The conversation; a new one if absent.
+    pub conversation_id: Option<ConversationId>,
+    /// The agent by name; the default one if absent.
+    pub agent: Option<String>,
+    /// The model, as `provider/name`; the agent's if absent.
+    pub model: Option<String>,
+    /// Options of model calls; the agent's if absent.
+    pub options: Option<ModelOptions>,
+    /// What to do if the conversation is busy.
+    pub on_busy: OnBusy,
+    /// Whether a missing conversation is made.
+    pub create: bool,
+}
+
+/// An idempotency key as a wire gave it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestKey {
+    /// The key, 1 to 255 characters.
+    pub key: String,
+    /// SHA-256 of what makes the request this request.
+    pub fingerprint: String,
+}
+
+/// Whether an answer was made now or is one of before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replay {
+    /// Made now.
+    Fresh,
+    /// The answer to an earlier request with the same idempotency key.
+    Replayed,
+}
+
+/// Takes the outcome apart; a mismatch is an error.
+pub(super) fn keyed<T>(outcome: Keyed<T>) -> Result<(T, Replay)> {
+    match outcome {
+        Keyed::Fresh(value) => Ok((value, Replay::Fresh)),
+        Keyed::Replayed(value) => Ok((value, Replay::Replayed)),
+        Keyed::Mismatch => Err(Error::IdempotencyMismatch),
+    }
+}
+
+impl Service {
+    pub(super) fn claim(&self, owner: &crate::domain::ids::UserId, key: Option<RequestKey>) -> Option<IdempotencyClaim> {
+        key.map(|RequestKey { key, fingerprint }| IdempotencyClaim {
+            owner: owner.clone(),
+            key,
+            fingerprint,
+            now: self.clock.now(),
+        })
+    }
+
+    /// The parts of a new message: not empty, within the limits, and storable.
+    pub(super) fn parts(&self, content: &Content, field: &str) -> Result<Vec<Part>> {
+        let limit = self.limits.max_message_chars;
+        let parts = match content {
+            Content::Text(text) => vec![self.text_part(text)],
+            Content::Parts(parts) if parts.len() > self.limits.max_message_parts => {
+                let most = self.limits.max_message_parts;
+                return Err(Error::field(&format!("/{field}"), format!("has {} parts; at most {most} are accepted", parts.len())));
+            }
+            Content::Parts(parts) => {
+                let mut made = Vec::with_capacity(parts.len());
+                for (index, part) in parts.iter().enumerate() {
+                    made.push(self.part(part, &format!("/{field}/{index}"))?);
+                }
+                made
+            }
+        };
+        let mut chars = 0;
+        let mut says_something = false;
+        for part in &parts {
+            if let Part::Text(part) = part {
+                chars += part.text.chars().count();
+                says_something |= !part.text.trim().is_empty();
+            } else {
+                says_something = true;
+            }
+        }
+        if !says_something {
+            return Err(Error::field(&format!("/{field}"), "is empty; say something"));
+        }
+        if chars > limit {
+            return Err(Error::field(&format!("/{field}"), format!("has {chars} characters; at most {limit} are accepted")));
+        }
+        Ok(parts)
+    }
+
+    fn text_part(&self, text: &str) -> Part {
+        Part::Text(TextPart { id: PartId::generate(self.ids.as_ref()), text: text::storable(text).into_owned() })
+    }
+
+    fn part(&self, part: &NewPart, pointer: &str) -> Result<Part> {
+        match part {
+            NewPart::Text(text) => Ok(self.text_part(text)),
+            NewPart::Image { media_type, url, name } => Ok(Part::Image(self.file(media_type, url, name.as_deref(), pointer)?)),
+            NewPart::File { media_type, url, name } => Ok(Part::File(self.file(media_type, url, name.as_deref(), pointer)?)),
+        }
+    }
+
+    fn file(&self, media_type: &str, url: &str, name: Option<&str>, pointer: &str) -> Result<FilePart> {
+        if !(url.starts_with("https://") || url.starts_with("data:")) {
+            return Err(Error::field(&format!("{pointer}/url"), "must be an https: or data: URL"));
+        }
+        let well_formed = media_type.len() <= 127
+            && media_type.split_once('/').is_some_and(|(kind, subtype)| {
+                let token =
+                    |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b));
+                token(kind) && token(subtype)
+            });
+        if !well_formed {
+            return Err(Error::field(&format!("{pointer}/media_type"), "must be a media type such as image/png"));
+        }
+        Ok(FilePart {
+            id: PartId::generate(self.ids.as_ref()),
+            media_type: media_type.to_owned(),
+            url: Some(text::storable(url).into_owned()),
+            file_id: None,
+            name: name.map(|name| text::storable(text::prefix_chars(name, 255)).into_owned()),
+        })
+    }
+}
+
+/// A title made from the first message: its first line with something on it, cut to a size that lists can show.
+pub(super) fn title_from(parts: &[Part]) -> String {
+    const CHARS: usize = 80;
+    let text = parts.iter().find_map(|part| if let Part::Text(part) = part { Some(part.text.as_str()) } else { None });
+    let line = text.unwrap_or_default().lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let cut = text::prefix_chars(line, CHARS);
+    if cut.len() < line.len() { format!("{}…", text::prefix_chars(line, CHARS - 1)) } else { cut.to_owned() }
+}

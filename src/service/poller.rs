@@ -1,0 +1,58 @@
+//! Finds events that other processes wrote.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::ids::ConversationId;
+use crate::live::Hub;
+use crate::store::Store;
+
+/// How often the heads of watched logs are read.
+const EVERY: Duration = Duration::from_millis(250);
+
+/// Asks the store every 250 ms, in one query, how far the logs are that somebody here listens to, and hints at those with news
+/// from elsewhere. Needed only if [`Store::is_shared`]; faster notifications are only an addition to it. Ends with `stop`.
+pub async fn poll_heads(store: Arc<dyn Store>, hub: Arc<Hub>, stop: CancellationToken) {
+    let mut seen: HashMap<ConversationId, i64> = HashMap::new();
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut failing = false;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let watched = hub.watched();
+        if watched.is_empty() {
+            seen.clear();
+            continue;
+        }
+        let heads = match store.heads(&watched).await {
+            Ok(heads) => heads,
+            Err(error) => {
+                if !failing {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot poll for events of other nodes");
+                }
+                failing = true;
+                continue;
+            }
+        };
+        failing = false;
+        let heads: HashMap<ConversationId, i64> = heads.into_iter().collect();
+        for conversation in &watched {
+            match (heads.get(conversation), seen.get(conversation)) {
+                // What this process published needs no hint: its listeners have it.
+                (Some(head), before) if *head > before.copied().unwrap_or(-1).max(hub.published(conversation)) => {
+                    hub.hint(conversation);
+                }
+                // It had a log and has none: another node deleted it.
+                (None, Some(_)) => hub.close(conversation),
+                (Some(_) | None, _) => {}
+            }
+        }
+        seen = heads;
+    }
+}

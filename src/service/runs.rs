@@ -1,0 +1,233 @@
+//! Runs: accepting messages, waiting, cancelling, going on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::input::{Replay, RequestKey, StartRun, keyed, title_from};
+use super::stream::{Reader, Scope};
+use super::{Error, Result, RunExplanation, Service};
+use crate::domain::agent::AgentProfile;
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, MessageId, RunId};
+use crate::domain::message::Message;
+use crate::domain::principal::Principal;
+use crate::domain::run::{Run, RunStatus};
+use crate::live::{Subscription, Tail};
+use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView};
+
+/// A message that was accepted, with the run that answers it.
+pub struct Started {
+    /// The run: a new one, or the active one that the message joined.
+    pub run: Run,
+    /// The message as stored.
+    pub message: Message,
+    /// Whether this is the answer to an earlier request.
+    pub replay: Replay,
+    first_seq: i64,
+    tail: Subscription,
+}
+
+/// A run after waiting for it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Waited {
+    /// It is over, or waits for something outside.
+    Settled(Run),
+    /// The time ran out first.
+    StillGoing(Run),
+}
+
+fn is_settled(run: &Run) -> bool {
+    run.status.is_terminal() || run.status == RunStatus::Waiting
+}
+
+impl Service {
+    /// Accepts a message. When this returns, message and run are stored and cannot be lost.
+    pub async fn start_run(&self, principal: &Principal, request: StartRun, key: Option<RequestKey>) -> Result<Started> {
+        let parts = self.parts(&request.content, request.content_field)?;
+        let profile = self.profile(&request)?;
+        let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
+        // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
+        let tail = self.hub.subscribe(&conversation_id);
+        let accept = AcceptRun {
+            owner: principal.user_id.clone(),
+            conversation_id,
+            create_with_title: request.create.then(|| title_from(&parts)),
+            run_id: RunId::generate(self.ids.as_ref()),
+            message_id: MessageId::generate(self.ids.as_ref()),
+            parts,
+            profile,
+            on_busy: request.on_busy,
+            max_active_runs: self.limits.max_active_runs,
+            now: self.clock.now(),
+        };
+        let claim = self.claim(&principal.user_id, key);
+        let (accepted, replay) = keyed(self.store.accept_run(accept, claim).await?)?;
+        let (run, message, first_seq, events) = match accepted {
+            Accepted::Run { run, message, first_seq, events, interrupted } => {
+                for run in &interrupted {
+                    self.hub.notify_control(run);
+                }
+                (run, message, first_seq, events)
+            }
+            Accepted::Steered { run, message, first_seq, events } => {
+                self.hub.notify_control(&run.id);
+                (run, message, first_seq, events)
+            }
+            Accepted::Busy { run_id } => return Err(Error::RunActive(run_id)),
+            Accepted::NoConversation => return Err(Error::NotFound("conversation")),
+            Accepted::TooManyRuns => return Err(Error::TooManyRuns(self.limits.max_active_runs)),
+        };
+        self.publish(&run.conversation_id, events);
+        self.hub.queue_signal().notify();
+        // A replayed request may have been for another conversation than the one minted for this one.
+        let tail = match replay {
+            Replay::Fresh => tail,
+            Replay::Replayed => self.hub.subscribe(&run.conversation_id),
+        };
+        Ok(Started { run, message, replay, first_seq, tail })
+    }
+
+    /// The stream of an accepted run, from the first event that its message caused.
+    #[must_use]
+    pub fn stream_started(&self, started: Started) -> Reader {
+        let Started { run, replay, first_seq, tail, .. } = started;
+        let scope = Scope::Run { conversation_id: run.conversation_id, run_id: run.id, last_seq: None };
+        self.stream_accepted(tail, scope, first_seq, replay)
+    }
+
+    /// One run.
+    pub async fn run(&self, principal: &Principal, id: &RunId) -> Result<Run> {
+        Ok(self.run_view(principal, id).await?.run)
+    }
+
+    async fn run_view(&self, principal: &Principal, id: &RunId) -> Result<RunView> {
+        self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
+    }
+
+    /// Waits until a run is over or waits for something outside, at most `seconds` (and never longer than the limit).
+    pub async fn wait_for_run(&self, principal: &Principal, id: &RunId, seconds: u64) -> Result<Waited> {
+        let first = self.run(principal, id).await?;
+        let tail = self.hub.subscribe(&first.conversation_id);
+        let limit = Duration::from_secs(self.wait_seconds(seconds));
+        let settled = tokio::time::timeout(limit, async {
+            while !is_settled(&self.run(principal, id).await?) && self.settles(id, &tail).await {}
+            Result::Ok(())
+        });
+        if let Ok(failed @ Err(_)) = settled.await {
+            failed?;
+        }
+        let run = self.run(principal, id).await?;
+        Ok(if is_settled(&run) { Waited::Settled(run) } else { Waited::StillGoing(run) })
+    }
+
+    /// How long a request that wants to wait `seconds` may wait.
+    #[must_use]
+    pub fn wait_seconds(&self, seconds: u64) -> u64 {
+        seconds.min(self.limits.max_wait_seconds)
+    }
+
+    /// Listens until the run's row is worth reading again; false if nothing more will be heard.
+    async fn settles(&self, id: &RunId, tail: &Subscription) -> bool {
+        loop {
+            match tail.next().await {
+                Tail::Events(events) => {
+                    let mut ours = events.iter().filter(|event| event.run_id.as_ref() == Some(id));
+                    if ours.any(|event| event.ends_run() || event.kind == "run.waiting") {
+                        return true;
+                    }
+                }
+                Tail::Reread => return true,
+                Tail::Closed => return false,
+            }
+        }
+    }
+
+    /// Asks for a run to be cancelled. A run that is over stays as it is.
+    pub async fn cancel_run(&self, principal: &Principal, id: &RunId, key: Option<RequestKey>) -> Result<(Run, Replay)> {
+        let claim = self.claim(&principal.user_id, key);
+        let cancelled = self.store.cancel_run(&principal.user_id, id, "user", self.clock.now(), claim).await?;
+        let (cancelled, replay) = keyed(cancelled)?;
+        let run = match cancelled {
+            Cancelled::Over { run, events } => {
+                self.publish(&run.conversation_id, events);
+                run
+            }
+            Cancelled::Requested { run } => {
+                self.hub.notify_control(id);
+                run
+            }
+            Cancelled::NoRun => return Err(Error::NotFound("run")),
+        };
+        // A run that waited can be claimed now, and so can the one behind a run that was cancelled at once.
+        self.hub.queue_signal().notify();
+        Ok((run, replay))
+    }
+
+    /// Goes on with a run that waits for a retry, or after one that has failed.
+    pub async fn resume_run(&self, principal: &Principal, id: &RunId, key: Option<RequestKey>) -> Result<(Run, Replay)> {
+        let resume = ResumeRun {
+            owner: principal.user_id.clone(),
+            run_id: id.clone(),
+            new_run_id: RunId::generate(self.ids.as_ref()),
+            now: self.clock.now(),
+        };
+        let claim = self.claim(&principal.user_id, key);
+        let (resumed, replay) = keyed(self.store.resume_run(resume, claim).await?)?;
+        match resumed {
+            Resumed::Run { run, events } => {
+                self.publish(&run.conversation_id, events);
+                self.hub.queue_signal().notify();
+                Ok((run, replay))
+            }
+            Resumed::NotResumable { run } => Err(Error::Conflict(format!(
+                "a run that is {} cannot be resumed, nor can one while another is active; only waiting and failed runs go on",
+                run.status.as_str()
+            ))),
+            Resumed::NoRun => Err(Error::NotFound("run")),
+        }
+    }
+
+    /// Why a run is or is not moving.
+    pub async fn explain_run(&self, principal: &Principal, id: &RunId) -> Result<RunExplanation> {
+        let explanation = self.store.explain_run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+        Ok(RunExplanation::from(explanation))
+    }
+
+    fn publish(&self, conversation: &ConversationId, events: Vec<StoredEvent>) {
+        let events: Vec<_> = events.into_iter().map(Arc::new).collect();
+        self.hub.publish(conversation, &events);
+    }
+
+    /// The profile that is frozen into the run.
+    fn profile(&self, request: &StartRun) -> Result<AgentProfile> {
+        let mut profile = self.default_profile.clone();
+        if let Some(agent) = request.agent.as_deref().filter(|agent| *agent != profile.name) {
+            let known = &profile.name;
+            return Err(Error::field("/agent", format!("there is no agent {agent:?}; this server has {known:?}")));
+        }
+        if let Some(model) = &request.model {
+            profile.model.clone_from(model);
+        }
+        if !(self.models)(&profile.model) {
+            return Err(Error::UnknownModel(profile.model));
+        }
+        if let Some(options) = &request.options {
+            let in_range = |value: Option<f64>, most: f64| value.is_none_or(|value| (0.0..=most).contains(&value));
+            if !in_range(options.temperature, 2.0) {
+                return Err(Error::field("/options/temperature", "must be between 0 and 2"));
+            }
+            if !in_range(options.top_p, 1.0) {
+                return Err(Error::field("/options/top_p", "must be between 0 and 1"));
+            }
+            if options.max_output_tokens == Some(0) {
+                return Err(Error::field("/options/max_output_tokens", "must be at least 1"));
+            }
+            let own = &mut profile.options;
+            own.temperature = options.temperature.or(own.temperature);
+            own.top_p = options.top_p.or(own.top_p);
+            own.max_output_tokens = options.max_output_tokens.or(own.max_output_tokens);
+            own.seed = options.seed.or(own.seed);
+        }
+        Ok(profile)
+    }
+}

@@ -1,0 +1,276 @@
+//! From the log to a stream: every event once, in order, without a gap.
+//!
+//! A reader listens first, then reads the store from its cursor, then follows the tail. What it hears twice it drops by `seq`;
+//! where it hears of a hole it reads the store again. It is pulled: nothing is fetched that nobody asked for, so a slow client
+//! costs its hub queue and one page at most.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::event::SharedEvent;
+use crate::domain::ids::{ConversationId, RunId};
+use crate::live::{Subscription, Tail};
+use crate::store::{LogStore, StoreError};
+
+use super::snapshot::Snapshot;
+
+/// Events read from the store at a time.
+pub(super) const PAGE: u32 = 500;
+/// The wait after the first failed read of the store; doubled up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest wait between two tries.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Why a stream does not begin at the cursor that the client gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResetReason {
+    /// No event has that number yet: the cursor is not from this log as it is now.
+    CursorInFuture,
+    /// The events that follow it are no longer kept.
+    CursorExpired,
+}
+
+impl ResetReason {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CursorInFuture => "cursor_in_future",
+            Self::CursorExpired => "cursor_expired",
+        }
+    }
+}
+
+/// One thing that a stream says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StreamItem {
+    /// An event of the log.
+    Event(SharedEvent),
+    /// What the events up to `head` amount to, instead of those events.
+    Snapshot(Box<Snapshot>),
+    /// The stream does not begin at the given cursor. What follows is what a client without a cursor gets.
+    Reset {
+        /// Why.
+        reason: ResetReason,
+        /// The oldest event that is kept.
+        oldest: i64,
+        /// The newest event.
+        head: i64,
+    },
+    /// The run is over; nothing follows.
+    End {
+        /// The `seq` of its last event.
+        last_seq: i64,
+    },
+}
+
+/// What a stream is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// The whole log of a conversation.
+    Conversation(ConversationId),
+    /// The events of one run; the numbers are still those of the conversation.
+    Run {
+        /// The conversation.
+        conversation_id: ConversationId,
+        /// The run.
+        run_id: RunId,
+        /// The `seq` of its terminal event, if it is over already.
+        last_seq: Option<i64>,
+    },
+}
+
+impl Scope {
+    /// The conversation whose log is read.
+    #[must_use]
+    pub fn conversation_id(&self) -> &ConversationId {
+        match self {
+            Self::Conversation(conversation_id) | Self::Run { conversation_id, .. } => conversation_id,
+        }
+    }
+
+    /// The run, for streams of one.
+    #[must_use]
+    pub fn run_id(&self) -> Option<&RunId> {
+        match self {
+            Self::Conversation(_) => None,
+            Self::Run { run_id, .. } => Some(run_id),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Reads the store.
+    CatchUp,
+    /// Reads the store because of a hint; if there is nothing, the conversation may be gone.
+    Reread,
+    /// Follows the tail.
+    Live,
+    /// Nothing more will come.
+    Over,
+}
+
+/// A place in a log that moves forward. See the module documentation.
+pub struct Reader {
+    store: Arc<dyn LogStore>,
+    tail: Subscription,
+    scope: Scope,
+    cursor: i64,
+    phase: Phase,
+    first: Vec<StreamItem>,
+    pause: Duration,
+}
+
+impl Reader {
+    /// Reads what follows `cursor`. `tail` must have been subscribed before anything was read that `cursor` depends on.
+    #[must_use]
+    pub fn new(store: Arc<dyn LogStore>, tail: Subscription, scope: Scope, cursor: i64) -> Self {
+        Self { store, tail, scope, cursor, phase: Phase::CatchUp, first: Vec::new(), pause: FIRST_PAUSE }
+    }
+
+    /// Says `items` before the first event.
+    #[must_use]
+    pub(super) fn saying(mut self, items: Vec<StreamItem>) -> Self {
+        self.first = items;
+        self
+    }
+
+    /// Begins at the tail without reading the store: right if nothing can have been committed after `cursor` before `tail`
+    /// was subscribed. Events of other processes that it does not hear of show as a gap or a hint.
+    #[must_use]
+    pub(super) fn at_the_tail(mut self) -> Self {
+        self.phase = Phase::Live;
+        self
+    }
+
+    /// What the stream is about.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// The newest `seq` that was looked at. A client that has everything said so far may come back with it.
+    #[must_use]
+    pub fn cursor(&self) -> i64 {
+        self.cursor
+    }
+
+    /// The next items, at least one; `None` when the stream is over. Cancel-safe. While the store cannot be reached it waits
+    /// and tries again: the stream stands still, it does not lie.
+    ///
+    /// # Errors
+    /// If the store fails in a way that trying again cannot mend.
+    pub async fn next(&mut self) -> Result<Option<Vec<StreamItem>>, StoreError> {
+        if !self.first.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.first)));
+        }
+        loop {
+            let items = match self.phase {
+                Phase::Over => return Ok(None),
+                Phase::CatchUp | Phase::Reread => self.read_page().await?,
+                Phase::Live => self.follow().await,
+            };
+            if !items.is_empty() {
+                return Ok(Some(items));
+            }
+        }
+    }
+
+    async fn read_page(&mut self) -> Result<Vec<StreamItem>, StoreError> {
+        if self.is_past_the_end() {
+            return Ok(self.end());
+        }
+        let conversation = self.scope.conversation_id();
+        let page = match self.store.events(conversation, self.cursor, PAGE).await {
+            Ok(page) if page.is_empty() && self.phase == Phase::Reread => {
+                if self.store.log_bounds(conversation).await?.is_none() {
+                    self.phase = Phase::Over;
+                    return Ok(Vec::new());
+                }
+                page
+            }
+            Ok(page) => page,
+            Err(error) if error.is_transient() => {
+                tokio::time::sleep(self.pause).await;
+                self.pause = (self.pause * 2).min(MAX_PAUSE);
+                return Ok(Vec::new());
+            }
+            Err(error) => return Err(error),
+        };
+        self.pause = FIRST_PAUSE;
+        if page.len() < PAGE as usize {
+            self.phase = Phase::Live;
+        }
+        let mut items = Vec::with_capacity(page.len());
+        for event in page {
+            self.take(Arc::new(event), &mut items);
+        }
+        Ok(items)
+    }
+
+    async fn follow(&mut self) -> Vec<StreamItem> {
+        if self.is_past_the_end() {
+            return self.end();
+        }
+        let mut items = Vec::new();
+        match self.tail.next().await {
+            Tail::Events(events) => {
+                for event in events {
+                    if event.seq <= self.cursor {
+                        continue;
+                    }
+                    if event.seq > self.cursor + 1 {
+                        // A hole: what is missing is in the store, and so is the rest of this batch.
+                        self.phase = Phase::CatchUp;
+                        break;
+                    }
+                    self.take(event, &mut items);
+                }
+            }
+            Tail::Reread => self.phase = Phase::Reread,
+            Tail::Closed => self.phase = Phase::Over,
+        }
+        items
+    }
+
+    /// Moves past one event, and says it if it belongs here.
+    fn take(&mut self, event: SharedEvent, items: &mut Vec<StreamItem>) {
+        if self.phase == Phase::Over || event.seq <= self.cursor {
+            return;
+        }
+        self.cursor = event.seq;
+        let Scope::Run { run_id, .. } = &self.scope else {
+            items.push(StreamItem::Event(event));
+            return;
+        };
+        if event.run_id.as_ref() != Some(run_id) {
+            return;
+        }
+        let last = event.ends_run().then_some(event.seq);
+        items.push(StreamItem::Event(event));
+        if let Some(last_seq) = last {
+            items.push(StreamItem::End { last_seq });
+            self.phase = Phase::Over;
+        }
+    }
+
+    fn is_past_the_end(&self) -> bool {
+        match &self.scope {
+            Scope::Run { last_seq: Some(last), .. } => self.cursor >= *last,
+            Scope::Run { last_seq: None, .. } | Scope::Conversation(_) => false,
+        }
+    }
+
+    fn end(&mut self) -> Vec<StreamItem> {
+        self.phase = Phase::Over;
+        match &self.scope {
+            Scope::Run { last_seq: Some(last_seq), .. } => vec![StreamItem::End { last_seq: *last_seq }],
+            Scope::Run { last_seq: None, .. } | Scope::Conversation(_) => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

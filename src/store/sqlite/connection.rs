@@ -1,0 +1,153 @@
+//! Opening, pragmas, the lock file, transactions.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{SqlSafeStr as _, Sqlite, Transaction};
+
+use crate::store::{Durability, Store, StoreError, StoreOptions, StoreResult};
+use crate::support::clock::UnixMillis;
+
+/// A transaction on the writer or a reader.
+pub(super) type Tx = Transaction<'static, Sqlite>;
+
+/// How long a statement waits for another process that writes, such as `capstan keys create`.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a call waits for the writer or a reader before the database counts as unavailable.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Readers run beside the writer and beside each other; more than the machine has cores bring nothing.
+const READERS: u32 = 4;
+
+/// The store on SQLite.
+pub struct SqliteStore {
+    /// One connection: the queue for it is the order of writes.
+    writer: SqlitePool,
+    readers: SqlitePool,
+    /// Held while this process is the one server of the data folder.
+    lock: Mutex<Option<File>>,
+}
+
+impl SqliteStore {
+    /// Opens `sqlite:PATH`, makes folder, file and schema if they are missing.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] if another server process has the data folder, [`StoreError::Migration`] if the URL or the
+    /// schema cannot be used, [`StoreError::Unavailable`] if the file cannot be opened.
+    pub async fn connect(url: &str, options: &StoreOptions) -> StoreResult<Self> {
+        let base = SqliteConnectOptions::from_str(url).map_err(|error| StoreError::Migration(error.to_string()))?;
+        let path = base.get_filename().to_owned();
+        if url.contains(":memory:") || url.contains("mode=memory") || path.as_os_str().is_empty() {
+            return Err(StoreError::Migration("a database in memory would lose everything: use sqlite:PATH".to_owned()));
+        }
+        let folder = folder_of(&path);
+        let made = std::fs::create_dir_all(&folder);
+        made.map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))?;
+        let lock = if options.exclusive { Some(lock_folder(&folder)?) } else { None };
+
+        let base = base.foreign_keys(true).busy_timeout(BUSY_TIMEOUT).pragma("temp_store", "memory");
+        let writer_options = base
+            .clone()
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(match options.durability {
+                Durability::Full => SqliteSynchronous::Full,
+                Durability::Normal => SqliteSynchronous::Normal,
+            })
+            .thread_name(|_| "sqlite-writer".to_owned());
+        let reader_options = base.read_only(true).thread_name(|id| format!("sqlite-reader-{id}"));
+
+        let writer = pool(1).connect_with(writer_options).await.map_err(StoreError::from)?;
+        migrate(&writer).await?;
+        // Connected on first use: by then the writer has made the file.
+        let readers = pool(READERS).connect_lazy_with(reader_options);
+        Ok(Self { writer, readers, lock: Mutex::new(lock) })
+    }
+
+    /// Begins a write. Nobody else writes until it ends.
+    pub(super) async fn write(&self) -> StoreResult<Tx> {
+        Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+    }
+
+    /// Begins a read of several statements that see one state.
+    pub(super) async fn read(&self) -> StoreResult<Tx> {
+        Ok(self.readers.begin().await?)
+    }
+
+    /// For a read of one statement.
+    pub(super) fn reader(&self) -> &SqlitePool {
+        &self.readers
+    }
+}
+
+/// A pool whose connections live as long as the store.
+fn pool(size: u32) -> SqlitePoolOptions {
+    SqlitePoolOptions::new()
+        .max_connections(size)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        Some(_) | None => PathBuf::from("."),
+    }
+}
+
+/// The operating system gives the lock back when the process ends, however it ends.
+fn lock_folder(folder: &Path) -> StoreResult<File> {
+    let path = folder.join("capstan.lock");
+    let opened = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = opened.map_err(|error| StoreError::Locked(format!("cannot open the lock file {}: {error}", path.display())))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked(format!(
+            "another server process holds {}: stop it, give this one another data folder, or use Postgres for several servers",
+            path.display()
+        ))),
+        Err(TryLockError::Error(error)) => {
+            Err(StoreError::Locked(format!("cannot lock {}: {error}; is the folder on a local disk?", path.display())))
+        }
+    }
+}
+
+async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
+    let backbone = include_str!("../../../migrations/sqlite/0001_backbone.sql").into_sql_str();
+    let migrations = vec![Migration::new(1, "backbone".into(), MigrationType::Simple, backbone, false)];
+    let done = Migrator::with_migrations(migrations).run(writer).await;
+    done.map_err(|error| StoreError::Migration(error.to_string()))
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn ping(&self) -> StoreResult<()> {
+        sqlx::query("SELECT 1").execute(&self.readers).await?;
+        Ok(())
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
+        let deleted = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?").bind(before.0).execute(&self.writer);
+        Ok(deleted.await?.rows_affected())
+    }
+
+    async fn close(&self) {
+        // The writer goes last: the last connection folds the write-ahead log into the file, which a reader may not do.
+        self.readers.close().await;
+        self.writer.close().await;
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}

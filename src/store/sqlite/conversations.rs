@@ -1,0 +1,249 @@
+//! Conversations and their messages.
+
+use async_trait::async_trait;
+use futures_util::TryStreamExt as _;
+use sqlx::Row as _;
+
+use super::SqliteStore;
+use super::connection::Tx;
+use super::idempotency;
+use super::log::append;
+use crate::domain::conversation::{Conversation, ConversationStatus};
+use crate::domain::event::{NewEvent, StoredEvent};
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::message::Message;
+use crate::store::rows::{ConversationRow, conversation_cursor, decode, parse_conversation_cursor};
+use crate::store::{
+    ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed, NewConversation, Page,
+    PageRequest, StoreResult, compose,
+};
+use crate::support::clock::UnixMillis;
+use crate::support::text::storable;
+
+/// The columns of a [`ConversationRow`], to be followed by conditions.
+macro_rules! select_conversation {
+    ($rest:literal) => {
+        concat!(
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, h.last_seq, r.id AS active_run_id
+             FROM conversations c
+             JOIN conversation_heads h ON h.conversation_id = c.id
+             LEFT JOIN runs r ON r.conversation_id = c.id AND r.active = 1 ",
+            $rest
+        )
+    };
+}
+
+#[async_trait]
+impl ConversationStore for SqliteStore {
+    async fn create_conversation(
+        &self,
+        new: NewConversation,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Created>> {
+        let mut tx = self.write().await?;
+        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
+            return Ok(earlier);
+        }
+        if !insert_conversation(&mut tx, &new.id, &new.owner, &new.title, new.now).await? {
+            return Ok(Keyed::Fresh(Created::Exists));
+        }
+        let Some(conversation) = find(&mut tx, &new.owner, &new.id).await? else {
+            return Ok(Keyed::Fresh(Created::Exists));
+        };
+        let created = Created::Conversation(conversation);
+        idempotency::keep(&mut tx, idempotency.as_ref(), &created).await?;
+        tx.commit().await?;
+        Ok(Keyed::Fresh(created))
+    }
+
+    async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
+        let row = sqlx::query(select_conversation!("WHERE c.id = ? AND c.owner_id = ?"))
+            .bind(id.as_str())
+            .bind(owner.as_str())
+            .fetch_optional(self.reader())
+            .await?;
+        row.map(|row| ConversationRow::read(&row)?.into_conversation()).transpose()
+    }
+
+    async fn conversations(
+        &self,
+        owner: &UserId,
+        filter: &ConversationFilter,
+        page: &PageRequest,
+    ) -> StoreResult<Page<Conversation>> {
+        let (created_at, id) = match &page.after {
+            None => (i64::MAX, "~"),
+            Some(after) => match parse_conversation_cursor(after) {
+                Some(cursor) => cursor,
+                None => return Ok(Page { items: Vec::new(), next: None }),
+            },
+        };
+        // SQLite folds the case of ASCII only, so titles are compared here, row by row, until the page is full.
+        let wanted = filter.query.as_deref().map(str::to_lowercase);
+        let mut rows = sqlx::query(select_conversation!(
+            "WHERE c.owner_id = ? AND (c.created_at, c.id) < (?, ?) ORDER BY c.created_at DESC, c.id DESC"
+        ))
+        .bind(owner.as_str())
+        .bind(created_at)
+        .bind(id)
+        .fetch(self.reader());
+        let mut found: Vec<ConversationRow> = Vec::new();
+        let limit = page.limit as usize;
+        while let Some(row) = rows.try_next().await? {
+            let row = ConversationRow::read(&row)?;
+            if wanted.as_ref().is_some_and(|wanted| !row.title.to_lowercase().contains(wanted)) {
+                continue;
+            }
+            found.push(row);
+            if found.len() > limit {
+                break;
+            }
+        }
+        drop(rows);
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|last| conversation_cursor(last.created_at, &last.id));
+        let items = found.into_iter().map(ConversationRow::into_conversation).collect::<StoreResult<_>>()?;
+        Ok(Page { items, next })
+    }
+
+    async fn rename_conversation(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        title: &str,
+        now: UnixMillis,
+    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+        let mut tx = self.write().await?;
+        let title = storable(title);
+        let renamed = sqlx::query("UPDATE conversations SET title = ?, updated_at = ? WHERE id = ? AND owner_id = ?")
+            .bind(title.as_ref())
+            .bind(now.0)
+            .bind(id.as_str())
+            .bind(owner.as_str())
+            .execute(&mut *tx)
+            .await?;
+        if renamed.rows_affected() == 0 {
+            return Ok(None);
+        }
+        let Some(before) = find(&mut tx, owner, id).await? else { return Ok(None) };
+        let event = compose::conversation_updated(&before.title, before.status, now);
+        let events = append(&mut tx, id, vec![event]).await?;
+        let conversation = find(&mut tx, owner, id).await?;
+        tx.commit().await?;
+        Ok(conversation.map(|conversation| (conversation, events)))
+    }
+
+    async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+        let mut tx = self.write().await?;
+        let deleted = sqlx::query("DELETE FROM conversations WHERE id = ? AND owner_id = ?")
+            .bind(id.as_str())
+            .bind(owner.as_str())
+            .execute(&mut *tx)
+            .await?;
+        if deleted.rows_affected() == 0 {
+            return Ok(None);
+        }
+        let active: Option<String> = sqlx::query_scalar("SELECT id FROM runs WHERE conversation_id = ? AND active = 1")
+            .bind(id.as_str())
+            .fetch_optional(&mut *tx)
+            .await?;
+        // Without its head the conversation takes no write of any run.
+        for statement in [
+            "DELETE FROM conversation_heads WHERE conversation_id = ?",
+            "DELETE FROM run_leases WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+            "DELETE FROM run_steps WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+            "DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+            "DELETE FROM messages WHERE conversation_id = ?",
+            "DELETE FROM events WHERE conversation_id = ?",
+            "DELETE FROM runs WHERE conversation_id = ?",
+        ] {
+            sqlx::query(statement).bind(id.as_str()).execute(&mut *tx).await?;
+        }
+        tx.commit().await?;
+        Ok(Some(DeletedConversation { active_run: active.map(RunId::from_stored) }))
+    }
+
+    async fn messages(&self, owner: &UserId, id: &ConversationId, page: &PageRequest) -> StoreResult<Option<Page<Message>>> {
+        let mut tx = self.read().await?;
+        if find(&mut tx, owner, id).await?.is_none() {
+            return Ok(None);
+        }
+        let after = match &page.after {
+            None => 0,
+            Some(after) => match after.parse::<i64>() {
+                Ok(position) => position,
+                Err(_) => return Ok(Some(Page { items: Vec::new(), next: None })),
+            },
+        };
+        let rows = sqlx::query(
+            "SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND position > ?
+             ORDER BY position LIMIT ?",
+        )
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .bind(after)
+        .bind(i64::from(page.limit) + 1)
+        .fetch_all(&mut *tx)
+        .await?;
+        let limit = page.limit as usize;
+        let next = match rows.get(limit.wrapping_sub(1)).filter(|_| rows.len() > limit) {
+            Some(last) => Some(last.try_get::<i64, _>("position")?.to_string()),
+            None => None,
+        };
+        let items = rows.iter().take(limit).map(|row| decode("messages", "body", row.try_get("id")?, row.try_get("body")?));
+        Ok(Some(Page { items: items.collect::<StoreResult<_>>()?, next }))
+    }
+}
+
+/// The conversation inside a transaction, unless it is missing or somebody else's.
+pub(super) async fn find(tx: &mut Tx, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
+    let row = sqlx::query(select_conversation!("WHERE c.id = ? AND c.owner_id = ?"))
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .fetch_optional(&mut **tx)
+        .await?;
+    row.map(|row| ConversationRow::read(&row)?.into_conversation()).transpose()
+}
+
+/// Makes a conversation and its empty log. False if the id is taken.
+pub(super) async fn insert_conversation(
+    tx: &mut Tx,
+    id: &ConversationId,
+    owner: &UserId,
+    title: &str,
+    now: UnixMillis,
+) -> StoreResult<bool> {
+    let inserted = sqlx::query(
+        "INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at) VALUES (?1, ?2, ?3, 'idle', ?4, ?4)
+         ON CONFLICT (id) DO NOTHING",
+    )
+    .bind(id.as_str())
+    .bind(owner.as_str())
+    .bind(storable(title).as_ref())
+    .bind(now.0)
+    .execute(&mut **tx)
+    .await?;
+    if inserted.rows_affected() == 0 {
+        return Ok(false);
+    }
+    sqlx::query("INSERT INTO conversation_heads (conversation_id) VALUES (?)").bind(id.as_str()).execute(&mut **tx).await?;
+    Ok(true)
+}
+
+/// Sets the status. The event that says so, if the status is another one than before.
+pub(super) async fn set_status(
+    tx: &mut Tx,
+    id: &ConversationId,
+    status: ConversationStatus,
+    now: UnixMillis,
+) -> StoreResult<Option<NewEvent>> {
+    let title: Option<String> =
+        sqlx::query_scalar("UPDATE conversations SET status = ?1, updated_at = ?2 WHERE id = ?3 AND status <> ?1 RETURNING title")
+            .bind(status.as_str())
+            .bind(now.0)
+            .bind(id.as_str())
+            .fetch_optional(&mut **tx)
+            .await?;
+    Ok(title.map(|title| compose::conversation_updated(&title, status, now)))
+}

@@ -1,0 +1,68 @@
+//! Users and their keys.
+
+use async_trait::async_trait;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use super::SqliteStore;
+use crate::domain::ids::{KeyId, UserId};
+use crate::domain::principal::{User, UserRole};
+use crate::store::rows::word;
+use crate::store::{KeyStore, StoreResult};
+use crate::support::clock::UnixMillis;
+
+#[async_trait]
+impl KeyStore for SqliteStore {
+    async fn ensure_user(&self, id: UserId, name: &str, role: UserRole, now: UnixMillis) -> StoreResult<User> {
+        let mut tx = self.write().await?;
+        sqlx::query(
+            "INSERT INTO users (id, name, role, created_at) VALUES (?, ?, ?, ?)
+             ON CONFLICT (name) DO UPDATE SET role = excluded.role WHERE excluded.role = 'admin'",
+        )
+        .bind(id.as_str())
+        .bind(name)
+        .bind(role.as_str())
+        .bind(now.0)
+        .execute(&mut *tx)
+        .await?;
+        let row = sqlx::query("SELECT id, name, role FROM users WHERE name = ?").bind(name).fetch_one(&mut *tx).await?;
+        tx.commit().await?;
+        read_user(&row)
+    }
+
+    async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()> {
+        let mut tx = self.write().await?;
+        sqlx::query("INSERT INTO api_keys (id, user_id, hash, label, created_at) VALUES (?, ?, ?, ?, ?)")
+            .bind(id.as_str())
+            .bind(user.as_str())
+            .bind(hash)
+            .bind(label)
+            .bind(now.0)
+            .execute(&mut *tx)
+            .await?;
+        Ok(tx.commit().await?)
+    }
+
+    async fn user_by_key_hash(&self, hash: &str) -> StoreResult<Option<User>> {
+        let row = sqlx::query(
+            "SELECT users.id, users.name, users.role FROM api_keys JOIN users ON users.id = api_keys.user_id
+             WHERE api_keys.hash = ? AND api_keys.revoked_at IS NULL",
+        )
+        .bind(hash)
+        .fetch_optional(self.reader())
+        .await?;
+        row.as_ref().map(read_user).transpose()
+    }
+
+    async fn has_keys(&self) -> StoreResult<bool> {
+        let any = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL)");
+        Ok(any.fetch_one(self.reader()).await?)
+    }
+}
+
+fn read_user(row: &SqliteRow) -> StoreResult<User> {
+    let id: String = row.try_get("id")?;
+    let role: &str = row.try_get("role")?;
+    let role = word("users", "role", &id, role, UserRole::from_word)?;
+    Ok(User { id: UserId::from_stored(id), name: row.try_get("name")?, role })
+}

@@ -1,0 +1,123 @@
+//! Loads a claimed run with all that the loop needs.
+
+use sqlx::Row as _;
+
+use super::SqliteStore;
+use super::connection::Tx;
+use crate::domain::change::{StepKind, StepRow, StepStatus};
+use crate::domain::ids::{CallId, MessageId, RunId, UserId};
+use crate::domain::message::Message;
+use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
+use crate::store::StoreResult;
+use crate::store::rows::{decode, unsigned, word};
+
+impl SqliteStore {
+    pub(super) async fn load(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        let mut tx = self.read().await?;
+        let run = sqlx::query(concat!(
+            "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
+                    runs.attempt, runs.crashes, runs.cancel_requested_by, tool_sets.definitions, conversations.title,
+                    max(coalesce(",
+            now!(),
+            " - runs.started_at, 0), 0) AS elapsed_ms
+             FROM runs
+             JOIN conversation_heads h ON h.conversation_id = runs.conversation_id AND h.run_id = runs.id AND h.epoch = ?
+             JOIN conversations ON conversations.id = runs.conversation_id
+             LEFT JOIN tool_sets ON tool_sets.hash = runs.tools_hash
+             WHERE runs.id = ? AND runs.finished_at IS NULL"
+        ))
+        .bind(fence.epoch)
+        .bind(fence.run_id.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(run) = run else { return Ok(None) };
+        let id = fence.run_id.as_str();
+        let reason: Option<&str> = run.try_get("reason")?;
+        let tools: Option<&str> = run.try_get("definitions")?;
+        let tools = tools.map(|text| decode::<Vec<ToolDefinition>>("tool_sets", "definitions", id, text)).transpose()?;
+        let elapsed_ms: i64 = run.try_get("elapsed_ms")?;
+        Ok(Some(RunRecord {
+            fence: fence.clone(),
+            owner: UserId::from_stored(run.try_get("owner_id")?),
+            title: run.try_get("title")?,
+            attempt: unsigned(run.try_get("attempt")?),
+            // The claim that is being loaded has been counted already.
+            crashes: unsigned(run.try_get("crashes")?).saturating_sub(1),
+            cause: word("runs", "claim_cause", id, run.try_get("claim_cause")?, ClaimCause::from_word)?,
+            status: word("runs", "status", id, run.try_get("status")?, RunStatus::from_word)?,
+            reason: reason.map(|text| word("runs", "reason", id, text, WaitReason::from_word)).transpose()?,
+            profile: decode("runs", "profile", id, run.try_get("profile")?)?,
+            tools,
+            counters: decode("runs", "counters", id, run.try_get("counters")?)?,
+            usage: decode("runs", "usage", id, run.try_get("usage")?)?,
+            elapsed_ms: u64::try_from(elapsed_ms).unwrap_or(0),
+            history: history(&mut tx, fence).await?,
+            steps: steps(&mut tx, &fence.run_id).await?,
+            calls: tool_calls(&mut tx, &fence.run_id).await?,
+            cancel_requested_by: run.try_get("cancel_requested_by")?,
+        }))
+    }
+}
+
+/// Run by run, because a message that waits for a later run may have come before this run's answer.
+async fn history(tx: &mut Tx, fence: &Fence) -> StoreResult<Vec<Message>> {
+    let rows = sqlx::query(
+        "SELECT m.id, m.body FROM messages m JOIN runs r ON r.id = m.run_id
+         WHERE m.conversation_id = ? AND r.first_seq <= (SELECT first_seq FROM runs WHERE id = ?)
+         ORDER BY r.first_seq, m.position",
+    )
+    .bind(fence.conversation_id.as_str())
+    .bind(fence.run_id.as_str())
+    .fetch_all(&mut **tx)
+    .await?;
+    rows.iter().map(|row| decode("messages", "body", row.try_get("id")?, row.try_get("body")?)).collect()
+}
+
+async fn steps(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<StepRow>> {
+    let rows = sqlx::query("SELECT step, kind, status FROM run_steps WHERE run_id = ? ORDER BY step")
+        .bind(run.as_str())
+        .fetch_all(&mut **tx)
+        .await?;
+    let steps = rows.iter().map(|row| {
+        Ok(StepRow {
+            run_id: run.clone(),
+            step: unsigned(row.try_get("step")?),
+            kind: word("run_steps", "kind", run.as_str(), row.try_get("kind")?, StepKind::from_word)?,
+            status: word("run_steps", "status", run.as_str(), row.try_get("status")?, StepStatus::from_word)?,
+        })
+    });
+    steps.collect()
+}
+
+async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<ToolCall>> {
+    let rows = sqlx::query(
+        "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
+                outcome
+         FROM tool_calls WHERE run_id = ? ORDER BY step, position",
+    )
+    .bind(run.as_str())
+    .fetch_all(&mut **tx)
+    .await?;
+    let calls = rows.iter().map(|row| {
+        let id: String = row.try_get("id")?;
+        let outcome: Option<&str> = row.try_get("outcome")?;
+        Ok(ToolCall {
+            run_id: run.clone(),
+            message_id: MessageId::from_stored(row.try_get("message_id")?),
+            step: unsigned(row.try_get("step")?),
+            position: unsigned(row.try_get("position")?),
+            provider_call_id: row.try_get("provider_call_id")?,
+            name: row.try_get("name")?,
+            server: row.try_get("server")?,
+            arguments: decode("tool_calls", "arguments", &id, row.try_get("arguments")?)?,
+            arguments_hash: row.try_get("arguments_hash")?,
+            replay: decode("tool_calls", "replay", &id, row.try_get("replay")?)?,
+            state: word("tool_calls", "state", &id, row.try_get("state")?, ToolCallState::from_word)?,
+            outcome: outcome.map(|text| decode("tool_calls", "outcome", &id, text)).transpose()?,
+            id: CallId::from_stored(id),
+        })
+    });
+    calls.collect()
+}

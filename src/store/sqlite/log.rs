@@ -1,0 +1,218 @@
+//! The log: group commit, appends by use cases, reads.
+
+use std::collections::{HashMap, HashSet};
+
+use async_trait::async_trait;
+use serde_json::json;
+use sqlx::Row as _;
+
+use super::SqliteStore;
+use super::apply::{Applied, apply};
+use super::connection::Tx;
+use crate::domain::event::{NewEvent, StoredEvent};
+use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::record::RunWrite;
+use crate::store::rows::{encode, read_event, stored};
+use crate::store::{Fenced, LogBounds, LogStore, StoreError, StoreResult};
+use crate::support::clock::UnixMillis;
+
+/// The head of a conversation's log as a transaction sees and changes it.
+struct Head {
+    last_seq: i64,
+    run_id: Option<String>,
+    epoch: i64,
+    changed: bool,
+}
+
+/// How a try to commit a batch ended.
+enum Attempt {
+    /// It is committed.
+    Committed(Vec<Result<i64, Fenced>>),
+    /// The write at this place breaks a rule of the rows. Nothing is committed: the batch is to be made again without it.
+    Refused(usize),
+}
+
+#[async_trait]
+impl LogStore for SqliteStore {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>> {
+        let mut refused = HashSet::new();
+        loop {
+            match self.try_commit(writes, &refused).await? {
+                Attempt::Committed(answers) => return Ok(answers),
+                Attempt::Refused(at) => refused.insert(at),
+            };
+        }
+    }
+
+    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        let rows = sqlx::query(
+            "SELECT seq, run_id, attempt, kind, at, data FROM events WHERE conversation_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+        )
+        .bind(conversation.as_str())
+        .bind(after)
+        .bind(limit.clamp(1, 1_000))
+        .fetch_all(self.reader())
+        .await?;
+        rows.iter().map(|row| Ok(read_event(row, conversation)?)).collect()
+    }
+
+    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        let row: Option<(i64, Option<i64>)> = sqlx::query_as(
+            "SELECT h.last_seq, (SELECT min(e.seq) FROM events e WHERE e.conversation_id = h.conversation_id)
+             FROM conversation_heads h WHERE h.conversation_id = ?",
+        )
+        .bind(conversation.as_str())
+        .fetch_optional(self.reader())
+        .await?;
+        Ok(row.map(|(head, oldest)| LogBounds { oldest: oldest.unwrap_or(head + 1), head }))
+    }
+
+    async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
+        let rows: Vec<(String, i64)> = sqlx::query_as(
+            "SELECT conversation_id, last_seq FROM conversation_heads
+             WHERE conversation_id IN (SELECT value FROM json_each(?)) AND last_seq > 0",
+        )
+        .bind(json!(conversations).to_string())
+        .fetch_all(self.reader())
+        .await?;
+        Ok(rows.into_iter().map(|(id, head)| (ConversationId::from_stored(id), head)).collect())
+    }
+}
+
+impl SqliteStore {
+    async fn try_commit(&self, writes: &[RunWrite], refused: &HashSet<usize>) -> StoreResult<Attempt> {
+        let mut tx = self.write().await?;
+        let mut heads = read_heads(&mut tx, writes).await?;
+        let mut events = Rows::default();
+        let mut answers = Vec::with_capacity(writes.len());
+        for (at, write) in writes.iter().enumerate() {
+            let fence = &write.fence;
+            let head = heads
+                .get_mut(fence.conversation_id.as_str())
+                .filter(|head| head.run_id.as_deref() == Some(fence.run_id.as_str()) && head.epoch == fence.epoch);
+            let Some(head) = head.filter(|_| !refused.contains(&at)) else {
+                answers.push(Err(Fenced));
+                continue;
+            };
+            let base = head.last_seq;
+            match spare_neighbours(apply(&mut tx, write, base).await)? {
+                Applied::Goes => {}
+                Applied::Ended => {
+                    head.run_id = None;
+                    head.changed = true;
+                }
+                Applied::Refused(reason) => {
+                    tracing::error!(run.id = %fence.run_id, reason, "a write of run {} breaks a rule", fence.run_id);
+                    return Ok(Attempt::Refused(at));
+                }
+            }
+            for event in &write.events {
+                head.last_seq += 1;
+                events.push(&fence.conversation_id, head.last_seq, event);
+            }
+            head.changed |= !write.events.is_empty();
+            answers.push(Ok(base + 1));
+        }
+        events.insert(&mut tx).await?;
+        write_heads(&mut tx, &heads).await?;
+        tx.commit().await?;
+        Ok(Attempt::Committed(answers))
+    }
+}
+
+/// A row that meets another one is a mistake of one run and must not take the batch of all others with it.
+fn spare_neighbours(applied: StoreResult<Applied>) -> StoreResult<Applied> {
+    match applied {
+        Err(StoreError::Statement(error)) if error.as_database_error().is_some_and(|error| error.is_unique_violation()) => {
+            Ok(Applied::Refused("a row exists already"))
+        }
+        Ok(_) | Err(_) => applied,
+    }
+}
+
+async fn read_heads(tx: &mut Tx, writes: &[RunWrite]) -> StoreResult<HashMap<String, Head>> {
+    let ids: HashSet<&str> = writes.iter().map(|write| write.fence.conversation_id.as_str()).collect();
+    let rows = sqlx::query(
+        "SELECT conversation_id, last_seq, run_id, epoch FROM conversation_heads
+         WHERE conversation_id IN (SELECT value FROM json_each(?))",
+    )
+    .bind(json!(ids).to_string())
+    .fetch_all(&mut **tx)
+    .await?;
+    let mut heads = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let head = Head {
+            last_seq: row.try_get("last_seq")?,
+            run_id: row.try_get("run_id")?,
+            epoch: row.try_get("epoch")?,
+            changed: false,
+        };
+        heads.insert(row.try_get("conversation_id")?, head);
+    }
+    Ok(heads)
+}
+
+/// The heads were read in this transaction, which is the only one that writes: nothing can have changed them since.
+async fn write_heads(tx: &mut Tx, heads: &HashMap<String, Head>) -> StoreResult<()> {
+    let changed: Vec<_> =
+        heads.iter().filter(|(_, head)| head.changed).map(|(id, head)| json!([id, head.last_seq, head.run_id])).collect();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "UPDATE conversation_heads SET last_seq = new.last_seq, run_id = new.run_id
+         FROM (SELECT value ->> 0 AS id, value ->> 1 AS last_seq, value ->> 2 AS run_id FROM json_each(?)) AS new
+         WHERE conversation_id = new.id",
+    )
+    .bind(json!(changed).to_string())
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// Events to insert with one statement.
+#[derive(Default)]
+struct Rows<'a>(Vec<EventRow<'a>>);
+
+/// A row in the order of the columns below.
+type EventRow<'a> = (&'a ConversationId, i64, Option<&'a RunId>, u32, &'a str, UnixMillis, &'a str);
+
+impl<'a> Rows<'a> {
+    fn push(&mut self, conversation: &'a ConversationId, seq: i64, event: &'a NewEvent) {
+        self.0.push((conversation, seq, event.run_id.as_ref(), event.attempt, event.kind, event.at, &event.data));
+    }
+
+    async fn insert(self, tx: &mut Tx) -> StoreResult<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
+             SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6 FROM json_each(?)",
+        )
+        .bind(encode("events", "data", "batch", &self.0)?)
+        .execute(&mut **tx)
+        .await?;
+        Ok(())
+    }
+}
+
+/// Appends events of a use case, which needs no fence: it changes nothing that a worker decides about.
+pub(super) async fn append(tx: &mut Tx, conversation: &ConversationId, events: Vec<NewEvent>) -> StoreResult<Vec<StoredEvent>> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
+    let head: i64 =
+        sqlx::query_scalar("UPDATE conversation_heads SET last_seq = last_seq + ? WHERE conversation_id = ? RETURNING last_seq")
+            .bind(count)
+            .bind(conversation.as_str())
+            .fetch_one(&mut **tx)
+            .await?;
+    let mut rows = Rows::default();
+    for (seq, event) in (head - count + 1..).zip(&events) {
+        rows.push(conversation, seq, event);
+    }
+    rows.insert(tx).await?;
+    Ok((head - count + 1..).zip(events).map(|(seq, event)| stored(event, conversation, seq)).collect())
+}

@@ -1,0 +1,257 @@
+//! The queue of runs: claims, leases, sweeps.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use serde_json::json;
+use sqlx::Row as _;
+
+use super::SqliteStore;
+use super::connection::Tx;
+use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use crate::domain::message::Message;
+use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::store::rows::{decode, word};
+use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep};
+
+/// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
+const OUTAGE_FLOOR: i64 = 4;
+
+#[async_trait]
+impl QueueStore for SqliteStore {
+    async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+        // Asked of a reader first, so that an idle worker's polling does not queue for the writer.
+        let any: bool = sqlx::query_scalar(concat!("SELECT EXISTS (SELECT 1 FROM runs WHERE claimable_at <= ", now!(), ")"))
+            .fetch_one(self.reader())
+            .await?;
+        if !any || limit == 0 {
+            return Ok(Vec::new());
+        }
+        let mut tx = self.write().await?;
+        let claims = claim(&mut tx, node, limit, lease_ms).await?;
+        tx.commit().await?;
+        Ok(claims)
+    }
+
+    async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        self.load(fence).await
+    }
+
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
+        if fences.is_empty() {
+            return Ok(Vec::new());
+        }
+        let held: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
+        let mut tx = self.write().await?;
+        let renewed: Vec<String> = sqlx::query_scalar(concat!(
+            "UPDATE run_leases SET lease_until = ",
+            now!(),
+            " + ?3
+             FROM (SELECT value ->> 0 AS run_id, value ->> 1 AS epoch FROM json_each(?1)) AS held
+             WHERE run_leases.run_id = held.run_id AND run_leases.epoch = held.epoch AND run_leases.node_id = ?2
+               AND run_leases.lease_until >= ",
+            now!(),
+            " - ?4
+             RETURNING run_leases.run_id"
+        ))
+        .bind(json!(held).to_string())
+        .bind(node.as_str())
+        .bind(millis(lease_ms))
+        .bind(millis(grace_ms))
+        .fetch_all(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(renewed.into_iter().map(RunId::from_stored).collect())
+    }
+
+    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+        let (all, expired): (i64, i64) =
+            sqlx::query_as(concat!("SELECT count(*), count(*) FILTER (WHERE lease_until < ", now!(), ") FROM run_leases"))
+                .fetch_one(self.reader())
+                .await?;
+        if expired == 0 {
+            return Ok(Sweep::default());
+        }
+        if !despite_outage && expired >= OUTAGE_FLOOR && expired * 2 > all {
+            return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
+        }
+        let mut tx = self.write().await?;
+        let expired = sqlx::query_scalar(concat!(
+            "SELECT run_id FROM run_leases WHERE lease_until < ",
+            now!(),
+            " ORDER BY lease_until LIMIT ?"
+        ));
+        let expired: Vec<String> = expired.bind(limit).fetch_all(&mut *tx).await?;
+        take_away(&mut tx, &expired).await?;
+        tx.commit().await?;
+        Ok(Sweep { taken: expired.into_iter().map(RunId::from_stored).collect(), outage_suspected: false })
+    }
+
+    async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {
+        let mut tx = self.write().await?;
+        let foreign: Vec<String> =
+            sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
+        take_away(&mut tx, &foreign).await?;
+        tx.commit().await?;
+        Ok(foreign.len() as u64)
+    }
+
+    async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids = json!(runs).to_string();
+        let mut tx = self.read().await?;
+        let cancelled: Vec<(String, String)> = sqlx::query_as(
+            "SELECT id, cancel_requested_by FROM runs
+             WHERE cancel_requested_at IS NOT NULL AND finished_at IS NULL AND id IN (SELECT value FROM json_each(?))",
+        )
+        .bind(&ids)
+        .fetch_all(&mut *tx)
+        .await?;
+        // A run's own message has the number of the run's first event.
+        let messages = sqlx::query(
+            "SELECT m.id, m.run_id, m.body FROM json_each(?) AS wanted
+             CROSS JOIN runs r ON r.id = wanted.value
+             CROSS JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
+             WHERE m.run_id = r.id AND m.role = 'user' ORDER BY m.position",
+        )
+        .bind(&ids)
+        .fetch_all(&mut *tx)
+        .await?;
+        let mut cancelled: HashMap<String, String> = cancelled.into_iter().collect();
+        let mut joined: HashMap<String, Vec<Message>> = HashMap::new();
+        for row in &messages {
+            let message: Message = decode("messages", "body", row.try_get("id")?, row.try_get("body")?)?;
+            // A hint that the loop wrote itself has joined nothing.
+            if !message.internal {
+                joined.entry(row.try_get("run_id")?).or_default().push(message);
+            }
+        }
+        let signals = runs.iter().map(|run| ControlSignal {
+            run_id: run.clone(),
+            cancel_by: cancelled.remove(run.as_str()),
+            joined: joined.remove(run.as_str()).unwrap_or_default(),
+        });
+        Ok(signals.filter(|signal| signal.cancel_by.is_some() || !signal.joined.is_empty()).collect())
+    }
+
+    async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
+        let next: Option<i64> =
+            sqlx::query_scalar(concat!("SELECT min(claimable_at) - ", now!(), " FROM runs WHERE claimable_at IS NOT NULL"))
+                .fetch_one(self.reader())
+                .await?;
+        Ok(next.map(|millis| u64::try_from(millis).unwrap_or(0)))
+    }
+}
+
+/// A span of time for the database. Settings are far below the limit.
+fn millis(span: u64) -> i64 {
+    i64::try_from(span).unwrap_or(i64::MAX / 4)
+}
+
+async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+    // The owners that have anything to claim are found by skipping through the index; of each, no more rows are read than
+    // could be claimed. An owner's n-th run counts as if the n-1 before it were under way, which makes one claim of many runs
+    // as fair as many claims of one.
+    let rows = sqlx::query(concat!(
+        "WITH RECURSIVE owners (owner_id) AS (
+           SELECT min(owner_id) FROM runs WHERE claimable_at IS NOT NULL
+           UNION ALL
+           SELECT (SELECT min(owner_id) FROM runs WHERE claimable_at IS NOT NULL AND owner_id > owners.owner_id)
+           FROM owners WHERE owners.owner_id IS NOT NULL
+         ),
+         live (owner_id, leases) AS (SELECT owner_id, count(*) FROM run_leases GROUP BY owner_id)
+         SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, ",
+        now!(),
+        " - r.claimable_at AS queued_ms
+         FROM owners
+         JOIN runs r ON r.id IN (
+           SELECT q.id FROM runs q WHERE q.owner_id = owners.owner_id AND q.claimable_at <= ",
+        now!(),
+        " ORDER BY q.claimable_at, q.id LIMIT ?1)
+         LEFT JOIN live ON live.owner_id = r.owner_id
+         ORDER BY coalesce(live.leases, 0) + row_number() OVER (PARTITION BY r.owner_id ORDER BY r.claimable_at, r.id),
+                  r.claimable_at, r.id
+         LIMIT ?1"
+    ))
+    .bind(limit)
+    .fetch_all(&mut **tx)
+    .await?;
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<&str> = rows.iter().map(|row| row.try_get("id")).collect::<Result<_, _>>()?;
+    let ids = json!(ids).to_string();
+    let epochs: Vec<(String, i64)> = sqlx::query_as(
+        "UPDATE conversation_heads SET run_id = r.id, epoch = epoch + 1
+         FROM json_each(?) AS claimed JOIN runs r ON r.id = claimed.value
+         WHERE conversation_heads.conversation_id = r.conversation_id
+         RETURNING conversation_heads.conversation_id, conversation_heads.epoch",
+    )
+    .bind(&ids)
+    .fetch_all(&mut **tx)
+    .await?;
+    let epochs: HashMap<String, i64> = epochs.into_iter().collect();
+    sqlx::query(
+        "UPDATE runs SET attempt = attempt + 1, crashes = crashes + 1, claimable_at = NULL
+         WHERE id IN (SELECT value FROM json_each(?))",
+    )
+    .bind(&ids)
+    .execute(&mut **tx)
+    .await?;
+    sqlx::query(concat!(
+        "INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
+         SELECT r.id, r.owner_id, ?2, h.epoch, ",
+        now!(),
+        ", ",
+        now!(),
+        " + ?3
+         FROM json_each(?1) AS claimed JOIN runs r ON r.id = claimed.value
+         JOIN conversation_heads h ON h.conversation_id = r.conversation_id"
+    ))
+    .bind(&ids)
+    .bind(node.as_str())
+    .bind(millis(lease_ms))
+    .execute(&mut **tx)
+    .await?;
+    let claims = rows.iter().map(|row| {
+        let id: String = row.try_get("id")?;
+        let conversation: String = row.try_get("conversation_id")?;
+        let queued_ms: i64 = row.try_get("queued_ms")?;
+        Ok(Claim {
+            owner: UserId::from_stored(row.try_get("owner_id")?),
+            cause: word("runs", "claim_cause", &id, row.try_get("claim_cause")?, ClaimCause::from_word)?,
+            queued_ms: u64::try_from(queued_ms).unwrap_or(0),
+            fence: Fence {
+                epoch: epochs.get(&conversation).copied().unwrap_or_default(),
+                run_id: RunId::from_stored(id),
+                conversation_id: ConversationId::from_stored(conversation),
+            },
+        })
+    });
+    claims.collect()
+}
+
+/// Takes runs away from workers that are dead or late: their fences are void from here on.
+async fn take_away(tx: &mut Tx, runs: &[String]) -> StoreResult<()> {
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let ids = json!(runs).to_string();
+    for statement in [
+        "UPDATE conversation_heads SET run_id = NULL
+         WHERE conversation_id IN (SELECT r.conversation_id FROM runs r WHERE r.id IN (SELECT value FROM json_each(?1)))
+           AND run_id IN (SELECT value FROM json_each(?1))",
+        concat!(
+            "UPDATE runs SET claimable_at = ",
+            now!(),
+            ", claim_cause = 'crash'
+             WHERE id IN (SELECT value FROM json_each(?1)) AND finished_at IS NULL"
+        ),
+        "DELETE FROM run_leases WHERE run_id IN (SELECT value FROM json_each(?1))",
+    ] {
+        sqlx::query(statement).bind(&ids).execute(&mut **tx).await?;
+    }
+    Ok(())
+}

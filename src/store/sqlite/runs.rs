@@ -1,0 +1,196 @@
+//! Runs as their owners see and steer them.
+
+use async_trait::async_trait;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use super::SqliteStore;
+use super::accept::{NewRun, store_run};
+use super::connection::Tx;
+use super::idempotency;
+use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use crate::domain::run::{Run, RunStatus};
+use crate::store::rows::{RUN_COLUMNS, RunRow, decode, unsigned};
+use crate::store::{
+    AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult,
+};
+use crate::support::clock::UnixMillis;
+
+#[async_trait]
+impl RunStore for SqliteStore {
+    async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+        self.accept(accept, idempotency).await
+    }
+
+    async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
+        let row = sqlx::query(select_run("runs.id = ? AND runs.owner_id = ?"))
+            .bind(id.as_str())
+            .bind(owner.as_str())
+            .fetch_optional(self.reader())
+            .await?;
+        row.map(|row| RunRow::read(&row)?.into_view()).transpose()
+    }
+
+    async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
+        let mut tx = self.read().await?;
+        active_run(&mut tx, owner, conversation).await?.map(RunRow::into_run).transpose()
+    }
+
+    async fn cancel_run(
+        &self,
+        owner: &UserId,
+        id: &RunId,
+        by: &str,
+        now: UnixMillis,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Cancelled>> {
+        self.cancel(owner, id, by, now, idempotency).await
+    }
+
+    async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
+        let mut tx = self.write().await?;
+        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
+            return Ok(earlier);
+        }
+        let resumed = resume_in(&mut tx, &resume).await?;
+        match &resumed {
+            Resumed::Run { .. } => {
+                idempotency::keep(&mut tx, idempotency.as_ref(), &resumed).await?;
+                tx.commit().await?;
+            }
+            Resumed::NotResumable { .. } | Resumed::NoRun => {}
+        }
+        Ok(Keyed::Fresh(resumed))
+    }
+
+    async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
+        let mut tx = self.read().await?;
+        let Some(row) = find_run(&mut tx, owner, id).await? else { return Ok(None) };
+        let now: i64 = sqlx::query_scalar(concat!("SELECT ", now!())).fetch_one(&mut *tx).await?;
+        let lease: Option<(String, i64, i64)> =
+            sqlx::query_as("SELECT node_id, claimed_at, lease_until FROM run_leases WHERE run_id = ?")
+                .bind(id.as_str())
+                .fetch_optional(&mut *tx)
+                .await?;
+        let queue_position: Option<i64> = match row.claimable_at {
+            Some(claimable_at) if claimable_at <= now => {
+                let earlier = sqlx::query_scalar("SELECT count(*) FROM runs WHERE (claimable_at, id) < (?, ?)");
+                Some(earlier.bind(claimable_at).bind(id.as_str()).fetch_one(&mut *tx).await?)
+            }
+            Some(_) | None => None,
+        };
+        let behind: Option<String> = if row.active || row.finished_at.is_some() {
+            None
+        } else {
+            sqlx::query_scalar("SELECT id FROM runs WHERE conversation_id = ? AND active = 1")
+                .bind(&row.conversation_id)
+                .fetch_optional(&mut *tx)
+                .await?
+        };
+        let step: Option<(i32, String, String, i64)> =
+            sqlx::query_as("SELECT step, kind, status, started_at FROM run_steps WHERE run_id = ? ORDER BY step DESC LIMIT 1")
+                .bind(id.as_str())
+                .fetch_optional(&mut *tx)
+                .await?;
+        let tools_under_way =
+            sqlx::query_scalar("SELECT name FROM tool_calls WHERE run_id = ? AND state = 'started' ORDER BY step, position")
+                .bind(id.as_str())
+                .fetch_all(&mut *tx)
+                .await?;
+        let leased = lease.is_some();
+        Ok(Some(Explanation {
+            lease_expires_in_ms: lease.as_ref().map(|(_, _, until)| until - now),
+            lease_age_ms: lease.as_ref().map(|(_, since, _)| now - since),
+            lease_node: lease.map(|(node, _, _)| NodeId::from_stored(node)),
+            // The claim under way has been counted already, but has not ended badly.
+            crashes: unsigned(row.crashes).saturating_sub(u32::from(leased)),
+            queue_position,
+            claimable_in_ms: row.claimable_at.map(|at| at - now),
+            behind_run: behind.map(RunId::from_stored),
+            cancel_requested_by: row.cancel_requested_by.clone(),
+            step: step.map(|(step, kind, status, at)| (unsigned(step), kind, status, now - at)),
+            tools_under_way,
+            run: row.into_run()?,
+        }))
+    }
+
+    async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>> {
+        let counts = sqlx::query_as("SELECT status, count(*) FROM runs WHERE finished_at IS NULL GROUP BY status ORDER BY status");
+        Ok(counts.fetch_all(self.reader()).await?)
+    }
+}
+
+/// A query for [`RunRow`]s. The condition is a literal of ours.
+pub(super) fn select_run(condition: &'static str) -> sqlx::AssertSqlSafe<String> {
+    sqlx::AssertSqlSafe(format!("SELECT {RUN_COLUMNS} FROM runs WHERE {condition}"))
+}
+
+/// The run inside a transaction, unless it is missing or somebody else's.
+pub(super) async fn find_run(tx: &mut Tx, owner: &UserId, id: &RunId) -> StoreResult<Option<RunRow>> {
+    let row = sqlx::query(select_run("runs.id = ? AND runs.owner_id = ?"))
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .fetch_optional(&mut **tx)
+        .await?;
+    read_run(row)
+}
+
+/// The conversation's active run inside a transaction.
+pub(super) async fn active_run(tx: &mut Tx, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<RunRow>> {
+    let row = sqlx::query(select_run("runs.conversation_id = ? AND runs.active = 1 AND runs.owner_id = ?"))
+        .bind(conversation.as_str())
+        .bind(owner.as_str())
+        .fetch_optional(&mut **tx)
+        .await?;
+    read_run(row)
+}
+
+fn read_run(row: Option<SqliteRow>) -> StoreResult<Option<RunRow>> {
+    Ok(row.as_ref().map(RunRow::read).transpose()?)
+}
+
+async fn resume_in(tx: &mut Tx, resume: &ResumeRun) -> StoreResult<Resumed> {
+    let Some(row) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Resumed::NoRun) };
+    match row.run_status()? {
+        RunStatus::Waiting => wake(tx, resume, row).await,
+        RunStatus::Failed => continue_after(tx, resume, row).await,
+        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Completed | RunStatus::Cancelled => {
+            Ok(Resumed::NotResumable { run: row.into_run()? })
+        }
+    }
+}
+
+/// A waiting run need not wait any longer. One that a worker has claimed meanwhile goes on anyway.
+async fn wake(tx: &mut Tx, resume: &ResumeRun, row: RunRow) -> StoreResult<Resumed> {
+    sqlx::query(concat!(
+        "UPDATE runs SET claim_cause = 'request', claimable_at = min(coalesce(claimable_at, ",
+        now!(),
+        "), ",
+        now!(),
+        ") WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM run_leases WHERE run_id = ?1)"
+    ))
+    .bind(resume.run_id.as_str())
+    .execute(&mut **tx)
+    .await?;
+    Ok(Resumed::Run { run: row.into_run()?, events: Vec::new() })
+}
+
+/// A new run with the profile of the failed one goes on from the same history.
+async fn continue_after(tx: &mut Tx, resume: &ResumeRun, failed: RunRow) -> StoreResult<Resumed> {
+    let conversation_id = ConversationId::from_stored(failed.conversation_id.clone());
+    if active_run(tx, &resume.owner, &conversation_id).await?.is_some() {
+        return Ok(Resumed::NotResumable { run: failed.into_run()? });
+    }
+    let profile = sqlx::query("SELECT profile FROM runs WHERE id = ?").bind(&failed.id).fetch_one(&mut **tx).await?;
+    let profile = decode("runs", "profile", &failed.id, profile.try_get("profile")?)?;
+    let new = NewRun {
+        id: &resume.new_run_id,
+        conversation_id: &conversation_id,
+        owner: &resume.owner,
+        profile: &profile,
+        message: None,
+        now: resume.now,
+    };
+    let (row, _, events) = store_run(tx, new).await?;
+    Ok(Resumed::Run { run: row.into_run()?, events })
+}

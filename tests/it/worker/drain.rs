@@ -1,0 +1,38 @@
+//! The orderly end of a worker.
+
+use std::time::Duration;
+
+use capstan::domain::run::RunStatus;
+
+use super::harness::{Answer, Harness, until};
+
+#[tokio::test]
+async fn a_drain_hands_runs_back_without_counting_a_crash() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Hang("half an answer "));
+    h.model.then(Answer::Text("a whole one"));
+    let worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    worker.drain(Duration::from_millis(50)).await;
+    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    assert_eq!((explanation.crashes, explanation.lease_node), (0, None));
+    let _next = h.worker().await;
+    let done = h.until(&run, RunStatus::Completed).await;
+    assert_eq!(done.attempt, 2);
+    let kinds = h.kinds(&conversation).await;
+    let reset = kinds.iter().position(|kind| kind == "step.reset").expect("the half answer is void");
+    assert!(kinds[reset..].iter().any(|kind| kind == "part.delta"));
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_a_step_within_its_grace() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["quick"]));
+    h.model.then(Answer::Text("done"));
+    let worker = h.worker().await;
+    let (_, run) = h.say("go").await;
+    h.until(&run, RunStatus::Completed).await;
+    worker.drain(Duration::from_secs(5)).await;
+    assert_eq!(worker.active(), 0);
+}

@@ -1,0 +1,155 @@
+//! Runs driven to their end.
+
+use capstan::domain::model::{ModelError, ModelErrorKind};
+use capstan::domain::run::{FinishReason, OnBusy, RunStatus};
+use std::time::Duration;
+use tokio::time::Instant;
+
+use super::harness::{Answer, Harness, until};
+
+#[tokio::test]
+async fn a_run_with_tools_is_driven_to_its_answer() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["quick", "quick"]));
+    h.model.then(Answer::Text("all is well"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    let run = h.until(&run, RunStatus::Completed).await;
+    assert_eq!(run.finish_reason, Some(FinishReason::Stop));
+    assert_eq!(run.attempt, 1);
+    let events = h.events(&conversation).await;
+    let seqs: Vec<i64> = events.iter().map(|event| event.seq).collect();
+    assert_eq!(seqs, (1..=events.len() as i64).collect::<Vec<_>>());
+    let kinds = h.kinds(&conversation).await;
+    assert_eq!(kinds.last().map(String::as_str), Some("run.completed"), "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 2);
+    let second = h.model.requests.lock().unwrap()[1].clone();
+    assert_eq!(second.messages.len(), 3, "user, assistant with calls, results: {:?}", second.messages);
+}
+
+#[tokio::test]
+async fn the_text_that_was_streamed_is_the_text_that_counts() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Text("one two three four five six seven"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    h.until(&run, RunStatus::Completed).await;
+    let mut streamed = String::new();
+    let mut completed = String::new();
+    for event in h.events(&conversation).await {
+        let data: serde_json::Value = serde_json::from_str(&event.data).unwrap();
+        match event.kind.as_ref() {
+            "part.delta" => streamed.push_str(data["delta"].as_str().unwrap()),
+            "part.completed" => completed.push_str(data["part"]["text"].as_str().unwrap()),
+            _ => {}
+        }
+    }
+    assert_eq!(streamed, "one two three four five six seven");
+    assert_eq!(completed, streamed);
+}
+
+#[tokio::test]
+async fn a_failed_model_call_is_retried_after_a_wait_without_a_lease() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Fails(ModelError::new(ModelErrorKind::Overloaded, "busy")));
+    h.model.then(Answer::Text("better now"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    let run = h.until(&run, RunStatus::Completed).await;
+    assert_eq!(run.attempt, 2);
+    let kinds = h.kinds(&conversation).await;
+    for kind in ["step.reset", "run.retrying", "run.waiting", "run.resumed"] {
+        assert!(kinds.iter().any(|other| other == kind), "{kind} is missing in {kinds:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_refused_fails_the_run_at_once() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Fails(ModelError::new(ModelErrorKind::Auth, "no such key")));
+    let _worker = h.worker().await;
+    let (_, run) = h.say("go").await;
+    let run = h.until(&run, RunStatus::Failed).await;
+    assert_eq!(run.error.unwrap().code, "provider_auth");
+    assert_eq!(h.model.request_count(), 1);
+}
+
+#[tokio::test]
+async fn cancel_closes_the_stream_and_leaves_a_usable_conversation() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Hang("it begins "));
+    h.model.then(Answer::Text("fine"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    let asked = Instant::now();
+    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.hub.notify_control(&run);
+    until("the stream to be closed", async || (h.model.open_streams() == 0).then_some(())).await;
+    assert!(asked.elapsed() < Duration::from_millis(250), "{:?}", asked.elapsed());
+    h.until(&run, RunStatus::Cancelled).await;
+    let next = h.say_in(&conversation, "and now", OnBusy::Queue).await;
+    h.until(&next, RunStatus::Completed).await;
+    let request = h.model.requests.lock().unwrap()[1].clone();
+    let texts: Vec<String> = request.messages.iter().map(|message| message.text()).collect();
+    assert_eq!(texts, ["go", "it begins ", "and now"]);
+}
+
+#[tokio::test]
+async fn cancel_during_tools_gives_every_call_an_outcome() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["never", "quick"]));
+    h.model.then(Answer::Text("fine"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("a result", async || h.kinds(&conversation).await.contains(&"tool.completed".to_owned()).then_some(())).await;
+    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.hub.notify_control(&run);
+    h.until(&run, RunStatus::Cancelled).await;
+    let next = h.say_in(&conversation, "and now", OnBusy::Queue).await;
+    h.until(&next, RunStatus::Completed).await;
+    let request = h.model.requests.lock().unwrap()[1].clone();
+    let roles: Vec<_> = request.messages.iter().map(|message| message.role.as_str()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "user"]);
+    assert_eq!(request.messages[2].parts.len(), 2);
+}
+
+#[tokio::test]
+async fn a_queued_message_runs_next_and_interrupt_cancels_first() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Hang("first "));
+    h.model.then(Answer::Text("third"));
+    let _worker = h.worker().await;
+    let (conversation, first) = h.say("one").await;
+    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    let queued = h.say_in(&conversation, "two", OnBusy::Queue).await;
+    assert_eq!(h.run(&queued).await.status, RunStatus::Queued);
+    let third = h.say_in(&conversation, "three", OnBusy::Interrupt).await;
+    h.until(&first, RunStatus::Cancelled).await;
+    h.until(&queued, RunStatus::Cancelled).await;
+    h.until(&third, RunStatus::Completed).await;
+}
+
+#[tokio::test]
+async fn a_message_that_joins_is_in_the_next_request() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["never"]));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("one").await;
+    until("the tool", async || h.tools.executed.lock().unwrap().first().cloned()).await;
+    assert_eq!(h.say_in(&conversation, "also this", OnBusy::Steer).await, run);
+    // The tool ends by the cancel only, so the joined message is looked at in the next conversation turn.
+    until("the message in the log", async || {
+        h.kinds(&conversation).await.iter().filter(|kind| *kind == "message.created").nth(1).map(|_| ())
+    })
+    .await;
+    assert_eq!(h.model.request_count(), 1);
+    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.hub.notify_control(&run);
+    h.until(&run, RunStatus::Cancelled).await;
+    let next = h.say_in(&conversation, "two", OnBusy::Queue).await;
+    h.until(&next, RunStatus::Completed).await;
+    let request = h.model.requests.lock().unwrap()[1].clone();
+    let all: String = request.messages.iter().map(|message| message.text()).collect::<Vec<_>>().join("|");
+    assert!(all.contains("also this"), "{all}");
+}

@@ -1,0 +1,272 @@
+//! A worker with everything around it that is scripted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::event::StoredEvent;
+use capstan::domain::ids::{ConversationId, MessageId, NodeId, PartId, RunId, UserId};
+use capstan::domain::message::{Part, TextPart, ToolContent};
+use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
+use capstan::domain::run::{OnBusy, Run, RunStatus};
+use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use capstan::live::{Hub, HubLimits};
+use capstan::provider::{ModelClient, ModelStream};
+use capstan::store::{AcceptRun, Accepted, Keyed, Store, StoreOptions};
+use capstan::support::clock::{SystemClock, UnixMillis};
+use capstan::support::ids::{SharedIds, UuidIds};
+use capstan::tools::{ProgressSender, ServerStatus, Toolbox};
+use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
+use futures_util::StreamExt;
+use futures_util::stream;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// One scripted answer.
+#[derive(Clone)]
+pub enum Answer {
+    /// Text, then the end.
+    Text(&'static str),
+    /// Calls of tools with these names, then the end.
+    Calls(Vec<&'static str>),
+    /// Some text, then nothing, for ever.
+    Hang(&'static str),
+    /// A failure.
+    Fails(ModelError),
+}
+
+/// Gives its answers in order; counts requests and streams that are open.
+#[derive(Default)]
+pub struct ScriptedModel {
+    answers: Mutex<VecDeque<Answer>>,
+    pub requests: Mutex<Vec<ModelRequest>>,
+    open: Arc<AtomicUsize>,
+}
+
+struct OpenStream(Arc<AtomicUsize>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl ScriptedModel {
+    pub fn then(&self, answer: Answer) {
+        self.answers.lock().unwrap().push_back(answer);
+    }
+
+    pub fn open_streams(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+
+    pub fn request_count(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+}
+
+#[async_trait]
+impl ModelClient for ScriptedModel {
+    async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        self.requests.lock().unwrap().push(request);
+        let answer = self.answers.lock().unwrap().pop_front().unwrap_or(Answer::Text("nothing more"));
+        let (events, hangs) = match answer {
+            Answer::Fails(error) => return Err(error),
+            Answer::Text(text) => (words(text, ModelFinish::Stop), false),
+            Answer::Hang(text) => (words(text, ModelFinish::Stop).into_iter().filter(|e| matches!(e, ModelEvent::Text(_))).collect(), true),
+            Answer::Calls(names) => {
+                let mut events = Vec::new();
+                for (index, name) in names.into_iter().enumerate() {
+                    let provider_call_id = format!("p{index}");
+                    events.push(ModelEvent::ToolCallStarted { index, provider_call_id, name: name.to_owned() });
+                    events.push(ModelEvent::ToolCallArguments { index, delta: format!("{{\"n\":{index}}}") });
+                }
+                events.push(ModelEvent::Finished(ModelFinish::ToolCalls));
+                (events, false)
+            }
+        };
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let guard = OpenStream(Arc::clone(&self.open));
+        let spoken = stream::iter(events.into_iter().map(Ok));
+        let tail = if hangs { stream::pending().boxed() } else { stream::empty().boxed() };
+        Ok(spoken.chain(tail).map(move |event| { let _open = &guard; event }).boxed())
+    }
+}
+
+fn words(text: &str, finish: ModelFinish) -> Vec<ModelEvent> {
+    let mut events: Vec<_> = text.split_inclusive(' ').map(|word| ModelEvent::Text(word.to_owned())).collect();
+    events.push(ModelEvent::Finished(finish));
+    events
+}
+
+/// Tools `quick` (read), `never` (read, ends only by cancel) and `bomb` (unsafe, ends only by cancel).
+#[derive(Default)]
+pub struct ScriptedTools {
+    pub executed: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl Toolbox for ScriptedTools {
+    async fn definitions(&self) -> Vec<ToolDefinition> {
+        let tool = |name: &str, replay| ToolDefinition {
+            name: name.to_owned(),
+            server: None,
+            tool: name.to_owned(),
+            description: String::new(),
+            parameters: serde_json::json!({"type": "object"}),
+            replay,
+            definition_hash: name.to_owned(),
+        };
+        vec![tool("quick", ReplayClass::Read), tool("never", ReplayClass::Read), tool("bomb", ReplayClass::Unsafe)]
+    }
+
+    async fn execute(
+        &self,
+        _definition: &ToolDefinition,
+        call: &ToolCall,
+        _timeout: Duration,
+        _progress: ProgressSender,
+        cancel: CancellationToken,
+    ) -> ToolOutcome {
+        self.executed.lock().unwrap().push(call.name.clone());
+        let state = if call.name == "quick" {
+            ToolCallState::Done
+        } else {
+            cancel.cancelled().await;
+            ToolCallState::Unknown
+        };
+        let content = vec![ToolContent::text(format!("{} ran", call.name))];
+        ToolOutcome { state, content, is_error: state != ToolCallState::Done, duration_ms: 1 }
+    }
+
+    async fn servers(&self) -> Vec<ServerStatus> {
+        Vec::new()
+    }
+
+    async fn shutdown(&self) {}
+}
+
+pub struct Harness {
+    pub store: Arc<dyn Store>,
+    pub hub: Arc<Hub>,
+    pub model: Arc<ScriptedModel>,
+    pub tools: Arc<ScriptedTools>,
+    pub ids: SharedIds,
+    pub owner: UserId,
+    _dir: tempfile::TempDir,
+}
+
+pub fn options(ids: &SharedIds) -> WorkerOptions {
+    let mut options = WorkerOptions::new(NodeId::generate(ids.as_ref()));
+    options.poll = Duration::from_millis(50);
+    options
+}
+
+impl Harness {
+    pub async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("capstan.db").display());
+        let store = capstan::store::open(&url, &StoreOptions::default()).await.unwrap();
+        let ids: SharedIds = Arc::new(UuidIds);
+        let owner = UserId::generate(ids.as_ref());
+        Self {
+            store,
+            hub: Hub::new(HubLimits::default()),
+            model: Arc::new(ScriptedModel::default()),
+            tools: Arc::new(ScriptedTools::default()),
+            ids,
+            owner,
+            _dir: dir,
+        }
+    }
+
+    pub fn deps(&self) -> WorkerDeps {
+        WorkerDeps {
+            store: self.store.clone(),
+            hub: self.hub.clone(),
+            models: self.model.clone(),
+            tools: self.tools.clone(),
+            clock: Arc::new(SystemClock),
+            ids: self.ids.clone(),
+        }
+    }
+
+    pub async fn worker(&self) -> Arc<Worker> {
+        Worker::start(self.deps(), options(&self.ids)).await.unwrap()
+    }
+
+    /// Accepts a message in a new conversation.
+    pub async fn say(&self, text: &str) -> (ConversationId, RunId) {
+        let conversation = ConversationId::generate(self.ids.as_ref());
+        let run = self.say_in(&conversation, text, OnBusy::Queue).await;
+        (conversation, run)
+    }
+
+    /// Accepts a message; the run that it made or joined.
+    pub async fn say_in(&self, conversation: &ConversationId, text: &str, on_busy: OnBusy) -> RunId {
+        let accept = AcceptRun {
+            owner: self.owner.clone(),
+            conversation_id: conversation.clone(),
+            create_with_title: Some("test".to_owned()),
+            run_id: RunId::generate(self.ids.as_ref()),
+            message_id: MessageId::generate(self.ids.as_ref()),
+            parts: vec![Part::Text(TextPart { id: PartId::generate(self.ids.as_ref()), text: text.to_owned() })],
+            profile: AgentProfile { llm_retry: capstan::domain::agent::LlmRetry { delays_ms: vec![30, 30], max_retry_after_ms: 1000 }, ..AgentProfile::default() },
+            on_busy,
+            max_active_runs: 0,
+            now: UnixMillis(1_767_225_600_000),
+        };
+        let accepted = self.store.accept_run(accept, None).await.unwrap();
+        self.hub.queue_signal().notify();
+        match accepted {
+            Keyed::Fresh(Accepted::Run { run, interrupted, .. }) => {
+                for other in interrupted {
+                    self.hub.notify_control(&other);
+                }
+                run.id
+            }
+            Keyed::Fresh(Accepted::Steered { run, .. }) => {
+                self.hub.notify_control(&run.id);
+                run.id
+            }
+            other => panic!("not accepted: {other:?}"),
+        }
+    }
+
+    pub async fn run(&self, id: &RunId) -> Run {
+        self.store.run(&self.owner, id).await.unwrap().unwrap().run
+    }
+
+    /// Waits until the run has the status.
+    pub async fn until(&self, id: &RunId, status: RunStatus) -> Run {
+        until(&format!("run to be {status:?}"), async || {
+            let run = self.run(id).await;
+            (run.status == status).then_some(run)
+        })
+        .await
+    }
+
+    pub async fn events(&self, conversation: &ConversationId) -> Vec<StoredEvent> {
+        self.store.events(conversation, 0, 1000).await.unwrap()
+    }
+
+    pub async fn kinds(&self, conversation: &ConversationId) -> Vec<String> {
+        self.events(conversation).await.into_iter().map(|event| event.kind.into_owned()).collect()
+    }
+}
+
+/// Looks until there is something, for at most 20 seconds.
+pub async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut tick = tokio::time::interval(Duration::from_millis(5));
+    loop {
+        tick.tick().await;
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+    }
+}

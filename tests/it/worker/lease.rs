@@ -1,0 +1,81 @@
+//! Leases that are lost.
+
+use std::time::Duration;
+
+use capstan::domain::ids::NodeId;
+use capstan::domain::run::RunStatus;
+use capstan::worker::Worker;
+
+use super::harness::{Answer, Harness, options, until};
+
+#[tokio::test]
+async fn a_lost_lease_stops_the_old_driver_and_another_one_finishes() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Hang("never to be finished "));
+    h.model.then(Answer::Text("finished"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    // As if the lease had expired: another node's start takes every run of this one.
+    let other = NodeId::generate(h.ids.as_ref());
+    assert_eq!(h.store.expire_foreign_leases(&other).await.unwrap(), 1);
+    h.hub.queue_signal().notify();
+    let done = h.until(&run, RunStatus::Completed).await;
+    assert_eq!(done.attempt, 2);
+    // The old driver finds out at its next renewal or write, and drops its model call.
+    until("the old stream to be dropped", async || (h.model.open_streams() == 0).then_some(())).await;
+    let epochs: Vec<u32> = h.events(&conversation).await.iter().filter(|event| event.run_id.is_some()).map(|event| event.attempt).collect();
+    assert!(epochs.is_sorted(), "an old attempt wrote after a new one: {epochs:?}");
+}
+
+#[tokio::test]
+async fn an_unsafe_call_of_a_dead_worker_is_unknown_and_not_repeated() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["bomb"]));
+    h.model.then(Answer::Text("careful now"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("the tool", async || h.tools.executed.lock().unwrap().first().cloned()).await;
+    let other = NodeId::generate(h.ids.as_ref());
+    h.store.expire_foreign_leases(&other).await.unwrap();
+    h.hub.queue_signal().notify();
+    h.until(&run, RunStatus::Completed).await;
+    assert_eq!(*h.tools.executed.lock().unwrap(), ["bomb"]);
+    assert!(h.kinds(&conversation).await.contains(&"tool.outcome_unknown".to_owned()));
+}
+
+#[tokio::test]
+async fn a_run_that_kills_its_worker_is_poison() {
+    let h = Harness::new().await;
+    let worker = h.worker().await;
+    for _ in 0..4 {
+        h.model.then(Answer::Hang("again "));
+    }
+    let (_, run) = h.say("go").await;
+    for crash in 1..=3 {
+        until("a model call", async || (h.model.request_count() == crash).then_some(())).await;
+        let other = NodeId::generate(h.ids.as_ref());
+        h.store.expire_foreign_leases(&other).await.unwrap();
+        h.hub.queue_signal().notify();
+    }
+    let failed = h.until(&run, RunStatus::Failed).await;
+    assert_eq!(failed.error.unwrap().code, "poison");
+    assert_eq!(h.model.request_count(), 3);
+    worker.drain(Duration::from_millis(10)).await;
+}
+
+#[tokio::test]
+async fn the_sweeper_finds_a_dead_worker() {
+    let h = Harness::new().await;
+    let dead = NodeId::generate(h.ids.as_ref());
+    let (_, run) = h.say("go").await;
+    assert_eq!(h.store.claim_runs(&dead, 1, 200).await.unwrap().len(), 1);
+    h.model.then(Answer::Text("rescued"));
+    // The worker's start-up recovery is kept out of this by starting as the dead node itself.
+    let mut numbers = options(&h.ids);
+    numbers.node = dead;
+    numbers.lease = Duration::from_millis(300);
+    numbers.sweep = Duration::from_millis(50);
+    let _worker = Worker::start(h.deps(), numbers).await.unwrap();
+    h.until(&run, RunStatus::Completed).await;
+}

@@ -1,0 +1,7 @@
+//! The worker in process: a real SQLite store, a scripted model and scripted tools.
+
+mod drain;
+mod drive;
+mod harness;
+mod lease;
+mod log;
