@@ -18,6 +18,7 @@ mod sse;
 mod system;
 mod types;
 mod wire;
+mod ws;
 
 pub use openapi::{openapi, openapi_json};
 pub use options::{Auth, HttpLimits, HttpOptions};

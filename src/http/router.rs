@@ -18,7 +18,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
-use super::{auth, conversations, openapi, request, runs, system};
+use super::{auth, conversations, openapi, request, runs, system, ws};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
 
@@ -43,9 +43,14 @@ fn open() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
+/// The WebSocket, which finds out by itself who calls.
+fn socket() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(ws::connect))
+}
+
 /// All described routes.
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::base()).merge(api()).merge(open())
+    OpenApiRouter::with_openapi(openapi::base()).merge(api()).merge(socket()).merge(open())
 }
 
 /// The HTTP API over `service`.
@@ -53,7 +58,7 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
     let app = App { service, options: Arc::new(options), sockets: Arc::default() };
     let api: Router<App> = api().into();
-    let open: Router<App> = open().into();
+    let open: Router<App> = open().merge(socket()).into();
     let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::from("/openapi.json")).into();
     Router::new()
         .merge(api.route_layer(from_fn_with_state(app.clone(), auth::require)))

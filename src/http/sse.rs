@@ -27,7 +27,7 @@ const FRAME_BYTES: usize = 64 * 1024;
 pub(crate) fn respond(app: &App, start: StreamStart) -> Response {
     match start {
         StreamStart::Stream(reader) => stream(app, reader),
-        StreamStart::Finished => StatusCode::NO_CONTENT.into_response(),
+        StreamStart::Finished { .. } => StatusCode::NO_CONTENT.into_response(),
     }
 }
 

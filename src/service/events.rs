@@ -42,7 +42,12 @@ pub enum StreamStart {
     /// It begins.
     Stream(Reader),
     /// The client has everything and the run is over: there is nothing to stream, and it need not come back.
-    Finished,
+    Finished {
+        /// What was asked for.
+        scope: Scope,
+        /// The `seq` of the run's last event.
+        last_seq: i64,
+    },
 }
 
 impl Service {
@@ -105,7 +110,7 @@ impl Service {
         let scope = Scope::Conversation(id.clone());
         if let Some(Cursor(after)) = after {
             match misplaced(after, bounds) {
-                None => return Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, after))),
+                None => return Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, after).of_log_until(bounds.head))),
                 Some(reason) => first.push(StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }),
             }
         }
@@ -129,10 +134,10 @@ impl Service {
             let cursor = begin.max(bounds.oldest - 1);
             return Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).saying(first)));
         }
-        if view.last_seq.is_some_and(|last| cursor >= last) {
-            return Ok(StreamStart::Finished);
+        if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
+            return Ok(StreamStart::Finished { scope, last_seq });
         }
-        Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor)))
+        Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).of_log_until(bounds.head)))
     }
 
     /// Streams a run that was accepted just now, listened to since before.

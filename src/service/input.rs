@@ -170,12 +170,3 @@ impl Service {
         })
     }
 }
-
-/// A title made from the first message: its first line with something on it, cut to a size that lists can show.
-pub(super) fn title_from(parts: &[Part]) -> String {
-    const CHARS: usize = 80;
-    let text = parts.iter().find_map(|part| if let Part::Text(part) = part { Some(part.text.as_str()) } else { None });
-    let line = text.unwrap_or_default().lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let cut = text::prefix_chars(line, CHARS);
-    if cut.len() < line.len() { format!("{}…", text::prefix_chars(line, CHARS - 1)) } else { cut.to_owned() }
-}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::input::{Replay, RequestKey, StartRun, keyed, title_from};
+use super::input::{Replay, RequestKey, StartRun, keyed};
 use super::stream::{Reader, Scope};
 use super::{Error, Result, RunExplanation, Service};
 use crate::domain::agent::AgentProfile;
@@ -51,7 +51,8 @@ impl Service {
         let accept = AcceptRun {
             owner: principal.user_id.clone(),
             conversation_id,
-            create_with_title: request.create.then(|| title_from(&parts)),
+            // An empty title: the store makes one from the message.
+            create_with_title: request.create.then(String::new),
             run_id: RunId::generate(self.ids.as_ref()),
             message_id: MessageId::generate(self.ids.as_ref()),
             parts,

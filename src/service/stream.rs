@@ -117,6 +117,7 @@ pub struct Reader {
     tail: Subscription,
     scope: Scope,
     cursor: i64,
+    head: i64,
     phase: Phase,
     first: Vec<StreamItem>,
     pause: Duration,
@@ -126,13 +127,20 @@ impl Reader {
     /// Reads what follows `cursor`. `tail` must have been subscribed before anything was read that `cursor` depends on.
     #[must_use]
     pub fn new(store: Arc<dyn LogStore>, tail: Subscription, scope: Scope, cursor: i64) -> Self {
-        Self { store, tail, scope, cursor, phase: Phase::CatchUp, first: Vec::new(), pause: FIRST_PAUSE }
+        Self { store, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first: Vec::new(), pause: FIRST_PAUSE }
     }
 
     /// Says `items` before the first event.
     #[must_use]
     pub(super) fn saying(mut self, items: Vec<StreamItem>) -> Self {
         self.first = items;
+        self
+    }
+
+    /// Says where the log ended when the stream was asked for.
+    #[must_use]
+    pub(super) fn of_log_until(mut self, head: i64) -> Self {
+        self.head = head;
         self
     }
 
@@ -148,6 +156,12 @@ impl Reader {
     #[must_use]
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+
+    /// The newest `seq` of the log when the stream was asked for.
+    #[must_use]
+    pub fn head(&self) -> i64 {
+        self.head
     }
 
     /// The newest `seq` that was looked at. A client that has everything said so far may come back with it.

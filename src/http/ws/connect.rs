@@ -1,0 +1,81 @@
+//! The handshake: who is it, and from where.
+
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::http::HeaderMap;
+use axum::http::header::SEC_WEBSOCKET_PROTOCOL;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::session::{self, Identity};
+use crate::domain::problem::ProblemCode;
+use crate::http::auth::{self, bearer, is_own_origin};
+use crate::http::options::{App, Auth};
+use crate::http::problem::{Answer, Problem};
+
+/// The subprotocol that the server speaks and echoes.
+const PROTOCOL: &str = "capstan.v1";
+/// A subprotocol that carries a key, for browsers, which cannot set headers here.
+const BEARER: &str = "bearer.";
+/// Read and write buffers: a thousand idle sockets must not cost a thousand large ones.
+const BUFFER_BYTES: usize = 4 * 1024;
+
+/// Opens a WebSocket
+///
+/// Subprotocol `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`; the server answers with
+/// the same id and pushes event envelopes. Methods: `subscribe`, `unsubscribe`, `run.start`, `run.cancel`, `ping`, `auth`.
+/// The key goes into the Authorization header, a subprotocol `bearer.<base64url>`, or a first frame with method `auth`.
+#[utoipa::path(
+    get, path = "/api/v1/ws", tag = "streams", operation_id = "websocket",
+    responses((status = 101, description = "The WebSocket is open")),
+)]
+pub(crate) async fn connect(
+    State(app): State<App>,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Answer<Response> {
+    let identity = identify(&app, &headers).await?;
+    let Ok(upgrade) = upgrade else {
+        return Err(match identity {
+            Identity::Known(_) => Problem::new(ProblemCode::InvalidRequest, "open this path as a WebSocket"),
+            Identity::Refused | Identity::Unsaid => auth::unauthorized(),
+        });
+    };
+    // A little above the limit, so that a message that is just too large can be answered by name.
+    let most = app.options.limits.ws_max_message_bytes + BUFFER_BYTES;
+    let upgrade = upgrade
+        .protocols([PROTOCOL])
+        .max_message_size(most)
+        .max_frame_size(most)
+        .read_buffer_size(BUFFER_BYTES)
+        .write_buffer_size(BUFFER_BYTES);
+    let connections = app.options.connections.clone();
+    Ok(upgrade.on_upgrade(move |socket| connections.track_future(session::run(app, socket, identity))))
+}
+
+async fn identify(app: &App, headers: &HeaderMap) -> Answer<Identity> {
+    let key = match bearer(headers) {
+        Some(key) => Some(key.to_owned()),
+        None => key_in_subprotocol(headers),
+    };
+    let Some(key) = key else {
+        // Nothing that the page had to know says that it may: then it must be one of ours.
+        if !is_own_origin(app, headers) {
+            return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin must send a key as subprotocol"));
+        }
+        return Ok(match &app.options.auth {
+            Auth::Open(principal) => Identity::Known(principal.clone()),
+            Auth::Keys => Identity::Unsaid,
+        });
+    };
+    session::check(app, &key).await
+}
+
+fn key_in_subprotocol(headers: &HeaderMap) -> Option<String> {
+    let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let encoded = offered.flat_map(|value| value.split(',')).find_map(|protocol| protocol.trim().strip_prefix(BEARER))?;
+    // A text that is no base64url is a wrong key, not a missing one.
+    Some(URL_SAFE_NO_PAD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| "?".to_owned()))
+}

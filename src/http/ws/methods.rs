@@ -1,0 +1,175 @@
+//! What clients may ask for over a WebSocket: the same use cases as over HTTP.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::frame::Frame;
+use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::principal::Principal;
+use crate::domain::problem::ProblemCode;
+use crate::http::extract;
+use crate::http::options::App;
+use crate::http::problem::{Answer, Problem};
+use crate::http::types::StartRunBody;
+use crate::http::wire;
+use crate::service::{Cursor, Error, Reader, Replay, RequestKey, Scope, StreamItem, StreamStart};
+use crate::support::json::{canonical, hash_bytes};
+
+/// What a subscription is about: one per target and socket.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Target {
+    Conversation(ConversationId),
+    Run(RunId),
+}
+
+impl Target {
+    /// The target of a stream.
+    pub(super) fn of(scope: &Scope) -> Self {
+        match scope {
+            Scope::Conversation(id) => Self::Conversation(id.clone()),
+            Scope::Run { run_id, .. } => Self::Run(run_id.clone()),
+        }
+    }
+}
+
+/// What a request comes to.
+pub(super) enum Reply {
+    /// An answer.
+    Done(Value),
+    /// An answer, then a stream.
+    Stream { result: Value, reader: Box<Reader> },
+    /// An answer, then the end of a stream that is over.
+    Finished { result: Value, line: String },
+    /// A subscription to end.
+    Unsubscribe(Target),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SubscribeParams {
+    #[serde(default)]
+    conversation_id: Option<ConversationId>,
+    #[serde(default)]
+    run_id: Option<RunId>,
+    #[serde(default)]
+    after: Option<i64>,
+}
+
+impl SubscribeParams {
+    fn target(&self) -> Answer<Target> {
+        match (&self.conversation_id, &self.run_id) {
+            (Some(id), None) => Ok(Target::Conversation(id.clone())),
+            (None, Some(id)) => Ok(Target::Run(id.clone())),
+            (Some(_), Some(_)) | (None, None) => Err(Error::field("/params", "must have either conversation_id or run_id").into()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelParams {
+    run_id: RunId,
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AuthParams {
+    token: String,
+}
+
+/// The token of a first frame.
+pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
+    let params = (frame.method == "auth").then(|| extract::parse::<AuthParams>(frame.params.as_bytes()).ok());
+    params.flatten().map(|params| params.token)
+}
+
+/// Carries out a request.
+pub(super) async fn call(app: &App, principal: &Principal, frame: &Frame<'_>) -> Answer<Reply> {
+    match frame.method.as_ref() {
+        "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }))),
+        "auth" => Ok(Reply::Done(json!({ "authenticated": true }))),
+        "subscribe" => subscribe(app, principal, params(frame)?).await,
+        "unsubscribe" => Ok(Reply::Unsubscribe(params::<SubscribeParams>(frame)?.target()?)),
+        "run.start" => start(app, principal, params(frame)?).await,
+        "run.cancel" => cancel(app, principal, params(frame)?).await,
+        "approval.resolve" => Err(Error::NotFound("approval").into()),
+        "input.resolve" => Err(Error::NotFound("input request").into()),
+        other => {
+            let shown = crate::support::text::prefix(other, 50);
+            Err(Error::field("/method", format!("there is no method {shown:?}")).into())
+        }
+    }
+}
+
+fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
+    extract::parse(frame.params.as_bytes()).map_err(|Problem(mut problem)| {
+        for error in &mut problem.errors {
+            error.pointer.insert_str(0, "/params");
+        }
+        Problem(problem)
+    })
+}
+
+async fn subscribe(app: &App, principal: &Principal, params: SubscribeParams) -> Answer<Reply> {
+    let after = match params.after {
+        Some(after) if after < 0 => return Err(Error::InvalidCursor("a cursor is the seq of an event, from 0".to_owned()).into()),
+        after => after.map(Cursor),
+    };
+    let start = match params.target()? {
+        Target::Conversation(id) => app.service.stream_conversation(principal, &id, after).await?,
+        Target::Run(id) => app.service.stream_run(principal, &id, after).await?,
+    };
+    Ok(match start {
+        StreamStart::Stream(reader) => {
+            let result = subscribed(reader.scope(), reader.head());
+            Reply::Stream { result, reader: Box::new(reader) }
+        }
+        StreamStart::Finished { scope, last_seq } => {
+            let line = wire::line(&StreamItem::End { last_seq }, &scope, app.service.clock().now()).json;
+            Reply::Finished { result: subscribed(&scope, last_seq), line }
+        }
+    })
+}
+
+fn subscribed(scope: &Scope, head: i64) -> Value {
+    let mut result = json!({ "conversation_id": scope.conversation_id(), "head": head });
+    if let (Some(run_id), Some(result)) = (scope.run_id(), result.as_object_mut()) {
+        result.insert("run_id".to_owned(), json!(run_id));
+    }
+    result
+}
+
+/// Like `POST /api/v1/runs`, with the idempotency key among the parameters. The same key over HTTP is the same request.
+async fn start(app: &App, principal: &Principal, mut params: Map<String, Value>) -> Answer<Reply> {
+    let key = match params.remove("idempotency_key") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(key)) => Some(key),
+        Some(_) => return Err(Error::field("/params/idempotency_key", "must be a string").into()),
+    };
+    let params = Value::Object(params);
+    let key = key.map(|key| request_key(key, "/api/v1/runs", &params)).transpose()?;
+    let body: StartRunBody = extract::parse(params.to_string().as_bytes())?;
+    let started = app.service.start_run(principal, body.into(), key).await?;
+    let replayed = started.replay == Replay::Replayed;
+    let result = json!({ "message": started.message, "run": started.run, "replayed": replayed });
+    Ok(Reply::Stream { result, reader: Box::new(app.service.stream_started(started)) })
+}
+
+async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answer<Reply> {
+    let CancelParams { run_id, idempotency_key } = params;
+    let path = format!("/api/v1/runs/{run_id}/cancel");
+    let key = idempotency_key.map(|key| request_key(key, &path, &Value::Null)).transpose()?;
+    let (run, _) = app.service.cancel_run(principal, &run_id, key).await?;
+    Ok(Reply::Done(json!({ "run": run })))
+}
+
+fn request_key(key: String, path: &str, body: &Value) -> Answer<RequestKey> {
+    if !(1..=255).contains(&key.len()) {
+        return Err(Problem::from(ProblemCode::InvalidRequest.body("idempotency_key must be 1 to 255 bytes long")));
+    }
+    let identity = format!("POST\n{path}\n{}", canonical(body));
+    Ok(RequestKey { key, fingerprint: hash_bytes(identity.as_bytes()) })
+}

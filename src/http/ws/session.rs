@@ -1,0 +1,323 @@
+//! One socket from the handshake to its end.
+
+use std::error::Error as _;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
+use futures_util::{SinkExt as _, Stream, stream};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout, timeout_at};
+use tokio_stream::{StreamExt as _, StreamMap};
+
+use super::frame;
+use super::methods::{self, Reply, Target};
+use crate::domain::principal::Principal;
+use crate::domain::problem::ProblemBody;
+use crate::http::metrics::OpenStream;
+use crate::http::options::{App, Auth};
+use crate::http::problem::{Answer, Problem};
+use crate::http::wire;
+use crate::service::Reader;
+
+/// How long the peer may take to answer a close.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// Unreadable frames in a row that are answered; the next one closes the socket.
+const PATIENCE: u32 = 20;
+
+/// Close codes and what they tell a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Close {
+    /// The peer broke the protocol below the messages.
+    Protocol,
+    /// Text that is not UTF-8.
+    NotText,
+    /// A message over the limit.
+    TooBig,
+    /// Come back with your cursor: the server restarts.
+    Restart,
+    /// Come back with your cursor: the peer does not read fast enough, or the log cannot be read.
+    TooSlow,
+    /// One unreadable frame after the other.
+    Abuse,
+    /// The token is missing or wrong.
+    Unauthorized,
+    /// No token came in time.
+    NoAuth,
+    /// Too many sockets.
+    TooMany,
+}
+
+impl Close {
+    fn frame(self) -> CloseFrame {
+        let (code, reason) = match self {
+            Self::Protocol => (1002, "protocol error"),
+            Self::NotText => (1007, "text that is not UTF-8"),
+            Self::TooBig => (1009, "message too big"),
+            Self::Restart => (1012, "the server restarts; come back with your cursor"),
+            Self::TooSlow => (1013, "too slow; come back with your cursor"),
+            Self::Abuse => (4400, "too many unreadable frames"),
+            Self::Unauthorized => (4401, "the key is missing, wrong or revoked"),
+            Self::NoAuth => (4408, "no authentication in time"),
+            Self::TooMany => (4429, "too many WebSockets"),
+        };
+        CloseFrame { code, reason: Utf8Bytes::from_static(reason) }
+    }
+}
+
+/// What the handshake said about who it is.
+pub(super) enum Identity {
+    /// This one.
+    Known(Principal),
+    /// A key that is nobody's.
+    Refused,
+    /// Nothing yet.
+    Unsaid,
+}
+
+/// Whose key this is.
+pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {
+    match &app.options.auth {
+        Auth::Open(principal) => Ok(Identity::Known(principal.clone())),
+        Auth::Keys => Ok(app.service.authenticate(key).await?.map_or(Identity::Refused, Identity::Known)),
+    }
+}
+
+/// The peer is gone, or the socket was closed.
+struct Gone;
+
+type Lines = Result<Vec<String>, crate::store::StoreError>;
+type Subscriptions = StreamMap<Target, Pin<Box<dyn Stream<Item = Lines> + Send>>>;
+
+/// Serves a socket until it ends.
+pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity) {
+    let principal = match identity {
+        Identity::Known(principal) => principal,
+        Identity::Refused => return close(&mut socket, Close::Unauthorized).await,
+        Identity::Unsaid => match first_frame(&app, &mut socket).await {
+            Ok(principal) => principal,
+            Err(Some(reason)) => return close(&mut socket, reason).await,
+            Err(None) => return,
+        },
+    };
+    let Some(_seat) = app.sockets.seat(&principal.user_id, app.options.limits.ws_max_per_principal) else {
+        return close(&mut socket, Close::TooMany).await;
+    };
+    let _open = OpenStream::new("websocket");
+    let mut session = Session { app, socket, principal, subscriptions: StreamMap::new(), heard: Instant::now(), strikes: 0 };
+    if let Err(Some(reason)) = session.serve().await {
+        close(&mut session.socket, reason).await;
+    }
+}
+
+/// Waits for the frame that says who it is. `Err(None)` if the peer went away.
+async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Principal, Option<Close>> {
+    let deadline = Instant::now() + app.options.limits.ws_auth_timeout;
+    loop {
+        let text = tokio::select! {
+            () = app.options.shutdown.cancelled() => return Err(Some(Close::Restart)),
+            message = timeout_at(deadline, socket.recv()) => match message {
+                Err(_elapsed) => return Err(Some(Close::NoAuth)),
+                Ok(message) => match incoming(message)? {
+                    Some(text) => text,
+                    None => continue,
+                },
+            },
+        };
+        let Ok(frame) = frame::read(&text) else { return Err(Some(Close::Unauthorized)) };
+        let Some(token) = methods::auth_token(&frame) else { return Err(Some(Close::Unauthorized)) };
+        return match check(app, &token).await {
+            Ok(Identity::Known(principal)) => {
+                let reply = frame::result(frame.id, &serde_json::json!({ "authenticated": true }));
+                write(app, socket, [reply]).await?;
+                Ok(principal)
+            }
+            Ok(Identity::Refused | Identity::Unsaid) => Err(Some(Close::Unauthorized)),
+            Err(_unavailable) => Err(Some(Close::TooSlow)),
+        };
+    }
+}
+
+/// The text of a message; `None` for one that only shows that the peer is alive.
+fn incoming(message: Option<Result<Message, axum::Error>>) -> Result<Option<Utf8Bytes>, Option<Close>> {
+    match message {
+        None | Some(Ok(Message::Close(_))) => Err(None),
+        Some(Ok(Message::Text(text))) => Ok(Some(text)),
+        // Binary frames are not spoken here: it is answered like any text that is no frame.
+        Some(Ok(Message::Binary(_))) => Ok(Some(Utf8Bytes::from_static("binary"))),
+        Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(None),
+        Some(Err(error)) => Err(fault(&error)),
+    }
+}
+
+/// The close code for what went wrong below the messages; `None` if there is nobody to tell.
+fn fault(error: &axum::Error) -> Option<Close> {
+    use tungstenite::Error;
+    match error.source().and_then(|source| source.downcast_ref::<Error>()) {
+        Some(Error::Capacity(_)) => Some(Close::TooBig),
+        Some(Error::Utf8(_)) => Some(Close::NotText),
+        Some(Error::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => None,
+        Some(Error::Protocol(_)) => Some(Close::Protocol),
+        // The connection itself is gone.
+        Some(_) | None => None,
+    }
+}
+
+/// Writes lines within the time that a peer may take.
+async fn write(app: &App, socket: &mut WebSocket, lines: impl IntoIterator<Item = String>) -> Result<(), Option<Close>> {
+    let writing = async {
+        for line in lines {
+            socket.feed(Message::Text(line.into())).await.map_err(|_| Gone)?;
+        }
+        socket.flush().await.map_err(|_| Gone)
+    };
+    match timeout(app.options.limits.ws_write_timeout, writing).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Gone)) => Err(None),
+        Err(_elapsed) => Err(Some(Close::TooSlow)),
+    }
+}
+
+/// Says why, and lets the peer read it before the connection ends.
+async fn close(socket: &mut WebSocket, reason: Close) {
+    let goodbye = async {
+        if socket.send(Message::Close(Some(reason.frame()))).await.is_ok() {
+            while let Some(Ok(_)) = socket.recv().await {}
+        }
+    };
+    // A peer that does not answer is left.
+    let _ = timeout(GOODBYE, goodbye).await;
+}
+
+struct Session {
+    app: App,
+    socket: WebSocket,
+    principal: Principal,
+    subscriptions: Subscriptions,
+    heard: Instant,
+    strikes: u32,
+}
+
+enum Happening {
+    Shutdown,
+    Tick,
+    Message(Option<Result<Message, axum::Error>>),
+    Lines(Lines),
+}
+
+impl Session {
+    /// Serves until there is a reason to close (`Some`) or nobody left (`None`).
+    async fn serve(&mut self) -> Result<(), Option<Close>> {
+        let every = self.app.options.limits.ws_ping;
+        let mut ping = interval_at(Instant::now() + every, every);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let shutdown = self.app.options.shutdown.clone();
+        loop {
+            let happening = tokio::select! {
+                () = shutdown.cancelled() => Happening::Shutdown,
+                _ = ping.tick() => Happening::Tick,
+                message = self.socket.recv() => Happening::Message(message),
+                Some((_, lines)) = self.subscriptions.next(), if !self.subscriptions.is_empty() => Happening::Lines(lines),
+            };
+            match happening {
+                Happening::Shutdown => return Err(Some(Close::Restart)),
+                Happening::Tick => self.tick().await?,
+                Happening::Message(message) => {
+                    self.heard = Instant::now();
+                    if let Some(text) = incoming(message)? {
+                        self.request(&text).await?;
+                    }
+                }
+                Happening::Lines(Ok(lines)) => write(&self.app, &mut self.socket, lines).await?,
+                Happening::Lines(Err(error)) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(error, "a WebSocket ends because the log cannot be read");
+                    return Err(Some(Close::TooSlow));
+                }
+            }
+        }
+    }
+
+    async fn tick(&mut self) -> Result<(), Option<Close>> {
+        let limits = &self.app.options.limits;
+        if self.heard.elapsed() > limits.ws_silence {
+            return Err(None);
+        }
+        match timeout(limits.ws_write_timeout, self.socket.send(Message::Ping(bytes::Bytes::new()))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(None),
+            Err(_elapsed) => Err(Some(Close::TooSlow)),
+        }
+    }
+
+    async fn request(&mut self, text: &str) -> Result<(), Option<Close>> {
+        if text.len() > self.app.options.limits.ws_max_message_bytes {
+            return Err(Some(Close::TooBig));
+        }
+        let frame = match frame::read(text) {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.strikes += 1;
+                if self.strikes > PATIENCE {
+                    return Err(Some(Close::Abuse));
+                }
+                return self.refuse("null", error.problem()).await;
+            }
+        };
+        self.strikes = 0;
+        match methods::call(&self.app, &self.principal, &frame).await {
+            Ok(reply) => self.answer(frame.id, reply).await,
+            Err(Problem(problem)) => self.refuse(frame.id, *problem).await,
+        }
+    }
+
+    async fn answer(&mut self, id: &str, reply: Reply) -> Result<(), Option<Close>> {
+        let (result, reader) = match reply {
+            Reply::Done(result) => (result, None),
+            Reply::Stream { result, reader } => (result, Some(reader)),
+            Reply::Finished { result, line } => {
+                return write(&self.app, &mut self.socket, [frame::result(id, &result), line]).await;
+            }
+            Reply::Unsubscribe(target) => {
+                let removed = self.subscriptions.remove(&target).is_some();
+                (serde_json::json!({ "unsubscribed": removed }), None)
+            }
+        };
+        if let Some(reader) = reader {
+            let target = Target::of(reader.scope());
+            let most = self.app.options.limits.ws_max_subscriptions;
+            if self.subscriptions.len() >= most && !self.subscriptions.contains_key(&target) {
+                let detail = format!("a socket has at most {most} subscriptions; unsubscribe, or open another socket");
+                let problem = crate::domain::problem::ProblemCode::TooManyRequests.body(detail);
+                return self.refuse(id, problem).await;
+            }
+            // The answer goes first, then the events.
+            write(&self.app, &mut self.socket, [frame::result(id, &result)]).await?;
+            self.subscriptions.insert(target, Box::pin(lines(self.app.clone(), *reader)));
+            return Ok(());
+        }
+        write(&self.app, &mut self.socket, [frame::result(id, &result)]).await
+    }
+
+    async fn refuse(&mut self, id: &str, mut problem: ProblemBody) -> Result<(), Option<Close>> {
+        problem.request_id = format!("req_{}", self.app.service.ids().next());
+        if problem.status >= 500 {
+            tracing::error!(request_id = problem.request_id, code = problem.code, "a WebSocket request failed");
+        }
+        write(&self.app, &mut self.socket, [frame::error(id, &problem)]).await
+    }
+}
+
+/// What a reader says, rendered.
+fn lines(app: App, reader: Reader) -> impl Stream<Item = Lines> + Send {
+    stream::unfold((app, reader), |(app, mut reader)| async move {
+        let lines = match reader.next().await {
+            Ok(Some(items)) => {
+                let now = app.service.clock().now();
+                Ok(items.iter().map(|item| wire::line(item, reader.scope(), now).json).collect())
+            }
+            Ok(None) => return None,
+            Err(error) => Err(error),
+        };
+        Some((lines, (app, reader)))
+    })
+}
