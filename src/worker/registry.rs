@@ -57,7 +57,11 @@ impl Registry {
     pub fn add(&self, fence: Fence, claimed_at: Instant) -> (HeldGuard, mpsc::Receiver<ControlSignal>) {
         let (control, mailbox) = mpsc::channel(8);
         let held = Held { fence, lost: CancellationToken::new(), control, renewed_at: Arc::new(Mutex::new(claimed_at)) };
-        lock(&self.runs).insert(held.fence.run_id.clone(), held.clone());
+        let before = lock(&self.runs).insert(held.fence.run_id.clone(), held.clone());
+        if let Some(before) = before {
+            // This very process had the run and lost it without noticing.
+            before.lost.cancel();
+        }
         (HeldGuard { registry: self.clone(), held }, mailbox)
     }
 

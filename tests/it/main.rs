@@ -6,3 +6,5 @@ mod e2e;
 mod repository;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod worker;
