@@ -14,6 +14,7 @@ use crate::domain::principal::Principal;
 use crate::domain::run::{Run, RunStatus};
 use crate::live::{Subscription, Tail};
 use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView};
+use crate::support::failpoint;
 
 /// A message that was accepted, with the run that answers it.
 pub struct Started {
@@ -62,7 +63,9 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
+        failpoint::reached("C01");
         let (accepted, replay) = keyed(self.store.accept_run(accept, claim).await?)?;
+        failpoint::reached("C02");
         let (run, message, first_seq, events) = match accepted {
             Accepted::Run { run, message, first_seq, events, interrupted } => {
                 for run in &interrupted {

@@ -164,7 +164,7 @@ async fn web_socket_frames() {
         ("subscribe", json!({}), "invalid_request"),
         ("subscribe", json!({"run_id": 5}), "invalid_request"),
         ("subscribe", json!({"run_id": MISSING_RUN}), "not_found"),
-        ("subscribe", json!({"run_id": "nonsense"}), "not_found"),
+        ("subscribe", json!({"run_id": "nonsense"}), "invalid_request"),
         ("subscribe", json!({"conversation_id": MISSING_CONVERSATION}), "not_found"),
         ("subscribe", json!({"run_id": run, "after": -1}), "invalid_cursor"),
         ("run.start", json!({"input": 5}), "invalid_request"),
