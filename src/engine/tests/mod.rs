@@ -1,1 +1,10 @@
 //! The loop's rules, one by one and under random inputs.
+
+mod assembly;
+mod guards;
+mod properties;
+mod recovery;
+mod requests;
+mod table;
+mod turns;
+mod world;

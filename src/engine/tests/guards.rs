@@ -1,0 +1,330 @@
+//! Every limit ends a run or speaks to the model; none of them lies about the outcome.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::world::{Say, World, call};
+use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, OnUnknown, ToolErrorPolicy};
+use crate::domain::change::ReleaseCause;
+use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::domain::run::{FinishReason, RunStatus, WaitReason};
+use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::engine::{Input, texts};
+
+#[test]
+fn unknown_tools_are_answered_with_the_names_on_offer() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("Read", &json!({})), call("read", &json!({}))]);
+    assert_eq!(world.executions.len(), 1);
+    world.tool_says(0, "ok");
+    assert!(world.results()[0].contains("read, write"), "{:?}", world.results());
+    assert_eq!(world.states(), [ToolCallState::Failed, ToolCallState::Done]);
+}
+
+#[test]
+fn arguments_that_are_no_object_are_answered_and_kept() {
+    let mut world = World::started(AgentProfile::default());
+    let raw = r#"{"path": "a"} please"#;
+    world.calls(&[Say::Call("write", raw.to_owned())]);
+    assert!(world.executions.is_empty());
+    assert!(world.asked.is_some(), "the model is asked again in the same decision");
+    assert_eq!(world.rows.calls[0].arguments, json!({ "_raw": raw }));
+    assert!(world.results()[0].contains("JSON object"));
+    world.calls(&[Say::Call("write", String::new()), Say::Call("write", "null".to_owned())]);
+    assert_eq!(world.under_way.len(), 2);
+    assert_eq!(world.under_way[0].arguments, json!({}));
+}
+
+#[test]
+fn calls_cut_at_the_output_limit_never_run() {
+    let mut world = World::started(AgentProfile::default());
+    for round in 0..3 {
+        assert!(world.ending.is_none(), "round {round}");
+        world.says(&[call("read", &json!({})), Say::Call("write", "{}".to_owned())], ModelFinish::Length);
+    }
+    assert!(world.executions.is_empty());
+    assert_eq!(world.error_code(), "provider_incomplete_stream");
+    world.check_next_turn();
+}
+
+#[test]
+fn an_answer_in_between_forgives_cut_calls() {
+    let mut world = World::started(AgentProfile::default());
+    for n in 0..4 {
+        world.says(&[call("write", &json!({"n": n}))], ModelFinish::Length);
+        world.calls(&[call("write", &json!({"m": n}))]);
+        world.tool_says(0, "ok");
+    }
+    assert!(world.ending.is_none());
+}
+
+#[test]
+fn calls_beyond_the_limit_of_one_answer_get_errors_in_order() {
+    let mut world = World::started(AgentProfile { max_parallel_calls: 2, ..AgentProfile::default() });
+    let calls: Vec<_> = (0..100).map(|n| call("read", &json!({ "n": n }))).collect();
+    world.calls(&calls);
+    assert_eq!(world.under_way.len(), 2);
+    world.tool_says(0, "0");
+    world.tool_says(0, "1");
+    let results = world.results();
+    assert_eq!(results.len(), 100);
+    assert_eq!(&results[..2], ["0", "1"]);
+    assert!(results[2..].iter().all(|text| text.contains("at most 2 calls")));
+    assert!(world.rows.counters.dropped_tools.is_empty(), "the tool is not to blame");
+}
+
+#[test]
+fn repeated_calls_are_quoted_and_then_end_the_run() {
+    let mut world = World::started(AgentProfile::default());
+    let again = || call("write", &json!({"n": 1}));
+    world.calls(&[again()]);
+    world.tool_says(0, "written");
+    world.calls(&[again()]);
+    assert!(world.results()[0].contains("written"));
+    assert!(!world.asked.as_ref().unwrap().tools.is_empty());
+    world.calls(&[again()]);
+    assert_eq!(world.executions.values().sum::<u32>(), 1);
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
+    assert_eq!(world.hints(), [texts::FORCED_DUPLICATES]);
+    world.says_text("It was written.");
+    assert_eq!(world.ended().reason, Some(FinishReason::Stop));
+}
+
+#[test]
+fn failed_calls_may_be_repeated() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("read", &json!({}))]);
+    world.tool_fails(0);
+    world.calls(&[call("read", &json!({}))]);
+    assert_eq!(world.under_way.len(), 1);
+}
+
+#[test]
+fn a_tool_that_keeps_failing_is_taken_away() {
+    let mut world = World::started(AgentProfile { error_rounds: 0, ..AgentProfile::default() });
+    for n in 0..3 {
+        world.calls(&[call("write", &json!({ "n": n }))]);
+        world.tool_fails(0);
+    }
+    assert!(world.results()[0].contains("Stop using it"), "{:?}", world.results());
+    let offered: Vec<_> = world.asked.as_ref().unwrap().tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(offered, ["read"]);
+    world.calls(&[call("write", &json!({}))]);
+    assert!(world.results()[0].contains("no longer available"));
+    assert_eq!(world.executions.len(), 3);
+}
+
+#[test]
+fn a_tool_that_is_taken_away_ends_its_planned_calls() {
+    let mut world = World::started(AgentProfile { tool_parallelism: 1, breaker_failures: 1, ..AgentProfile::default() });
+    world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2})), call("read", &json!({}))]);
+    world.tool_fails(0);
+    assert_eq!(world.states(), [ToolCallState::Failed, ToolCallState::Cancelled, ToolCallState::Started]);
+}
+
+#[test]
+fn the_breaker_can_force_the_end() {
+    let profile = AgentProfile { breaker_action: BreakerAction::ForceFinal, error_rounds: 0, ..AgentProfile::default() };
+    let mut world = World::started(profile);
+    for n in 0..3 {
+        assert!(!world.asked.as_ref().unwrap().tools.is_empty());
+        world.calls(&[call("write", &json!({ "n": n }))]);
+        world.tool_fails(0);
+    }
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
+    assert_eq!(world.hints(), [texts::FORCED_BREAKER]);
+}
+
+#[test]
+fn rounds_of_errors_bring_a_hint_each() {
+    let mut world = World::started(AgentProfile { breaker_failures: 0, ..AgentProfile::default() });
+    for n in 0..4 {
+        world.calls(&[call("write", &json!({ "n": n }))]);
+        world.tool_fails(0);
+    }
+    assert_eq!(world.hints(), [texts::ERROR_ROUNDS, texts::ERROR_ROUNDS]);
+}
+
+#[test]
+fn empty_answers_are_nudged_then_forced_then_fail() {
+    let mut world = World::started(AgentProfile::default());
+    world.says(&[], ModelFinish::Stop);
+    world.says(&[Say::Reasoning("hm")], ModelFinish::Stop);
+    assert_eq!(world.hints(), [texts::EMPTY_REPLY, texts::FORCED_EMPTY]);
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
+    world.says(&[Say::Text("  \n")], ModelFinish::Stop);
+    assert_eq!(world.error_code(), "provider_empty_response");
+    world.check_next_turn();
+}
+
+#[test]
+fn an_empty_answer_after_a_result_is_not_the_end() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("read", &json!({}))]);
+    world.tool_says(0, "ok");
+    world.says(&[], ModelFinish::Stop);
+    assert!(world.ending.is_none());
+    world.says_text("It is ok.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn an_answer_that_only_announces_calls_is_no_answer() {
+    let mut world = World::started(AgentProfile::default());
+    world.says(&[Say::Text("I will look.")], ModelFinish::ToolCalls);
+    assert_eq!(world.hints(), [texts::HOLLOW_CALLS]);
+    world.says(&[Say::Text("I will look.")], ModelFinish::ToolCalls);
+    world.says_text("There is nothing.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn calls_in_the_last_answer_are_not_carried_out() {
+    let mut world = World::started(AgentProfile { max_rounds: 0, ..AgentProfile::default() });
+    world.says(&[Say::Text("In short: nothing."), call("write", &json!({}))], ModelFinish::ToolCalls);
+    assert_eq!(world.ended().reason, Some(FinishReason::MaxRounds));
+    assert!(world.rows.calls.is_empty());
+    world.check_next_turn();
+}
+
+fn used_up(on_limit: OnLimit) -> World {
+    let mut world = World::started(AgentProfile { max_rounds: 2, on_limit, ..AgentProfile::default() });
+    for n in 0..2 {
+        world.calls(&[call("read", &json!({ "n": n }))]);
+        world.tool_says(0, "more");
+    }
+    world
+}
+
+#[test]
+fn used_up_rounds_are_summed_up() {
+    let mut world = used_up(OnLimit::Summarize);
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
+    assert_eq!(world.hints(), [texts::FORCED_ROUNDS]);
+    world.says_text("So far: more.");
+    assert_eq!(world.ended().reason, Some(FinishReason::MaxRounds));
+}
+
+#[test]
+fn used_up_rounds_can_fail_or_say_a_fixed_text() {
+    assert_eq!(used_up(OnLimit::Fail).error_code(), "max_rounds");
+    let world = used_up(OnLimit::Message);
+    assert_eq!(world.ended().reason, Some(FinishReason::MaxRounds));
+    assert_eq!(world.rows.history.last().unwrap().text(), texts::LIMIT_MESSAGE);
+    assert!(world.asked.is_none());
+}
+
+#[test]
+fn used_up_tokens_are_summed_up() {
+    let mut world = World::started(AgentProfile { max_run_tokens: 15, ..AgentProfile::default() });
+    world.calls(&[call("read", &json!({}))]);
+    world.tool_says(0, "more");
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
+    world.says_text("So far: more.");
+    assert_eq!(world.ended().reason, Some(FinishReason::Budget));
+}
+
+#[test]
+fn used_up_time_fails() {
+    let profile = AgentProfile { max_run_ms: 1_000, ..AgentProfile::default() };
+    let mut world = World::started(profile.clone());
+    world.calls(&[call("write", &json!({}))]);
+    world.elapsed_ms = 1_000;
+    world.tool_says(0, "late");
+    assert_eq!(world.error_code(), "run_timeout");
+    assert_eq!(world.states(), [ToolCallState::Done]);
+
+    let mut world = World::started(profile);
+    world.calls(&[call("write", &json!({})), call("read", &json!({}))]);
+    world.feed(Input::TimedOut);
+    assert_eq!(world.error_code(), "run_timeout");
+    assert_eq!(world.states(), [ToolCallState::Unknown, ToolCallState::Cancelled]);
+    world.check_next_turn();
+}
+
+#[test]
+fn failed_tools_can_fail_the_run_after_the_others_have_ended() {
+    let profile = AgentProfile { tool_error: ToolErrorPolicy::FailRun, tool_parallelism: 2, ..AgentProfile::default() };
+    let mut world = World::started(profile);
+    world.calls(&[call("read", &json!({"n": 1})), call("read", &json!({"n": 2})), call("write", &json!({}))]);
+    world.tool_fails(0);
+    assert!(world.ending.is_none());
+    world.tool_says(0, "ok");
+    assert_eq!(world.error_code(), "tool_failed");
+    assert_eq!(world.states(), [ToolCallState::Failed, ToolCallState::Done, ToolCallState::Cancelled]);
+    world.check_next_turn();
+}
+
+#[test]
+fn an_unknown_outcome_of_a_living_tool_follows_the_policy() {
+    let unknown = || ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed("the server died", 9) };
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({}))]);
+    world.tool_ends(0, unknown());
+    assert!(world.kinds().contains(&"tool.outcome_unknown"));
+    assert!(world.asked.is_some());
+
+    let mut world = World::started(AgentProfile { on_unknown: OnUnknown::Fail, ..AgentProfile::default() });
+    world.calls(&[call("write", &json!({}))]);
+    world.tool_ends(0, unknown());
+    assert_eq!(world.error_code(), "tool_outcome_unknown");
+}
+
+#[test]
+fn model_failures_wait_without_a_lease_and_then_fail() {
+    let mut world = World::started(AgentProfile::default());
+    for after in [3_000, 6_000] {
+        let failed = world.fails(ModelErrorKind::Overloaded);
+        let kinds: Vec<_> = failed.events.iter().map(|event| event.kind()).collect();
+        assert_eq!(kinds, ["step.reset", "run.retrying", "run.waiting", "conversation.updated"]);
+        assert_eq!(world.released, Some((Some(after), ReleaseCause::Waiting)));
+        assert_eq!((world.rows.status, world.rows.reason), (RunStatus::Waiting, Some(WaitReason::Backoff)));
+        let resumed = world.claim(crate::domain::record::ClaimCause::Timer);
+        let kinds: Vec<_> = resumed.events.iter().map(|event| event.kind()).collect();
+        assert_eq!(kinds, ["run.resumed", "conversation.updated", "step.started"]);
+        assert_eq!(world.rows.steps.len(), 1);
+    }
+    world.fails(ModelErrorKind::Overloaded);
+    assert_eq!(world.error_code(), "provider_overloaded");
+    world.check_next_turn();
+}
+
+#[test]
+fn an_answer_gives_the_tries_back() {
+    let mut world = World::started(AgentProfile::default());
+    for n in 0..4 {
+        world.fails(ModelErrorKind::Timeout);
+        world.claim(crate::domain::record::ClaimCause::Timer);
+        world.calls(&[call("read", &json!({ "n": n }))]);
+        world.tool_says(0, "ok");
+    }
+    assert!(world.ending.is_none());
+}
+
+#[rstest]
+#[case(ModelErrorKind::Auth, "provider_auth")]
+#[case(ModelErrorKind::Quota, "provider_quota")]
+#[case(ModelErrorKind::ContextOverflow, "context_overflow")]
+#[case(ModelErrorKind::InvalidRequest, "provider_invalid_request")]
+#[case(ModelErrorKind::ContentFilter, "content_filter")]
+fn what_cannot_get_better_fails_at_once(#[case] kind: ModelErrorKind, #[case] code: &str) {
+    let mut world = World::started(AgentProfile::default());
+    world.fails(kind);
+    assert_eq!(world.error_code(), code);
+    assert_eq!(world.ended().error.as_ref().unwrap().detail, "no luck");
+}
+
+#[test]
+fn the_providers_own_wait_wins_up_to_a_limit() {
+    let asks = |ms: u64| {
+        let retry = LlmRetry { max_retry_after_ms: 10_000, ..LlmRetry::default() };
+        let mut world = World::started(AgentProfile { llm_retry: retry, ..AgentProfile::default() });
+        world.asked = None;
+        let error = ModelError { retry_after_ms: Some(ms), ..ModelError::new(ModelErrorKind::RateLimit, "slow down") };
+        world.feed(Input::ModelFailed(error));
+        world
+    };
+    assert_eq!(asks(500).released, Some((Some(500), ReleaseCause::Waiting)));
+    assert_eq!(asks(10_000).released, Some((Some(10_000), ReleaseCause::Waiting)));
+    assert_eq!(asks(10_001).error_code(), "provider_rate_limit");
+}

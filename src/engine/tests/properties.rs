@@ -1,0 +1,384 @@
+//! Random turns with crashes, hand-backs, cancellations and messages that join, at any moment. What must hold, holds.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::world::{Say, World, done, tools};
+use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnInterrupt, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
+use crate::domain::change::{ReleaseCause, StepStatus};
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::domain::message::Role;
+use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::domain::record::ClaimCause;
+use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::engine::{Decision, Input, RunState, Surroundings, decide};
+
+#[derive(Debug, Clone)]
+enum Act {
+    /// The model calls tools: name, and a small number as the argument, so that calls repeat.
+    Calls(Vec<(u8, u8)>, ModelFinish),
+    Text(ModelFinish),
+    Nothing(ModelFinish),
+    ModelFails(ModelErrorKind),
+    /// One of the tools under way ends: well, badly, unknown, or with a state that is no outcome.
+    ToolEnds(usize, u8),
+    Joins,
+    Cancel,
+    Drain,
+    WindDown,
+    TimeIsUp,
+    Dies,
+    /// The next decision is committed, and the worker dies before it acts on it.
+    DiesAfterCommit,
+    /// The next decision is made, and the worker dies before it is committed.
+    DiesBeforeCommit,
+    /// An input about something else altogether.
+    Nonsense(u8),
+}
+
+fn any_finish() -> impl Strategy<Value = ModelFinish> {
+    prop_oneof![
+        6 => Just(ModelFinish::ToolCalls),
+        3 => Just(ModelFinish::Stop),
+        1 => Just(ModelFinish::Length),
+    ]
+}
+
+fn any_act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        10 => (prop::collection::vec((0..4_u8, 0..3_u8), 1..5), any_finish()).prop_map(|(calls, finish)| Act::Calls(calls, finish)),
+        1 => any_finish().prop_map(Act::Text),
+        1 => Just(Act::Text(ModelFinish::Refused)),
+        3 => any_finish().prop_map(Act::Nothing),
+        2 => prop_oneof![Just(ModelErrorKind::Overloaded), Just(ModelErrorKind::IncompleteStream), Just(ModelErrorKind::Auth)]
+            .prop_map(Act::ModelFails),
+        14 => (0..4_usize, 0..4_u8).prop_map(|(at, how)| Act::ToolEnds(at, how)),
+        2 => Just(Act::Joins),
+        1 => Just(Act::Cancel),
+        1 => Just(Act::Drain),
+        1 => Just(Act::WindDown),
+        1 => Just(Act::TimeIsUp),
+        2 => Just(Act::Dies),
+        3 => Just(Act::DiesAfterCommit),
+        2 => Just(Act::DiesBeforeCommit),
+        2 => (0..4_u8).prop_map(Act::Nonsense),
+    ]
+}
+
+prop_compose! {
+    fn any_profile()(
+        (max_rounds, on_limit) in (0..5_u32, prop_oneof![Just(OnLimit::Summarize), Just(OnLimit::Fail), Just(OnLimit::Message)]),
+        tools_policy in prop_oneof![
+            6 => Just(ToolsPolicy::EveryRound), 1 => Just(ToolsPolicy::FirstRoundOnly),
+            1 => Just(ToolsPolicy::OneRoundThenText), 1 => Just(ToolsPolicy::None)
+        ],
+        (tool_parallelism, max_parallel_calls, tool_result_chars) in (0..4_u32, 0..4_u32, prop_oneof![Just(5_usize), Just(90), Just(6_000)]),
+        tool_error in prop_oneof![4 => Just(ToolErrorPolicy::FeedBack), 1 => Just(ToolErrorPolicy::FailRun)],
+        (breaker_failures, force_final) in (0..3_u32, any::<bool>()),
+        (duplicate_calls, empty_replies, error_rounds) in (0..3_u32, 0..3_u32, 0..3_u32),
+        max_run_tokens in prop_oneof![3 => Just(0_u64), 1 => 1..60_u64],
+        (retries, crashes) in (0..3_usize, prop_oneof![Just(2_u32), Just(100)]),
+        on_interrupt in prop_oneof![5 => Just(OnInterrupt::Resume), 1 => Just(OnInterrupt::Fail)],
+        on_unknown in prop_oneof![4 => Just(OnUnknown::TellModel), 1 => Just(OnUnknown::Fail), 1 => Just(OnUnknown::Rerun)],
+    ) -> AgentProfile {
+        AgentProfile {
+            max_rounds, on_limit, tools_policy, tool_parallelism, max_parallel_calls, tool_result_chars, tool_error, breaker_failures,
+            breaker_action: if force_final { BreakerAction::ForceFinal } else { BreakerAction::DropTool },
+            llm_retry: LlmRetry { delays_ms: vec![5; retries], ..LlmRetry::default() },
+            duplicate_calls, empty_replies, error_rounds, max_run_tokens, max_run_ms: 1_000, on_interrupt, on_unknown,
+            max_crashes: crashes,
+            ..AgentProfile::default()
+        }
+    }
+}
+
+/// Where the worker dies in the step to come.
+#[derive(Clone, Copy, PartialEq)]
+enum Death {
+    None,
+    AfterCommit,
+    BeforeCommit,
+}
+
+struct Play {
+    world: World,
+    death: Death,
+    fresh: u32,
+    /// Messages that came from outside.
+    from_outside: u32,
+}
+
+impl Play {
+    fn new(profile: AgentProfile) -> Self {
+        Self { world: World::new(profile), death: Death::None, fresh: 0, from_outside: 0 }
+    }
+
+    fn is_over(&self) -> bool {
+        self.world.ending.is_some()
+    }
+
+    /// Somebody holds the run.
+    fn ensure_held(&mut self) {
+        if self.is_over() || self.world.state.is_some() {
+            return;
+        }
+        let cause = match self.world.released {
+            Some((_, ReleaseCause::Waiting)) => ClaimCause::Timer,
+            Some((_, ReleaseCause::Drain)) => ClaimCause::HandedBack,
+            None if self.world.decisions == 0 => ClaimCause::First,
+            None => ClaimCause::Crash,
+        };
+        self.world.load(cause);
+        let input = || Input::Claimed { tools: tools() };
+        // The same rows lead to the same acts.
+        assert_eq!(self.world.decide(input()).commands, self.world.decide(input()).commands);
+        self.feed(input());
+    }
+
+    fn feed(&mut self, input: Input) {
+        match std::mem::replace(&mut self.death, Death::None) {
+            Death::None => {
+                self.world.feed(input);
+            }
+            Death::AfterCommit => self.world.feed_and_die(input),
+            Death::BeforeCommit => {
+                self.world.decide(input);
+                self.world.die();
+            }
+        }
+    }
+
+    fn answer(&mut self, say: &[Say], finish: ModelFinish) {
+        if self.world.asked.is_some() {
+            let input = self.world.answer(say, finish);
+            self.feed(input);
+        }
+    }
+
+    fn play(&mut self, act: Act) {
+        self.ensure_held();
+        if self.is_over() {
+            return self.nothing_moves();
+        }
+        match act {
+            Act::Calls(calls, finish) => {
+                let say: Vec<_> = calls
+                    .into_iter()
+                    .map(|(name, n)| {
+                        let name = ["read", "write", "write", "nothing"][name as usize];
+                        Say::Call(name, if n == 2 { "{\"n\":".to_owned() } else { json!({ "n": n }).to_string() })
+                    })
+                    .collect();
+                self.answer(&say, finish);
+            }
+            Act::Text(finish) => self.answer(&[Say::Text("Some words.")], finish),
+            Act::Nothing(finish) => self.answer(&[Say::Reasoning("Hm.")], finish),
+            Act::ModelFails(kind) => {
+                if self.world.asked.take().is_some() {
+                    self.feed(Input::ModelFailed(ModelError::new(kind, "")));
+                }
+            }
+            Act::ToolEnds(at, how) => self.tool_ends(at, how),
+            Act::Joins => {
+                let message = self.world.user("Also this.");
+                self.from_outside += 1;
+                self.world.rows.history.push(message.clone());
+                if let Some(state) = &mut self.world.state {
+                    state.join(message.clone());
+                    self.feed(Input::Joined(message));
+                }
+            }
+            Act::Cancel => self.cancel(),
+            Act::Drain => {
+                if self.world.state.is_some() {
+                    self.feed(Input::Drain);
+                }
+            }
+            Act::WindDown => {
+                if let Some(state) = &mut self.world.state {
+                    state.drain();
+                }
+            }
+            Act::TimeIsUp => {
+                if self.world.state.is_some() {
+                    self.feed(Input::TimedOut);
+                }
+            }
+            Act::Dies => self.world.die(),
+            Act::DiesAfterCommit => self.death = Death::AfterCommit,
+            Act::DiesBeforeCommit => self.death = Death::BeforeCommit,
+            Act::Nonsense(which) => self.nonsense(which),
+        }
+    }
+
+    fn tool_ends(&mut self, at: usize, how: u8) {
+        if self.world.under_way.is_empty() {
+            return;
+        }
+        let call = self.world.under_way.remove(at % self.world.under_way.len());
+        let outcome = match how {
+            0 => done(&"long ".repeat(40)),
+            1 => ToolOutcome::failed("it broke", 1),
+            2 => ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed("gone", 1) },
+            _ => ToolOutcome { state: ToolCallState::Planned, ..done("") },
+        };
+        self.feed(Input::ToolFinished(call.id, outcome));
+    }
+
+    fn cancel(&mut self) {
+        if self.world.state.is_none() {
+            self.world.rows.cancel_requested_by = Some("user".to_owned());
+            return;
+        }
+        let partial = match self.world.asked.is_some() {
+            true => match self.world.answer(&[Say::Text("Some wor")], ModelFinish::Stop) {
+                Input::ModelFinished { message, .. } => Some(message),
+                other => panic!("{other:?}"),
+            },
+            false => None,
+        };
+        let stopped = self.world.under_way.drain(..).take(1).map(|call| (call.id, done("just in time"))).collect();
+        self.feed(Input::CancelRequested { by: "user".to_owned(), partial, stopped });
+    }
+
+    /// An input about something that is not under way must change nothing.
+    fn nonsense(&mut self, which: u8) {
+        if self.world.state.is_none() {
+            return;
+        }
+        let is_asking = self.world.asked.is_some();
+        let input = match which {
+            0 => Input::ToolFinished(CallId::generate(&self.world.ids), done("?")),
+            1 if !is_asking => Input::ModelFailed(ModelError::new(ModelErrorKind::Network, "")),
+            2 if !is_asking => {
+                let shown = self.world.events.len();
+                let input = self.world.answer(&[Say::Text("?")], ModelFinish::Stop);
+                self.world.events.truncate(shown);
+                input
+            }
+            _ => match self.world.rows.calls.iter().find(|call| call.state != ToolCallState::Started) {
+                Some(call) => Input::ToolFinished(call.id.clone(), done("again")),
+                None => return,
+            },
+        };
+        assert_eq!(self.world.decide(input), Decision::default());
+    }
+
+    /// A model that never stops calling tools: only the limits can end the run now.
+    fn call_for_ever(&mut self) {
+        for _ in 0..120 {
+            self.ensure_held();
+            if self.is_over() {
+                return;
+            }
+            self.fresh += 1;
+            let arguments = json!({ "fresh": self.fresh }).to_string();
+            self.answer(&[Say::Call("write", arguments)], ModelFinish::ToolCalls);
+            while !self.world.under_way.is_empty() {
+                self.tool_ends(0, 0);
+            }
+        }
+        panic!("the run does not end");
+    }
+
+    fn nothing_moves(&self) {
+        let state = RunState::load(self.world.rows.clone());
+        let around = Surroundings { now: super::world::NOW, ids: &self.world.ids, elapsed_ms: 0 };
+        let call = self.world.rows.calls.first().map_or_else(|| CallId::generate(&self.world.ids), |call| call.id.clone());
+        for input in [
+            Input::Claimed { tools: tools() },
+            Input::ModelFailed(ModelError::new(ModelErrorKind::Network, "")),
+            Input::ToolFinished(call, done("late")),
+            Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
+            Input::Drain,
+            Input::TimedOut,
+        ] {
+            assert_eq!(decide(&state, input, &around), Decision::default());
+        }
+    }
+
+    fn judge(&self) {
+        let world = &self.world;
+        self.nothing_moves();
+        world.check_next_turn();
+        assert!(world.rows.steps.iter().all(|row| row.status != StepStatus::Started), "no step is left open");
+
+        let mut ended = HashSet::new();
+        for event in &world.events {
+            if let EventBody::ToolCompleted { call_id, .. } | EventBody::ToolOutcomeUnknown { call_id, .. } = event {
+                assert!(ended.insert(call_id.clone()), "one outcome is shown of each call");
+            }
+        }
+        for call in &world.rows.calls {
+            assert!(call.state.is_outcome() && call.outcome.is_some(), "{call:?}");
+            assert!(ended.contains(&call.id));
+            let runs = world.executions.get(&call.id).copied().unwrap_or(0);
+            let may_repeat = call.replay.may_repeat() || world.rows.profile.on_unknown == OnUnknown::Rerun;
+            assert!(may_repeat || runs <= 1, "an unsafe call ran {runs} times");
+        }
+
+        // The log and the rows tell the same story.
+        let told: Vec<_> = world
+            .events
+            .iter()
+            .filter_map(|event| match event {
+                EventBody::MessageCompleted { message } | EventBody::MessageCreated { message } => Some(message),
+                _ => None,
+            })
+            .collect();
+        let stored: Vec<_> = world.rows.history.iter().filter(|message| message.role != Role::User || message.internal).collect();
+        assert_eq!(told, stored);
+        assert_eq!(world.rows.history.len(), stored.len() + 1 + self.from_outside as usize);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(700))]
+
+    #[test]
+    fn whatever_happens_the_run_ends_and_keeps_its_promises(
+        profile in any_profile(),
+        acts in prop::collection::vec(any_act(), 0..40),
+    ) {
+        let mut play = Play::new(profile);
+        for act in acts {
+            play.play(act);
+        }
+        play.death = Death::None;
+        play.call_for_ever();
+        play.judge();
+    }
+
+    /// The worker dies at each boundary of one and the same turn, before or after the commit.
+    #[test]
+    fn a_death_at_any_boundary_is_survived(
+        at in 0..12_usize,
+        after_commit in any::<bool>(),
+        names in prop::collection::vec(0..3_u8, 1..5),
+        tool_parallelism in 1..4_u32,
+    ) {
+        let mut play = Play::new(AgentProfile { tool_parallelism, ..AgentProfile::default() });
+        for step in 0..40 {
+            play.ensure_held();
+            if play.is_over() {
+                break;
+            }
+            if step == at {
+                play.death = if after_commit { Death::AfterCommit } else { Death::BeforeCommit };
+            }
+            if !play.world.under_way.is_empty() {
+                play.play(Act::ToolEnds(step, 0));
+            } else if play.world.rows.counters.rounds < 2 {
+                let calls = names.iter().enumerate().map(|(n, name)| (*name, (n % 2) as u8)).collect();
+                play.play(Act::Calls(calls, ModelFinish::ToolCalls));
+            } else {
+                play.play(Act::Text(ModelFinish::Stop));
+            }
+        }
+        prop_assert_eq!(play.world.ended().status, crate::domain::run::RunStatus::Completed);
+        play.judge();
+    }
+}

@@ -1,0 +1,207 @@
+//! Going on from the rows, whatever happened to the worker.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::world::{Say, World, call, done};
+use crate::domain::agent::{AgentProfile, OnInterrupt, OnUnknown};
+use crate::domain::change::{ReleaseCause, StepStatus};
+use crate::domain::event::EventBody;
+use crate::domain::model::{ModelErrorKind, ModelFinish};
+use crate::domain::record::ClaimCause;
+use crate::domain::run::RunStatus;
+use crate::domain::tool::ToolCallState::{Cancelled, Done, Started, Unknown};
+use crate::engine::{Command, Decision, Input, texts};
+
+fn kinds(decision: &Decision) -> Vec<&'static str> {
+    decision.events.iter().map(EventBody::kind).collect()
+}
+
+#[rstest]
+#[case(ClaimCause::Crash, "crash")]
+#[case(ClaimCause::HandedBack, "handed_back")]
+fn a_model_step_without_an_answer_begins_again(#[case] cause: ClaimCause, #[case] word: &str) {
+    let mut world = World::started(AgentProfile::default());
+    world.die();
+    let resumed = world.claim(cause);
+    assert_eq!(kinds(&resumed), ["run.resumed", "step.reset", "step.started"]);
+    assert_eq!(resumed.events[0], EventBody::RunResumed { cause: cause.as_str().to_owned() });
+    assert_eq!(resumed.events[1], EventBody::StepReset { step: 1, reason: word.to_owned() });
+    assert_eq!(resumed.commands, [Command::CallModel]);
+    assert_eq!(world.rows.steps.len(), 1);
+}
+
+#[test]
+fn a_crash_before_the_first_commit_is_a_first_start() {
+    let mut world = World::new(AgentProfile { on_interrupt: OnInterrupt::Fail, ..AgentProfile::default() });
+    let started = world.claim(ClaimCause::Crash);
+    assert_eq!(kinds(&started)[0], "run.started");
+}
+
+/// Two finished, one started, one planned: two are kept, one is judged by its class, one is executed.
+#[rstest]
+#[case("write", OnUnknown::TellModel, Unknown)]
+#[case("write", OnUnknown::Rerun, Started)]
+#[case("read", OnUnknown::TellModel, Started)]
+#[case("read", OnUnknown::Fail, Started)]
+fn started_calls_are_judged_by_their_class(
+    #[case] name: &'static str,
+    #[case] on_unknown: OnUnknown,
+    #[case] after: crate::domain::tool::ToolCallState,
+) {
+    let mut world = World::started(AgentProfile { tool_parallelism: 1, on_unknown, ..AgentProfile::default() });
+    world.calls(&[
+        call("write", &json!({"n": 1})),
+        call("write", &json!({"n": 2})),
+        call(name, &json!({"n": 3})),
+        call("write", &json!({"n": 4})),
+    ]);
+    world.tool_says(0, "1");
+    world.tool_says(0, "2");
+    let started = world.rows.calls[2].clone();
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(world.states()[..3], [Done, Done, after]);
+    if after == Unknown {
+        assert_eq!(world.under_way.len(), 1, "the planned call runs");
+        assert!(world.kinds().contains(&"tool.outcome_unknown"));
+        assert_eq!(world.executions[&started.id], 1);
+        world.tool_says(0, "4");
+        assert_eq!(world.results(), ["1", "2", texts::UNKNOWN_AFTER_CRASH, "4"]);
+    } else {
+        assert_eq!(world.under_way[0].arguments, started.arguments);
+        assert_eq!(world.executions[&started.id], 2);
+        world.tool_says(0, "3");
+        world.tool_says(0, "4");
+        assert_eq!(world.results(), ["1", "2", "3", "4"]);
+    }
+    world.says_text("Done.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn an_unknown_outcome_can_fail_the_run() {
+    let profile = AgentProfile { tool_parallelism: 1, on_unknown: OnUnknown::Fail, ..AgentProfile::default() };
+    let mut world = World::started(profile);
+    world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(world.error_code(), "tool_outcome_unknown");
+    assert_eq!(world.states(), [Unknown, Cancelled]);
+    world.check_next_turn();
+}
+
+#[test]
+fn a_run_that_kills_its_workers_is_given_up() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({}))]);
+    for _ in 0..2 {
+        world.die();
+        world.load(ClaimCause::Crash);
+    }
+    world.die();
+    let last = world.claim(ClaimCause::Crash);
+    assert_eq!(world.error_code(), "poison");
+    assert_eq!(world.states(), [Unknown]);
+    assert!(last.commands.iter().all(|command| *command == Command::Stop));
+    world.check_next_turn();
+}
+
+#[test]
+fn an_agent_can_refuse_to_resume() {
+    let mut world = World::started(AgentProfile { on_interrupt: OnInterrupt::Fail, ..AgentProfile::default() });
+    world.calls(&[call("write", &json!({}))]);
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(world.error_code(), "interrupted");
+    assert_eq!(world.states(), [Unknown]);
+    world.check_next_turn();
+
+    let mut world = World::started(AgentProfile { on_interrupt: OnInterrupt::Fail, ..AgentProfile::default() });
+    world.feed(Input::Drain);
+    world.claim(ClaimCause::HandedBack);
+    assert!(world.ending.is_none(), "a hand-back is no interruption");
+}
+
+#[test]
+fn a_request_to_cancel_is_found_when_claiming() {
+    let mut world = World::started(AgentProfile::default());
+    world.die();
+    world.rows.cancel_requested_by = Some("user".to_owned());
+    let decision = world.claim(ClaimCause::Crash);
+    assert_eq!(kinds(&decision), ["step.reset", "conversation.updated", "run.cancelled"]);
+    assert_eq!(world.rows.steps[0].status, StepStatus::Abandoned);
+
+    let mut world = World::new(AgentProfile::default());
+    world.rows.cancel_requested_by = Some("user".to_owned());
+    world.claim(ClaimCause::First);
+    assert_eq!(world.ended().status, RunStatus::Cancelled);
+    world.check_next_turn();
+}
+
+#[test]
+fn a_finished_answer_without_its_end_is_not_asked_for_again() {
+    let mut world = World::started(AgentProfile::default());
+    let Input::ModelFinished { message, .. } = world.answer(&[Say::Text("Nothing.")], ModelFinish::Stop) else { unreachable!() };
+    world.rows.history.push(message);
+    world.rows.steps[0].status = StepStatus::Completed;
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn a_continuation_of_another_run_asks_the_model() {
+    let mut world = World::new(AgentProfile::default());
+    world.rows.history[0].run_id = crate::domain::ids::RunId::generate(&world.ids);
+    world.claim(ClaimCause::Request);
+    assert!(world.asked.is_some());
+}
+
+#[test]
+fn draining_hands_back_and_nothing_is_shown_twice() {
+    let mut world = World::started(AgentProfile::default());
+    let drained = world.feed(Input::Drain);
+    assert_eq!(kinds(&drained), ["step.reset"]);
+    assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
+    let resumed = world.claim(ClaimCause::HandedBack);
+    assert_eq!(kinds(&resumed), ["run.resumed", "step.started"]);
+    world.says_text("Nothing.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn a_draining_run_keeps_results_and_starts_nothing() {
+    let mut world = World::started(AgentProfile { tool_parallelism: 1, ..AgentProfile::default() });
+    world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+    world.state.as_mut().unwrap().drain();
+    world.tool_says(0, "1");
+    assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
+    world.claim(ClaimCause::HandedBack);
+    assert_eq!(world.states(), [Done, Started]);
+    world.state.as_mut().unwrap().drain();
+    world.tool_says(0, "2");
+    assert!(world.released.is_some() && world.asked.is_none());
+    world.claim(ClaimCause::HandedBack);
+    world.state.as_mut().unwrap().drain();
+    world.calls(&[call("write", &json!({"n": 3})), call("nothing", &json!({}))]);
+    assert!(world.released.is_some());
+    world.claim(ClaimCause::HandedBack);
+    world.tool_says(0, "3");
+    world.says_text("Done.");
+    assert!(world.executions.values().all(|count| *count == 1));
+    assert_eq!(world.executions.len(), 3);
+}
+
+#[test]
+fn late_and_foreign_outcomes_change_nothing() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+    let id = world.under_way[0].id.clone();
+    world.tool_says(0, "1");
+    let foreign = crate::domain::ids::CallId::generate(&world.ids);
+    assert_eq!(world.feed(Input::ToolFinished(id, done("again"))), Decision::default());
+    assert_eq!(world.feed(Input::ToolFinished(foreign, done("?"))), Decision::default());
+    assert_eq!(world.fails(ModelErrorKind::Network), Decision::default());
+    assert_eq!(world.says_text("?"), Decision::default());
+}

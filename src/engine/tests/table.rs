@@ -1,0 +1,106 @@
+//! State by input: what each input does in each place that a run can stand.
+
+use serde_json::json;
+
+use super::world::{Say, World, call, done, tools};
+use crate::domain::agent::AgentProfile;
+use crate::domain::ids::CallId;
+use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::domain::record::ClaimCause;
+use crate::engine::{Command, Decision, Input};
+
+const PLACES: [&str; 6] = ["queued", "asking", "calling", "waiting", "handed back", "over"];
+
+fn place(name: &str) -> World {
+    let profile = || AgentProfile { tool_parallelism: 1, ..AgentProfile::default() };
+    let mut world = World::new(profile());
+    if name == "queued" {
+        world.load(ClaimCause::First);
+        return world;
+    }
+    world.claim(ClaimCause::First);
+    let keep = |world: &mut World, input: Input| {
+        // The worker forgets a run that was released; the machine must stand its ground if it did not.
+        let decision = world.decide(input);
+        world.commit(&decision);
+    };
+    match name {
+        "asking" => {}
+        "calling" => {
+            world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+        }
+        "waiting" => keep(&mut world, Input::ModelFailed(ModelError::new(ModelErrorKind::Network, ""))),
+        "handed back" => keep(&mut world, Input::Drain),
+        "over" => {
+            let input = world.answer(&[Say::Text("Bye.")], ModelFinish::Stop);
+            keep(&mut world, input);
+        }
+        other => panic!("no such place: {other}"),
+    }
+    world
+}
+
+fn input(name: &str, world: &mut World) -> Input {
+    let first = world.rows.calls.first().map(|call| call.id.clone());
+    match name {
+        "claimed" => Input::Claimed { tools: tools() },
+        "text" => world.answer(&[Say::Text("Hello.")], ModelFinish::Stop),
+        "calls" => world.answer(&[call("read", &json!({}))], ModelFinish::ToolCalls),
+        "nothing" => world.answer(&[], ModelFinish::Stop),
+        "overloaded" => Input::ModelFailed(ModelError::new(ModelErrorKind::Overloaded, "")),
+        "no key" => Input::ModelFailed(ModelError::new(ModelErrorKind::Auth, "")),
+        "result" => Input::ToolFinished(first.unwrap_or_else(|| CallId::generate(&world.ids)), done("ok")),
+        "planned result" => {
+            let second = world.rows.calls.get(1).map(|call| call.id.clone());
+            Input::ToolFinished(second.unwrap_or_else(|| CallId::generate(&world.ids)), done("ok"))
+        }
+        "joined" => Input::Joined(world.user("And?")),
+        "cancel" => Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
+        "drain" => Input::Drain,
+        "time" => Input::TimedOut,
+        other => panic!("no such input: {other}"),
+    }
+}
+
+/// The last event, and what is to be done.
+fn summary(decision: &Decision) -> String {
+    let event = decision.events.last().map_or("-", |event| event.kind());
+    let commands: Vec<_> = decision
+        .commands
+        .iter()
+        .map(|command| match command {
+            Command::CallModel => "model",
+            Command::RunTool(_) => "tool",
+            Command::Stop => "stop",
+        })
+        .collect();
+    if event == "-" && commands.is_empty() && decision.changes.is_empty() {
+        return "nothing".to_owned();
+    }
+    format!("{event} {}", commands.join("+")).trim_end().to_owned()
+}
+
+#[test]
+fn every_input_in_every_place() {
+    let expected: [(&str, [&str; 6]); 12] = [
+        ("claimed", ["step.started model", "step.started model", "tool.started tool", "nothing", "nothing", "nothing"]),
+        ("text", ["nothing", "run.completed stop", "nothing", "nothing", "nothing", "nothing"]),
+        ("calls", ["nothing", "tool.started tool", "nothing", "nothing", "nothing", "nothing"]),
+        ("nothing", ["nothing", "step.started model", "nothing", "nothing", "nothing", "nothing"]),
+        ("overloaded", ["nothing", "conversation.updated stop", "nothing", "nothing", "nothing", "nothing"]),
+        ("no key", ["nothing", "run.failed stop", "nothing", "nothing", "nothing", "nothing"]),
+        ("result", ["nothing", "nothing", "tool.started tool", "nothing", "nothing", "nothing"]),
+        ("planned result", ["nothing", "nothing", "nothing", "nothing", "nothing", "nothing"]),
+        ("joined", ["nothing", "nothing", "nothing", "nothing", "nothing", "nothing"]),
+        ("cancel", ["run.cancelled stop", "run.cancelled stop", "run.cancelled stop", "nothing", "nothing", "nothing"]),
+        ("drain", ["- stop", "step.reset stop", "- stop", "nothing", "nothing", "nothing"]),
+        ("time", ["run.failed stop", "run.failed stop", "run.failed stop", "nothing", "nothing", "nothing"]),
+    ];
+    for (name, row) in expected {
+        for (at, wanted) in PLACES.iter().zip(row) {
+            let mut world = place(at);
+            let input = input(name, &mut world);
+            assert_eq!(summary(&world.decide(input)), wanted, "{name} while {at}");
+        }
+    }
+}

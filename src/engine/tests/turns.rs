@@ -1,0 +1,214 @@
+//! The ordinary turn: which events and rows come in which decision.
+
+use serde_json::json;
+
+use super::world::{Say, World, call};
+use crate::domain::agent::{AgentProfile, ToolsPolicy};
+use crate::domain::change::Change;
+use crate::domain::event::EventBody;
+use crate::domain::message::Part;
+use crate::domain::model::ModelFinish;
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::ToolCallState;
+use crate::engine::{Command, Decision, Input};
+
+fn kinds(decision: &Decision) -> Vec<&'static str> {
+    decision.events.iter().map(EventBody::kind).collect()
+}
+
+fn changes(decision: &Decision) -> Vec<String> {
+    decision
+        .changes
+        .iter()
+        .map(|change| format!("{change:?}").split(['(', ' ', '{']).next().unwrap_or_default().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_plain_answer_takes_two_decisions() {
+    let mut world = World::new(AgentProfile::default());
+    let first = world.claim(crate::domain::record::ClaimCause::First);
+    assert_eq!(kinds(&first), ["run.started", "conversation.updated", "step.started"]);
+    assert_eq!(changes(&first), ["Started", "FreezeTools", "Status", "StepStarted"]);
+    assert_eq!(first.commands, [Command::CallModel]);
+    assert_eq!(world.asked.as_ref().unwrap().tools.len(), 2);
+
+    let last = world.says_text("Nothing.");
+    assert_eq!(kinds(&last), ["part.completed", "message.completed", "step.completed", "conversation.updated", "run.completed"]);
+    assert_eq!(changes(&last), ["Counters", "Usage", "AddMessage", "StepEnded", "Finish"]);
+    assert_eq!(last.commands, [Command::Stop]);
+    assert_eq!(world.ended().reason, Some(FinishReason::Stop));
+    assert_eq!(world.rows.usage.model_calls, 1);
+    world.check_next_turn();
+}
+
+#[test]
+fn calls_are_stored_and_started_with_their_message() {
+    let mut world = World::started(AgentProfile { tool_parallelism: 2, ..AgentProfile::default() });
+    let calls = [call("read", &json!({"n": 1})), call("write", &json!({"n": 2})), call("read", &json!({"n": 3}))];
+    let planned = world.calls(&calls);
+    assert_eq!(
+        kinds(&planned),
+        [
+            "part.completed",
+            "part.completed",
+            "part.completed",
+            "message.completed",
+            "step.completed",
+            "conversation.updated",
+            "step.started",
+            "tool.started",
+            "tool.started"
+        ]
+    );
+    assert_eq!(
+        changes(&planned),
+        ["Counters", "Usage", "AddMessage", "StepEnded", "Status", "AddToolCalls", "StepStarted", "ToolStarted", "ToolStarted"]
+    );
+    assert_eq!(world.rows.status, RunStatus::ToolLoop);
+    assert_eq!(world.states(), [ToolCallState::Started, ToolCallState::Started, ToolCallState::Planned]);
+
+    let second = world.tool_says(1, "second");
+    assert_eq!(kinds(&second), ["tool.completed", "tool.started"]);
+    assert_eq!(changes(&second), ["ToolFinished", "ToolStarted"]);
+    world.tool_says(1, "third");
+    let last = world.tool_says(0, "first");
+    assert_eq!(
+        kinds(&last),
+        ["tool.completed", "message.started", "message.completed", "step.completed", "conversation.updated", "step.started"]
+    );
+    assert_eq!(changes(&last), ["ToolFinished", "AddMessage", "StepEnded", "Status", "StepStarted"]);
+    assert_eq!(last.commands, [Command::CallModel]);
+    assert_eq!(world.results(), ["first", "second", "third"]);
+
+    world.says_text("Done.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert_eq!(world.rows.usage.model_calls, 2);
+    world.check_next_turn();
+}
+
+#[test]
+fn what_is_cut_at_the_output_limit_says_so() {
+    let mut world = World::started(AgentProfile::default());
+    world.says(&[Say::Text("Once upon")], ModelFinish::Length);
+    assert_eq!(world.ended().reason, Some(FinishReason::Length));
+}
+
+#[test]
+fn a_refusal_is_kept_and_not_repeated() {
+    let mut world = World::started(AgentProfile::default());
+    world.says(&[Say::Text("I will not."), call("write", &json!({}))], ModelFinish::Refused);
+    assert_eq!(world.ended().reason, Some(FinishReason::Refused));
+    assert_eq!(world.rows.history.last().unwrap().text(), "I will not.");
+    assert!(world.rows.calls.is_empty());
+    world.check_next_turn();
+}
+
+#[test]
+fn calls_run_although_the_model_says_stop() {
+    let mut world = World::started(AgentProfile::default());
+    world.says(&[call("read", &json!({}))], ModelFinish::Stop);
+    assert_eq!(world.under_way.len(), 1);
+}
+
+#[test]
+fn a_message_that_joins_is_seen_by_the_next_call() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("read", &json!({}))]);
+    join(&mut world, "And be quick.");
+    world.tool_says(0, "ok");
+    let request = world.asked.clone().unwrap();
+    assert_eq!(request.messages.last().unwrap().text(), "And be quick.");
+    world.says_text("Quickly done.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn a_message_that_joins_during_the_last_answer_is_answered_too() {
+    let mut world = World::started(AgentProfile::default());
+    join(&mut world, "And the weather?");
+    world.says_text("The file is empty.");
+    assert!(world.ending.is_none());
+    let request = world.asked.clone().unwrap();
+    assert!(request.messages[0].text().contains("And the weather?"));
+    world.says_text("Sunny.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+fn join(world: &mut World, text: &str) {
+    let message = world.user(text);
+    world.rows.history.push(message.clone());
+    let state = world.state.as_mut().unwrap();
+    state.join(message.clone());
+    state.join(message.clone());
+    assert_eq!(world.feed(Input::Joined(message)), Decision::default());
+}
+
+#[test]
+fn cancelling_keeps_what_was_shown_and_answers_every_call() {
+    let mut world = World::started(AgentProfile { tool_parallelism: 1, ..AgentProfile::default() });
+    world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+    let under_way = world.under_way[0].id.clone();
+    let outcome = super::world::done("it was just done");
+    world.feed(Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: vec![(under_way, outcome)] });
+    assert_eq!(world.ended().status, RunStatus::Cancelled);
+    assert_eq!(world.states(), [ToolCallState::Done, ToolCallState::Cancelled]);
+    assert_eq!(world.results().len(), 2);
+    world.check_next_turn();
+
+    let mut world = World::started(AgentProfile::default());
+    let Input::ModelFinished { message, .. } =
+        world.answer(&[Say::Text("The file ho"), call("read", &json!({}))], ModelFinish::Stop)
+    else {
+        unreachable!()
+    };
+    world.feed(Input::CancelRequested { by: "user".to_owned(), partial: Some(message), stopped: Vec::new() });
+    assert_eq!(world.rows.history.last().unwrap().text(), "The file ho");
+    assert!(world.rows.calls.is_empty());
+    assert_eq!(world.kinds().last(), Some(&"run.cancelled"));
+    world.check_next_turn();
+}
+
+#[test]
+fn the_policy_says_when_tools_are_on_offer() {
+    let offered = |policy: ToolsPolicy| {
+        let mut world = World::started(AgentProfile { tools_policy: policy, ..AgentProfile::default() });
+        let first = world.asked.as_ref().unwrap().tools.len();
+        if first > 0 {
+            world.says(&[], ModelFinish::Stop);
+            let second = world.asked.as_ref().unwrap().tools.len();
+            if second > 0 {
+                world.calls(&[call("read", &json!({}))]);
+                world.tool_says(0, "ok");
+                return (first, second, world.asked.as_ref().unwrap().tools.len());
+            }
+            return (first, second, 0);
+        }
+        (0, 0, 0)
+    };
+    assert_eq!(offered(ToolsPolicy::EveryRound), (2, 2, 2));
+    assert_eq!(offered(ToolsPolicy::FirstRoundOnly), (2, 0, 0));
+    assert_eq!(offered(ToolsPolicy::OneRoundThenText), (2, 2, 0));
+    assert_eq!(offered(ToolsPolicy::None), (0, 0, 0));
+}
+
+#[test]
+fn only_the_agents_own_tools_are_frozen() {
+    let world = World::started(AgentProfile { tools: Some(vec!["read".to_owned(), "gone".to_owned()]), ..AgentProfile::default() });
+    let frozen: Vec<_> = world.rows.tools.as_ref().unwrap().iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(frozen, ["read"]);
+}
+
+#[test]
+fn calls_reach_the_rows_with_what_the_run_has_frozen() {
+    let mut world = World::started(AgentProfile::default());
+    let decision = world.calls(&[call("read", &json!({"b": 1, "a": 2}))]);
+    let row = &world.rows.calls[0];
+    assert_eq!(row.server.as_deref(), Some("files"));
+    assert!(row.replay.may_repeat());
+    assert_eq!(row.step, 2);
+    let added =
+        decision.changes.iter().find_map(|change| if let Change::AddMessage(message) = change { Some(message) } else { None });
+    let Part::ToolCall(part) = &added.unwrap().parts[0] else { panic!("the message holds the call") };
+    assert_eq!(part.call_id, row.id);
+}

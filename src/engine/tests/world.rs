@@ -1,0 +1,432 @@
+//! A store, a model and tools that are only as large as the loop can see them.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::domain::agent::AgentProfile;
+use crate::domain::change::{Change, ReleaseCause, StepStatus};
+use crate::domain::event::EventBody;
+use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
+use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
+use crate::domain::problem::ProblemBody;
+use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::engine::history::check_sendable;
+use crate::engine::{Assembler, Command, Decision, Input, RunState, StreamItem, Surroundings, decide, model_request};
+use crate::support::clock::UnixMillis;
+use crate::support::ids::SequentialIds;
+
+pub(super) const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
+
+pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
+    ToolDefinition {
+        name: name.to_owned(),
+        server: Some("files".to_owned()),
+        tool: name.to_owned(),
+        description: String::new(),
+        parameters: json!({"type": "object"}),
+        replay,
+        definition_hash: String::new(),
+    }
+}
+
+/// `read` may be repeated, `write` may not.
+pub(super) fn tools() -> Vec<ToolDefinition> {
+    vec![tool("read", ReplayClass::Read), tool("write", ReplayClass::Unsafe)]
+}
+
+/// What a scripted model says.
+#[derive(Debug, Clone)]
+pub(super) enum Say {
+    Reasoning(&'static str),
+    Text(&'static str),
+    Call(&'static str, String),
+}
+
+pub(super) fn call(name: &'static str, arguments: &Value) -> Say {
+    Say::Call(name, arguments.to_string())
+}
+
+/// How a run has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ending {
+    pub(super) status: RunStatus,
+    pub(super) reason: Option<FinishReason>,
+    pub(super) error: Option<ProblemBody>,
+}
+
+/// One run with its rows, its worker's memory, and everything outside that the loop must not fool.
+pub(super) struct World {
+    pub(super) ids: SequentialIds,
+    /// The rows. Changed by a strict reading of the changes, which knows nothing of `RunState::apply`.
+    pub(super) rows: RunRecord,
+    pub(super) events: Vec<EventBody>,
+    pub(super) ending: Option<Ending>,
+    /// The worker's memory; `None` while nobody holds the run.
+    pub(super) state: Option<RunState>,
+    /// The request of the model call under way.
+    pub(super) asked: Option<ModelRequest>,
+    pub(super) under_way: Vec<ToolCall>,
+    /// How often each call was handed to its tool.
+    pub(super) executions: HashMap<CallId, u32>,
+    pub(super) released: Option<(Option<u64>, ReleaseCause)>,
+    pub(super) elapsed_ms: u64,
+    pub(super) decisions: u32,
+}
+
+impl World {
+    pub(super) fn new(profile: AgentProfile) -> Self {
+        let ids = SequentialIds::default();
+        let fence = Fence { run_id: RunId::generate(&ids), conversation_id: ConversationId::generate(&ids), epoch: 1 };
+        let rows = RunRecord {
+            owner: UserId::generate(&ids),
+            title: "A title".to_owned(),
+            attempt: 1,
+            crashes: 0,
+            cause: ClaimCause::First,
+            status: RunStatus::Queued,
+            reason: None,
+            profile,
+            tools: None,
+            counters: Default::default(),
+            usage: Usage::default(),
+            elapsed_ms: 0,
+            history: Vec::new(),
+            steps: Vec::new(),
+            calls: Vec::new(),
+            cancel_requested_by: None,
+            fence,
+        };
+        let mut world = Self {
+            ids,
+            rows,
+            events: Vec::new(),
+            ending: None,
+            state: None,
+            asked: None,
+            under_way: Vec::new(),
+            executions: HashMap::new(),
+            released: None,
+            elapsed_ms: 0,
+            decisions: 0,
+        };
+        let question = world.user("What is in the file?");
+        world.rows.history.push(question);
+        world
+    }
+
+    pub(super) fn started(profile: AgentProfile) -> Self {
+        let mut world = Self::new(profile);
+        world.claim(ClaimCause::First);
+        world
+    }
+
+    pub(super) fn user(&self, text: &str) -> Message {
+        Message {
+            id: MessageId::generate(&self.ids),
+            conversation_id: self.rows.fence.conversation_id.clone(),
+            run_id: self.rows.fence.run_id.clone(),
+            role: Role::User,
+            status: MessageStatus::Complete,
+            parts: vec![Part::Text(TextPart { id: PartId::generate(&self.ids), text: text.to_owned() })],
+            finish_reason: None,
+            model: None,
+            usage: None,
+            internal: false,
+            created_at: NOW.to_rfc3339(),
+        }
+    }
+
+    // The worker.
+
+    pub(super) fn decide(&self, input: Input) -> Decision {
+        let around = Surroundings { now: NOW, ids: &self.ids, elapsed_ms: self.elapsed_ms };
+        decide(self.state.as_ref().expect("somebody holds the run"), input, &around)
+    }
+
+    /// Decides, commits, and carries out.
+    pub(super) fn feed(&mut self, input: Input) -> Decision {
+        let decision = self.decide(input);
+        self.commit(&decision);
+        self.carry_out(&decision);
+        decision
+    }
+
+    /// Decides and commits, and then the worker dies.
+    pub(super) fn feed_and_die(&mut self, input: Input) {
+        let decision = self.decide(input);
+        self.commit(&decision);
+        self.die();
+    }
+
+    pub(super) fn die(&mut self) {
+        self.state = None;
+        self.asked = None;
+        self.under_way.clear();
+    }
+
+    /// Somebody claims the run.
+    pub(super) fn claim(&mut self, cause: ClaimCause) -> Decision {
+        self.load(cause);
+        self.feed(Input::Claimed { tools: tools() })
+    }
+
+    pub(super) fn load(&mut self, cause: ClaimCause) {
+        assert!(self.ending.is_none(), "a run that has ended cannot be claimed");
+        if cause != ClaimCause::First {
+            self.rows.attempt += 1;
+        }
+        self.rows.cause = cause;
+        self.rows.crashes = if cause == ClaimCause::Crash { self.rows.crashes + 1 } else { self.rows.crashes };
+        self.released = None;
+        self.state = Some(RunState::load(self.rows.clone()));
+    }
+
+    fn carry_out(&mut self, decision: &Decision) {
+        for command in &decision.commands {
+            match command {
+                Command::CallModel => {
+                    assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time");
+                    let request = model_request(self.state.as_ref().unwrap());
+                    check_sendable(&request.messages).unwrap();
+                    self.asked = Some(request);
+                }
+                Command::RunTool(call) => {
+                    let row = self.rows.calls.iter().find(|row| row.id == call.id).expect("the call has a row");
+                    assert_eq!(row.state, ToolCallState::Started, "committed before it is carried out");
+                    assert!(row.arguments.get("_raw").is_none(), "what is no JSON object is never executed");
+                    *self.executions.entry(call.id.clone()).or_default() += 1;
+                    self.under_way.push((**call).clone());
+                }
+                Command::Stop => self.die(),
+            }
+        }
+    }
+
+    // The store.
+
+    pub(super) fn commit(&mut self, decision: &Decision) {
+        self.decisions += 1;
+        for event in &decision.events {
+            let ended = self.events.iter().any(ends_run);
+            assert!(!ended, "{} follows the end of the run", event.kind());
+            self.events.push(event.clone());
+        }
+        for change in &decision.changes {
+            assert!(self.ending.is_none(), "{change:?} follows the end of the run");
+            assert!(self.released.is_none(), "{change:?} follows the release");
+            self.store(change);
+        }
+        if let Some(state) = &mut self.state {
+            state.apply(&decision.changes);
+            // Memory and rows cannot drift apart.
+            assert_eq!(state.record.history, self.rows.history);
+            assert_eq!(state.record.calls, self.rows.calls);
+            assert_eq!(state.record.steps, self.rows.steps);
+            assert_eq!(state.record.counters, self.rows.counters);
+            assert_eq!(state.record.status, self.rows.status);
+        }
+        assert_eq!(self.ending.is_some(), self.events.last().is_some_and(ends_run), "the last event of a run is its end");
+    }
+
+    fn store(&mut self, change: &Change) {
+        let rows = &mut self.rows;
+        match change {
+            Change::Status(status, reason) => {
+                assert!(!status.is_terminal());
+                (rows.status, rows.reason) = (*status, *reason);
+            }
+            Change::Started => {}
+            Change::FreezeTools(tools) => {
+                assert!(rows.tools.replace(tools.clone()).is_none(), "tools are frozen once");
+            }
+            Change::Counters(counters) => rows.counters = counters.clone(),
+            Change::Usage(usage) => rows.usage = *usage,
+            Change::StepStarted { step, kind } => {
+                assert!(rows.steps.iter().all(|row| row.step == *step || row.status != StepStatus::Started), "one step at a time");
+                match rows.steps.iter_mut().find(|row| row.step == *step) {
+                    Some(row) => {
+                        assert_eq!(row.kind, *kind);
+                        assert_ne!(row.status, StepStatus::Completed, "a finished step stays finished");
+                        row.status = StepStatus::Started;
+                    }
+                    None => {
+                        assert_eq!(*step as usize, rows.steps.len() + 1, "steps count from 1 without a gap");
+                        rows.steps.push(crate::domain::change::StepRow {
+                            run_id: rows.fence.run_id.clone(),
+                            step: *step,
+                            kind: *kind,
+                            status: StepStatus::Started,
+                        });
+                    }
+                }
+            }
+            Change::StepEnded { step, status, .. } => {
+                let row = rows.steps.iter_mut().find(|row| row.step == *step).expect("the step has begun");
+                assert_eq!(row.status, StepStatus::Started);
+                row.status = *status;
+            }
+            Change::AddMessage(message) => {
+                assert!(rows.history.iter().all(|known| known.id != message.id));
+                rows.history.push(message.clone());
+            }
+            Change::AddToolCalls(calls) => {
+                for call in calls {
+                    assert!(rows.calls.iter().all(|known| known.id != call.id));
+                    assert!(rows.history.iter().any(|message| message.id == call.message_id), "a call belongs to a message");
+                    assert_eq!(call.state, ToolCallState::Planned);
+                    rows.calls.push(call.clone());
+                }
+            }
+            Change::ToolStarted(id) => {
+                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                assert_eq!(row.state, ToolCallState::Planned);
+                row.state = ToolCallState::Started;
+            }
+            Change::ToolFinished(id, outcome) => {
+                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                assert!(!row.state.is_outcome(), "a call has one outcome");
+                assert!(outcome.state.is_outcome());
+                row.state = outcome.state;
+                row.outcome = Some(outcome.clone());
+            }
+            Change::Finish { status, finish_reason, error } => {
+                assert!(status.is_terminal());
+                assert_eq!(error.is_some(), *status == RunStatus::Failed);
+                (rows.status, rows.reason) = (*status, None);
+                self.ending = Some(Ending { status: *status, reason: *finish_reason, error: error.clone() });
+            }
+            Change::Release { after_ms, cause } => self.released = Some((*after_ms, *cause)),
+        }
+    }
+
+    // The model and the tools.
+
+    /// The input that follows from a scripted answer, put through the assembler.
+    pub(super) fn answer(&mut self, say: &[Say], finish: ModelFinish) -> Input {
+        self.asked = None;
+        let fence = &self.rows.fence;
+        let mut assembler = Assembler::new(fence.run_id.clone(), fence.conversation_id.clone(), "demo/demo".to_owned());
+        let mut shown = Vec::new();
+        for (index, piece) in say.iter().enumerate() {
+            match piece {
+                Say::Reasoning(text) => shown.extend(assembler.push(ModelEvent::Reasoning((*text).to_owned()), &self.ids)),
+                Say::Text(text) => shown.extend(assembler.push(ModelEvent::Text((*text).to_owned()), &self.ids)),
+                Say::Call(name, arguments) => {
+                    let begun = ModelEvent::ToolCallStarted { index, provider_call_id: String::new(), name: (*name).to_owned() };
+                    shown.extend(assembler.push(begun, &self.ids));
+                    shown.extend(assembler.push(ModelEvent::ToolCallArguments { index, delta: arguments.clone() }, &self.ids));
+                }
+            }
+        }
+        assembler.push(ModelEvent::Usage(Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() }), &self.ids);
+        assembler.push(ModelEvent::Finished(finish), &self.ids);
+        for item in shown {
+            match item {
+                StreamItem::Event(event) => self.events.push(event),
+                StreamItem::Delta(part_id, delta) => self.events.push(EventBody::PartDelta { part_id, delta }),
+            }
+        }
+        let (message, turn, closing) = assembler.finish(&self.ids, NOW).unwrap();
+        Input::ModelFinished { message, turn, closing }
+    }
+
+    pub(super) fn says(&mut self, say: &[Say], finish: ModelFinish) -> Decision {
+        let input = self.answer(say, finish);
+        self.feed(input)
+    }
+
+    pub(super) fn says_text(&mut self, text: &'static str) -> Decision {
+        self.says(&[Say::Text(text)], ModelFinish::Stop)
+    }
+
+    pub(super) fn calls(&mut self, calls: &[Say]) -> Decision {
+        self.says(calls, ModelFinish::ToolCalls)
+    }
+
+    pub(super) fn fails(&mut self, kind: ModelErrorKind) -> Decision {
+        self.asked = None;
+        self.feed(Input::ModelFailed(ModelError::new(kind, "no luck")))
+    }
+
+    /// The `at`-th tool under way answers.
+    pub(super) fn tool_says(&mut self, at: usize, text: &str) -> Decision {
+        let outcome = done(text);
+        self.tool_ends(at, outcome)
+    }
+
+    pub(super) fn tool_fails(&mut self, at: usize) -> Decision {
+        self.tool_ends(at, ToolOutcome::failed("it broke", 3))
+    }
+
+    pub(super) fn tool_ends(&mut self, at: usize, outcome: ToolOutcome) -> Decision {
+        let call = self.under_way.remove(at);
+        self.feed(Input::ToolFinished(call.id, outcome))
+    }
+
+    // What the tests look at.
+
+    pub(super) fn kinds(&self) -> Vec<&'static str> {
+        self.events.iter().map(EventBody::kind).collect()
+    }
+
+    pub(super) fn states(&self) -> Vec<ToolCallState> {
+        self.rows.calls.iter().map(|call| call.state).collect()
+    }
+
+    pub(super) fn ended(&self) -> &Ending {
+        self.ending.as_ref().expect("the run has ended")
+    }
+
+    pub(super) fn error_code(&self) -> &str {
+        &self.ended().error.as_ref().expect("the run has failed").code
+    }
+
+    /// The hints that the loop has given.
+    pub(super) fn hints(&self) -> Vec<String> {
+        self.rows.history.iter().filter(|message| message.internal).map(Message::text).collect()
+    }
+
+    /// What the model reads of the results of the newest tool message.
+    pub(super) fn results(&self) -> Vec<String> {
+        let Some(message) = self.rows.history.iter().rfind(|message| message.role == Role::Tool) else { return Vec::new() };
+        let parts = message.parts.iter();
+        parts
+            .map(|part| match part {
+                Part::ToolResult(result) => result.content.iter().map(content_text).collect(),
+                _ => panic!("a tool message holds results"),
+            })
+            .collect()
+    }
+
+    /// Loads the rows as the next run of the conversation would, and tests what it would send.
+    pub(super) fn check_next_turn(&self) {
+        let mut rows = self.rows.clone();
+        rows.fence.run_id = RunId::generate(&self.ids);
+        rows.calls.clear();
+        rows.steps.clear();
+        rows.counters = Default::default();
+        let mut next = self.user("And now?");
+        next.run_id = rows.fence.run_id.clone();
+        rows.history.push(next);
+        check_sendable(&model_request(&RunState::load(rows)).messages).unwrap();
+    }
+}
+
+pub(super) fn done(text: &str) -> ToolOutcome {
+    ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(text)], is_error: false, duration_ms: 3 }
+}
+
+pub(super) fn content_text(content: &ToolContent) -> &str {
+    match content {
+        ToolContent::Text { text } => text,
+        ToolContent::Image { .. } => "",
+    }
+}
+
+pub(super) fn ends_run(event: &EventBody) -> bool {
+    matches!(event.kind(), "run.completed" | "run.failed" | "run.cancelled")
+}
