@@ -3,6 +3,11 @@
 -- Times are milliseconds since the Unix epoch. JSON is kept as text: it is written and read whole, and the bytes that were
 -- sent to a client must be the bytes that come back.
 
+-- The database's clock in milliseconds: the only clock that decides leases and timers. clock_timestamp() rather than now(),
+-- which stands still within a transaction.
+CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS
+    'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+
 CREATE TABLE users (
     id         text PRIMARY KEY,
     name       text NOT NULL UNIQUE,
@@ -37,7 +42,7 @@ CREATE TABLE conversation_heads (
     last_seq        bigint NOT NULL DEFAULT 0,
     run_id          text,
     epoch           bigint NOT NULL DEFAULT 0
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE runs (
     id                  text PRIMARY KEY,
@@ -70,9 +75,11 @@ CREATE TABLE runs (
     created_at          bigint NOT NULL,
     started_at          bigint,
     finished_at         bigint
-);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 CREATE UNIQUE INDEX runs_one_active ON runs (conversation_id) WHERE active;
 CREATE INDEX runs_by_conversation ON runs (conversation_id, first_seq);
+-- The next run of a conversation, however many have ended.
+CREATE INDEX runs_open ON runs (conversation_id, first_seq) WHERE finished_at IS NULL;
 CREATE INDEX runs_claimable ON runs (owner_id, claimable_at, id) WHERE claimable_at IS NOT NULL;
 CREATE INDEX runs_unfinished ON runs (owner_id) WHERE finished_at IS NULL;
 CREATE INDEX runs_to_cancel ON runs (id) WHERE cancel_requested_at IS NOT NULL AND finished_at IS NULL;
@@ -85,7 +92,7 @@ CREATE TABLE run_leases (
     epoch       bigint NOT NULL,
     claimed_at  bigint NOT NULL,
     lease_until bigint NOT NULL
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 CREATE TABLE run_steps (
     run_id     text NOT NULL,

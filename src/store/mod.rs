@@ -7,6 +7,7 @@
 mod compose;
 mod error;
 mod open;
+pub mod postgres;
 mod rows;
 pub mod sqlite;
 mod types;

@@ -1,0 +1,434 @@
+//! A message becomes durable: with its run and their first events, in one transaction.
+//!
+//! A message for a new conversation is one statement, and so one round trip. A message for one that exists takes five: begin,
+//! lock the head, read what it protects, write, commit.
+
+use sqlx::{PgConnection, Row as _};
+
+use super::PostgresStore;
+use super::cancel::{self, Unfinished};
+use super::conversations::{lock_head, recorded_key};
+use super::errors::is_unique_violation;
+use crate::domain::change::RunCounters;
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::NewEvent;
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::message::Message;
+use crate::domain::model::Usage;
+use crate::domain::run::{OnBusy, Run};
+use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, StoreError, StoreResult, compose, rows};
+use crate::support::clock::UnixMillis;
+use crate::support::text::storable;
+
+/// How often a message races with others that make or remove its conversation before that is called contention.
+const MAX_RACES: usize = 5;
+
+/// A conversation whose head is locked, as a message finds it.
+struct Found {
+    base: i64,
+    title: String,
+    status: ConversationStatus,
+    active: Option<Active>,
+    /// Runs of the conversation that have not ended.
+    unfinished: u32,
+    /// Whether the owner has as many unfinished runs as allowed.
+    full: bool,
+}
+
+struct Active {
+    run_id: RunId,
+    cancel_requested: bool,
+}
+
+/// All that a message writes into a conversation.
+pub(super) struct Writing<'a> {
+    pub(super) owner: &'a UserId,
+    pub(super) conversation: &'a ConversationId,
+    pub(super) base: i64,
+    /// Title and status of the conversation from now on.
+    pub(super) title: &'a str,
+    pub(super) status: ConversationStatus,
+    pub(super) now: UnixMillis,
+    pub(super) message: Option<&'a Message>,
+    /// A new run with its frozen profile, whether it is the active one, and its first event's place in `events`.
+    pub(super) run: Option<NewRun<'a>>,
+    pub(super) events: &'a [NewEvent],
+    /// Runs that have ended without their worker.
+    pub(super) ended: &'a [&'a str],
+    /// A key and what to answer when it comes again.
+    pub(super) record: Option<(&'a IdempotencyClaim, String)>,
+}
+
+pub(super) struct NewRun<'a> {
+    pub(super) run: &'a Run,
+    /// The frozen profile as JSON.
+    pub(super) profile: &'a str,
+    pub(super) active: bool,
+    pub(super) first_seq: i64,
+}
+
+impl PostgresStore {
+    pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+        let mut last = None;
+        for _ in 0..MAX_RACES {
+            if accept.create_with_title.is_some() {
+                match self.accept_new(accept, key).await {
+                    Ok(Some(accepted)) => return Ok(Keyed::Fresh(accepted)),
+                    Ok(None) => {}
+                    Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            match self.accept_into(accept, key).await {
+                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(None) => {}
+                Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Contended(last.unwrap_or(sqlx::Error::RowNotFound)))
+    }
+
+    /// Accepts on the assumption that the conversation and the key are new. `None` if the conversation is there already or
+    /// the owner has too many runs; a key that is there violates its primary key, which takes everything back.
+    async fn accept_new(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Accepted>> {
+        let given = accept.create_with_title.as_deref().unwrap_or_default();
+        let title = compose::title_or_made(given, &accept.parts);
+        let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
+        let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
+        let before = ("", ConversationStatus::Idle);
+        let events = compose::accepted_events(&message, 0, before, (&title, ConversationStatus::Queued), accept.now);
+        let accepted =
+            |events| Accepted::Run { run: run.clone(), message: message.clone(), first_seq: 1, events, interrupted: Vec::new() };
+        let outcome =
+            key.map(|key| rows::encode_storable("idempotency_keys", "outcome", &key.key, &accepted(Vec::new()))).transpose()?;
+        let made = sqlx::query(
+            "WITH conversation AS (
+                 INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
+                 SELECT $1, $2, $3, 'queued', $4, $4
+                 WHERE $5 = 0 OR $5 > (
+                     SELECT count(*) FROM (SELECT FROM runs WHERE owner_id = $2 AND finished_at IS NULL LIMIT $5) AS unfinished
+                 )
+                 ON CONFLICT (id) DO NOTHING RETURNING id
+             ), head AS (
+                 INSERT INTO conversation_heads (conversation_id, last_seq)
+                 SELECT id, cardinality($14::text[]) FROM conversation
+             ), run AS (
+                 INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
+                     agent_version, model, counters, usage, first_seq, created_at)
+                 SELECT $6, id, $2, 'queued', true, now_ms(), 'first', $7, $8, $9, $10, $11, $12, 1, $4 FROM conversation
+             ), message AS (
+                 INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
+                 SELECT $13, id, $2, $6, 1, 'user', $17, $4 FROM conversation
+             ), event AS (
+                 INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
+                 SELECT c.id, e.place, e.run_id, 0, e.kind, $4, e.data FROM conversation c, unnest($14::text[], $15::text[],
+                     $16::text[]) WITH ORDINALITY AS e (run_id, kind, data, place)
+             ), key AS (
+                 INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
+                 SELECT $2, $18, $19, $20, $21 FROM conversation WHERE $18 IS NOT NULL
+             )
+             SELECT id FROM conversation",
+        )
+        .bind(accept.conversation_id.as_str())
+        .bind(accept.owner.as_str())
+        .bind(&title)
+        .bind(accept.now.0)
+        .bind(i64::from(accept.max_active_runs))
+        .bind(accept.run_id.as_str())
+        .bind(profile_json(accept)?)
+        .bind(&run.agent)
+        .bind(rows::signed(run.agent_version))
+        .bind(&run.model)
+        .bind(fresh_counters()?)
+        .bind(fresh_usage()?)
+        .bind(message.id.as_str())
+        .bind(events.iter().map(|event| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.kind).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>())
+        .bind(&body)
+        .bind(key.map(|key| storable(&key.key)))
+        .bind(key.map(|key| key.fingerprint.as_str()))
+        .bind(outcome)
+        .bind(key.map(|key| key.now.0))
+        .fetch_optional(&self.api)
+        .await?;
+        Ok(made.map(|_| accepted(compose::numbered(&accept.conversation_id, 0, events))))
+    }
+
+    /// Accepts into a conversation that exists. `None` if it has just gone or not yet come and another try will tell.
+    async fn accept_into(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Keyed<Accepted>>> {
+        let mut tx = self.api.begin().await?;
+        let Some(base) = lock_head(&mut tx, &accept.owner, &accept.conversation_id).await? else {
+            return without_conversation(&mut tx, accept, key).await;
+        };
+        // The same key waited for the lock above, or is found by its primary key when this one is written.
+        if let Some(key) = key
+            && let Some(recorded) = recorded_key(&mut tx, key).await?
+        {
+            return Ok(Some(recorded));
+        }
+        let Some(found) = find(&mut tx, base, accept).await? else { return Ok(None) };
+        let (accepted, events) = match (&found.active, accept.on_busy) {
+            (Some(active), OnBusy::Reject) => {
+                return Ok(Some(Keyed::Fresh(Accepted::Busy { run_id: active.run_id.clone() })));
+            }
+            (Some(active), OnBusy::Steer) if !active.cancel_requested => {
+                steer(&mut tx, accept, key, &found, &active.run_id.clone()).await?
+            }
+            // A run that is about to be cancelled answers nobody any more: the message waits behind it.
+            (Some(_) | None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) if found.full => {
+                return Ok(Some(Keyed::Fresh(Accepted::TooManyRuns)));
+            }
+            (Some(_), OnBusy::Interrupt) => interrupt(&mut tx, accept, key, &found).await?,
+            (Some(_), OnBusy::Queue | OnBusy::Steer) => {
+                start(&mut tx, accept, key, &found, Ended { waiting: found.unfinished, ..Ended::default() }).await?
+            }
+            (None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) => {
+                start(&mut tx, accept, key, &found, Ended::default()).await?
+            }
+        };
+        tx.commit().await?;
+        let mut accepted = accepted;
+        match &mut accepted {
+            Accepted::Run { events: written, .. } | Accepted::Steered { events: written, .. } => {
+                *written = compose::numbered(&accept.conversation_id, base, events);
+            }
+            Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {}
+        }
+        Ok(Some(Keyed::Fresh(accepted)))
+    }
+}
+
+/// What to answer if there is no such conversation of this owner.
+async fn without_conversation(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Keyed<Accepted>>> {
+    if let Some(key) = key
+        && let Some(recorded) = recorded_key(connection, key).await?
+    {
+        return Ok(Some(recorded));
+    }
+    if accept.create_with_title.is_none() {
+        return Ok(Some(Keyed::Fresh(Accepted::NoConversation)));
+    }
+    let (taken, unfinished): (bool, i64) = sqlx::query_as(
+        "SELECT EXISTS (SELECT FROM conversations WHERE id = $1 AND owner_id <> $2),
+             (SELECT count(*) FROM (SELECT FROM runs WHERE owner_id = $2 AND finished_at IS NULL LIMIT $3) AS unfinished)",
+    )
+    .bind(accept.conversation_id.as_str())
+    .bind(accept.owner.as_str())
+    .bind(i64::from(accept.max_active_runs))
+    .fetch_one(connection)
+    .await?;
+    if taken {
+        return Ok(Some(Keyed::Fresh(Accepted::NoConversation)));
+    }
+    let full = accept.max_active_runs > 0 && unfinished >= i64::from(accept.max_active_runs);
+    Ok(full.then_some(Keyed::Fresh(Accepted::TooManyRuns)))
+}
+
+async fn find(connection: &mut PgConnection, base: i64, accept: &AcceptRun) -> StoreResult<Option<Found>> {
+    let row = sqlx::query(
+        "SELECT c.title, c.status, a.id AS active_id, a.cancel_requested_at IS NOT NULL AS cancel_requested,
+             (SELECT count(*) FROM runs WHERE conversation_id = c.id AND finished_at IS NULL) AS unfinished,
+             (SELECT count(*) FROM (
+                 SELECT FROM runs WHERE owner_id = c.owner_id AND finished_at IS NULL LIMIT $2
+             ) AS of_owner) >= $2 AND $2 > 0 AS \"full\"
+         FROM conversations c LEFT JOIN runs a ON a.conversation_id = c.id AND a.active WHERE c.id = $1",
+    )
+    .bind(accept.conversation_id.as_str())
+    .bind(i64::from(accept.max_active_runs))
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let status: String = row.try_get("status")?;
+    let id = accept.conversation_id.as_str();
+    let cancel_requested: bool = row.try_get("cancel_requested")?;
+    Ok(Some(Found {
+        base,
+        title: row.try_get("title")?,
+        status: rows::word("conversations", "status", id, &status, ConversationStatus::from_word)?,
+        active: row
+            .try_get::<Option<String>, _>("active_id")?
+            .map(|id| Active { run_id: RunId::from_stored(id), cancel_requested }),
+        unfinished: u32::try_from(row.try_get::<i64, _>("unfinished")?).unwrap_or(u32::MAX),
+        full: row.try_get("full")?,
+    }))
+}
+
+/// What an interruption has left: runs that are still to end, and what was written about those that have.
+#[derive(Default)]
+struct Ended {
+    waiting: u32,
+    events: Vec<NewEvent>,
+    runs: Vec<RunId>,
+    requested: Vec<RunId>,
+}
+
+async fn interrupt(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+    found: &Found,
+) -> StoreResult<(Accepted, Vec<NewEvent>)> {
+    let unfinished = Unfinished::of_conversation(connection, &accept.conversation_id).await?;
+    let cancelled = cancel::end_or_mark(connection, unfinished, found.base, "interrupt", accept.now).await?;
+    let waiting = u32::try_from(cancelled.requested.len()).unwrap_or(u32::MAX);
+    let ended = Ended { waiting, events: cancelled.events, runs: cancelled.ended, requested: cancelled.requested };
+    start(connection, accept, key, found, ended).await
+}
+
+/// Stores the message with a run of its own.
+async fn start(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+    found: &Found,
+    ended: Ended,
+) -> StoreResult<(Accepted, Vec<NewEvent>)> {
+    let active = ended.waiting == 0;
+    let title = compose::title_or_made(&found.title, &accept.parts);
+    let status = if active { ConversationStatus::Queued } else { found.status };
+    let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
+    let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
+    let mut events = ended.events;
+    let first_seq = found.base + 1 + i64::try_from(events.len()).unwrap_or(0);
+    let before = (found.title.as_str(), found.status);
+    events.extend(compose::accepted_events(&message, ended.waiting, before, (&title, status), accept.now));
+    let accepted = Accepted::Run { run, message, first_seq, events: Vec::new(), interrupted: ended.requested };
+    let Accepted::Run { run, message, .. } = &accepted else { return Ok((accepted, events)) };
+    let profile = profile_json(accept)?;
+    let ended: Vec<&str> = ended.runs.iter().map(RunId::as_str).collect();
+    let writing = Writing {
+        owner: &accept.owner,
+        conversation: &accept.conversation_id,
+        base: found.base,
+        title: &title,
+        status,
+        now: accept.now,
+        message: Some(message),
+        run: Some(NewRun { run, profile: &profile, active, first_seq }),
+        events: &events,
+        ended: &ended,
+        record: record(key, &accepted)?,
+    };
+    write(connection, writing, Some(body)).await?;
+    Ok((accepted, events))
+}
+
+/// Stores the message as one of the active run.
+async fn steer(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+    found: &Found,
+    active: &RunId,
+) -> StoreResult<(Accepted, Vec<NewEvent>)> {
+    let run = super::runs::read(connection, &accept.owner, active).await?;
+    let Some(run) = run.map(rows::RunRow::into_run).transpose()? else { return Err(sqlx::Error::RowNotFound.into()) };
+    let (message, body) = rows::storable_message(compose::user_message(accept, active))?;
+    let events = vec![compose::message_created(&message, run.attempt, accept.now)];
+    let accepted = Accepted::Steered { run, message, first_seq: found.base + 1, events: Vec::new() };
+    let Accepted::Steered { message, .. } = &accepted else { return Ok((accepted, events)) };
+    let writing = Writing {
+        owner: &accept.owner,
+        conversation: &accept.conversation_id,
+        base: found.base,
+        title: &found.title,
+        status: found.status,
+        now: accept.now,
+        message: Some(message),
+        run: None,
+        events: &events,
+        ended: &[],
+        record: record(key, &accepted)?,
+    };
+    write(connection, writing, Some(body)).await?;
+    Ok((accepted, events))
+}
+
+/// Writes into a conversation whose head is locked, in one statement. A message's place is the number of the first event that
+/// is written after those of the runs that ended before it.
+pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, body: Option<String>) -> StoreResult<()> {
+    let Writing { owner, conversation, base, title, status, now, message, run, events, ended, record } = writing;
+    let first_seq = run.as_ref().map_or(base + 1, |new| new.first_seq);
+    sqlx::query(
+        "WITH head AS (
+             UPDATE conversation_heads
+             SET last_seq = $3 + cardinality($15::text[]), run_id = CASE WHEN run_id = ANY($20::text[]) THEN NULL ELSE run_id END
+             WHERE conversation_id = $1
+         ), conversation AS (
+             UPDATE conversations SET title = $4, status = $5, updated_at = $6 WHERE id = $1
+         ), run AS (
+             INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
+                 agent_version, model, counters, usage, first_seq, created_at)
+             SELECT $7, $1, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6
+             WHERE $7 IS NOT NULL
+         ), event AS (
+             INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
+             SELECT $1, $3 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
+             FROM unnest($15::text[], $16::int[], $17::text[], $18::bigint[], $19::text[])
+                 WITH ORDINALITY AS e (run_id, attempt, kind, at, data, place)
+         ), message AS (
+             INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
+             SELECT $22, $1, $2, $23, $21, 'user', $24, $6 WHERE $22 IS NOT NULL
+         )
+         INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
+         SELECT $2, $25, $26, $27, $28 WHERE $25 IS NOT NULL",
+    )
+    .bind(conversation.as_str())
+    .bind(owner.as_str())
+    .bind(base)
+    .bind(title)
+    .bind(status.as_str())
+    .bind(now.0)
+    .bind(run.as_ref().map(|new| new.run.id.as_str()))
+    .bind(run.as_ref().is_some_and(|new| new.active))
+    .bind(run.as_ref().map(|new| new.profile))
+    .bind(run.as_ref().map(|new| new.run.agent.as_str()))
+    .bind(run.as_ref().map(|new| rows::signed(new.run.agent_version)))
+    .bind(run.as_ref().map(|new| new.run.model.as_str()))
+    .bind(fresh_counters()?)
+    .bind(fresh_usage()?)
+    .bind(events.iter().map(|event| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| rows::signed(event.attempt)).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| event.kind).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| event.at.0).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>())
+    .bind(ended)
+    .bind(first_seq)
+    .bind(message.map(|message| message.id.as_str()))
+    .bind(message.map(|message| message.run_id.as_str()))
+    .bind(body)
+    .bind(record.as_ref().map(|(key, _)| storable(&key.key)))
+    .bind(record.as_ref().map(|(key, _)| key.fingerprint.as_str()))
+    .bind(record.as_ref().map(|(_, outcome)| outcome.as_str()))
+    .bind(record.as_ref().map(|(key, _)| key.now.0))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// What a key will be answered with when it comes again.
+pub(super) fn record<'a, T: serde::Serialize>(
+    key: Option<&'a IdempotencyClaim>,
+    outcome: &T,
+) -> StoreResult<Option<(&'a IdempotencyClaim, String)>> {
+    let Some(key) = key else { return Ok(None) };
+    Ok(Some((key, rows::encode_storable("idempotency_keys", "outcome", &key.key, outcome)?)))
+}
+
+fn profile_json(accept: &AcceptRun) -> StoreResult<String> {
+    rows::encode_storable("runs", "profile", accept.run_id.as_str(), &accept.profile)
+}
+
+fn fresh_counters() -> StoreResult<String> {
+    rows::encode("runs", "counters", "", &RunCounters::default())
+}
+
+fn fresh_usage() -> StoreResult<String> {
+    rows::encode("runs", "usage", "", &Usage::default())
+}

@@ -1,0 +1,136 @@
+//! Connections: three pools and the schema.
+
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::{Connection as _, Postgres, SqlSafeStr as _};
+use tokio::sync::Mutex;
+
+use super::notify::PgNotifier;
+use crate::store::{StoreError, StoreResult};
+
+/// Sizes of the pools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresOptions {
+    /// Connections for requests and streams.
+    pub api_connections: u32,
+    /// Connections for claims, loading and the log writer.
+    pub worker_connections: u32,
+    /// The longest wait for a free connection; then the call fails as unavailable.
+    pub acquire_timeout: Duration,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self { api_connections: 10, worker_connections: 6, acquire_timeout: Duration::from_secs(1) }
+    }
+}
+
+/// Renewing and sweeping have two connections that nothing else may use, so that no burst of requests costs a lease.
+const LEASE_CONNECTIONS: u32 = 2;
+
+/// A connection that was idle for longer is tested before it is used again.
+const TEST_AFTER_IDLE: Duration = Duration::from_secs(5);
+
+/// The store on a Postgres database.
+pub struct PostgresStore {
+    pub(super) api: PgPool,
+    pub(super) worker: PgPool,
+    pub(super) lease: PgPool,
+    /// The connection that the log writer used last, kept out of the pool: the pool tests each connection that comes back,
+    /// which would double the messages of a busy log.
+    pub(super) log: Mutex<Option<PoolConnection<Postgres>>>,
+    options: PgConnectOptions,
+}
+
+impl PostgresStore {
+    /// Connects, and brings the schema up to date.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if the database cannot be reached, [`StoreError::Migration`] for a URL that is none and
+    /// for a schema that is newer than this program or was changed by hand.
+    pub async fn connect(url: &str, options: PostgresOptions) -> StoreResult<Self> {
+        let plain = PgConnectOptions::from_str(url)
+            .map_err(|_| StoreError::Migration("the database URL is not a valid postgres:// URL".to_owned()))?
+            .application_name("capstan");
+        migrate(&plain).await?;
+        // Custom plans bring nothing for look-ups by key, and making one costs more than most statements; so does
+        // just-in-time compilation.
+        let session = plain.clone().options([
+            ("statement_timeout", "10s"),
+            ("lock_timeout", "2s"),
+            ("idle_in_transaction_session_timeout", "5s"),
+            ("plan_cache_mode", "force_generic_plan"),
+            ("jit", "off"),
+        ]);
+        let pool = |size: u32| {
+            PgPoolOptions::new()
+                .max_connections(size)
+                .acquire_timeout(options.acquire_timeout)
+                .test_before_acquire(false)
+                .before_acquire(|connection, about| {
+                    Box::pin(async move {
+                        if about.idle_for > TEST_AFTER_IDLE {
+                            connection.ping().await?;
+                        }
+                        Ok(true)
+                    })
+                })
+                .connect_lazy_with(session.clone())
+        };
+        Ok(Self {
+            api: pool(options.api_connections),
+            worker: pool(options.worker_connections),
+            lease: pool(LEASE_CONNECTIONS),
+            log: Mutex::default(),
+            options: plain,
+        })
+    }
+
+    /// What tells other processes about new events and hears from them, on two connections of its own.
+    #[must_use]
+    pub fn notifier(&self) -> PgNotifier {
+        PgNotifier::new(self.options.clone())
+    }
+
+    pub(super) async fn close_pools(&self) {
+        // A kept connection would keep its pool from closing.
+        drop(self.log.lock().await.take());
+        self.api.close().await;
+        self.worker.close().await;
+        self.lease.close().await;
+    }
+}
+
+/// Every migration, oldest first. They are only ever added to.
+fn migrations() -> Migrator {
+    let backbone = include_str!("../../../migrations/postgres/0001_backbone.sql");
+    Migrator::with_migrations(vec![Migration::new(1, "backbone".into(), MigrationType::Simple, backbone.into_sql_str(), false)])
+}
+
+/// On a connection without time-outs: a migration may take its time. The migrator takes an advisory lock, so that processes
+/// that start together do not get in each other's way.
+async fn migrate(options: &PgConnectOptions) -> StoreResult<()> {
+    let mut connection = PgConnection::connect_with(options).await?;
+    let done = migrations().run(&mut connection).await;
+    let version = match &done {
+        Err(MigrateError::VersionMissing(version)) => Some(*version),
+        Ok(()) | Err(_) => None,
+    };
+    // The lock that a failed migrator leaves behind goes with the connection.
+    let _ = connection.close().await;
+    match (done, version) {
+        (Ok(()), _) => Ok(()),
+        (Err(_), Some(version)) => Err(StoreError::Migration(format!(
+            "it has version {version}, which this program does not know: start a newer version of capstan"
+        ))),
+        (Err(MigrateError::VersionMismatch(version)), None) => {
+            Err(StoreError::Migration(format!("its version {version} is not the one that this program was built with")))
+        }
+        (Err(MigrateError::Execute(error)), None) => Err(error.into()),
+        (Err(error), None) => Err(StoreError::Migration(error.to_string())),
+    }
+}

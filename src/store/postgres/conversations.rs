@@ -1,0 +1,335 @@
+//! Conversations and their messages.
+
+use async_trait::async_trait;
+use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
+
+use super::PostgresStore;
+use super::errors::{is_unique_violation, retried};
+use crate::domain::conversation::{Conversation, ConversationStatus};
+use crate::domain::event::{NewEvent, StoredEvent};
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::message::Message;
+use crate::store::rows::ConversationRow;
+use crate::store::{
+    ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed, NewConversation, Page,
+    PageRequest, StoreResult, compose, rows,
+};
+use crate::support::clock::UnixMillis;
+use crate::support::text::storable;
+
+/// Takes the lock that stands for all that happens to a conversation's runs. `last_seq`, or `None` if there is no such
+/// conversation of this owner.
+pub(super) async fn lock_head(
+    connection: &mut PgConnection,
+    owner: &UserId,
+    conversation: &ConversationId,
+) -> StoreResult<Option<i64>> {
+    // The owner of a conversation never changes, so it may be read without a lock.
+    let last_seq = sqlx::query_scalar(
+        "SELECT h.last_seq FROM conversation_heads h JOIN conversations c ON c.id = h.conversation_id
+         WHERE h.conversation_id = $1 AND c.owner_id = $2 FOR UPDATE OF h",
+    )
+    .bind(conversation.as_str())
+    .bind(owner.as_str())
+    .fetch_optional(connection)
+    .await?;
+    Ok(last_seq)
+}
+
+/// Appends events to a log whose head is locked and stood at `base`. Runs in `ended` have ended: whoever holds a claim on one
+/// is fenced off.
+pub(super) async fn append(
+    connection: &mut PgConnection,
+    conversation: &ConversationId,
+    base: i64,
+    events: &[NewEvent],
+    ended: &[&str],
+) -> StoreResult<()> {
+    sqlx::query(
+        "WITH head AS (
+             UPDATE conversation_heads
+             SET last_seq = $2 + cardinality($3::text[]), run_id = CASE WHEN run_id = ANY($8::text[]) THEN NULL ELSE run_id END
+             WHERE conversation_id = $1
+         )
+         INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
+         SELECT $1, $2 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
+         FROM unnest($3::text[], $4::int[], $5::text[], $6::bigint[], $7::text[])
+             WITH ORDINALITY AS e (run_id, attempt, kind, at, data, place)",
+    )
+    .bind(conversation.as_str())
+    .bind(base)
+    .bind(events.iter().map(|event| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| rows::signed(event.attempt)).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| event.kind).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| event.at.0).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>())
+    .bind(ended)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+fn conversation(row: &PgRow) -> StoreResult<Conversation> {
+    ConversationRow::read(row)?.into_conversation()
+}
+
+#[async_trait]
+impl ConversationStore for PostgresStore {
+    async fn create_conversation(
+        &self,
+        new: NewConversation,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Created>> {
+        retried(|| self.create(&new, idempotency.as_ref())).await
+    }
+
+    async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
+        let row = sqlx::query(
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, h.last_seq, r.id AS active_run_id
+             FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
+             LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
+             WHERE c.id = $1 AND c.owner_id = $2",
+        )
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .fetch_optional(&self.api)
+        .await?;
+        row.as_ref().map(conversation).transpose()
+    }
+
+    async fn conversations(
+        &self,
+        owner: &UserId,
+        filter: &ConversationFilter,
+        page: &PageRequest,
+    ) -> StoreResult<Page<Conversation>> {
+        let after = match page.after.as_deref().map(rows::parse_conversation_cursor) {
+            Some(None) => return Ok(Page { items: Vec::new(), next: None }),
+            Some(Some((created_at, id))) => (created_at, storable(id)),
+            // Later than any: the first page.
+            None => (i64::MAX, "".into()),
+        };
+        let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
+        let found = sqlx::query(
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, h.last_seq, r.id AS active_run_id
+             FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
+             LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
+             WHERE c.owner_id = $1 AND (c.created_at, c.id) < ($2, $3) AND ($4::text IS NULL OR c.title ILIKE $4)
+             ORDER BY c.created_at DESC, c.id DESC LIMIT $5",
+        )
+        .bind(owner.as_str())
+        .bind(after.0)
+        .bind(after.1)
+        .bind(filter.query.as_deref().map(like_pattern))
+        .bind(i64::try_from(limit).unwrap_or(100) + 1)
+        .fetch_all(&self.api)
+        .await?;
+        let mut found = found.iter().map(ConversationRow::read).collect::<Result<Vec<_>, _>>()?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|last| rows::conversation_cursor(last.created_at, &last.id));
+        let items = found.into_iter().map(ConversationRow::into_conversation).collect::<StoreResult<_>>()?;
+        Ok(Page { items, next })
+    }
+
+    async fn rename_conversation(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        title: &str,
+        now: UnixMillis,
+    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+        retried(|| self.rename(owner, id, title, now)).await
+    }
+
+    async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+        retried(|| self.delete(owner, id)).await
+    }
+
+    async fn messages(&self, owner: &UserId, id: &ConversationId, page: &PageRequest) -> StoreResult<Option<Page<Message>>> {
+        let after = match page.after.as_deref().map(str::parse::<i64>) {
+            None => 0,
+            Some(Ok(after)) => after,
+            // Behind any message: an empty page, if the conversation exists.
+            Some(Err(_)) => i64::MAX,
+        };
+        let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
+        // The conversation comes as a row even if the page is empty.
+        let found: Vec<(Option<String>, Option<i64>, Option<String>)> = sqlx::query_as(
+            "SELECT m.id, m.position, m.body FROM conversations c
+             LEFT JOIN LATERAL (
+                 SELECT id, position, body FROM messages WHERE conversation_id = c.id AND position > $3 ORDER BY position LIMIT $4
+             ) m ON true
+             WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position",
+        )
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .bind(after)
+        .bind(i64::try_from(limit).unwrap_or(100) + 1)
+        .fetch_all(&self.api)
+        .await?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let mut items = Vec::new();
+        let mut last = None;
+        let mut more = false;
+        for (id, position, body) in found {
+            let (Some(id), Some(position), Some(body)) = (id, position, body) else { continue };
+            if items.len() == limit {
+                more = true;
+                break;
+            }
+            last = Some(position);
+            items.push(rows::decode("messages", "body", &id, &body)?);
+        }
+        Ok(Some(Page { items, next: last.filter(|_| more).map(|position: i64| position.to_string()) }))
+    }
+}
+
+impl PostgresStore {
+    async fn create(&self, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+        let title = storable(&new.title);
+        let conversation = Conversation {
+            id: new.id.clone(),
+            title: title.clone().into_owned(),
+            status: ConversationStatus::Idle,
+            active_run_id: None,
+            last_seq: 0,
+            created_at: new.now.to_rfc3339(),
+            updated_at: new.now.to_rfc3339(),
+        };
+        let created = Created::Conversation(conversation);
+        // A key that is there already violates its primary key and takes the whole statement back.
+        let made = sqlx::query(
+            "WITH made AS (
+                 INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
+                 VALUES ($1, $2, $3, 'idle', $4, $4) ON CONFLICT (id) DO NOTHING RETURNING id
+             ), head AS (
+                 INSERT INTO conversation_heads (conversation_id) SELECT id FROM made
+             ), key AS (
+                 INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
+                 SELECT $5, $6, $7, $8, $9 FROM made WHERE $6 IS NOT NULL
+             )
+             SELECT id FROM made",
+        )
+        .bind(new.id.as_str())
+        .bind(new.owner.as_str())
+        .bind(&*title)
+        .bind(new.now.0)
+        .bind(key.map(|key| key.owner.as_str()))
+        .bind(key.map(|key| storable(&key.key)))
+        .bind(key.map(|key| key.fingerprint.as_str()))
+        .bind(key.map(|key| rows::encode("idempotency_keys", "outcome", &key.key, &created)).transpose()?)
+        .bind(key.map(|key| key.now.0))
+        .fetch_optional(&self.api)
+        .await;
+        match made {
+            Ok(Some(_)) => Ok(Keyed::Fresh(created)),
+            Ok(None) => Ok(self.recorded(key).await?.unwrap_or(Keyed::Fresh(Created::Exists))),
+            Err(error) if is_unique_violation(&error) => match self.recorded(key).await? {
+                Some(recorded) => Ok(recorded),
+                None => Err(error.into()),
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What came of an earlier request with the same key.
+    pub(super) async fn recorded<T: serde::de::DeserializeOwned>(
+        &self,
+        key: Option<&IdempotencyClaim>,
+    ) -> StoreResult<Option<Keyed<T>>> {
+        let Some(key) = key else { return Ok(None) };
+        let mut connection = self.api.acquire().await?;
+        recorded_key(&mut connection, key).await
+    }
+
+    async fn rename(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        title: &str,
+        now: UnixMillis,
+    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+        let mut tx = self.api.begin().await?;
+        let Some(base) = lock_head(&mut tx, owner, id).await? else { return Ok(None) };
+        let row = sqlx::query(
+            "UPDATE conversations c SET title = $2, updated_at = $3 WHERE id = $1
+             RETURNING id, title, status, created_at, updated_at, $4::bigint + 1 AS last_seq,
+                 (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id",
+        )
+        .bind(id.as_str())
+        .bind(storable(title))
+        .bind(now.0)
+        .bind(base)
+        .fetch_one(&mut *tx)
+        .await?;
+        let renamed = conversation(&row)?;
+        let events = vec![compose::conversation_updated(&renamed.title, renamed.status, now)];
+        append(&mut tx, id, base, &events, &[]).await?;
+        tx.commit().await?;
+        Ok(Some((renamed, compose::numbered(id, base, events))))
+    }
+
+    async fn delete(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+        let mut tx = self.api.begin().await?;
+        if lock_head(&mut tx, owner, id).await?.is_none() {
+            return Ok(None);
+        }
+        // The head goes with all the rest: whoever writes later finds no row that its fence could match.
+        let active_run: Option<String> = sqlx::query_scalar(
+            "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active),
+             lease AS (
+                 DELETE FROM run_leases WHERE run_id IN (
+                     SELECT l.run_id FROM run_leases l JOIN run ON run.id = l.run_id ORDER BY l.run_id FOR UPDATE OF l
+                 )
+             ),
+             step AS (DELETE FROM run_steps WHERE run_id IN (SELECT id FROM run)),
+             call AS (DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM run)),
+             message AS (DELETE FROM messages WHERE conversation_id = $1),
+             event AS (DELETE FROM events WHERE conversation_id = $1),
+             head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
+             conversation AS (DELETE FROM conversations WHERE id = $1)
+             SELECT id FROM run WHERE active",
+        )
+        .bind(id.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(Some(DeletedConversation { active_run: active_run.map(RunId::from_stored) }))
+    }
+}
+
+/// What came of an earlier request with the same key, read by the current transaction.
+pub(super) async fn recorded_key<T: serde::de::DeserializeOwned>(
+    connection: &mut PgConnection,
+    key: &IdempotencyClaim,
+) -> StoreResult<Option<Keyed<T>>> {
+    let found: Option<(String, String)> =
+        sqlx::query_as("SELECT fingerprint, outcome FROM idempotency_keys WHERE owner_id = $1 AND key = $2")
+            .bind(key.owner.as_str())
+            .bind(storable(&key.key))
+            .fetch_optional(connection)
+            .await?;
+    let Some((fingerprint, outcome)) = found else { return Ok(None) };
+    if fingerprint != key.fingerprint {
+        return Ok(Some(Keyed::Mismatch));
+    }
+    Ok(Some(Keyed::Replayed(rows::decode("idempotency_keys", "outcome", &key.key, &outcome)?)))
+}
+
+/// A `LIKE` pattern, with `\` as its escape, for titles that contain `query`.
+fn like_pattern(query: &str) -> String {
+    let mut pattern = String::with_capacity(query.len() + 2);
+    pattern.push('%');
+    for c in storable(query).chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('%');
+    pattern
+}

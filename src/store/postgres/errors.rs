@@ -1,0 +1,55 @@
+//! What an error of the database means for the caller, and which are tried again here.
+
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable as _};
+
+use crate::store::{StoreError, StoreResult};
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed => Self::Unavailable(error),
+            sqlx::Error::Database(database) => match database.code().as_deref() {
+                // serialization_failure, deadlock_detected, lock_not_available: the transaction is rolled back for certain.
+                Some("40001" | "40P01" | "55P03") => Self::Contended(error),
+                // query_canceled (statement_timeout), idle_in_transaction_session_timeout, read_only_sql_transaction.
+                Some("57014" | "25P03" | "25006") => Self::Unavailable(error),
+                // Connection exceptions, insufficient resources, shutdown, system errors.
+                Some(code) if ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => Self::Unavailable(error),
+                Some(_) | None => Self::Statement(error),
+            },
+            _ => Self::Statement(error),
+        }
+    }
+}
+
+/// Whether a statement met a row that is there already.
+pub(super) fn is_unique_violation(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation)
+}
+
+/// Runs a transaction again, up to five times, when the database says that it was rolled back for the sake of another. Any
+/// other error may come after a commit whose answer was lost, so it is the caller's to judge.
+pub(super) async fn retried<T, F, Fut>(transaction: F) -> StoreResult<T>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = StoreResult<T>>,
+{
+    let waits = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(5))
+        .with_max_delay(Duration::from_millis(200))
+        .with_max_times(5)
+        .with_jitter();
+    transaction.retry(waits).when(was_rolled_back).await
+}
+
+/// serialization_failure, deadlock_detected, lock_not_available: nothing of the transaction is left, for certain.
+fn was_rolled_back(error: &StoreError) -> bool {
+    let StoreError::Contended(sqlx::Error::Database(database)) = error else { return false };
+    matches!(database.code().as_deref(), Some("40001" | "40P01" | "55P03"))
+}

@@ -1,0 +1,435 @@
+//! What a batch of writes comes to, table by table.
+//!
+//! A batch is one statement, in which no part sees the rows of another: changes of one run that build on each other are joined
+//! here first. Pure functions.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::NewEvent;
+use crate::domain::ids::{CallId, ConversationId};
+use crate::domain::message::Message;
+use crate::domain::model::Usage;
+use crate::domain::problem::ProblemBody;
+use crate::domain::record::{Fence, RunWrite};
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
+use crate::store::{StoreResult, rows};
+use crate::support::json;
+use crate::support::text::storable_json;
+
+/// All writes under one fence.
+pub(super) struct Fenced<'a> {
+    pub(super) fence: &'a Fence,
+    /// How many events.
+    pub(super) events: i64,
+    /// Whether the fence is given up: the run ends or is released.
+    pub(super) lets_go: bool,
+    /// The status that the end of the run calls for in its conversation.
+    pub(super) ends_as: Option<ConversationStatus>,
+}
+
+/// Where a write stands among those of its fence.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// Its fence's place in [`Folded::fences`].
+    pub(super) fence: usize,
+    /// Events of earlier writes under the same fence.
+    pub(super) offset: i64,
+}
+
+/// Rows to change in one table, tied to a fence by `ord`.
+#[derive(Default)]
+pub(super) struct Tables {
+    runs: Vec<RunPatch>,
+    tool_sets: Vec<ToolSet>,
+    steps_begun: Vec<StepRow>,
+    steps_ended: Vec<StepRow>,
+    messages: Vec<MessageRow>,
+    calls: Vec<CallRow>,
+    calls_changed: Vec<CallChange>,
+    conversations: Vec<ConversationPatch>,
+}
+
+/// A batch, folded.
+pub(super) struct Folded<'a> {
+    /// In the order of conversation ids, which is the order of locks.
+    pub(super) fences: Vec<Fenced<'a>>,
+    /// For each write; `None` for one that comes after its fence was given up.
+    pub(super) places: Vec<Option<Place>>,
+    /// Every event with its fence and its place among the fence's events, counted from 1.
+    pub(super) events: Vec<(i32, i64, &'a NewEvent)>,
+    /// The other tables, as JSON lists; `None` if there are events only.
+    pub(super) tables: Option<TablesJson>,
+}
+
+/// One JSON list of rows for each table.
+pub(super) struct TablesJson {
+    pub(super) runs: String,
+    pub(super) tool_sets: String,
+    pub(super) steps_begun: String,
+    pub(super) steps_ended: String,
+    pub(super) messages: String,
+    pub(super) calls: String,
+    pub(super) calls_changed: String,
+    pub(super) conversations: String,
+}
+
+#[derive(Serialize, Default)]
+struct RunPatch {
+    ord: usize,
+    status: Option<&'static str>,
+    reason: Option<&'static str>,
+    started: bool,
+    tools_hash: Option<String>,
+    counters: Option<String>,
+    usage: Option<String>,
+    finished: bool,
+    finish_reason: Option<&'static str>,
+    error: Option<String>,
+    last_place: Option<i64>,
+    released: bool,
+    after_ms: Option<i64>,
+    claim_cause: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct ToolSet {
+    ord: usize,
+    hash: String,
+    definitions: String,
+}
+
+#[derive(Serialize)]
+struct StepRow {
+    ord: usize,
+    step: u32,
+    kind: Option<&'static str>,
+    status: &'static str,
+    begins: u32,
+    ended: bool,
+    usage: Option<String>,
+}
+
+#[derive(Serialize)]
+struct MessageRow {
+    ord: usize,
+    place: i64,
+    id: String,
+    role: &'static str,
+    body: String,
+}
+
+#[derive(Serialize)]
+struct CallRow {
+    ord: usize,
+    id: String,
+    message_id: String,
+    step: u32,
+    position: u32,
+    provider_call_id: String,
+    name: String,
+    server: Option<String>,
+    arguments: String,
+    arguments_hash: String,
+    replay: String,
+    state: &'static str,
+    outcome: Option<String>,
+    started: bool,
+    ended: bool,
+}
+
+#[derive(Serialize)]
+struct CallChange {
+    ord: usize,
+    id: String,
+    state: &'static str,
+    outcome: Option<String>,
+    started: bool,
+    ended: bool,
+}
+
+#[derive(Serialize)]
+struct ConversationPatch {
+    ord: usize,
+    status: &'static str,
+}
+
+/// Folds a batch.
+pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
+    let mut fences: Vec<Fenced<'_>> = Vec::new();
+    let mut known: HashMap<&Fence, usize> = HashMap::new();
+    let mut sorted: Vec<&Fence> = writes.iter().map(|write| &write.fence).collect();
+    sorted.sort_by_key(|fence| (&fence.conversation_id, &fence.run_id, fence.epoch));
+    for fence in sorted {
+        known.entry(fence).or_insert_with(|| {
+            fences.push(Fenced { fence, events: 0, lets_go: false, ends_as: None });
+            fences.len() - 1
+        });
+    }
+    let mut tables = Tables::default();
+    let mut places = Vec::with_capacity(writes.len());
+    let mut events = Vec::new();
+    for write in writes {
+        let Some(index) = known.get(&write.fence).copied() else { continue };
+        let Some(fenced) = fences.get_mut(index).filter(|fenced| !fenced.lets_go) else {
+            places.push(None);
+            continue;
+        };
+        let ord = i32::try_from(index).unwrap_or(i32::MAX);
+        places.push(Some(Place { fence: index, offset: fenced.events }));
+        let mut messages = 0;
+        for change in &write.changes {
+            let mut at = At { ord: index, fenced, messages: &mut messages, write };
+            tables.add(&mut at, change)?;
+        }
+        for event in &write.events {
+            fenced.events += 1;
+            events.push((ord, fenced.events, event));
+        }
+    }
+    let tables = if tables.is_empty() { None } else { Some(tables.into_json()?) };
+    Ok(Folded { fences, places, events, tables })
+}
+
+/// Where a change stands.
+struct At<'a, 'b> {
+    ord: usize,
+    fenced: &'a mut Fenced<'b>,
+    /// Messages of the same write before it.
+    messages: &'a mut i64,
+    write: &'a RunWrite,
+}
+
+impl Tables {
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+            && self.tool_sets.is_empty()
+            && self.steps_begun.is_empty()
+            && self.steps_ended.is_empty()
+            && self.messages.is_empty()
+            && self.calls.is_empty()
+            && self.calls_changed.is_empty()
+            && self.conversations.is_empty()
+    }
+
+    fn add(&mut self, at: &mut At<'_, '_>, change: &Change) -> StoreResult<()> {
+        let ord = at.ord;
+        let run = at.fenced.fence.run_id.as_str();
+        match change {
+            Change::Status(status, reason) => {
+                let patch = self.run(ord);
+                patch.status = Some(status.as_str());
+                patch.reason = reason.map(|reason| reason.as_str());
+                self.conversation(ord, (*status).into());
+            }
+            Change::Started => self.run(ord).started = true,
+            Change::FreezeTools(tools) => {
+                let definitions = rows::encode_storable("tool_sets", "definitions", run, tools)?;
+                let hash = json::hash_bytes(definitions.as_bytes());
+                self.run(ord).tools_hash = Some(hash.clone());
+                self.tool_sets.push(ToolSet { ord, hash, definitions });
+            }
+            Change::Counters(counters) => {
+                self.run(ord).counters = Some(rows::encode_storable("runs", "counters", run, counters)?);
+            }
+            Change::Usage(usage) => self.run(ord).usage = Some(rows::encode("runs", "usage", run, usage)?),
+            Change::StepStarted { step, kind } => self.begin_step(ord, *step, *kind),
+            Change::StepEnded { step, status, usage } => self.end_step(ord, run, *step, *status, usage.as_ref())?,
+            Change::AddMessage(message) => self.add_message(at, message)?,
+            Change::AddToolCalls(calls) => {
+                for call in calls {
+                    self.calls.push(call_row(ord, call)?);
+                }
+            }
+            Change::ToolStarted(id) => self.start_call(ord, id),
+            Change::ToolFinished(id, outcome) => self.finish_call(ord, id, outcome)?,
+            Change::Finish { status, finish_reason, error } => self.finish(at, *status, *finish_reason, error.as_ref())?,
+            Change::Release { after_ms, cause } => {
+                at.fenced.lets_go = true;
+                let patch = self.run(ord);
+                patch.released = true;
+                patch.after_ms = after_ms.map(|after| i64::try_from(after).unwrap_or(i64::MAX / 4));
+                patch.claim_cause = Some(ReleaseCause::as_str(*cause));
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, ord: usize) -> &mut RunPatch {
+        let at = self.runs.iter().position(|patch| patch.ord == ord).unwrap_or_else(|| {
+            self.runs.push(RunPatch { ord, ..RunPatch::default() });
+            self.runs.len() - 1
+        });
+        &mut self.runs[at]
+    }
+
+    fn conversation(&mut self, ord: usize, status: ConversationStatus) {
+        self.conversations.retain(|patch| patch.ord != ord);
+        self.conversations.push(ConversationPatch { ord, status: status.as_str() });
+    }
+
+    fn begin_step(&mut self, ord: usize, step: u32, kind: StepKind) {
+        if let Some(row) = self.steps_begun.iter_mut().find(|row| row.ord == ord && row.step == step) {
+            row.begins += 1;
+            row.status = StepStatus::Started.as_str();
+            row.ended = false;
+            row.usage = None;
+            return;
+        }
+        // An end before it in the same batch is of the try before it, and is overwritten by this beginning.
+        self.steps_ended.retain(|row| row.ord != ord || row.step != step);
+        let (kind, status) = (Some(kind.as_str()), StepStatus::Started.as_str());
+        self.steps_begun.push(StepRow { ord, step, kind, status, begins: 1, ended: false, usage: None });
+    }
+
+    fn end_step(&mut self, ord: usize, run: &str, step: u32, status: StepStatus, usage: Option<&Usage>) -> StoreResult<()> {
+        let usage = usage.map(|usage| rows::encode("run_steps", "usage", run, usage)).transpose()?;
+        let same = |row: &&mut StepRow| row.ord == ord && row.step == step;
+        let found = self.steps_begun.iter_mut().find(same).or(self.steps_ended.iter_mut().find(same));
+        match found {
+            Some(row) => {
+                row.status = status.as_str();
+                row.ended = true;
+                row.usage = usage;
+            }
+            None => {
+                let status = status.as_str();
+                self.steps_ended.push(StepRow { ord, step, kind: None, status, begins: 0, ended: true, usage });
+            }
+        }
+        Ok(())
+    }
+
+    /// A message's place is among the numbers of its write's events: a write with a message has an event for it.
+    fn add_message(&mut self, at: &mut At<'_, '_>, message: &Message) -> StoreResult<()> {
+        *at.messages += 1;
+        self.messages.push(MessageRow {
+            ord: at.ord,
+            place: at.fenced.events + *at.messages,
+            id: message.id.as_str().to_owned(),
+            role: message.role.as_str(),
+            body: rows::encode_storable("messages", "body", message.id.as_str(), message)?,
+        });
+        Ok(())
+    }
+
+    fn start_call(&mut self, ord: usize, id: &CallId) {
+        let state = ToolCallState::Started.as_str();
+        if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
+            if row.state == ToolCallState::Planned.as_str() {
+                row.state = state;
+                row.started = true;
+            }
+            return;
+        }
+        if self.calls_changed.iter().any(|change| change.id == id.as_str()) {
+            return;
+        }
+        let id = id.as_str().to_owned();
+        self.calls_changed.push(CallChange { ord, id, state, outcome: None, started: true, ended: false });
+    }
+
+    fn finish_call(&mut self, ord: usize, id: &CallId, outcome: &ToolOutcome) -> StoreResult<()> {
+        let state = outcome.state.as_str();
+        let outcome = Some(rows::encode_storable("tool_calls", "outcome", id.as_str(), outcome)?);
+        if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
+            if row.outcome.is_none() {
+                row.state = state;
+                row.outcome = outcome;
+                row.ended = true;
+            }
+            return Ok(());
+        }
+        match self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
+            Some(change) if change.outcome.is_none() => {
+                change.state = state;
+                change.outcome = outcome;
+                change.ended = true;
+            }
+            Some(_) => {}
+            None => {
+                let id = id.as_str().to_owned();
+                self.calls_changed.push(CallChange { ord, id, state, outcome, started: false, ended: true });
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(
+        &mut self,
+        at: &mut At<'_, '_>,
+        status: RunStatus,
+        finish_reason: Option<FinishReason>,
+        error: Option<&ProblemBody>,
+    ) -> StoreResult<()> {
+        let ends = |event: &NewEvent| matches!(event.kind, "run.completed" | "run.failed" | "run.cancelled");
+        let last = at.write.events.iter().rposition(ends).or(at.write.events.len().checked_sub(1));
+        let last = last.map(|index| at.fenced.events + 1 + i64::try_from(index).unwrap_or(0));
+        let error =
+            error.map(|error| rows::encode_storable("runs", "error", at.fenced.fence.run_id.as_str(), error)).transpose()?;
+        at.fenced.lets_go = true;
+        at.fenced.ends_as = Some(status.into());
+        // The conversation is settled by a later statement, which can see runs that were queued meanwhile.
+        self.conversations.retain(|patch| patch.ord != at.ord);
+        let patch = self.run(at.ord);
+        patch.status = Some(status.as_str());
+        patch.reason = None;
+        patch.finished = true;
+        patch.finish_reason = finish_reason.map(FinishReason::as_str);
+        patch.error = error;
+        patch.last_place = last;
+        Ok(())
+    }
+
+    fn into_json(self) -> StoreResult<TablesJson> {
+        fn list<T: Serialize>(table: &'static str, rows: &[T]) -> StoreResult<String> {
+            rows::encode(table, "*", "", &rows).map(storable_json)
+        }
+        Ok(TablesJson {
+            runs: list("runs", &self.runs)?,
+            tool_sets: list("tool_sets", &self.tool_sets)?,
+            steps_begun: list("run_steps", &self.steps_begun)?,
+            steps_ended: list("run_steps", &self.steps_ended)?,
+            messages: list("messages", &self.messages)?,
+            calls: list("tool_calls", &self.calls)?,
+            calls_changed: list("tool_calls", &self.calls_changed)?,
+            conversations: list("conversations", &self.conversations)?,
+        })
+    }
+}
+
+fn call_row(ord: usize, call: &ToolCall) -> StoreResult<CallRow> {
+    let id = call.id.as_str();
+    let outcome = &call.outcome;
+    Ok(CallRow {
+        ord,
+        id: id.to_owned(),
+        message_id: call.message_id.as_str().to_owned(),
+        step: call.step,
+        position: call.position,
+        provider_call_id: call.provider_call_id.clone(),
+        name: call.name.clone(),
+        server: call.server.clone(),
+        arguments: rows::encode_storable("tool_calls", "arguments", id, &call.arguments)?,
+        arguments_hash: call.arguments_hash.clone(),
+        replay: rows::encode_storable("tool_calls", "replay", id, &call.replay)?,
+        state: call.state.as_str(),
+        outcome: outcome.as_ref().map(|outcome| rows::encode_storable("tool_calls", "outcome", id, outcome)).transpose()?,
+        started: call.state == ToolCallState::Started,
+        ended: outcome.is_some(),
+    })
+}
+
+/// The conversations whose runs have ended, of those fences that still hold.
+pub(super) fn ended<'a>(fences: &[Fenced<'a>], holds: impl Fn(usize) -> bool) -> Vec<(&'a ConversationId, ConversationStatus)> {
+    fences
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| holds(*index))
+        .filter_map(|(_, fenced)| fenced.ends_as.map(|status| (&fenced.fence.conversation_id, status)))
+        .collect()
+}

@@ -1,0 +1,85 @@
+//! Users, their keys, and what belongs to no aggregate.
+
+use async_trait::async_trait;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::PostgresStore;
+use crate::domain::ids::{KeyId, UserId};
+use crate::domain::principal::{User, UserRole};
+use crate::store::{KeyStore, Store, StoreResult, rows};
+use crate::support::clock::UnixMillis;
+use crate::support::text::storable;
+
+fn user(row: &PgRow) -> StoreResult<User> {
+    let id: String = row.try_get("id")?;
+    let role: String = row.try_get("role")?;
+    let role = rows::word("users", "role", &id, &role, UserRole::from_word)?;
+    Ok(User { id: UserId::from_stored(id), name: row.try_get("name")?, role })
+}
+
+#[async_trait]
+impl KeyStore for PostgresStore {
+    async fn ensure_user(&self, id: UserId, name: &str, role: UserRole, now: UnixMillis) -> StoreResult<User> {
+        let row = sqlx::query(
+            "INSERT INTO users (id, name, role, created_at) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (name) DO UPDATE SET role = CASE WHEN excluded.role = 'admin' THEN 'admin' ELSE users.role END
+             RETURNING id, name, role",
+        )
+        .bind(id.as_str())
+        .bind(storable(name))
+        .bind(role.as_str())
+        .bind(now.0)
+        .fetch_one(&self.api)
+        .await?;
+        user(&row)
+    }
+
+    async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()> {
+        sqlx::query("INSERT INTO api_keys (id, user_id, hash, label, created_at) VALUES ($1, $2, $3, $4, $5)")
+            .bind(id.as_str())
+            .bind(user.as_str())
+            .bind(hash)
+            .bind(storable(label))
+            .bind(now.0)
+            .execute(&self.api)
+            .await?;
+        Ok(())
+    }
+
+    async fn user_by_key_hash(&self, hash: &str) -> StoreResult<Option<User>> {
+        let row = sqlx::query(
+            "SELECT u.id, u.name, u.role FROM api_keys k JOIN users u ON u.id = k.user_id
+             WHERE k.hash = $1 AND k.revoked_at IS NULL",
+        )
+        .bind(storable(hash))
+        .fetch_optional(&self.api)
+        .await?;
+        row.as_ref().map(user).transpose()
+    }
+
+    async fn has_keys(&self) -> StoreResult<bool> {
+        Ok(sqlx::query_scalar("SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)").fetch_one(&self.api).await?)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn ping(&self) -> StoreResult<()> {
+        sqlx::query("SELECT 1").execute(&self.api).await?;
+        Ok(())
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
+        let removed = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < $1").bind(before.0).execute(&self.api).await?;
+        Ok(removed.rows_affected())
+    }
+
+    async fn close(&self) {
+        self.close_pools().await;
+    }
+}

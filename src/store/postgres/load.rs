@@ -1,0 +1,116 @@
+//! A claimed run as its worker needs it.
+
+use sqlx::Row as _;
+
+use super::PostgresStore;
+use crate::domain::change::{StepKind, StepRow, StepStatus};
+use crate::domain::ids::{CallId, MessageId, RunId, UserId};
+use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::tool::{ToolCall, ToolCallState};
+use crate::store::{StoreResult, rows};
+
+impl PostgresStore {
+    /// One statement, and two more for a run that has steps. They need no common snapshot: while the fence holds, nobody else
+    /// writes steps and calls, and once it does not, nothing that comes of them can be written.
+    pub(super) async fn load(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        let mut connection = self.worker.acquire().await?;
+        let found = sqlx::query(
+            "SELECT r.owner_id, c.title, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
+                 t.definitions, r.cancel_requested_by, now_ms() - r.started_at AS elapsed_ms,
+                 EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id) AS has_steps,
+                 ARRAY (
+                     SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id
+                     WHERE m.conversation_id = r.conversation_id AND o.first_seq <= r.first_seq ORDER BY o.first_seq, m.position
+                 ) AS history
+             FROM conversation_heads h JOIN runs r ON r.id = h.run_id JOIN conversations c ON c.id = h.conversation_id
+             LEFT JOIN tool_sets t ON t.hash = r.tools_hash
+             WHERE h.conversation_id = $1 AND h.run_id = $2 AND h.epoch = $3 AND r.finished_at IS NULL",
+        )
+        .bind(fence.conversation_id.as_str())
+        .bind(fence.run_id.as_str())
+        .bind(fence.epoch)
+        .fetch_optional(&mut *connection)
+        .await?;
+        let Some(row) = found else { return Ok(None) };
+        let id = fence.run_id.as_str();
+        let (mut steps, mut calls) = (Vec::new(), Vec::new());
+        if row.try_get("has_steps")? {
+            for row in sqlx::query("SELECT step, kind, status FROM run_steps WHERE run_id = $1 ORDER BY step")
+                .bind(id)
+                .fetch_all(&mut *connection)
+                .await?
+            {
+                let (kind, status): (String, String) = (row.try_get("kind")?, row.try_get("status")?);
+                steps.push(StepRow {
+                    run_id: fence.run_id.clone(),
+                    step: rows::unsigned(row.try_get("step")?),
+                    kind: rows::word("run_steps", "kind", id, &kind, StepKind::from_word)?,
+                    status: rows::word("run_steps", "status", id, &status, StepStatus::from_word)?,
+                });
+            }
+            for row in sqlx::query(
+                "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
+                     outcome FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
+            )
+            .bind(id)
+            .fetch_all(&mut *connection)
+            .await?
+            {
+                calls.push(call(&row, &fence.run_id)?);
+            }
+        }
+        let status: String = row.try_get("status")?;
+        let reason: Option<String> = row.try_get("reason")?;
+        let cause: String = row.try_get("claim_cause")?;
+        let profile: String = row.try_get("profile")?;
+        let counters: String = row.try_get("counters")?;
+        let usage: String = row.try_get("usage")?;
+        let definitions: Option<String> = row.try_get("definitions")?;
+        let history: Vec<String> = row.try_get("history")?;
+        let elapsed: Option<i64> = row.try_get("elapsed_ms")?;
+        Ok(Some(RunRecord {
+            fence: fence.clone(),
+            owner: UserId::from_stored(row.try_get("owner_id")?),
+            title: row.try_get("title")?,
+            attempt: rows::unsigned(row.try_get("attempt")?),
+            // The claim under way is counted, but has not ended yet.
+            crashes: rows::unsigned(row.try_get("crashes")?).saturating_sub(1),
+            cause: rows::word("runs", "claim_cause", id, &cause, ClaimCause::from_word)?,
+            status: rows::word("runs", "status", id, &status, RunStatus::from_word)?,
+            reason: reason.map(|reason| rows::word("runs", "reason", id, &reason, WaitReason::from_word)).transpose()?,
+            profile: rows::decode("runs", "profile", id, &profile)?,
+            tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
+            counters: rows::decode("runs", "counters", id, &counters)?,
+            usage: rows::decode("runs", "usage", id, &usage)?,
+            elapsed_ms: elapsed.map_or(0, |elapsed| u64::try_from(elapsed).unwrap_or(0)),
+            history: history.iter().map(|body| rows::decode("messages", "body", id, body)).collect::<StoreResult<_>>()?,
+            steps,
+            calls,
+            cancel_requested_by: row.try_get("cancel_requested_by")?,
+        }))
+    }
+}
+
+fn call(row: &sqlx::postgres::PgRow, run_id: &RunId) -> StoreResult<ToolCall> {
+    let id: String = row.try_get("id")?;
+    let arguments: String = row.try_get("arguments")?;
+    let replay: String = row.try_get("replay")?;
+    let state: String = row.try_get("state")?;
+    let outcome: Option<String> = row.try_get("outcome")?;
+    Ok(ToolCall {
+        arguments: rows::decode("tool_calls", "arguments", &id, &arguments)?,
+        replay: rows::decode("tool_calls", "replay", &id, &replay)?,
+        state: rows::word("tool_calls", "state", &id, &state, ToolCallState::from_word)?,
+        outcome: outcome.map(|outcome| rows::decode("tool_calls", "outcome", &id, &outcome)).transpose()?,
+        id: CallId::from_stored(id),
+        run_id: run_id.clone(),
+        message_id: MessageId::from_stored(row.try_get("message_id")?),
+        step: rows::unsigned(row.try_get("step")?),
+        position: rows::unsigned(row.try_get("position")?),
+        provider_call_id: row.try_get("provider_call_id")?,
+        name: row.try_get("name")?,
+        server: row.try_get("server")?,
+        arguments_hash: row.try_get("arguments_hash")?,
+    })
+}

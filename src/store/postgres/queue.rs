@@ -1,0 +1,211 @@
+//! The queue: claims, leases and the sweep. Only the database's clock decides.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use sqlx::Row as _;
+
+use super::PostgresStore;
+use super::errors::retried;
+use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use crate::domain::message::Message;
+use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, rows};
+
+/// Every owner with claimable runs and the time of the oldest, by hopping from owner to owner along the index: however many
+/// runs one of them has queued, it costs one step.
+macro_rules! owners {
+    () => {
+        "WITH RECURSIVE owner AS (
+            (
+                SELECT owner_id, claimable_at FROM runs WHERE claimable_at IS NOT NULL
+                ORDER BY owner_id, claimable_at, id LIMIT 1
+            )
+            UNION ALL
+            SELECT n.owner_id, n.claimable_at FROM owner o CROSS JOIN LATERAL (
+                SELECT owner_id, claimable_at FROM runs WHERE claimable_at IS NOT NULL AND owner_id > o.owner_id
+                ORDER BY owner_id, claimable_at, id LIMIT 1
+            ) n
+        )"
+    };
+}
+
+/// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
+/// than wanted, because others may be claiming them at this moment. Locks are only taken where nobody holds them, so that a
+/// claim never waits for a commit, nor for another claim.
+const CLAIM: &str = concat!(
+    owners!(),
+    ", clock AS MATERIALIZED (
+        SELECT now_ms() AS now
+    ), live AS (
+        SELECT owner_id, count(*) AS leases FROM run_leases GROUP BY owner_id
+    ), served AS (
+        SELECT o.owner_id, coalesce(l.leases, 0) AS leases FROM owner o LEFT JOIN live l ON l.owner_id = o.owner_id
+        WHERE o.claimable_at <= (SELECT now FROM clock)
+        ORDER BY leases, o.claimable_at LIMIT $2 * 2 + 8
+    ), candidate AS (
+        SELECT q.id, q.conversation_id, q.claimable_at,
+            s.leases + row_number() OVER (PARTITION BY s.owner_id ORDER BY q.claimable_at, q.id) AS rank
+        FROM served s CROSS JOIN LATERAL (
+            SELECT id, conversation_id, claimable_at FROM runs
+            WHERE owner_id = s.owner_id AND claimable_at <= (SELECT now FROM clock)
+            ORDER BY claimable_at, id LIMIT $2 * 2 + 8
+        ) q
+        ORDER BY rank, q.claimable_at, q.id LIMIT $2 * 4 + 16
+    ), locked AS (
+        SELECT r.id, c.rank, r.claimable_at
+        FROM candidate c JOIN runs r ON r.id = c.id JOIN conversation_heads h ON h.conversation_id = c.conversation_id
+        WHERE r.claimable_at <= (SELECT now FROM clock)
+        ORDER BY c.rank, c.claimable_at, c.id LIMIT $2 FOR UPDATE OF h, r SKIP LOCKED
+    ), claimed AS (
+        UPDATE runs r SET claimable_at = NULL, attempt = r.attempt + 1, crashes = r.crashes + 1
+        FROM locked l WHERE r.id = l.id
+        RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, l.rank, (SELECT now FROM clock) - l.claimable_at AS queued_ms
+    ), head AS (
+        UPDATE conversation_heads h SET run_id = c.id, epoch = h.epoch + 1
+        FROM claimed c WHERE h.conversation_id = c.conversation_id RETURNING c.id, h.epoch
+    ), lease AS (
+        INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
+        SELECT c.id, c.owner_id, $1, h.epoch, now_ms(), now_ms() + $3 FROM claimed c JOIN head h ON h.id = c.id
+        ON CONFLICT (run_id) DO UPDATE SET node_id = excluded.node_id, epoch = excluded.epoch,
+            claimed_at = excluded.claimed_at, lease_until = excluded.lease_until
+    )
+    SELECT c.id, c.conversation_id, c.owner_id, c.claim_cause, c.queued_ms, h.epoch
+    FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank"
+);
+
+const NEXT_CLAIMABLE: &str = concat!(owners!(), " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner");
+
+/// A lease and its run are locked together or not at all, so that a sweep never waits for a commit.
+const SWEEP: &str = "WITH expired AS (
+        SELECT l.run_id FROM run_leases l JOIN runs r ON r.id = l.run_id
+        WHERE l.lease_until < (SELECT now_ms()) ORDER BY l.lease_until LIMIT $1 FOR UPDATE OF l, r SKIP LOCKED
+    ), gone AS (
+        DELETE FROM run_leases l USING expired e WHERE l.run_id = e.run_id
+    )
+    UPDATE runs r SET claimable_at = now_ms(), claim_cause = 'crash'
+    FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id";
+
+#[async_trait]
+impl QueueStore for PostgresStore {
+    async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+        let found = retried(|| async {
+            Ok(sqlx::query(CLAIM)
+                .bind(node.as_str())
+                .bind(i64::from(limit.min(1000)))
+                .bind(millis(lease_ms))
+                .fetch_all(&self.worker)
+                .await?)
+        })
+        .await?;
+        found
+            .iter()
+            .map(|row| {
+                let run_id = RunId::from_stored(row.try_get("id")?);
+                let cause: String = row.try_get("claim_cause")?;
+                Ok(Claim {
+                    cause: rows::word("runs", "claim_cause", run_id.as_str(), &cause, ClaimCause::from_word)?,
+                    owner: UserId::from_stored(row.try_get("owner_id")?),
+                    queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
+                    fence: Fence {
+                        run_id,
+                        conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
+                        epoch: row.try_get("epoch")?,
+                    },
+                })
+            })
+            .collect()
+    }
+
+    async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        self.load(fence).await
+    }
+
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
+        if fences.is_empty() {
+            return Ok(Vec::new());
+        }
+        let held: Vec<String> = retried(|| async {
+            Ok(sqlx::query_scalar(
+                "UPDATE run_leases SET lease_until = now_ms() + $4 WHERE run_id IN (
+                     SELECT l.run_id FROM run_leases l JOIN unnest($2::text[], $3::bigint[]) AS f (run_id, epoch)
+                         ON f.run_id = l.run_id AND f.epoch = l.epoch
+                     WHERE l.node_id = $1 AND l.lease_until > (SELECT now_ms()) - $5 ORDER BY l.run_id FOR UPDATE OF l
+                 ) RETURNING run_id",
+            )
+            .bind(node.as_str())
+            .bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>())
+            .bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>())
+            .bind(millis(lease_ms))
+            .bind(millis(grace_ms))
+            .fetch_all(&self.lease)
+            .await?)
+        })
+        .await?;
+        Ok(held.into_iter().map(RunId::from_stored).collect())
+    }
+
+    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+        let (all, expired): (i64, i64) = sqlx::query_as(
+            "SELECT count(*), count(*) FILTER (WHERE lease_until < clock.now)
+             FROM run_leases CROSS JOIN (SELECT now_ms() AS now) AS clock",
+        )
+        .fetch_one(&self.lease)
+        .await?;
+        if expired == 0 {
+            return Ok(Sweep::default());
+        }
+        if !despite_outage && expired >= 4 && expired * 2 > all {
+            return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
+        }
+        let taken: Vec<String> =
+            retried(|| async { Ok(sqlx::query_scalar(SWEEP).bind(i64::from(limit)).fetch_all(&self.lease).await?) }).await?;
+        Ok(Sweep { taken: taken.into_iter().map(RunId::from_stored).collect(), outage_suspected: false })
+    }
+
+    async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
+        Ok(0)
+    }
+
+    async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Whatever the user said after the run's first event joined it later.
+        let found: Vec<(String, Option<String>, Option<String>)> = sqlx::query_as(
+            "SELECT r.id, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
+             FROM runs r LEFT JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
+                 AND m.run_id = r.id AND m.role = 'user'
+             WHERE r.id = ANY($1::text[]) AND (r.cancel_requested_at IS NOT NULL OR m.id IS NOT NULL)
+             ORDER BY r.id, m.position",
+        )
+        .bind(runs.iter().map(RunId::as_str).collect::<Vec<_>>())
+        .fetch_all(&self.worker)
+        .await?;
+        let mut signals: Vec<ControlSignal> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for (id, cancel_by, body) in found {
+            let joined: Option<Message> = body.map(|body| rows::decode("messages", "body", &id, &body)).transpose()?;
+            let place = *places.entry(id.clone()).or_insert_with(|| {
+                signals.push(ControlSignal { run_id: RunId::from_stored(id), cancel_by, joined: Vec::new() });
+                signals.len() - 1
+            });
+            // The server's own hints are messages of the user's side, too.
+            if let (Some(signal), Some(message)) = (signals.get_mut(place), joined.filter(|message| !message.internal)) {
+                signal.joined.push(message);
+            }
+        }
+        signals.retain(|signal| signal.cancel_by.is_some() || !signal.joined.is_empty());
+        Ok(signals)
+    }
+
+    async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
+        let wait: Option<i64> = sqlx::query_scalar(NEXT_CLAIMABLE).fetch_one(&self.lease).await?;
+        Ok(wait.map(|wait| u64::try_from(wait).unwrap_or(0)))
+    }
+}
+
+fn millis(value: u64) -> i64 {
+    // Far beyond any lease, and small enough to be added to the present.
+    i64::try_from(value).unwrap_or(i64::MAX).min(i64::MAX / 4)
+}

@@ -1,0 +1,118 @@
+//! Runs as their owners see and steer them.
+
+use async_trait::async_trait;
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+
+use super::PostgresStore;
+use super::errors::retried;
+use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use crate::domain::run::Run;
+use crate::store::rows::RunRow;
+use crate::store::{
+    AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult, rows,
+};
+use crate::support::clock::UnixMillis;
+
+/// A run of this owner.
+pub(super) async fn read(connection: &mut PgConnection, owner: &UserId, id: &RunId) -> StoreResult<Option<RunRow>> {
+    let columns = rows::RUN_COLUMNS;
+    let found = sqlx::query(AssertSqlSafe(format!("SELECT {columns} FROM runs WHERE id = $1 AND owner_id = $2")))
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .fetch_optional(connection)
+        .await?;
+    Ok(found.as_ref().map(RunRow::read).transpose()?)
+}
+
+#[async_trait]
+impl RunStore for PostgresStore {
+    async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+        retried(|| self.accept(&accept, idempotency.as_ref())).await
+    }
+
+    async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
+        let mut connection = self.api.acquire().await?;
+        read(&mut connection, owner, id).await?.map(RunRow::into_view).transpose()
+    }
+
+    async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
+        let columns = rows::RUN_COLUMNS;
+        let statement = format!("SELECT {columns} FROM runs WHERE conversation_id = $1 AND owner_id = $2 AND active");
+        let found = sqlx::query(AssertSqlSafe(statement))
+            .bind(conversation.as_str())
+            .bind(owner.as_str())
+            .fetch_optional(&self.api)
+            .await?;
+        found.as_ref().map(RunRow::read).transpose()?.map(RunRow::into_run).transpose()
+    }
+
+    async fn cancel_run(
+        &self,
+        owner: &UserId,
+        id: &RunId,
+        by: &str,
+        now: UnixMillis,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Cancelled>> {
+        retried(|| self.cancel(owner, id, by, now, idempotency.as_ref())).await
+    }
+
+    async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
+        retried(|| self.resume(&resume, idempotency.as_ref())).await
+    }
+
+    async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
+        let columns = rows::RUN_COLUMNS;
+        let statement = format!(
+            "SELECT {columns}, l.node_id, l.lease_until - clock.now AS expires_in, clock.now - l.claimed_at AS lease_age,
+                 runs.claimable_at - clock.now AS claimable_in,
+                 CASE WHEN runs.claimable_at IS NOT NULL THEN (
+                     SELECT count(*) FROM runs q WHERE q.claimable_at IS NOT NULL
+                         AND (q.claimable_at, q.id) < (runs.claimable_at, runs.id)
+                 ) END AS queue_position,
+                 CASE WHEN NOT runs.active AND runs.finished_at IS NULL THEN (
+                     SELECT a.id FROM runs a WHERE a.conversation_id = runs.conversation_id AND a.active
+                 ) END AS behind_run,
+                 s.step, s.kind AS step_kind, s.status AS step_status, clock.now - coalesce(s.ended_at, s.started_at) AS step_age,
+                 ARRAY (
+                     SELECT name FROM tool_calls t WHERE t.run_id = runs.id AND t.state = 'started' ORDER BY t.step, t.position
+                 ) AS under_way
+             FROM runs CROSS JOIN (SELECT now_ms() AS now) AS clock
+             LEFT JOIN run_leases l ON l.run_id = runs.id
+             LEFT JOIN LATERAL (SELECT * FROM run_steps WHERE run_id = runs.id ORDER BY step DESC LIMIT 1) s ON true
+             WHERE runs.id = $1 AND runs.owner_id = $2"
+        );
+        let found = sqlx::query(AssertSqlSafe(statement)).bind(id.as_str()).bind(owner.as_str()).fetch_optional(&self.api).await?;
+        let Some(row) = found else { return Ok(None) };
+        let run = RunRow::read(&row)?;
+        let lease_node: Option<String> = row.try_get("node_id")?;
+        // The claim under way has not ended badly yet.
+        let crashes = rows::unsigned(run.crashes).saturating_sub(u32::from(lease_node.is_some()));
+        let step: Option<i32> = row.try_get("step")?;
+        let step = match step {
+            Some(step) => {
+                Some((rows::unsigned(step), row.try_get("step_kind")?, row.try_get("step_status")?, row.try_get("step_age")?))
+            }
+            None => None,
+        };
+        Ok(Some(Explanation {
+            lease_node: lease_node.map(NodeId::from_stored),
+            lease_expires_in_ms: row.try_get("expires_in")?,
+            lease_age_ms: row.try_get("lease_age")?,
+            crashes,
+            queue_position: row.try_get("queue_position")?,
+            claimable_in_ms: row.try_get("claimable_in")?,
+            behind_run: row.try_get::<Option<String>, _>("behind_run")?.map(RunId::from_stored),
+            cancel_requested_by: run.cancel_requested_by.clone(),
+            step,
+            tools_under_way: row.try_get("under_way")?,
+            run: run.into_run()?,
+        }))
+    }
+
+    async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>> {
+        Ok(sqlx::query_as("SELECT status, count(*) FROM runs WHERE finished_at IS NULL GROUP BY status ORDER BY status")
+            .fetch_all(&self.api)
+            .await?)
+    }
+}
