@@ -6,28 +6,6 @@ use backon::{ExponentialBuilder, Retryable as _};
 
 use crate::store::{StoreError, StoreResult};
 
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        match &error {
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => Self::Unavailable(error),
-            sqlx::Error::Database(database) => match database.code().as_deref() {
-                // serialization_failure, deadlock_detected, lock_not_available: the transaction is rolled back for certain.
-                Some("40001" | "40P01" | "55P03") => Self::Contended(error),
-                // query_canceled (statement_timeout), idle_in_transaction_session_timeout, read_only_sql_transaction.
-                Some("57014" | "25P03" | "25006") => Self::Unavailable(error),
-                // Connection exceptions, insufficient resources, shutdown, system errors.
-                Some(code) if ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => Self::Unavailable(error),
-                Some(_) | None => Self::Statement(error),
-            },
-            _ => Self::Statement(error),
-        }
-    }
-}
-
 /// Whether a statement met a row that is there already.
 pub(super) fn is_unique_violation(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation)
