@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::postgres::{PostgresOptions, PostgresStore};
 use super::sqlite::SqliteStore;
 use super::{Store, StoreError, StoreResult};
 
@@ -42,6 +43,10 @@ pub enum Durability {
 pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Store>> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
+        "postgres" | "postgresql" => {
+            let options = PostgresOptions::with_connections(options.max_connections);
+            Ok(Arc::new(PostgresStore::connect(url, options).await?))
+        }
         "sqlite" => Ok(Arc::new(SqliteStore::connect(url, options).await?)),
         _ => Err(StoreError::Migration(format!(
             "a database URL of the kind {scheme:?} is not supported: use postgres://USER@HOST/NAME or sqlite:PATH"

@@ -9,7 +9,6 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{Connection as _, Postgres, SqlSafeStr as _};
 use tokio::sync::Mutex;
 
-use super::notify::PgNotifier;
 use crate::store::{StoreError, StoreResult};
 
 /// Sizes of the pools.
@@ -25,7 +24,17 @@ pub struct PostgresOptions {
 
 impl Default for PostgresOptions {
     fn default() -> Self {
-        Self { api_connections: 10, worker_connections: 6, acquire_timeout: Duration::from_secs(1) }
+        Self::with_connections(16)
+    }
+}
+
+impl PostgresOptions {
+    /// Divides connections between requests and workers; each get at least two.
+    #[must_use]
+    pub fn with_connections(all: u32) -> Self {
+        let worker_connections = (all * 3 / 8).max(2);
+        let api_connections = all.saturating_sub(worker_connections).max(2);
+        Self { api_connections, worker_connections, acquire_timeout: Duration::from_secs(1) }
     }
 }
 
@@ -43,7 +52,13 @@ pub struct PostgresStore {
     /// The connection that the log writer used last, kept out of the pool: the pool tests each connection that comes back,
     /// which would double the messages of a busy log.
     pub(super) log: Mutex<Option<PoolConnection<Postgres>>>,
-    options: PgConnectOptions,
+}
+
+/// What a URL says, without any time-outs. The error does not repeat the URL, which may hold a password.
+pub(super) fn connect_options(url: &str) -> StoreResult<PgConnectOptions> {
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|_| StoreError::Migration("the database URL is not a valid postgres:// URL".to_owned()))?;
+    Ok(options.application_name("capstan"))
 }
 
 impl PostgresStore {
@@ -53,9 +68,7 @@ impl PostgresStore {
     /// [`StoreError::Unavailable`] if the database cannot be reached, [`StoreError::Migration`] for a URL that is none and
     /// for a schema that is newer than this program or was changed by hand.
     pub async fn connect(url: &str, options: PostgresOptions) -> StoreResult<Self> {
-        let plain = PgConnectOptions::from_str(url)
-            .map_err(|_| StoreError::Migration("the database URL is not a valid postgres:// URL".to_owned()))?
-            .application_name("capstan");
+        let plain = connect_options(url)?;
         migrate(&plain).await?;
         // Custom plans bring nothing for look-ups by key, and making one costs more than most statements; so does
         // just-in-time compilation.
@@ -86,14 +99,7 @@ impl PostgresStore {
             worker: pool(options.worker_connections),
             lease: pool(LEASE_CONNECTIONS),
             log: Mutex::default(),
-            options: plain,
         })
-    }
-
-    /// What tells other processes about new events and hears from them, on two connections of its own.
-    #[must_use]
-    pub fn notifier(&self) -> PgNotifier {
-        PgNotifier::new(self.options.clone())
     }
 
     pub(super) async fn close_pools(&self) {

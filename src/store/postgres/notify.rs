@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 
 use crate::domain::ids::ConversationId;
 use crate::store::StoreResult;
@@ -40,9 +40,17 @@ pub struct PgNotifier {
 }
 
 impl PgNotifier {
-    pub(super) fn new(options: PgConnectOptions) -> Self {
-        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(1)).connect_lazy_with(options);
-        Self { pool }
+    /// A notifier for the database behind `url`, which connects when it is first used. LISTEN needs a connection of its own:
+    /// behind a pooler in transaction mode nothing is heard, and polling carries alone.
+    ///
+    /// # Errors
+    /// [`crate::store::StoreError::Migration`] if the URL is none.
+    pub fn new(url: &str) -> StoreResult<Self> {
+        let pool = PgPoolOptions::new()
+            .max_connections(2)
+            .acquire_timeout(Duration::from_secs(1))
+            .connect_lazy_with(super::connect::connect_options(url)?);
+        Ok(Self { pool })
     }
 
     /// Says that logs have grown. One notification for all of them.
