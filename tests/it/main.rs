@@ -5,6 +5,8 @@ mod e2e;
 #[cfg(test)]
 mod repository;
 #[cfg(test)]
+mod store;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod worker;

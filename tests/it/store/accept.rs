@@ -1,0 +1,244 @@
+//! A message comes in.
+
+use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::ids::RunId;
+use capstan::domain::message::Part;
+use capstan::domain::run::{OnBusy, RunStatus};
+use capstan::store::{AcceptRun, Accepted, Keyed};
+use capstan::support::ids::UuidIds;
+
+use super::fixture::{LONG, NOW, World, completed, conversation, fresh, hello, key, page, started, stored, text, user};
+
+contract! {
+    what_a_message_stores,
+    a_title_is_made_from_the_first_message,
+    many_requests_with_one_key_make_one_run,
+    a_key_with_another_request_is_a_mismatch,
+    what_stores_nothing_keeps_no_key,
+    a_busy_conversation_queues,
+    a_busy_conversation_rejects,
+    a_busy_conversation_is_steered,
+    a_busy_conversation_is_interrupted,
+    owners_have_a_limit_of_runs,
+    nothing_that_a_user_writes_breaks_the_store,
+}
+
+async fn what_a_message_stores(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let accept = hello(&owner, &id);
+    let stored = world.accept(accept.clone()).await;
+
+    assert_eq!(stored.run.id, accept.run_id);
+    assert_eq!((stored.run.status, stored.run.attempt, &stored.run.started_at), (RunStatus::Queued, 0, &None));
+    assert_eq!(stored.message.parts, accept.parts);
+    assert_eq!(world.log(&id).await, stored.events);
+    assert_eq!(world.kinds(&id).await, ["message.created", "run.queued", "conversation.updated"]);
+    assert_eq!(stored.first_seq, 1);
+    assert_eq!(stored.events[0].data, serde_json::json!({"message": stored.message}).to_string());
+    assert_eq!(stored.events[1].data, r#"{"position":0}"#);
+    assert_eq!(stored.events[2].run_id, None);
+
+    let view = world.view(&owner, &stored.run.id).await;
+    assert_eq!((view.run, view.first_seq, view.last_seq), (stored.run.clone(), 1, None));
+    assert_eq!(world.store.active_run(&owner, &id).await.unwrap(), Some(stored.run.clone()));
+    let shown = world.store.conversation(&owner, &id).await.unwrap().unwrap();
+    assert_eq!((shown.title.as_str(), shown.status, shown.last_seq), ("A title", ConversationStatus::Queued, 3));
+    assert_eq!(shown.active_run_id, Some(stored.run.id.clone()));
+    let messages = world.store.messages(&owner, &id, &page(10, None)).await.unwrap().unwrap();
+    assert_eq!(messages.items, [stored.message]);
+    assert_eq!(messages.next, None);
+}
+
+async fn a_title_is_made_from_the_first_message(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let accept = AcceptRun { create_with_title: Some(String::new()), parts: text(" What\ntime? "), ..hello(&owner, &id) };
+    world.accept(accept).await;
+    assert_eq!(world.store.conversation(&owner, &id).await.unwrap().unwrap().title, "What time?");
+}
+
+async fn many_requests_with_one_key_make_one_run(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let mut requests = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let (store, accept, key) = (world.store.clone(), hello(&owner, &id), key(&owner, "k", "f"));
+        requests.spawn(async move { store.accept_run(accept, key).await.unwrap() });
+    }
+    let mut fresh = 0;
+    let mut runs = std::collections::HashSet::new();
+    for answer in requests.join_all().await {
+        let accepted = match answer {
+            Keyed::Fresh(accepted) => {
+                fresh += 1;
+                accepted
+            }
+            Keyed::Replayed(accepted) => accepted,
+            Keyed::Mismatch => panic!("same key, same request"),
+        };
+        let stored = stored(accepted);
+        runs.insert((stored.run.id, stored.message.id, stored.first_seq));
+    }
+    assert_eq!((fresh, runs.len()), (1, 1));
+    assert_eq!(world.kinds(&id).await.len(), 3);
+}
+
+async fn a_key_with_another_request_is_a_mismatch(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let first = stored(fresh(world.store.accept_run(hello(&owner, &id), key(&owner, "k", "one")).await.unwrap()));
+    let again = world.store.accept_run(hello(&owner, &id), key(&owner, "k", "two")).await.unwrap();
+    assert_eq!(again, Keyed::Mismatch);
+    // The same key of somebody else is another key.
+    let other = user();
+    let theirs = world.store.accept_run(hello(&other, &conversation()), key(&other, "k", "two")).await.unwrap();
+    assert_ne!(stored(fresh(theirs)).run.id, first.run.id);
+    // After its time the key is as new.
+    assert_eq!(world.store.remove_expired_idempotency(NOW).await.unwrap(), 0);
+    let later = capstan::support::clock::UnixMillis(NOW.0 + 1);
+    assert_eq!(world.store.remove_expired_idempotency(later).await.unwrap(), 2);
+    fresh(world.store.accept_run(hello(&owner, &id), key(&owner, "k", "two")).await.unwrap());
+}
+
+async fn what_stores_nothing_keeps_no_key(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let mut accept = AcceptRun { create_with_title: None, ..hello(&owner, &id) };
+    let none = fresh(world.store.accept_run(accept.clone(), key(&owner, "k", "f")).await.unwrap());
+    assert_eq!(none, Accepted::NoConversation);
+    world.run(&owner).await;
+    accept.create_with_title = Some("Now".to_owned());
+    accept.max_active_runs = 1;
+    let many = fresh(world.store.accept_run(accept.clone(), key(&owner, "k", "f")).await.unwrap());
+    assert_eq!(many, Accepted::TooManyRuns);
+    assert_eq!(world.store.conversation(&owner, &id).await.unwrap(), None, "nothing is stored");
+    accept.max_active_runs = 2;
+    stored(fresh(world.store.accept_run(accept, key(&owner, "k", "f")).await.unwrap()));
+}
+
+async fn a_busy_conversation_queues(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let first = world.accept(hello(&owner, &id)).await;
+    let fence = world.claim_one().await;
+    world.commit_one(started(&fence)).await.unwrap();
+    let second = world.accept(hello(&owner, &id)).await;
+    let third = world.accept(hello(&owner, &id)).await;
+
+    assert_eq!(second.events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["message.created", "run.queued"]);
+    assert_eq!((second.events[1].data.as_str(), third.events[1].data.as_str()), (r#"{"position":1}"#, r#"{"position":2}"#));
+    assert_eq!(world.status(&owner, &id).await, "processing");
+    assert_eq!(world.store.active_run(&owner, &id).await.unwrap().unwrap().id, first.run.id);
+    assert_eq!(world.claim(10).await, [], "what is queued behind cannot be claimed");
+
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(world.status(&owner, &id).await, "queued");
+    let fence = world.claim_one().await;
+    assert_eq!(fence.run_id, second.run.id, "the oldest goes first");
+    world.commit_one(completed(&fence)).await.unwrap();
+    let fence = world.claim_one().await;
+    assert_eq!(fence.run_id, third.run.id);
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(world.status(&owner, &id).await, "idle");
+}
+
+async fn a_busy_conversation_rejects(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let reject = || AcceptRun { on_busy: OnBusy::Reject, ..hello(&owner, &id) };
+    let first = world.accept(reject()).await;
+    let busy = fresh(world.store.accept_run(reject(), key(&owner, "k", "f")).await.unwrap());
+    assert_eq!(busy, Accepted::Busy { run_id: first.run.id });
+    assert_eq!(world.kinds(&id).await.len(), 3);
+    let fence = world.claim_one().await;
+    world.commit_one(completed(&fence)).await.unwrap();
+    stored(fresh(world.store.accept_run(reject(), key(&owner, "k", "f")).await.unwrap()));
+}
+
+async fn a_busy_conversation_is_steered(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let first = world.accept(hello(&owner, &id)).await;
+    let fence = world.claim_one().await;
+    world.commit_one(started(&fence)).await.unwrap();
+    let accept = AcceptRun { on_busy: OnBusy::Steer, parts: text("also \0 this"), ..hello(&owner, &id) };
+    let steered = fresh(world.store.accept_run(accept, key(&owner, "k", "f")).await.unwrap());
+    let Accepted::Steered { run, message, first_seq, events } = steered else { panic!("expected to join: {steered:?}") };
+    assert_eq!((&run.id, &message.run_id), (&first.run.id, &first.run.id));
+    assert_eq!(world.log(&id).await[4..], events);
+    assert_eq!((events[0].kind.as_ref(), events[0].seq, events[0].attempt), ("message.created", first_seq, 1));
+    assert!(matches!(&message.parts[0], Part::Text(text) if text.text == "also \u{fffd} this"));
+
+    // The worker goes on writing without knowing of it.
+    assert_eq!(world.commit_one(super::fixture::deltas(&fence, 1)).await, Ok(first_seq + 1));
+    let signals = world.store.control_signals(std::slice::from_ref(&first.run.id)).await.unwrap();
+    assert_eq!(signals.len(), 1);
+    assert_eq!((&signals[0].cancel_by, &signals[0].joined), (&None, &vec![message.clone()]));
+    assert_eq!(world.load(&fence).await.history, [first.message, message]);
+
+    // Without an active run it starts one.
+    world.commit_one(completed(&fence)).await.unwrap();
+    world.accept(AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) }).await;
+}
+
+async fn a_busy_conversation_is_interrupted(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let active = world.accept(hello(&owner, &id)).await;
+    let fence = world.claim_one().await;
+    world.commit_one(started(&fence)).await.unwrap();
+    let queued = world.accept(hello(&owner, &id)).await;
+    let interrupt = || AcceptRun { on_busy: OnBusy::Interrupt, ..hello(&owner, &id) };
+    let next = world.accept(interrupt()).await;
+
+    assert_eq!(next.interrupted, std::slice::from_ref(&active.run.id));
+    assert_eq!(world.view(&owner, &queued.run.id).await.run.status, RunStatus::Cancelled, "it had not started");
+    let signals = world.store.control_signals(std::slice::from_ref(&active.run.id)).await.unwrap();
+    assert_eq!(signals[0].cancel_by.as_deref(), Some("interrupt"));
+    assert_eq!(world.claim(10).await, []);
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(world.claim_one().await.run_id, next.run.id);
+
+    // A run that nobody has claimed is over at once, and the new one can start.
+    let other = conversation();
+    let unclaimed = world.accept(hello(&owner, &other)).await;
+    let next = world.accept(AcceptRun { on_busy: OnBusy::Interrupt, ..hello(&owner, &other) }).await;
+    assert_eq!(next.interrupted, [] as [RunId; 0]);
+    assert_eq!(world.view(&owner, &unclaimed.run.id).await.run.status, RunStatus::Cancelled);
+    assert_eq!(next.events[0].kind, "run.cancelled");
+    assert_eq!(world.log(&other).await.last(), next.events.last());
+    assert_eq!(world.view(&owner, &next.run.id).await.first_seq, next.first_seq);
+    assert_eq!(world.log(&other).await[usize::try_from(next.first_seq).unwrap() - 1].kind, "message.created");
+    assert_eq!(world.claim_one().await.run_id, next.run.id);
+    assert_eq!(world.status(&owner, &other).await, "queued");
+}
+
+async fn owners_have_a_limit_of_runs(world: &World) {
+    let owner = user();
+    let limited = || AcceptRun { max_active_runs: 2, ..hello(&owner, &conversation()) };
+    world.accept(limited()).await;
+    world.accept(limited()).await;
+    assert_eq!(fresh(world.store.accept_run(limited(), None).await.unwrap()), Accepted::TooManyRuns);
+    let claims = world.store.claim_runs(&world.node, 1, LONG).await.unwrap();
+    assert_eq!(fresh(world.store.accept_run(limited(), None).await.unwrap()), Accepted::TooManyRuns);
+    world.commit_one(completed(&claims[0].fence)).await.unwrap();
+    world.accept(limited()).await;
+}
+
+async fn nothing_that_a_user_writes_breaks_the_store(world: &World) {
+    let owner = user();
+    let nasty =
+        ["\0", "\\u0000", "\u{1F9D1}\u{200D}\u{1F680}", "'; DROP TABLE runs; --", "\u{202e}", "\u{feff}\r\n\t\u{1b}[0m", "\"\\"];
+    for title in nasty {
+        let id = conversation();
+        let accept = AcceptRun { create_with_title: Some(title.to_owned()), parts: text(title), ..hello(&owner, &id) };
+        let stored = world.accept(accept).await;
+        let clean = title.replace('\0', "\u{fffd}");
+        let shown = world.store.conversation(&owner, &id).await.unwrap().unwrap();
+        assert_eq!(shown.title, clean);
+        let messages = world.store.messages(&owner, &id, &page(10, None)).await.unwrap().unwrap();
+        assert!(matches!(&messages.items[0].parts[0], Part::Text(part) if part.text == clean), "{messages:?}");
+        assert_eq!(messages.items, std::slice::from_ref(&stored.message));
+        assert_eq!(world.log(&id).await[0].data, serde_json::json!({"message": stored.message}).to_string());
+        let (renamed, events) = world.store.rename_conversation(&owner, &id, title, NOW).await.unwrap().unwrap();
+        assert_eq!(renamed.title, clean);
+        assert_eq!(world.log(&id).await.last(), events.last());
+    }
+    let big = "ß".repeat(1 << 20);
+    let id = conversation();
+    world.accept(AcceptRun { parts: text(&big), run_id: RunId::generate(&UuidIds), ..hello(&owner, &id) }).await;
+    let messages = world.store.messages(&owner, &id, &page(1, None)).await.unwrap().unwrap();
+    assert_eq!(messages.items[0].text(), big);
+}

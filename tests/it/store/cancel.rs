@@ -1,0 +1,238 @@
+//! Runs that are asked to end or to go on, and why they do not move.
+
+use capstan::domain::change::{Change, ReleaseCause, StepKind};
+use capstan::domain::ids::RunId;
+use capstan::domain::record::ClaimCause;
+use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
+use capstan::store::{Cancelled, Keyed, ResumeRun, Resumed};
+use capstan::support::ids::UuidIds;
+
+use super::fixture::{
+    LONG, NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, planned_call, released, started, user,
+};
+
+contract! {
+    a_run_that_has_not_started_is_over_at_once,
+    a_queued_run_is_taken_out_of_the_line,
+    a_leased_run_is_only_marked,
+    a_waiting_run_is_woken_to_end,
+    a_cancel_between_decision_and_wait_is_not_forgotten,
+    a_run_that_is_over_stays_as_it_is,
+    a_waiting_run_is_woken,
+    a_failed_run_is_continued_by_a_new_one,
+    what_cannot_be_resumed,
+    why_a_run_does_not_move,
+}
+
+async fn cancel(world: &World, owner: &capstan::domain::ids::UserId, id: &RunId) -> Cancelled {
+    fresh(world.store.cancel_run(owner, id, "user", NOW, None).await.unwrap())
+}
+
+fn requested(cancelled: Cancelled) -> Run {
+    match cancelled {
+        Cancelled::Requested { run } => run,
+        Cancelled::Over { .. } | Cancelled::NoRun => panic!("expected a request: {cancelled:?}"),
+    }
+}
+
+async fn a_run_that_has_not_started_is_over_at_once(world: &World) {
+    let owner = user();
+    let stored = world.run(&owner).await;
+    let id = &stored.run.conversation_id;
+    let first = world.store.cancel_run(&owner, &stored.run.id, "user", NOW, key(&owner, "k", "f")).await.unwrap();
+    let Cancelled::Over { run, events } = fresh(first) else { panic!("it is over") };
+    assert_eq!((run.status, run.finish_reason), (RunStatus::Cancelled, Some(FinishReason::Cancelled)));
+    assert!(run.finished_at.is_some());
+    assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["run.cancelled", "conversation.updated"]);
+    assert_eq!(events[0].data, r#"{"by":"user"}"#);
+    assert_eq!(world.log(id).await[3..], events);
+    assert_eq!(world.view(&owner, &run.id).await.last_seq, Some(events[0].seq));
+    assert_eq!(world.status(&owner, id).await, "idle");
+    assert_eq!(world.claim(10).await, []);
+    let again = world.store.cancel_run(&owner, &stored.run.id, "user", NOW, key(&owner, "k", "f")).await.unwrap();
+    assert_eq!(again, Keyed::Replayed(Cancelled::Over { run, events: Vec::new() }));
+}
+
+async fn a_queued_run_is_taken_out_of_the_line(world: &World) {
+    let (owner, id) = (user(), conversation());
+    world.accept(hello(&owner, &id)).await;
+    let second = world.accept(hello(&owner, &id)).await;
+    let third = world.accept(hello(&owner, &id)).await;
+    let Cancelled::Over { events, .. } = cancel(world, &owner, &second.run.id).await else { panic!("it is over") };
+    assert_eq!(events.len(), 1, "the conversation's status is that of its active run");
+    let fence = world.claim_one().await;
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(world.claim_one().await.run_id, third.run.id);
+
+    // An active run that is over at once lets the next one go.
+    let other = conversation();
+    let active = world.accept(hello(&owner, &other)).await;
+    let next = world.accept(hello(&owner, &other)).await;
+    assert!(matches!(cancel(world, &owner, &active.run.id).await, Cancelled::Over { .. }));
+    assert_eq!(world.status(&owner, &other).await, "queued");
+    assert_eq!(world.claim_one().await.run_id, next.run.id);
+}
+
+async fn a_leased_run_is_only_marked(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let before = world.log(&fence.conversation_id).await;
+    assert_eq!(requested(cancel(world, &owner, &fence.run_id).await).status, RunStatus::Queued);
+    assert_eq!(world.log(&fence.conversation_id).await, before);
+    let signals = world.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap();
+    assert_eq!(signals[0].cancel_by.as_deref(), Some("user"));
+    assert_eq!(world.load(&fence).await.cancel_requested_by.as_deref(), Some("user"));
+    // Who asked first stays.
+    fresh(world.store.cancel_run(&owner, &fence.run_id, "interrupt", NOW, None).await.unwrap());
+    assert_eq!(world.load(&fence).await.cancel_requested_by.as_deref(), Some("user"));
+    assert_eq!(world.claim(10).await, []);
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(world.store.control_signals(&[fence.run_id]).await.unwrap(), [], "it is over");
+}
+
+async fn a_waiting_run_is_woken_to_end(world: &World) {
+    let owner = user();
+    for after_ms in [Some(LONG), None] {
+        let fence = world.claimed(&owner).await;
+        world.commit_one(started(&fence)).await.unwrap();
+        let release = Change::Release { after_ms, cause: ReleaseCause::Waiting };
+        let wait = vec![Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff)), release];
+        world.commit_one(changes(&fence, wait)).await.unwrap();
+        requested(cancel(world, &owner, &fence.run_id).await);
+        let claims = world.claim(10).await;
+        assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Request));
+        assert_eq!(world.load(&claims[0].fence).await.cancel_requested_by.as_deref(), Some("user"));
+        world.commit_one(completed(&claims[0].fence)).await.unwrap();
+    }
+}
+
+async fn a_cancel_between_decision_and_wait_is_not_forgotten(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    world.commit_one(started(&fence)).await.unwrap();
+    requested(cancel(world, &owner, &fence.run_id).await);
+    world.commit_one(released(&fence, None, ReleaseCause::Waiting)).await.unwrap();
+    assert_eq!(world.claim_one().await.run_id, fence.run_id);
+}
+
+async fn a_run_that_is_over_stays_as_it_is(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    world.commit_one(completed(&fence)).await.unwrap();
+    let run = world.view(&owner, &fence.run_id).await.run;
+    assert_eq!(cancel(world, &owner, &fence.run_id).await, Cancelled::Over { run, events: Vec::new() });
+    assert_eq!(world.view(&owner, &fence.run_id).await.run.status, RunStatus::Completed);
+    assert_eq!(cancel(world, &owner, &RunId::generate(&UuidIds)).await, Cancelled::NoRun);
+}
+
+fn resume(owner: &capstan::domain::ids::UserId, id: &RunId) -> ResumeRun {
+    ResumeRun { owner: owner.clone(), run_id: id.clone(), new_run_id: RunId::generate(&UuidIds), now: NOW }
+}
+
+async fn a_waiting_run_is_woken(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let release = Change::Release { after_ms: Some(LONG), cause: ReleaseCause::Waiting };
+    let wait = vec![Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff)), release];
+    world.commit_one(changes(&fence, wait)).await.unwrap();
+    let Resumed::Run { run, .. } = fresh(world.store.resume_run(resume(&owner, &fence.run_id), None).await.unwrap()) else {
+        panic!("it goes on")
+    };
+    assert_eq!(run.id, fence.run_id);
+    let claims = world.claim(10).await;
+    assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Request));
+}
+
+async fn a_failed_run_is_continued_by_a_new_one(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let id = fence.conversation_id.clone();
+    let answer = assistant(&fence, "half");
+    world.commit_one(changes(&fence, vec![Change::AddMessage(answer.clone())])).await.unwrap();
+    world.commit_one(failed(&fence)).await.unwrap();
+    let request = resume(&owner, &fence.run_id);
+    let resumed = fresh(world.store.resume_run(request.clone(), key(&owner, "k", "f")).await.unwrap());
+    let Resumed::Run { run, events } = resumed else { panic!("it goes on: {resumed:?}") };
+    assert_eq!((&run.id, run.status, run.attempt), (&request.new_run_id, RunStatus::Queued, 0));
+    assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["run.queued", "conversation.updated"]);
+    assert_eq!(world.log(&id).await.last(), events.last());
+    assert_eq!(world.view(&owner, &run.id).await.first_seq, events[0].seq);
+    assert_eq!(world.status(&owner, &id).await, "queued");
+    let old = world.view(&owner, &fence.run_id).await.run;
+    assert_eq!(old.status, RunStatus::Failed, "what has ended does not change");
+    let again = world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap();
+    assert_eq!(again, Keyed::Replayed(Resumed::Run { run: run.clone(), events: Vec::new() }));
+    let next = world.claim_one().await;
+    assert_eq!(next.run_id, run.id);
+    let record = world.load(&next).await;
+    assert_eq!((record.cause, record.attempt, record.history.len()), (ClaimCause::First, 1, 2));
+    assert_eq!(record.history[1], answer);
+}
+
+async fn what_cannot_be_resumed(world: &World) {
+    let owner = user();
+    let refused = |resumed: Keyed<Resumed>| match fresh(resumed) {
+        Resumed::NotResumable { run } => run,
+        other @ (Resumed::Run { .. } | Resumed::NoRun) => panic!("expected a refusal: {other:?}"),
+    };
+    let queued = world.run(&owner).await.run;
+    assert_eq!(refused(world.store.resume_run(resume(&owner, &queued.id), None).await.unwrap()), queued);
+    let fence = world.claim_one().await;
+    world.commit_one(completed(&fence)).await.unwrap();
+    refused(world.store.resume_run(resume(&owner, &queued.id), None).await.unwrap());
+    // A failed run behind which another one is under way.
+    let fence = world.claimed(&owner).await;
+    world.accept(hello(&owner, &fence.conversation_id)).await;
+    world.commit_one(failed(&fence)).await.unwrap();
+    assert_eq!(world.status(&owner, &fence.conversation_id).await, "queued", "the next one counts");
+    refused(world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap());
+    let next = world.claim_one().await;
+    world.commit_one(completed(&next)).await.unwrap();
+    let later = world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap();
+    assert!(matches!(fresh(later), Resumed::Run { .. }), "a refusal keeps no key");
+    let missing = world.store.resume_run(resume(&owner, &RunId::generate(&UuidIds)), None).await.unwrap();
+    assert_eq!(fresh(missing), Resumed::NoRun);
+}
+
+async fn why_a_run_does_not_move(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let active = world.accept(hello(&owner, &id)).await;
+    let behind = world.accept(hello(&owner, &id)).await;
+    let second = world.run(&owner).await;
+    let explain = |id: RunId| {
+        let owner = owner.clone();
+        async move { world.store.explain_run(&owner, &id).await.unwrap().unwrap() }
+    };
+
+    let first = explain(active.run.id.clone()).await;
+    assert_eq!((first.queue_position, first.behind_run, first.lease_node, first.crashes), (Some(0), None, None, 0));
+    assert!(first.claimable_in_ms.unwrap() <= 0);
+    assert_eq!(explain(second.run.id.clone()).await.queue_position, Some(1));
+    let waits = explain(behind.run.id.clone()).await;
+    assert_eq!((waits.queue_position, waits.claimable_in_ms), (None, None));
+    assert_eq!(waits.behind_run.as_ref(), Some(&active.run.id));
+
+    let fence = world.claim(1).await.remove(0).fence;
+    assert_eq!(fence.run_id, active.run.id);
+    let message = assistant(&fence, "calls");
+    let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
+    let work = vec![
+        Change::StepStarted { step: 1, kind: StepKind::Model },
+        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::AddMessage(message),
+        Change::AddToolCalls(calls.clone()),
+        Change::ToolStarted(calls[1].id.clone()),
+    ];
+    world.commit_one(changes(&fence, work)).await.unwrap();
+    cancel(world, &owner, &fence.run_id).await;
+    let works = explain(fence.run_id.clone()).await;
+    assert_eq!(works.lease_node.as_ref(), Some(&world.node));
+    assert!(works.lease_expires_in_ms.unwrap() > 0 && works.lease_age_ms.unwrap() >= 0);
+    assert_eq!((works.queue_position, works.claimable_in_ms), (None, None));
+    let (step, kind, status, age) = works.step.unwrap();
+    assert_eq!((step, kind.as_str(), status.as_str()), (2, "tools", "started"));
+    assert!(age >= 0);
+    assert_eq!(works.tools_under_way, ["files__read"]);
+    assert_eq!(works.cancel_requested_by.as_deref(), Some("user"));
+    assert_eq!(world.store.run_counts().await.unwrap(), [("queued".to_owned(), 3)]);
+}

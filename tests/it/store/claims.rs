@@ -1,0 +1,140 @@
+//! Who gets which run, and in which order.
+
+use std::collections::HashSet;
+
+use capstan::domain::change::ReleaseCause;
+use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::record::ClaimCause;
+use capstan::support::ids::UuidIds;
+
+use super::fixture::{LONG, World, completed, conversation, hello, released, user};
+
+contract! {
+    a_claim_says_what_it_is,
+    every_run_goes_to_one_of_many_claimers,
+    owners_take_turns,
+    an_owner_with_live_leases_waits,
+    the_oldest_of_an_owner_goes_first,
+    a_finished_run_is_never_claimed_again,
+    the_next_claimable_time_is_known,
+}
+
+async fn a_claim_says_what_it_is(world: &World) {
+    let owner = user();
+    assert_eq!(world.claim(10).await, []);
+    let stored = world.run(&owner).await;
+    assert_eq!(world.claim(0).await, []);
+    let claims = world.claim(10).await;
+    assert_eq!(claims.len(), 1);
+    assert_eq!((&claims[0].owner, claims[0].cause), (&owner, ClaimCause::First));
+    assert_eq!(claims[0].fence.run_id, stored.run.id);
+    assert_eq!(claims[0].fence.conversation_id, stored.run.conversation_id);
+    assert!(claims[0].fence.epoch > 0);
+    assert!(claims[0].queued_ms < LONG);
+    let record = world.load(&claims[0].fence).await;
+    assert_eq!((record.attempt, record.crashes, record.cause), (1, 0, ClaimCause::First));
+
+    // Every claim has a higher epoch than the one before it, and the old fence is void.
+    world.commit_one(released(&claims[0].fence, Some(0), ReleaseCause::Drain)).await.unwrap();
+    assert_eq!(world.store.load_run(&claims[0].fence).await.unwrap(), None);
+    let again = world.claim(10).await;
+    assert_eq!((again.len(), again[0].cause), (1, ClaimCause::HandedBack));
+    assert!(again[0].fence.epoch > claims[0].fence.epoch);
+    let record = world.load(&again[0].fence).await;
+    assert_eq!((record.attempt, record.crashes, record.cause), (2, 0, ClaimCause::HandedBack));
+    assert_eq!(world.store.load_run(&claims[0].fence).await.unwrap(), None);
+}
+
+async fn every_run_goes_to_one_of_many_claimers(world: &World) {
+    let owners = [user(), user(), user()];
+    let mut all = HashSet::new();
+    for n in 0..60 {
+        all.insert(world.run(&owners[n % 3]).await.run.id);
+    }
+    let mut claimers = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let store = world.store.clone();
+        claimers.spawn(async move {
+            let node = NodeId::generate(&UuidIds);
+            let mut mine = Vec::new();
+            // Another claimer may hold the rows that this one would have taken, so a claim that comes back empty is no proof.
+            let mut empty = 0;
+            while empty < 20 {
+                let claims = store.claim_runs(&node, 3, LONG).await.unwrap();
+                empty = if claims.is_empty() { empty + 1 } else { 0 };
+                mine.extend(claims.into_iter().map(|claim| claim.fence.run_id));
+            }
+            mine
+        });
+    }
+    let claimed: Vec<RunId> = claimers.join_all().await.into_iter().flatten().collect();
+    assert_eq!(claimed.len(), 60, "none twice");
+    assert_eq!(claimed.into_iter().collect::<HashSet<_>>(), all, "none forgotten");
+}
+
+async fn owners_take_turns(world: &World) {
+    let (busy, quiet) = (user(), user());
+    for _ in 0..20 {
+        world.run(&busy).await;
+    }
+    for _ in 0..2 {
+        world.run(&quiet).await;
+    }
+    // Whether in one claim or one by one.
+    let both = world.claim(4).await;
+    assert_eq!(both.iter().filter(|claim| claim.owner == quiet).count(), 2, "{both:?}");
+    let alone = world.claim(5).await;
+    assert_eq!(alone.len(), 5, "nothing idles while there is work: {alone:?}");
+}
+
+async fn an_owner_with_live_leases_waits(world: &World) {
+    let (busy, quiet) = (user(), user());
+    for _ in 0..5 {
+        world.run(&busy).await;
+    }
+    assert_eq!(world.claim(3).await.len(), 3);
+    for _ in 0..3 {
+        world.run(&quiet).await;
+    }
+    let next = world.claim(3).await;
+    assert!(next.iter().all(|claim| claim.owner == quiet), "{next:?}");
+    assert_eq!(world.claim(3).await.len(), 2);
+}
+
+async fn the_oldest_of_an_owner_goes_first(world: &World) {
+    let owner = user();
+    let mut accepted = Vec::new();
+    for _ in 0..6 {
+        accepted.push(world.run(&owner).await.run.id);
+    }
+    let mut claimed = Vec::new();
+    for limit in [1, 2, 3] {
+        // Within one millisecond the order is that of the ids, which rise with time.
+        claimed.extend(world.claim(limit).await.into_iter().map(|claim| claim.fence.run_id));
+    }
+    assert_eq!(claimed, accepted);
+}
+
+async fn a_finished_run_is_never_claimed_again(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(world.claim(10).await, []);
+    assert_eq!(world.store.next_claimable_in().await.unwrap(), None);
+    assert_eq!(world.store.run_counts().await.unwrap(), []);
+    assert_eq!(world.store.load_run(&fence).await.unwrap(), None);
+}
+
+async fn the_next_claimable_time_is_known(world: &World) {
+    assert_eq!(world.store.next_claimable_in().await.unwrap(), None);
+    let owner = user();
+    let id = conversation();
+    world.accept(hello(&owner, &id)).await;
+    assert_eq!(world.store.next_claimable_in().await.unwrap(), Some(0));
+    let fence = world.claim_one().await;
+    assert_eq!(world.store.next_claimable_in().await.unwrap(), None);
+    world.commit_one(released(&fence, Some(LONG), ReleaseCause::Waiting)).await.unwrap();
+    let next = world.store.next_claimable_in().await.unwrap().unwrap();
+    assert!(next > LONG / 2 && next <= LONG, "{next}");
+    assert_eq!(world.claim(10).await, [], "not before its time");
+}

@@ -1,0 +1,236 @@
+//! A fresh store and short words for what the stories do with it.
+
+use std::sync::Arc;
+
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::change::{Change, ReleaseCause};
+use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
+use capstan::domain::ids::{CallId, ConversationId, MessageId, NodeId, PartId, RunId, UserId};
+use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use capstan::domain::model::Usage;
+use capstan::domain::record::{Fence, RunRecord, RunWrite};
+use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
+use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState};
+use capstan::store::{
+    AcceptRun, Accepted, Claim, Fenced, IdempotencyClaim, Keyed, PageRequest, RunView, Store, StoreOptions, open,
+};
+use capstan::support::clock::UnixMillis;
+use capstan::support::ids::UuidIds;
+
+use crate::support::database::{Database, Kind};
+
+/// A moment that is not now.
+pub const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
+
+/// A lease that does not expire within a test.
+pub const LONG: u64 = 600_000;
+
+/// A store of its own.
+pub struct World {
+    pub store: Arc<dyn Store>,
+    pub database: Database,
+    pub node: NodeId,
+    // Last, so that the database goes before its folder.
+    _folder: tempfile::TempDir,
+}
+
+/// A run that was accepted.
+pub struct Stored {
+    pub run: Run,
+    pub message: Message,
+    pub first_seq: i64,
+    pub events: Vec<StoredEvent>,
+    pub interrupted: Vec<RunId>,
+}
+
+pub fn user() -> UserId {
+    UserId::generate(&UuidIds)
+}
+
+pub fn conversation() -> ConversationId {
+    ConversationId::generate(&UuidIds)
+}
+
+pub fn text(text: &str) -> Vec<Part> {
+    vec![Part::Text(TextPart { id: PartId::generate(&UuidIds), text: text.to_owned() })]
+}
+
+pub fn key(owner: &UserId, key: &str, fingerprint: &str) -> Option<IdempotencyClaim> {
+    Some(IdempotencyClaim { owner: owner.clone(), key: key.to_owned(), fingerprint: fingerprint.to_owned(), now: NOW })
+}
+
+pub fn page(limit: u32, after: Option<String>) -> PageRequest {
+    PageRequest { limit, after }
+}
+
+/// A message that makes its conversation if it is missing.
+pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
+    AcceptRun {
+        owner: owner.clone(),
+        conversation_id: conversation.clone(),
+        create_with_title: Some("A title".to_owned()),
+        run_id: RunId::generate(&UuidIds),
+        message_id: MessageId::generate(&UuidIds),
+        parts: text("hello"),
+        profile: AgentProfile::default(),
+        on_busy: OnBusy::Queue,
+        max_active_runs: 0,
+        now: NOW,
+    }
+}
+
+/// Some text of a part that nobody looks at.
+pub fn delta(fence: &Fence, text: &str) -> NewEvent {
+    let body = EventBody::PartDelta { part_id: PartId::generate(&UuidIds), delta: text.to_owned() };
+    NewEvent::new(&body, Some(fence.run_id.clone()), 1, NOW)
+}
+
+pub fn deltas(fence: &Fence, count: usize) -> RunWrite {
+    RunWrite { fence: fence.clone(), events: (0..count).map(|n| delta(fence, &n.to_string())).collect(), changes: Vec::new() }
+}
+
+pub fn write(fence: &Fence, body: &EventBody, changes: Vec<Change>) -> RunWrite {
+    RunWrite { fence: fence.clone(), events: vec![NewEvent::new(body, Some(fence.run_id.clone()), 1, NOW)], changes }
+}
+
+/// Changes with an event that nobody looks at.
+pub fn changes(fence: &Fence, changes: Vec<Change>) -> RunWrite {
+    write(fence, &EventBody::StepCompleted { step: 1, usage: None }, changes)
+}
+
+pub fn completed(fence: &Fence) -> RunWrite {
+    let body = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default() };
+    let finish = Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None };
+    write(fence, &body, vec![finish])
+}
+
+pub fn failed(fence: &Fence) -> RunWrite {
+    let error = capstan::domain::problem::ProblemCode::ProviderAuth.body("the key \u{0} was refused");
+    let finish = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()) };
+    write(fence, &EventBody::RunFailed { error }, vec![finish])
+}
+
+pub fn released(fence: &Fence, after_ms: Option<u64>, cause: ReleaseCause) -> RunWrite {
+    changes(fence, vec![Change::Release { after_ms, cause }])
+}
+
+/// The run as a worker starts it.
+pub fn started(fence: &Fence) -> RunWrite {
+    changes(fence, vec![Change::Started, Change::Status(RunStatus::Processing, None)])
+}
+
+pub fn assistant(fence: &Fence, says: &str) -> Message {
+    Message {
+        id: MessageId::generate(&UuidIds),
+        conversation_id: fence.conversation_id.clone(),
+        run_id: fence.run_id.clone(),
+        role: Role::Assistant,
+        status: MessageStatus::Complete,
+        parts: text(says),
+        finish_reason: None,
+        model: Some("demo/demo".to_owned()),
+        usage: None,
+        internal: false,
+        created_at: NOW.to_rfc3339(),
+    }
+}
+
+pub fn planned_call(fence: &Fence, message: &MessageId, position: u32) -> ToolCall {
+    ToolCall {
+        id: CallId::generate(&UuidIds),
+        run_id: fence.run_id.clone(),
+        message_id: message.clone(),
+        step: 2,
+        position,
+        provider_call_id: format!("toolu_{position}"),
+        name: "files__read".to_owned(),
+        server: Some("files".to_owned()),
+        arguments: serde_json::json!({"path": "ä/\u{1F600}", "n": position}),
+        arguments_hash: "ab".repeat(32),
+        replay: ReplayClass::Keyed { argument: "key".to_owned() },
+        state: ToolCallState::Planned,
+        outcome: None,
+    }
+}
+
+pub fn fresh<T: std::fmt::Debug>(keyed: Keyed<T>) -> T {
+    match keyed {
+        Keyed::Fresh(value) => value,
+        Keyed::Replayed(_) | Keyed::Mismatch => panic!("expected a fresh outcome, got {keyed:?}"),
+    }
+}
+
+pub fn stored(accepted: Accepted) -> Stored {
+    match accepted {
+        Accepted::Run { run, message, first_seq, events, interrupted } => Stored { run, message, first_seq, events, interrupted },
+        Accepted::Steered { .. } | Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {
+            panic!("expected a run, got {accepted:?}")
+        }
+    }
+}
+
+impl World {
+    pub async fn new(kind: Kind) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::new(kind, folder.path()).await;
+        let store = open(&database.url, &StoreOptions::default()).await.unwrap();
+        Self { store, database, node: NodeId::generate(&UuidIds), _folder: folder }
+    }
+
+    pub async fn accept(&self, accept: AcceptRun) -> Stored {
+        stored(fresh(self.store.accept_run(accept, None).await.unwrap()))
+    }
+
+    /// A run in a conversation of its own.
+    pub async fn run(&self, owner: &UserId) -> Stored {
+        self.accept(hello(owner, &conversation())).await
+    }
+
+    pub async fn claim(&self, limit: u32) -> Vec<Claim> {
+        self.store.claim_runs(&self.node, limit, LONG).await.unwrap()
+    }
+
+    /// Claims the only run that can be claimed.
+    pub async fn claim_one(&self) -> Fence {
+        let mut claims = self.claim(10).await;
+        assert_eq!(claims.len(), 1, "{claims:?}");
+        claims.remove(0).fence
+    }
+
+    /// A claimed run in a conversation of its own.
+    pub async fn claimed(&self, owner: &UserId) -> Fence {
+        let run = self.run(owner).await.run;
+        let fence = self.claim_one().await;
+        assert_eq!(fence.run_id, run.id);
+        fence
+    }
+
+    pub async fn commit_one(&self, write: RunWrite) -> Result<i64, Fenced> {
+        let mut answers = self.store.commit(&[write]).await.unwrap();
+        assert_eq!(answers.len(), 1);
+        answers.remove(0)
+    }
+
+    pub async fn load(&self, fence: &Fence) -> RunRecord {
+        self.store.load_run(fence).await.unwrap().expect("the fence is the newest")
+    }
+
+    pub async fn view(&self, owner: &UserId, id: &RunId) -> RunView {
+        self.store.run(owner, id).await.unwrap().expect("the run is there")
+    }
+
+    pub async fn log(&self, conversation: &ConversationId) -> Vec<StoredEvent> {
+        let log = self.store.events(conversation, 0, 1_000).await.unwrap();
+        let numbers: Vec<i64> = log.iter().map(|event| event.seq).collect();
+        assert_eq!(numbers, (1..).take(log.len()).collect::<Vec<i64>>(), "gapless from 1");
+        log
+    }
+
+    pub async fn kinds(&self, conversation: &ConversationId) -> Vec<String> {
+        self.log(conversation).await.into_iter().map(|event| event.kind.into_owned()).collect()
+    }
+
+    pub async fn status(&self, owner: &UserId, id: &ConversationId) -> &'static str {
+        self.store.conversation(owner, id).await.unwrap().expect("the conversation is there").status.as_str()
+    }
+}

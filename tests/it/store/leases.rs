@@ -1,0 +1,207 @@
+//! Leases that end: by release, by time, by a restart.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use capstan::domain::change::{Change, ReleaseCause};
+use capstan::domain::ids::NodeId;
+use capstan::domain::record::{ClaimCause, Fence};
+use capstan::domain::run::{RunStatus, WaitReason};
+use capstan::store::{Fenced, Sweep};
+use capstan::support::ids::UuidIds;
+
+use super::fixture::{LONG, World, changes, completed, deltas, released, started, user};
+use crate::support::database::Kind;
+use crate::support::wait::until;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+contract! {
+    a_timer_fires_once_and_not_early,
+    a_wait_without_end_is_not_claimed,
+    renewal_keeps_a_lease,
+    renewal_does_not_revive_a_lost_lease,
+    an_expired_lease_is_swept_and_fenced,
+    a_sweep_has_a_limit,
+    an_outage_is_not_taken_for_deaths,
+    a_restart_takes_over_what_is_left,
+    crashes_are_counted_and_releases_are_not,
+}
+
+/// Claims `count` runs with a lease that is over as soon as it is written.
+async fn dead_claims(world: &World, count: u32) -> Vec<Fence> {
+    let owner = user();
+    for _ in 0..count {
+        world.run(&owner).await;
+    }
+    let claims = world.store.claim_runs(&world.node, count, 1).await.unwrap();
+    assert_eq!(claims.len(), usize::try_from(count).unwrap());
+    claims.into_iter().map(|claim| claim.fence).collect()
+}
+
+/// Sweeps until something comes of it.
+async fn sweep(world: &World, limit: u32, despite_outage: bool) -> Sweep {
+    until("a sweep that finds something", DEADLINE, || async {
+        let sweep = world.store.sweep(limit, despite_outage).await.unwrap();
+        (sweep != Sweep::default()).then_some(sweep)
+    })
+    .await
+}
+
+async fn a_timer_fires_once_and_not_early(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    world.commit_one(started(&fence)).await.unwrap();
+    let wait = changes(
+        &fence,
+        vec![
+            Change::Status(RunStatus::Waiting, Some(WaitReason::Backoff)),
+            Change::Release { after_ms: Some(300), cause: ReleaseCause::Waiting },
+        ],
+    );
+    let began = std::time::Instant::now();
+    world.commit_one(wait).await.unwrap();
+    let run = world.view(&owner, &fence.run_id).await.run;
+    assert_eq!((run.status, run.reason), (RunStatus::Waiting, Some(WaitReason::Backoff)));
+    assert_eq!(world.status(&owner, &fence.conversation_id).await, "waiting");
+    let claims = until("the timer", DEADLINE, || async {
+        let claims = world.claim(10).await;
+        (!claims.is_empty()).then_some(claims)
+    })
+    .await;
+    // Both clocks cut off parts of a millisecond.
+    assert!(began.elapsed() >= Duration::from_millis(299), "{:?}", began.elapsed());
+    assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Timer));
+    assert_eq!(world.claim(10).await, []);
+    let record = world.load(&claims[0].fence).await;
+    assert_eq!((record.status, record.reason), (RunStatus::Waiting, Some(WaitReason::Backoff)));
+    assert_eq!((record.attempt, record.crashes, record.cause), (2, 0, ClaimCause::Timer));
+}
+
+async fn a_wait_without_end_is_not_claimed(world: &World) {
+    let fence = world.claimed(&user()).await;
+    world.commit_one(released(&fence, None, ReleaseCause::Waiting)).await.unwrap();
+    assert_eq!(world.store.next_claimable_in().await.unwrap(), None);
+    assert_eq!(world.claim(10).await, []);
+    assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced), "the lease was given up");
+}
+
+async fn renewal_keeps_a_lease(world: &World) {
+    let fence = dead_claims(world, 1).await.remove(0);
+    // Late, but within the grace: the worker lives.
+    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap();
+    assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
+    assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
+    assert!(world.commit_one(deltas(&fence, 1)).await.is_ok());
+    assert_eq!(world.store.renew_leases(&world.node, &[], LONG, 0).await.unwrap(), []);
+    // Only its own node renews it, only with the newest epoch.
+    let other = NodeId::generate(&UuidIds);
+    assert_eq!(world.store.renew_leases(&other, std::slice::from_ref(&fence), LONG, LONG).await.unwrap(), []);
+    let stale = Fence { epoch: fence.epoch - 1, ..fence.clone() };
+    assert_eq!(world.store.renew_leases(&world.node, &[stale, fence.clone()], LONG, LONG).await.unwrap(), [fence.run_id]);
+}
+
+async fn renewal_does_not_revive_a_lost_lease(world: &World) {
+    let fence = dead_claims(world, 1).await.remove(0);
+    until("the grace to be over", DEADLINE, || async {
+        // With a lease of nothing, a renewal in time does not keep it alive either.
+        let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), 0, 1).await.unwrap();
+        renewed.is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap(), []);
+}
+
+async fn an_expired_lease_is_swept_and_fenced(world: &World) {
+    let fence = dead_claims(world, 1).await.remove(0);
+    assert!(world.commit_one(deltas(&fence, 1)).await.is_ok(), "not taken away yet");
+    assert_eq!(sweep(world, 10, false).await, Sweep { taken: vec![fence.run_id.clone()], outage_suspected: false });
+    assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced), "who lost its lease writes nothing more");
+    assert_eq!(world.commit_one(completed(&fence)).await, Err(Fenced));
+    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap(), []);
+    let claims = world.claim(10).await;
+    assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced));
+    assert!(world.commit_one(deltas(&claims[0].fence, 1)).await.is_ok());
+}
+
+async fn a_sweep_has_a_limit(world: &World) {
+    let dead = dead_claims(world, 3).await;
+    until("all leases to be over", DEADLINE, || async {
+        for fence in &dead {
+            let owner = world.load(fence).await.owner;
+            let explained = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap();
+            if explained.lease_expires_in_ms.unwrap() >= 0 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    assert_eq!(sweep(world, 2, false).await.taken.len(), 2);
+    assert_eq!(sweep(world, 2, false).await.taken.len(), 1);
+    assert_eq!(world.claim(10).await.len(), 3);
+}
+
+async fn an_outage_is_not_taken_for_deaths(world: &World) {
+    let dead = dead_claims(world, 4).await;
+    let suspected = sweep(world, 10, false).await;
+    // A first look may come between the ends of the leases, when there are still too few.
+    if suspected.outage_suspected {
+        assert_eq!(suspected.taken, []);
+        assert_eq!(world.claim(10).await, [], "nothing is taken");
+        let forced = world.store.sweep(10, true).await.unwrap();
+        assert_eq!((forced.taken.len(), forced.outage_suspected), (dead.len(), false));
+    }
+    // Four deaths among many that live are deaths.
+    world.claim(100).await;
+    let owner = user();
+    for _ in 0..5 {
+        world.run(&owner).await;
+    }
+    world.claim(100).await;
+    let dead = dead_claims(world, 4).await;
+    let taken = AtomicUsize::new(0);
+    until("all the dead to be swept", DEADLINE, || async {
+        let sweep = world.store.sweep(10, false).await.unwrap();
+        assert!(!sweep.outage_suspected);
+        let taken = taken.fetch_add(sweep.taken.len(), Ordering::SeqCst) + sweep.taken.len();
+        (taken == dead.len()).then_some(())
+    })
+    .await;
+}
+
+async fn a_restart_takes_over_what_is_left(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    assert_eq!(world.store.expire_foreign_leases(&world.node).await.unwrap(), 0, "its own are no foreign ones");
+    let reborn = NodeId::generate(&UuidIds);
+    let expired = world.store.expire_foreign_leases(&reborn).await.unwrap();
+    match world.database.kind {
+        Kind::Postgres => assert_eq!(expired, 0, "other nodes may live"),
+        Kind::Sqlite => {
+            assert_eq!(expired, 1);
+            assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced));
+            let claims = world.store.claim_runs(&reborn, 10, LONG).await.unwrap();
+            assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
+        }
+    }
+}
+
+async fn crashes_are_counted_and_releases_are_not(world: &World) {
+    dead_claims(world, 1).await;
+    for crashes in 1..=3 {
+        sweep(world, 10, true).await;
+        let claims = world.store.claim_runs(&world.node, 1, 1).await.unwrap();
+        let record = world.load(&claims[0].fence).await;
+        assert_eq!((record.attempt, record.crashes), (crashes + 1, crashes));
+    }
+    sweep(world, 10, true).await;
+    let fence = world.claim_one().await;
+    world.commit_one(released(&fence, Some(0), ReleaseCause::Drain)).await.unwrap();
+    let fence = world.claim_one().await;
+    let record = world.load(&fence).await;
+    assert_eq!((record.attempt, record.crashes), (6, 4));
+}

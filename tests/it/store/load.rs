@@ -1,0 +1,194 @@
+//! What a worker finds when it takes a run up.
+
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
+use capstan::domain::ids::{MessageId, RunId};
+use capstan::domain::message::{Message, Role, ToolContent};
+use capstan::domain::model::Usage;
+use capstan::domain::record::{ClaimCause, RunRecord};
+use capstan::domain::run::RunStatus;
+use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use capstan::store::{AcceptRun, Fenced};
+use capstan::support::ids::UuidIds;
+
+use super::fixture::{NOW, World, assistant, changes, completed, conversation, hello, planned_call, released, started, user};
+
+contract! {
+    everything_comes_back,
+    history_goes_run_by_run,
+    tool_calls_move_only_forwards,
+    only_the_first_start_counts,
+    hints_of_the_loop_have_not_joined,
+}
+
+fn tools() -> Vec<ToolDefinition> {
+    vec![ToolDefinition {
+        name: "files__read".to_owned(),
+        server: Some("files".to_owned()),
+        tool: "read".to_owned(),
+        description: "reads \u{0} \u{1F600}".to_owned(),
+        parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}),
+        replay: ReplayClass::Read,
+        definition_hash: "cd".repeat(32),
+    }]
+}
+
+fn outcome() -> ToolOutcome {
+    let content = vec![ToolContent::text("all of it"), ToolContent::Image { media_type: "image/png".into(), data: "AA==".into() }];
+    ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 12 }
+}
+
+async fn everything_comes_back(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let profile = AgentProfile {
+        name: "clerk".to_owned(),
+        version: 7,
+        model: "openai/gpt-5".to_owned(),
+        system_prompt: "Be \"brief\".\n\u{1F600}".to_owned(),
+        tools: Some(vec!["files__read".to_owned()]),
+        max_rounds: 3,
+        ..AgentProfile::default()
+    };
+    let stored = world.accept(AcceptRun { profile: profile.clone(), ..hello(&owner, &id) }).await;
+    assert_eq!((stored.run.agent.as_str(), stored.run.agent_version, stored.run.model.as_str()), ("clerk", 7, "openai/gpt-5"));
+    let fence = world.claim_one().await;
+    let fresh = RunRecord {
+        fence: fence.clone(),
+        owner: owner.clone(),
+        title: "A title".to_owned(),
+        attempt: 1,
+        crashes: 0,
+        cause: ClaimCause::First,
+        status: RunStatus::Queued,
+        reason: None,
+        profile,
+        tools: None,
+        counters: RunCounters::default(),
+        usage: Usage::default(),
+        elapsed_ms: 0,
+        history: vec![stored.message],
+        steps: Vec::new(),
+        calls: Vec::new(),
+        cancel_requested_by: None,
+    };
+    assert_eq!(world.load(&fence).await, fresh);
+
+    let message = assistant(&fence, "let me see");
+    let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
+    let counters = RunCounters { rounds: 1, force_final: true, dropped_tools: vec!["x".to_owned()], ..RunCounters::default() };
+    let usage = Usage { input_tokens: 1 << 40, output_tokens: 5, model_calls: 1, ..Usage::default() };
+    world.commit_one(started(&fence)).await.unwrap();
+    let step = changes(
+        &fence,
+        vec![
+            Change::FreezeTools(tools()),
+            Change::StepStarted { step: 1, kind: StepKind::Model },
+            Change::StepEnded { step: 1, status: StepStatus::Completed, usage: Some(usage) },
+            Change::Counters(counters.clone()),
+            Change::Usage(usage),
+            Change::AddMessage(message.clone()),
+            Change::AddToolCalls(calls.clone()),
+            Change::Status(RunStatus::ToolLoop, None),
+            Change::StepStarted { step: 2, kind: StepKind::Tools },
+            Change::ToolStarted(calls[0].id.clone()),
+        ],
+    );
+    world.commit_one(step).await.unwrap();
+    world.commit_one(changes(&fence, vec![Change::ToolFinished(calls[0].id.clone(), outcome())])).await.unwrap();
+    assert_eq!(world.status(&owner, &id).await, "tool_loop");
+
+    let record = world.load(&fence).await;
+    let row = |step, kind, status| StepRow { run_id: fence.run_id.clone(), step, kind, status };
+    let expected = RunRecord {
+        status: RunStatus::ToolLoop,
+        tools: Some(tools()),
+        counters,
+        usage,
+        elapsed_ms: record.elapsed_ms,
+        history: fresh.history.iter().cloned().chain([message]).collect(),
+        steps: vec![row(1, StepKind::Model, StepStatus::Completed), row(2, StepKind::Tools, StepStatus::Started)],
+        calls: vec![ToolCall { state: ToolCallState::Done, outcome: Some(outcome()), ..calls[0].clone() }, calls[1].clone()],
+        ..fresh
+    };
+    assert_eq!(record, expected);
+    let run = world.view(&owner, &fence.run_id).await.run;
+    assert_eq!((run.usage, run.attempt), (Some(usage), 1));
+    // A step that begins again is one row.
+    world.commit_one(changes(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }])).await.unwrap();
+    assert_eq!(world.load(&fence).await.steps.len(), 2);
+}
+
+async fn history_goes_run_by_run(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let first = world.accept(hello(&owner, &id)).await;
+    let fence = world.claim_one().await;
+    // The second message comes before the first answer.
+    let second = world.accept(hello(&owner, &id)).await;
+    let answer = assistant(&fence, "first answer");
+    world.commit_one(changes(&fence, vec![Change::AddMessage(answer.clone())])).await.unwrap();
+    assert_eq!(world.load(&fence).await.history, [first.message.clone(), answer.clone()], "the second waits for its run");
+    world.commit_one(completed(&fence)).await.unwrap();
+
+    let fence = world.claim_one().await;
+    assert_eq!(fence.run_id, second.run.id);
+    let history = [first.message.clone(), answer.clone(), second.message.clone()];
+    assert_eq!(world.load(&fence).await.history, history);
+    // Pages go by the order in which messages came.
+    let page = world.store.messages(&owner, &id, &super::fixture::page(10, None)).await.unwrap().unwrap();
+    assert_eq!(page.items, [first.message, second.message, answer]);
+}
+
+async fn tool_calls_move_only_forwards(world: &World) {
+    let fence = world.claimed(&user()).await;
+    let message = assistant(&fence, "calls");
+    let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
+    let add = vec![Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
+    world.commit_one(changes(&fence, add)).await.unwrap();
+    let (start, finish) = (Change::ToolStarted(calls[0].id.clone()), Change::ToolFinished(calls[0].id.clone(), outcome()));
+    world.commit_one(changes(&fence, vec![start.clone()])).await.unwrap();
+    let head = world.log(&fence.conversation_id).await.len();
+
+    assert_eq!(world.commit_one(changes(&fence, vec![start.clone()])).await, Err(Fenced), "started twice");
+    world.commit_one(changes(&fence, vec![finish.clone()])).await.unwrap();
+    assert_eq!(world.commit_one(changes(&fence, vec![finish])).await, Err(Fenced), "two outcomes");
+    assert_eq!(world.commit_one(changes(&fence, vec![start])).await, Err(Fenced), "started after its outcome");
+    assert_eq!(world.log(&fence.conversation_id).await.len(), head + 1, "what is refused leaves no event");
+
+    // A call that never ran gets its outcome all the same, but not one of another run.
+    let other = world.claimed(&user()).await;
+    let failed = Change::ToolFinished(calls[1].id.clone(), ToolOutcome::failed("no \u{0} such tool", 0));
+    assert_eq!(world.commit_one(changes(&other, vec![failed.clone()])).await, Err(Fenced));
+    world.commit_one(changes(&fence, vec![failed])).await.unwrap();
+    let calls = world.load(&fence).await.calls;
+    assert_eq!(calls.iter().map(|call| call.state).collect::<Vec<_>>(), [ToolCallState::Done, ToolCallState::Failed]);
+    assert_eq!(calls[1].outcome.as_ref().unwrap().content, [ToolContent::text("no \u{fffd} such tool")]);
+}
+
+async fn only_the_first_start_counts(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    world.commit_one(started(&fence)).await.unwrap();
+    let first = world.view(&owner, &fence.run_id).await.run.started_at;
+    assert!(first.is_some());
+    world.commit_one(released(&fence, Some(0), capstan::domain::change::ReleaseCause::Drain)).await.unwrap();
+    let fence = world.claim_one().await;
+    world.commit_one(started(&fence)).await.unwrap();
+    assert_eq!(world.view(&owner, &fence.run_id).await.run.started_at, first);
+}
+
+async fn hints_of_the_loop_have_not_joined(world: &World) {
+    let fence = world.claimed(&user()).await;
+    let hint = Message {
+        id: MessageId::generate(&UuidIds),
+        role: Role::User,
+        internal: true,
+        model: None,
+        created_at: NOW.to_rfc3339(),
+        ..assistant(&fence, "go on")
+    };
+    world.commit_one(changes(&fence, vec![Change::AddMessage(hint.clone())])).await.unwrap();
+    assert_eq!(world.load(&fence).await.history[1], hint);
+    let runs = [fence.run_id, RunId::generate(&UuidIds)];
+    assert_eq!(world.store.control_signals(&runs).await.unwrap(), []);
+    assert_eq!(world.store.control_signals(&[]).await.unwrap(), []);
+}

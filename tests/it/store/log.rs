@@ -1,0 +1,236 @@
+//! The log: numbers, fences, batches.
+
+use capstan::domain::change::{Change, StepKind, StepStatus};
+use capstan::domain::event::EventBody;
+use capstan::domain::ids::ConversationId;
+use capstan::domain::record::{Fence, RunWrite};
+use capstan::domain::run::{OnBusy, RunStatus};
+use capstan::store::{AcceptRun, Fenced, LogBounds};
+
+use super::fixture::{
+    NOW, World, assistant, changes, completed, conversation, delta, deltas, failed, hello, page, started, user, write,
+};
+
+contract! {
+    a_fenced_write_leaves_nothing_and_its_neighbours_go_through,
+    writes_of_one_run_are_carried_out_in_order,
+    what_follows_the_end_in_a_batch_is_fenced,
+    a_write_that_breaks_a_rule_spares_its_neighbours,
+    numbers_have_no_gaps_under_concurrent_writers,
+    events_come_back_as_they_were_written,
+    bounds_and_heads,
+    an_end_is_complete_in_one_transaction,
+    deleting_a_conversation_fences_its_writer,
+    an_empty_batch_is_nothing,
+}
+
+/// A fence as it was before the newest claim.
+fn stale(fence: &Fence) -> Fence {
+    Fence { epoch: fence.epoch - 1, ..fence.clone() }
+}
+
+async fn a_fenced_write_leaves_nothing_and_its_neighbours_go_through(world: &World) {
+    let owner = user();
+    let (one, two, three) = (world.claimed(&owner).await, world.claimed(&owner).await, world.claimed(&owner).await);
+    let late = RunWrite {
+        fence: stale(&two),
+        events: vec![delta(&two, "late"), delta(&two, "later")],
+        changes: vec![
+            Change::Status(RunStatus::ToolLoop, None),
+            Change::AddMessage(assistant(&two, "late")),
+            Change::StepStarted { step: 1, kind: StepKind::Model },
+        ],
+    };
+    let missing = Fence { conversation_id: conversation(), ..three.clone() };
+    let borrowed = Fence { conversation_id: one.conversation_id.clone(), ..three.clone() };
+    let batch = [deltas(&one, 2), late, deltas(&missing, 1), deltas(&borrowed, 1), deltas(&three, 1), deltas(&two, 1)];
+    let answers = world.store.commit(&batch).await.unwrap();
+    assert_eq!(answers, [Ok(4), Err(Fenced), Err(Fenced), Err(Fenced), Ok(4), Ok(4)]);
+    assert_eq!((world.log(&one.conversation_id).await.len(), world.log(&two.conversation_id).await.len()), (5, 4));
+    let record = world.load(&two).await;
+    assert_eq!((record.status, record.history.len(), record.steps.len()), (RunStatus::Queued, 1, 0));
+    assert_eq!(world.status(&owner, &two.conversation_id).await, "queued");
+}
+
+async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
+    let fence = world.claimed(&user()).await;
+    let step = |step, status| Change::StepEnded { step, status, usage: None };
+    let batch = [
+        started(&fence),
+        changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]),
+        deltas(&fence, 3),
+        changes(&fence, vec![step(1, StepStatus::Completed), Change::AddMessage(assistant(&fence, "one"))]),
+        RunWrite {
+            fence: fence.clone(),
+            events: vec![delta(&fence, "a"), delta(&fence, "b")],
+            changes: vec![Change::AddMessage(assistant(&fence, "two")), Change::AddMessage(assistant(&fence, "three"))],
+        },
+        changes(&fence, vec![Change::Status(RunStatus::ToolLoop, None)]),
+    ];
+    let answers = world.store.commit(&batch).await.unwrap();
+    assert_eq!(answers, [Ok(4), Ok(5), Ok(6), Ok(9), Ok(10), Ok(12)]);
+    let record = world.load(&fence).await;
+    assert_eq!(record.status, RunStatus::ToolLoop);
+    assert_eq!(record.history.iter().map(|message| message.text()).collect::<Vec<_>>(), ["hello", "one", "two", "three"]);
+    assert_eq!(record.steps[0].status, StepStatus::Completed);
+    assert_eq!(world.log(&fence.conversation_id).await.len(), 12);
+}
+
+async fn what_follows_the_end_in_a_batch_is_fenced(world: &World) {
+    let owner = user();
+    let (one, two) = (world.claimed(&owner).await, world.claimed(&owner).await);
+    let batch = [deltas(&one, 1), completed(&one), deltas(&two, 1), deltas(&one, 1), failed(&one)];
+    let answers = world.store.commit(&batch).await.unwrap();
+    assert_eq!(answers, [Ok(4), Ok(5), Ok(4), Err(Fenced), Err(Fenced)]);
+    assert_eq!(world.view(&owner, &one.run_id).await.run.status, RunStatus::Completed);
+    assert_eq!(world.kinds(&one.conversation_id).await.last().unwrap(), "run.completed");
+    assert_eq!(world.commit_one(deltas(&one, 1)).await, Err(Fenced));
+}
+
+async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
+    let owner = user();
+    let (one, two) = (world.claimed(&owner).await, world.claimed(&owner).await);
+    let message = assistant(&one, "twice");
+    world.commit_one(changes(&one, vec![Change::AddMessage(message.clone())])).await.unwrap();
+    let again = changes(&one, vec![Change::Status(RunStatus::ToolLoop, None), Change::AddMessage(message)]);
+    let answers = world.store.commit(&[deltas(&two, 1), again, deltas(&one, 1)]).await.unwrap();
+    assert_eq!(answers, [Ok(4), Err(Fenced), Ok(5)]);
+    assert_eq!(world.load(&one).await.status, RunStatus::Queued);
+    assert_eq!(world.log(&one.conversation_id).await.len(), 5);
+}
+
+async fn numbers_have_no_gaps_under_concurrent_writers(world: &World) {
+    let owner = user();
+    let fences = [world.claimed(&owner).await, world.claimed(&owner).await, world.claimed(&owner).await];
+    let mut writers = tokio::task::JoinSet::new();
+    // Two batches with the same runs in other orders, beside use cases that append to the same logs.
+    for turned in [false, true] {
+        let (store, mut fences) = (world.store.clone(), fences.clone());
+        if turned {
+            fences.reverse();
+        }
+        writers.spawn(async move {
+            for _ in 0..20 {
+                let batch: Vec<RunWrite> = fences.iter().map(|fence| deltas(fence, 3)).collect();
+                for answer in store.commit(&batch).await.unwrap() {
+                    answer.unwrap();
+                }
+            }
+        });
+    }
+    for fence in &fences {
+        let (store, owner, id) = (world.store.clone(), owner.clone(), fence.conversation_id.clone());
+        writers.spawn(async move {
+            for n in 0..10 {
+                store.rename_conversation(&owner, &id, &n.to_string(), NOW).await.unwrap().unwrap();
+                let steer = AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) };
+                store.accept_run(steer, None).await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = writers.join_next().await {
+        done.unwrap();
+    }
+    for fence in &fences {
+        assert_eq!(world.log(&fence.conversation_id).await.len(), 3 + 2 * 20 * 3 + 2 * 10);
+    }
+}
+
+async fn events_come_back_as_they_were_written(world: &World) {
+    let fence = world.claimed(&user()).await;
+    let texts = ["", "\0", "\\u0000", "ä\u{1F600}\n", "\"}],[\"", &"x".repeat(70_000)];
+    let events: Vec<_> = texts.iter().map(|text| delta(&fence, text)).collect();
+    let first = world.commit_one(RunWrite { fence: fence.clone(), events: events.clone(), changes: vec![] }).await.unwrap();
+    let log = world.store.events(&fence.conversation_id, first - 1, 1_000).await.unwrap();
+    assert_eq!(log.len(), events.len());
+    for ((back, event), seq) in log.iter().zip(&events).zip(first..) {
+        assert_eq!((back.seq, back.kind.as_ref(), &back.run_id), (seq, event.kind, &event.run_id));
+        assert_eq!((back.attempt, back.at, &back.data), (event.attempt, event.at, &event.data));
+    }
+    let part = world.store.events(&fence.conversation_id, first, 2).await.unwrap();
+    assert_eq!(part, log[1..3]);
+    assert_eq!(world.store.events(&fence.conversation_id, first + 100, 10).await.unwrap(), []);
+    assert_eq!(world.store.events(&conversation(), 0, 10).await.unwrap(), []);
+}
+
+async fn bounds_and_heads(world: &World) {
+    let owner = user();
+    let (one, two, empty) = (world.claimed(&owner).await, world.claimed(&owner).await, conversation());
+    let new = capstan::store::NewConversation { id: empty.clone(), owner, title: String::new(), now: NOW };
+    world.store.create_conversation(new, None).await.unwrap();
+    world.commit_one(deltas(&one, 2)).await.unwrap();
+    let bounds = world.store.log_bounds(&one.conversation_id).await.unwrap();
+    assert_eq!(bounds, Some(LogBounds { oldest: 1, head: 5 }));
+    assert_eq!(world.store.log_bounds(&empty).await.unwrap(), Some(LogBounds { oldest: 1, head: 0 }));
+    assert_eq!(world.store.log_bounds(&conversation()).await.unwrap(), None);
+    let ids: Vec<ConversationId> = vec![one.conversation_id.clone(), two.conversation_id.clone(), conversation()];
+    let mut heads = world.store.heads(&ids).await.unwrap();
+    heads.sort_by_key(|(_, head)| *head);
+    assert_eq!(heads, [(two.conversation_id, 3), (one.conversation_id, 5)]);
+    assert_eq!(world.store.heads(&[]).await.unwrap(), []);
+}
+
+async fn an_end_is_complete_in_one_transaction(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    world.commit_one(started(&fence)).await.unwrap();
+    // The terminal event is the one that counts, wherever it stands.
+    let mut end = failed(&fence);
+    end.events.insert(0, delta(&fence, "before"));
+    let title = "x".to_owned();
+    let after = EventBody::ConversationUpdated { title, status: capstan::domain::conversation::ConversationStatus::Failed };
+    end.events.push(capstan::domain::event::NewEvent::new(&after, None, 0, NOW));
+    let first = world.commit_one(end).await.unwrap();
+    let view = world.view(&owner, &fence.run_id).await;
+    assert_eq!((view.run.status, view.last_seq), (RunStatus::Failed, Some(first + 1)));
+    let error = view.run.error.unwrap();
+    assert_eq!((error.code.as_str(), error.detail.as_str()), ("provider_auth", "the key \u{fffd} was refused"));
+    assert!(view.run.started_at.is_some() && view.run.finished_at.is_some());
+    assert_eq!(world.status(&owner, &fence.conversation_id).await, "failed");
+    assert_eq!(world.store.active_run(&owner, &fence.conversation_id).await.unwrap(), None);
+    let explained = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap();
+    assert_eq!((explained.lease_node, explained.claimable_in_ms), (None, None));
+    // The next message finds the conversation usable.
+    world.accept(hello(&owner, &fence.conversation_id)).await;
+    assert_eq!(world.status(&owner, &fence.conversation_id).await, "queued");
+}
+
+async fn deleting_a_conversation_fences_its_writer(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let neighbour = world.claimed(&owner).await;
+    let id = fence.conversation_id.clone();
+    world.accept(hello(&owner, &id)).await;
+    let late = write(
+        &fence,
+        &EventBody::StepStarted { step: 1, kind: "model".to_owned() },
+        vec![Change::StepStarted { step: 1, kind: StepKind::Model }, Change::AddMessage(assistant(&fence, "late"))],
+    );
+    let deleted = world.store.delete_conversation(&owner, &id).await.unwrap().unwrap();
+    assert_eq!(deleted.active_run.as_ref(), Some(&fence.run_id));
+    assert_eq!(world.store.commit(&[late, deltas(&neighbour, 1)]).await.unwrap(), [Err(Fenced), Ok(4)]);
+    assert_eq!(world.store.conversation(&owner, &id).await.unwrap(), None);
+    assert_eq!(world.store.run(&owner, &fence.run_id).await.unwrap(), None);
+    assert_eq!(world.store.messages(&owner, &id, &page(10, None)).await.unwrap(), None);
+    assert_eq!(world.store.events(&id, 0, 10).await.unwrap(), []);
+    assert_eq!(world.store.log_bounds(&id).await.unwrap(), None);
+    assert_eq!(world.claim(10).await, []);
+    assert_eq!(world.store.delete_conversation(&owner, &id).await.unwrap(), None);
+    for table in ["runs", "messages", "events", "run_steps", "run_leases", "conversation_heads", "conversations"] {
+        let condition = match table {
+            "run_steps" | "run_leases" => format!("run_id = '{}'", fence.run_id),
+            "conversations" => format!("id = '{id}'"),
+            _ => format!("conversation_id = '{id}'"),
+        };
+        assert_eq!(world.database.count(&format!("SELECT CAST(count(*) AS text) FROM {table} WHERE {condition}")).await, 0);
+    }
+    // The id can be used again, and the late writer is still fenced.
+    world.accept(hello(&owner, &id)).await;
+    world.claim_one().await;
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced));
+}
+
+async fn an_empty_batch_is_nothing(world: &World) {
+    assert_eq!(world.store.commit(&[]).await.unwrap(), []);
+    world.store.ping().await.unwrap();
+}

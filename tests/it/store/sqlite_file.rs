@@ -1,0 +1,77 @@
+//! What only a file has: its lock, a second process, a crash.
+
+use capstan::domain::ids::NodeId;
+use capstan::store::{StoreError, StoreOptions, open};
+use capstan::support::ids::UuidIds;
+
+use super::fixture::{LONG, World, deltas, user};
+use crate::support::database::Kind;
+
+#[tokio::test]
+async fn a_second_server_is_refused() {
+    let world = World::new(Kind::Sqlite).await;
+    let refused = open(&world.database.url, &StoreOptions::default()).await.err().expect("the folder is taken");
+    assert!(matches!(refused, StoreError::Locked(_)));
+    let message = refused.to_string();
+    assert!(message.contains("capstan.lock") && message.contains("another data folder"), "{message}");
+
+    // A command beside the server may write.
+    let beside = StoreOptions { exclusive: false, ..StoreOptions::default() };
+    let command = open(&world.database.url, &beside).await.unwrap();
+    let id = capstan::domain::ids::UserId::generate(&UuidIds);
+    let ann = command.ensure_user(id, "ann", capstan::domain::principal::UserRole::Member, super::fixture::NOW).await.unwrap();
+    let key = capstan::domain::ids::KeyId::generate(&UuidIds);
+    command.create_key(key, &ann.id, "hash", "cap_", super::fixture::NOW).await.unwrap();
+    command.close().await;
+    assert_eq!(world.store.user_by_key_hash("hash").await.unwrap(), Some(ann));
+
+    // Closing gives the folder back.
+    world.store.close().await;
+    open(&world.database.url, &StoreOptions::default()).await.unwrap().close().await;
+}
+
+#[tokio::test]
+async fn urls_that_name_no_store_are_refused() {
+    for url in ["", "x", "mysql://localhost/x", "sqlite::memory:", "sqlite://", "sqlite:x?mode=memory"] {
+        let refused = open(url, &StoreOptions::default()).await.err().expect("no store");
+        assert!(matches!(refused, StoreError::Migration(_)), "{url}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_schema_from_the_future_is_refused() {
+    let world = World::new(Kind::Sqlite).await;
+    world.store.close().await;
+    let future = "INSERT INTO _sqlx_migrations (version, description, installed_on, success, checksum, execution_time) \
+                  VALUES (9999, 'later', '2030-01-01', 1, X'00', 0)";
+    world.database.rows(future).await;
+    let refused = open(&world.database.url, &StoreOptions::default()).await.err().expect("too new");
+    assert!(matches!(refused, StoreError::Migration(_)), "{refused}");
+}
+
+/// 300 runs that stream at once: the batch of a busy log writer. Prints what it took.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_300_deltas_is_one_short_transaction() {
+    let world = World::new(Kind::Sqlite).await;
+    let owner = user();
+    for _ in 0..300 {
+        world.run(&owner).await;
+    }
+    let node = NodeId::generate(&UuidIds);
+    let began = std::time::Instant::now();
+    let claims = world.store.claim_runs(&node, 300, LONG).await.unwrap();
+    println!("claim of {}: {:?}", claims.len(), began.elapsed());
+    let batch: Vec<_> = claims.iter().map(|claim| deltas(&claim.fence, 1)).collect();
+    let mut times: Vec<_> = Vec::new();
+    for _ in 0..50 {
+        let began = std::time::Instant::now();
+        let answers = world.store.commit(&batch).await.unwrap();
+        times.push(began.elapsed());
+        assert!(answers.iter().all(Result::is_ok));
+    }
+    times.sort();
+    println!("commit of 300 deltas: p50 {:?}, p90 {:?}, max {:?}", times[25], times[45], times[49]);
+    // Far above what it takes, far below what one statement for each row would: guards the shape, not the figure.
+    assert!(times[25] < std::time::Duration::from_millis(100), "{:?}", times[25]);
+    world.store.close().await;
+}
