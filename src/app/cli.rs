@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use super::config::{self, Environment, Flag, Loaded};
-use super::{chat, healthcheck, serve};
+use super::{chat, doctor, healthcheck, keys, serve};
+use crate::domain::principal::UserRole;
 
 /// A self-hosted agent server that loses nothing.
 #[derive(Debug, Parser)]
@@ -66,12 +67,42 @@ impl SettingFlags {
 enum Command {
     /// Serve the API and work on runs (the default).
     Serve,
+    /// Bring the database's schema up to date and exit.
+    Migrate,
+    /// Print the OpenAPI document of the API.
+    Openapi,
     /// Print the effective settings, secrets redacted, with the source of each.
     Config,
+    /// Check settings, database, data folder, model and MCP servers.
+    Doctor,
+    /// Manage API keys.
+    Keys {
+        #[command(subcommand)]
+        command: KeysCommand,
+    },
     /// Ask a running server a question, and watch the answer.
     Chat(ChatArgs),
     /// Ask the server of this configuration whether it is ready; exit code 0 if so. For container health checks.
     Healthcheck,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeysCommand {
+    /// Make a key and print it, once, alone on the last line.
+    Create {
+        /// The user's name; a new one is made.
+        #[arg(long)]
+        user: String,
+        /// What the user may do.
+        #[arg(long, value_enum, default_value = "member")]
+        role: KeyRole,
+    },
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum KeyRole {
+    Member,
+    Admin,
 }
 
 /// `capstan chat`
@@ -112,7 +143,17 @@ fn run(cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
     };
     match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => runtime()?.block_on(serve::run(load()?, environment)),
+        Command::Migrate => runtime()?.block_on(keys::migrate(&load()?)),
+        Command::Openapi => print(&crate::http::openapi_json()),
         Command::Config => print(&config::show(&load()?)),
+        Command::Doctor => runtime()?.block_on(doctor::run(&load()?, environment)),
+        Command::Keys { command: KeysCommand::Create { user, role } } => {
+            let role = match role {
+                KeyRole::Member => UserRole::Member,
+                KeyRole::Admin => UserRole::Admin,
+            };
+            runtime()?.block_on(keys::create(&load()?, &user, role))
+        }
         Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
     }

@@ -6,8 +6,15 @@
 mod chat;
 mod cli;
 pub mod config;
+mod doctor;
 mod healthcheck;
+mod keys;
+mod lifecycle;
+mod listen;
+mod models;
+mod parts;
 mod serve;
 mod telemetry;
+mod upkeep;
 
 pub use cli::main;

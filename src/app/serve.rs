@@ -1,12 +1,280 @@
-//! `capstan serve`: puts the parts together and keeps them running.
+//! `capstan serve`: puts the parts together, keeps them running, and ends them in order.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
+use metrics_exporter_prometheus::PrometheusHandle;
+use secrecy::ExposeSecret as _;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::config::{Environment, Loaded};
+use super::config::{Config, Environment, Loaded, Role};
+use super::lifecycle::Signals;
+use super::models::{self, Models};
+use super::parts::{self, Opener, Sources};
+use super::{listen, telemetry, upkeep};
+use crate::domain::ids::NodeId;
+use crate::http::{self, Auth, HttpOptions};
+use crate::live::{Hub, HubLimits};
+use crate::service::{Service, ServiceDeps, ServiceLimits};
+use crate::store::Store;
+use crate::tools::{Door, Toolbox as _};
+use crate::worker::{Worker, WorkerDeps, WorkerOptions};
+
+/// How long connections get to end once their streams were told to.
+const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the last connections, tasks and servers get, each, before they are dropped.
+const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Serves until told to stop.
-pub async fn run(_loaded: Loaded, _environment: &Environment) -> anyhow::Result<ExitCode> {
-    bail!("the parts are not put together yet")
+pub async fn run(loaded: Loaded, environment: &Environment) -> anyhow::Result<ExitCode> {
+    telemetry::start_log(&loaded.config.log)?;
+    let metrics = telemetry::start_metrics()?;
+    let mut signals = Signals::install()?;
+    let server = tokio::select! {
+        server = Server::start(loaded, environment, metrics) => server?,
+        // A start that hangs, at a database that does not answer, must not keep the process.
+        signal = signals.next() => bail!("ended by {signal} before the start was complete"),
+    };
+    let signal = tokio::select! {
+        signal = signals.next() => signal,
+        () = server.listener_ended() => bail!("the listener ended by itself"),
+    };
+    tracing::info!(signal, "ending: a second signal ends at once");
+    server.stop(&mut signals).await;
+    tracing::info!("ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that runs.
+struct Server {
+    config: Config,
+    store: Arc<dyn Store>,
+    hub: Arc<Hub>,
+    tools: Arc<Door>,
+    worker: Option<Arc<Worker>>,
+    /// Closes the listening socket.
+    drain: CancellationToken,
+    /// Ends streams; readiness says no.
+    shutdown: CancellationToken,
+    /// Ends background tasks.
+    stop: CancellationToken,
+    /// The listener with its connections.
+    listener: TaskTracker,
+    /// WebSockets.
+    sockets: TaskTracker,
+    tasks: TaskTracker,
+}
+
+impl Server {
+    async fn start(loaded: Loaded, environment: &Environment, metrics: PrometheusHandle) -> anyhow::Result<Self> {
+        let sources = Sources::real();
+        let models = models::select(&loaded, environment).await?;
+        let mut config = loaded.config;
+        config.agent.model.clone_from(&models.default_model);
+
+        let store = parts::open_store(&config, Opener::Server).await?;
+        let keys = parts::configured_keys(&config, store.as_ref(), &sources).await?;
+        let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
+        refuse_public_bind(&config, has_keys)?;
+        let socket = listen::bind(config.server.listen).await?;
+
+        let hub =
+            Hub::new(HubLimits { max_events: config.limits.stream_buffer_events, max_bytes: config.limits.stream_buffer_bytes });
+        let tools = parts::tools(&config, environment, &sources)?;
+        let node = NodeId::generate(sources.ids.as_ref());
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        upkeep::start(&tasks, &store, &hub, metrics.clone(), &sources, &stop);
+
+        let worker = match config.server.role {
+            Role::All | Role::Worker => {
+                let deps = WorkerDeps {
+                    store: Arc::clone(&store),
+                    hub: Arc::clone(&hub),
+                    models: Arc::clone(&models.router) as _,
+                    tools: Arc::clone(&tools) as _,
+                    clock: Arc::clone(&sources.clock),
+                    ids: Arc::clone(&sources.ids),
+                };
+                Some(Worker::start(deps, worker_options(&config, node.clone())).await.context("the worker cannot start")?)
+            }
+            Role::Api => None,
+        };
+
+        let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.as_ref(), &sources).await?) };
+        let service = Arc::new(service(&config, &store, &hub, &tools, &models, &sources).with_configured_keys(keys));
+        let (shutdown, sockets) = (CancellationToken::new(), TaskTracker::new());
+        let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
+        let app = match config.server.role {
+            Role::All | Role::Api => http::router(service, options),
+            Role::Worker => http::system_router(service, options),
+        };
+        let (drain, listener) = (CancellationToken::new(), TaskTracker::new());
+        greet(&config, &socket, &models, &auth, &node)?;
+        listener.spawn(listen::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
+        listener.close();
+        Ok(Self { config, store, hub, tools, worker, drain, shutdown, stop, listener, sockets, tasks })
+    }
+
+    async fn listener_ended(&self) {
+        self.listener.wait().await;
+    }
+
+    /// No new connections, then no more runs, then no more streams, then nothing. Streams live as long as runs are drained, so
+    /// that whoever watches a run sees it handed back or ended.
+    async fn stop(self, signals: &mut Signals) {
+        self.drain.cancel();
+        if let Some(worker) = &self.worker {
+            let grace = Duration::from_millis(self.config.worker.drain_grace_ms);
+            let drained = worker.drain(grace);
+            tokio::pin!(drained);
+            tokio::select! {
+                () = &mut drained => {}
+                signal = signals.next() => {
+                    tracing::warn!(signal, "ending now");
+                    worker.stop_now();
+                    drained.await;
+                }
+            }
+        }
+        self.shutdown.cancel();
+        self.sockets.close();
+        let connections = async {
+            self.sockets.wait().await;
+            self.listener.wait().await;
+        };
+        tokio::select! {
+            ended = tokio::time::timeout(CONNECTIONS_GRACE, connections) => {
+                if ended.is_err() {
+                    tracing::warn!("closing connections that did not end");
+                }
+            }
+            _ = signals.next() => {}
+        }
+        self.hub.close_all();
+        self.stop.cancel();
+        self.tasks.close();
+        for (what, end) in [("tasks", self.tasks.wait()), ("connections", self.listener.wait())] {
+            if tokio::time::timeout(LAST_GRACE, end).await.is_err() {
+                tracing::warn!(what, "left behind");
+            }
+        }
+        let last = async {
+            self.tools.shutdown().await;
+            self.store.close().await;
+        };
+        if tokio::time::timeout(CONNECTIONS_GRACE, last).await.is_err() {
+            tracing::warn!("tools and database did not end in time");
+        }
+    }
+}
+
+fn refuse_public_bind(config: &Config, has_keys: bool) -> anyhow::Result<()> {
+    let listen = config.server.listen;
+    let serves = match config.server.role {
+        Role::All | Role::Api => true,
+        // Health and metrics need no key anyway.
+        Role::Worker => false,
+    };
+    if serves && !has_keys && !listen.ip().is_loopback() {
+        bail!(
+            "refusing to listen on {listen} without authentication: anybody who can reach it could use it; make a key with \
+             `capstan keys create --user NAME`, or listen on 127.0.0.1"
+        );
+    }
+    Ok(())
+}
+
+fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {
+    let worker = &config.worker;
+    let mut options = WorkerOptions::new(node);
+    options.slots = worker.slots;
+    options.lease = Duration::from_millis(worker.lease_ms);
+    options.renew = Duration::from_millis(worker.renew_ms);
+    options.sweep = Duration::from_millis(worker.sweep_ms);
+    options.self_stop = Duration::from_millis(worker.self_stop_ms);
+    options.poll = Duration::from_millis(worker.poll_ms);
+    options.gather = Duration::from_millis(worker.commit_gather_ms);
+    options
+}
+
+fn service(
+    config: &Config,
+    store: &Arc<dyn Store>,
+    hub: &Arc<Hub>,
+    tools: &Arc<Door>,
+    models: &Models,
+    sources: &Sources,
+) -> Service {
+    let router = Arc::clone(&models.router);
+    Service::new(ServiceDeps {
+        store: Arc::clone(store),
+        hub: Arc::clone(hub),
+        tools: Arc::clone(tools) as _,
+        clock: Arc::clone(&sources.clock),
+        ids: Arc::clone(&sources.ids),
+        default_profile: config.agent.clone(),
+        models: Arc::new(move |model| router.knows(model)),
+        limits: ServiceLimits { max_active_runs: config.limits.max_active_runs_per_owner, ..ServiceLimits::default() },
+    })
+}
+
+fn http_options(
+    config: &Config,
+    auth: Auth,
+    shutdown: CancellationToken,
+    connections: TaskTracker,
+    metrics: PrometheusHandle,
+) -> HttpOptions {
+    let allowed_hosts = match &auth {
+        Auth::Open(_) => {
+            let mut hosts = HttpOptions::loopback_hosts();
+            hosts.push(config.server.listen.ip().to_string());
+            hosts.extend(config.server.allowed_hosts.iter().cloned());
+            Some(hosts)
+        }
+        Auth::Keys => None,
+    };
+    let mut options = HttpOptions::new(auth);
+    options.shutdown = shutdown;
+    options.connections = connections;
+    options.metrics = Arc::new(move || metrics.render());
+    options.allowed_hosts = allowed_hosts;
+    options.cors_origins.clone_from(&config.server.allowed_origins);
+    options.limits.max_body_bytes = config.limits.body_bytes;
+    options
+}
+
+/// What somebody who has just started the server wants to know.
+fn greet(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, node: &NodeId) -> anyhow::Result<()> {
+    for warning in &models.warnings {
+        tracing::warn!("{warning}");
+    }
+    let address = socket.local_addr().context("the listener has no address")?;
+    let url = config.database_url();
+    let keys = match auth {
+        Auth::Open(_) => "not needed, this machine only",
+        Auth::Keys => "needed",
+    };
+    tracing::info!(
+        url = %format_args!("http://{address}"),
+        role = ?config.server.role,
+        model = %models.default_model,
+        database = %super::config::redact_url(url.expose_secret()),
+        key = keys,
+        node = %node,
+        version = env!("CARGO_PKG_VERSION"),
+        "capstan is ready"
+    );
+    if models.demonstration {
+        tracing::warn!(
+            "the model is demo/demo, which is only a demonstration: it works offline and knows nothing; set OPENAI_API_KEY, or \
+             OPENAI_BASE_URL for any compatible endpoint, or start Ollama, and restart"
+        );
+    }
+    Ok(())
 }

@@ -67,7 +67,9 @@ fn describe() {
     describe_counter!("capstan_model_failures_total", "Failed model calls, by code");
     describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
-    describe_gauge!("capstan_streams_open", "Open event streams, by wire");
+    describe_gauge!("capstan_open_streams", "Open event streams, by wire");
+    describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");
+    describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until an answer began, by route");
     describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
     describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");
 }

@@ -22,4 +22,4 @@ mod ws;
 
 pub use openapi::{openapi, openapi_json};
 pub use options::{Auth, HttpLimits, HttpOptions};
-pub use router::router;
+pub use router::{router, system_router};

@@ -72,6 +72,13 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
         .with_state(app)
 }
 
+/// Health and metrics alone: what a process answers that only works on runs.
+pub fn system_router(service: Arc<Service>, options: HttpOptions) -> Router {
+    let app = App { service, options: Arc::new(options), sockets: Arc::default() };
+    let open: Router<App> = open().into();
+    open.layer(CatchPanicLayer::custom(panicked)).layer(from_fn_with_state(app.clone(), request::finish)).with_state(app)
+}
+
 fn panicked(_panic: Box<dyn std::any::Any + Send>) -> Response {
     // The panic hook has written down where and why.
     Problem::new(ProblemCode::Internal, "the server could not do this; its log has the cause under this request_id").into_response()

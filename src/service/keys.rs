@@ -76,6 +76,9 @@ impl Service {
             return Ok(None);
         }
         let hash = hash_key(key);
+        if let Some(principal) = self.configured_keys.get(&hash) {
+            return Ok(Some(principal.clone()));
+        }
         if let Some(principal) = self.keys.get(&hash) {
             return Ok(Some(principal));
         }

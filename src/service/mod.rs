@@ -15,6 +15,7 @@ mod runs;
 mod snapshot;
 mod stream;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use conversations::NewConversationRequest;
@@ -29,6 +30,7 @@ pub use snapshot::{ActiveRun, Snapshot};
 pub use stream::{Reader, ResetReason, Scope, StreamItem};
 
 use crate::domain::agent::AgentProfile;
+use crate::domain::principal::Principal;
 use crate::domain::tool::ToolDefinition;
 use crate::live::Hub;
 use crate::store::Store;
@@ -91,6 +93,7 @@ pub struct Service {
     models: KnowsModel,
     limits: ServiceLimits,
     keys: keys::KeyCache,
+    configured_keys: HashMap<String, Principal>,
 }
 
 impl Service {
@@ -98,7 +101,25 @@ impl Service {
     #[must_use]
     pub fn new(deps: ServiceDeps) -> Self {
         let ServiceDeps { store, hub, tools, clock, ids, default_profile, models, limits } = deps;
-        Self { store, hub, tools, clock, ids, default_profile, models, limits, keys: keys::KeyCache::default() }
+        Self {
+            store,
+            hub,
+            tools,
+            clock,
+            ids,
+            default_profile,
+            models,
+            limits,
+            keys: keys::KeyCache::default(),
+            configured_keys: HashMap::new(),
+        }
+    }
+
+    /// The same with keys, by hash, that are valid beside those in the store.
+    #[must_use]
+    pub fn with_configured_keys(mut self, keys: HashMap<String, Principal>) -> Self {
+        self.configured_keys = keys;
+        self
     }
 
     /// Answers if the database does.

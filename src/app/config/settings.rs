@@ -204,15 +204,24 @@ pub struct OpenAiConfig {
     pub key_env: String,
     /// The longest wait for the first byte of an answer.
     pub first_byte_ms: u64,
-    /// The longest silence within an answer.
+    /// The longest silence on the wire within an answer.
     pub idle_ms: u64,
+    /// The longest time without anything of the answer itself.
+    pub progress_ms: u64,
     /// The longest that one answer may take.
     pub total_ms: u64,
 }
 
 impl Default for OpenAiConfig {
     fn default() -> Self {
-        Self { base_url: None, key_env: "OPENAI_API_KEY".to_owned(), first_byte_ms: 120_000, idle_ms: 60_000, total_ms: 600_000 }
+        Self {
+            base_url: None,
+            key_env: "OPENAI_API_KEY".to_owned(),
+            first_byte_ms: 30_000,
+            idle_ms: 30_000,
+            progress_ms: 120_000,
+            total_ms: 180_000,
+        }
     }
 }
 

@@ -76,7 +76,9 @@ impl ModelClient for ScriptedModel {
         let (events, hangs) = match answer {
             Answer::Fails(error) => return Err(error),
             Answer::Text(text) => (words(text, ModelFinish::Stop), false),
-            Answer::Hang(text) => (words(text, ModelFinish::Stop).into_iter().filter(|e| matches!(e, ModelEvent::Text(_))).collect(), true),
+            Answer::Hang(text) => {
+                (words(text, ModelFinish::Stop).into_iter().filter(|e| matches!(e, ModelEvent::Text(_))).collect(), true)
+            }
             Answer::Calls(names) => {
                 let mut events = Vec::new();
                 for (index, name) in names.into_iter().enumerate() {
@@ -92,7 +94,13 @@ impl ModelClient for ScriptedModel {
         let guard = OpenStream(Arc::clone(&self.open));
         let spoken = stream::iter(events.into_iter().map(Ok));
         let tail = if hangs { stream::pending().boxed() } else { stream::empty().boxed() };
-        Ok(spoken.chain(tail).map(move |event| { let _open = &guard; event }).boxed())
+        Ok(spoken
+            .chain(tail)
+            .map(move |event| {
+                let _open = &guard;
+                event
+            })
+            .boxed())
     }
 }
 
@@ -214,7 +222,10 @@ impl Harness {
             run_id: RunId::generate(self.ids.as_ref()),
             message_id: MessageId::generate(self.ids.as_ref()),
             parts: vec![Part::Text(TextPart { id: PartId::generate(self.ids.as_ref()), text: text.to_owned() })],
-            profile: AgentProfile { llm_retry: capstan::domain::agent::LlmRetry { delays_ms: vec![30, 30], max_retry_after_ms: 1000 }, ..AgentProfile::default() },
+            profile: AgentProfile {
+                llm_retry: capstan::domain::agent::LlmRetry { delays_ms: vec![30, 30], max_retry_after_ms: 1000 },
+                ..AgentProfile::default()
+            },
             on_busy,
             max_active_runs: 0,
             now: UnixMillis(1_767_225_600_000),

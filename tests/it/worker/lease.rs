@@ -24,7 +24,8 @@ async fn a_lost_lease_stops_the_old_driver_and_another_one_finishes() {
     assert_eq!(done.attempt, 2);
     // The old driver finds out at its next renewal or write, and drops its model call.
     until("the old stream to be dropped", async || (h.model.open_streams() == 0).then_some(())).await;
-    let epochs: Vec<u32> = h.events(&conversation).await.iter().filter(|event| event.run_id.is_some()).map(|event| event.attempt).collect();
+    let epochs: Vec<u32> =
+        h.events(&conversation).await.iter().filter(|event| event.run_id.is_some()).map(|event| event.attempt).collect();
     assert!(epochs.is_sorted(), "an old attempt wrote after a new one: {epochs:?}");
 }
 

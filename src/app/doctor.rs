@@ -1,0 +1,143 @@
+//! `capstan doctor`: tries everything that `serve` needs, and says what is wrong and what to do.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::cli::print;
+use super::config::{Environment, Loaded};
+use super::models::{self, Models};
+use super::parts::{self, Opener, Sources};
+use crate::tools::Toolbox as _;
+
+/// How long a model endpoint is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a check found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finding {
+    Good,
+    /// Not as it should be, but the server works.
+    Doubtful,
+    /// The server would not start, or every run would fail.
+    Bad,
+}
+
+struct Report(Vec<(&'static str, Finding, String)>);
+
+impl Report {
+    fn add(&mut self, what: &'static str, finding: Finding, words: impl Into<String>) {
+        self.0.push((what, finding, words.into()));
+    }
+
+    fn result(&mut self, what: &'static str, result: Result<String, String>) {
+        match result {
+            Ok(words) => self.add(what, Finding::Good, words),
+            Err(words) => self.add(what, Finding::Bad, words),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut out = String::new();
+        for (what, finding, words) in &self.0 {
+            let mark = match finding {
+                Finding::Good => "ok  ",
+                Finding::Doubtful => "warn",
+                Finding::Bad => "FAIL",
+            };
+            out.push_str(&format!("{mark}  {what:<12}  {words}\n"));
+        }
+        out
+    }
+
+    fn code(&self) -> ExitCode {
+        let bad = self.0.iter().any(|(_, finding, _)| *finding == Finding::Bad);
+        if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+}
+
+/// Exit code 1 if anything is bad.
+pub async fn run(loaded: &Loaded, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let mut report = Report(Vec::new());
+    let set = loaded.sources.len();
+    report.add("settings", Finding::Good, format!("{set} set, the rest are defaults; `capstan config` shows them"));
+    report.result("data folder", data_folder(loaded));
+    database(loaded, &mut report).await;
+    match models::select(loaded, environment).await {
+        Ok(models) => model(&models, &mut report).await,
+        Err(error) => report.add("model", Finding::Bad, format!("{error:#}")),
+    }
+    tools(loaded, environment, &mut report).await;
+    print(&report.table())?;
+    Ok(report.code())
+}
+
+fn data_folder(loaded: &Loaded) -> Result<String, String> {
+    let folder = &loaded.config.server.data_dir;
+    let shown = folder.display();
+    let probe = folder.join(".capstan-doctor");
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&probe, b"probe"))
+        .and_then(|()| std::fs::remove_file(&probe))
+        .map_err(|error| format!("{shown} cannot be written: {error}; choose another one with --data-dir"))?;
+    Ok(format!("{shown} can be written"))
+}
+
+async fn database(loaded: &Loaded, report: &mut Report) {
+    use secrecy::ExposeSecret as _;
+    let shown = super::config::redact_url(loaded.config.database_url().expose_secret());
+    let store = match parts::open_store(&loaded.config, Opener::Command).await {
+        Ok(store) => store,
+        Err(error) => return report.add("database", Finding::Bad, format!("{error:#}")),
+    };
+    match store.ping().await {
+        Ok(()) => report.add("database", Finding::Good, format!("{shown} answers and its schema is up to date")),
+        Err(error) => report.add("database", Finding::Bad, format!("{shown}: {error}")),
+    }
+    let keys = !loaded.config.auth.keys.is_empty() || store.has_keys().await.unwrap_or_default();
+    let listen = loaded.config.server.listen;
+    match (keys, listen.ip().is_loopback()) {
+        (true, _) => report.add("keys", Finding::Good, "requests need a key"),
+        (false, true) => report.add("keys", Finding::Good, format!("none; {listen} is reachable from this machine only")),
+        (false, false) => report.add(
+            "keys",
+            Finding::Bad,
+            format!("none, and {listen} is reachable from outside: make one with `capstan keys create --user NAME`"),
+        ),
+    }
+    store.close().await;
+}
+
+async fn model(models: &Models, report: &mut Report) {
+    for warning in &models.warnings {
+        report.add("model", Finding::Doubtful, warning.clone());
+    }
+    if models.demonstration {
+        report.add("model", Finding::Doubtful, "demo/demo answers: only a demonstration; set OPENAI_API_KEY or OPENAI_BASE_URL");
+    } else {
+        report.add("model", Finding::Good, format!("{} answers runs that name no other", models.default_model));
+    }
+    for endpoint in &models.endpoints {
+        let words = format!("{} at {}", endpoint.provider, endpoint.base_url);
+        match models::list_models(endpoint, PATIENCE).await {
+            Ok(list) => report.add("provider", Finding::Good, format!("{words} lists {} models", list.len())),
+            // Some endpoints have no such list and answer all the same.
+            Err(error) => report.add("provider", Finding::Doubtful, format!("{words}: {error}")),
+        }
+    }
+}
+
+async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) {
+    let door = match parts::tools(&loaded.config, environment, &Sources::real()) {
+        Ok(door) => door,
+        Err(error) => return report.add("tools", Finding::Bad, format!("{error:#}")),
+    };
+    let definitions = door.definitions().await;
+    report.add("tools", Finding::Good, format!("{} on offer", definitions.len()));
+    for server in door.servers().await {
+        match server.error {
+            None => report.add("mcp server", Finding::Good, format!("{}: {} tools", server.name, server.tools)),
+            Some(error) => report.add("mcp server", Finding::Bad, format!("{}: {error}", server.name)),
+        }
+    }
+    door.shutdown().await;
+}

@@ -1,0 +1,29 @@
+//! How the process is told to end: the first signal asks for an orderly end, the second one for an immediate one.
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that end the process.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Receives SIGTERM and SIGINT from now on instead of dying of them.
+    ///
+    /// # Errors
+    /// If the handlers cannot be installed.
+    pub fn install() -> anyhow::Result<Self> {
+        let install = |kind| signal(kind).context("signals cannot be received");
+        Ok(Self { terminate: install(SignalKind::terminate())?, interrupt: install(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next signal and names it. Cancel-safe.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The listener: accepts connections, serves HTTP/1.1 and HTTP/2 on them, and ends them in order.
+//!
+//! When the server drains, the listening socket is closed at once: a refused connection makes a browser's EventSource try
+//! again, a 503 ends it for good.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+/// How long a client may take to send the head of a request, and a kept-alive connection may rest.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// The wait after an accept that failed, most often for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Streams of one HTTP/2 connection.
+const HTTP2_STREAMS: u32 = 250;
+
+/// Binds the address.
+///
+/// # Errors
+/// If it is taken or not ours.
+pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}; choose another address with --listen or CAPSTAN_LISTEN"))
+}
+
+/// Serves until `drain`, then closes the listening socket, lets requests under way end, and returns when all connections are
+/// closed, or at `stop`, which closes those that are left.
+pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, drain: CancellationToken, stop: CancellationToken) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS).keep_alive_interval(Duration::from_secs(20));
+    let room = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = drain.cancelled() => break,
+            accepted = accept(&listener, &room) => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        let (stream, peer, permit) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let service = app.clone().map_request(|request: axum::http::Request<_>| request.map(axum::body::Body::new));
+        let connection =
+            builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service)).into_owned();
+        let watched = graceful.watch(connection);
+        connections.spawn(async move {
+            if let Err(error) = watched.await {
+                tracing::debug!(%peer, %error, "a connection broke");
+            }
+            drop(permit);
+        });
+    }
+    drop(listener);
+    let ended = async {
+        graceful.shutdown().await;
+        while connections.join_next().await.is_some() {}
+    };
+    // Dropping the set of connections aborts those that are left.
+    tokio::select! {
+        () = ended => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(room).acquire_owned().await.map_err(std::io::Error::other)?;
+    let (stream, peer) = listener.accept().await?;
+    // Tokens are small and each one matters now.
+    stream.set_nodelay(true)?;
+    Ok((stream, peer, permit))
+}

@@ -1,0 +1,244 @@
+//! Which models there are: read off the environment, or found on this machine, or the demonstration.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use secrecy::SecretString;
+use serde_json::Value;
+
+use super::config::{Environment, Loaded, OpenAiConfig};
+use crate::provider::demo::{DemoClient, DemoPace};
+use crate::provider::openai::{OpenAiClient, OpenAiOptions};
+use crate::provider::{Router, StreamLimits};
+
+/// The API of OpenAI itself.
+const OPENAI_URL: &str = "https://api.openai.com/v1";
+
+/// The model of OpenAI itself, unless one is named.
+const OPENAI_MODEL: &str = "openai/gpt-5-mini";
+
+/// Where a local Ollama listens, unless `OLLAMA_HOST` says otherwise.
+const OLLAMA_HOST: &str = "127.0.0.1:11434";
+
+/// How long a local Ollama is looked for.
+const OLLAMA_PATIENCE: Duration = Duration::from_millis(300);
+
+/// How long a list of models is waited for.
+const LIST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Variables of dialects that come later, and what speaks them today.
+const NOT_BUILT: &[(&str, &str)] = &[("ANTHROPIC", "anthropic"), ("GEMINI", "gemini"), ("OPENROUTER", "openrouter")];
+
+/// The configured models.
+pub struct Models {
+    /// Sends each request to its provider.
+    pub router: Arc<Router>,
+    /// The model of runs that name none.
+    pub default_model: String,
+    /// Endpoints that can be asked whether they are there, by provider.
+    pub endpoints: Vec<Endpoint>,
+    /// Whether the default model is the demonstration because nothing else was found.
+    pub demonstration: bool,
+    /// What the operator should know.
+    pub warnings: Vec<String>,
+}
+
+/// An OpenAI-compatible endpoint.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// The provider's name.
+    pub provider: &'static str,
+    /// The base URL, `/v1` included.
+    pub base_url: String,
+    /// The key, if there is one.
+    pub key: Option<SecretString>,
+}
+
+/// Finds out which models there are.
+///
+/// # Errors
+/// If the configured model belongs to no configured provider.
+pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Result<Models> {
+    let openai = &loaded.config.providers.openai;
+    let wanted = loaded.is_set("agent.model").then(|| loaded.config.agent.model.clone());
+    let mut endpoints = Vec::new();
+    let mut warnings = unbuilt(environment);
+
+    let key = environment.get(&openai.key_env).map(SecretString::from);
+    if key.is_some() || openai.base_url.is_some() {
+        let base_url = openai.base_url.clone().unwrap_or_else(|| OPENAI_URL.to_owned());
+        endpoints.push(Endpoint { provider: "openai", base_url: trimmed(&base_url), key });
+    }
+    let mut ollama_model = None;
+    let wants_ollama = wanted.as_deref().is_some_and(|model| model.starts_with("ollama/"));
+    let ollama = Endpoint { provider: "ollama", base_url: ollama_url(environment), key: None };
+    if wants_ollama || environment.get("OLLAMA_HOST").is_some() {
+        endpoints.push(ollama);
+    } else if endpoints.is_empty() && wanted.is_none() {
+        ollama_model = first_model(&ollama, OLLAMA_PATIENCE).await;
+        if ollama_model.is_some() {
+            endpoints.push(ollama);
+        }
+    }
+
+    let mut router = Router::new().with("demo", Arc::new(DemoClient::new(DemoPace::default())));
+    for endpoint in &endpoints {
+        router = router.with(endpoint.provider, Arc::new(OpenAiClient::new(options(endpoint, openai))?));
+    }
+
+    let default_model = match (wanted, endpoints.first()) {
+        (Some(model), _) => model,
+        (None, Some(endpoint)) if endpoint.provider == "openai" && openai.base_url.is_none() => OPENAI_MODEL.to_owned(),
+        (None, Some(endpoint)) => {
+            let first = match ollama_model {
+                Some(model) => Some(model),
+                None => first_model(endpoint, LIST_PATIENCE).await,
+            };
+            match first {
+                Some(model) => format!("{}/{model}", endpoint.provider),
+                None => {
+                    warnings
+                        .push(format!("{} lists no models; set CAPSTAN_MODEL, or {OPENAI_MODEL} is asked for", endpoint.base_url));
+                    OPENAI_MODEL.to_owned()
+                }
+            }
+        }
+        (None, None) => "demo/demo".to_owned(),
+    };
+    if !router.knows(&default_model) {
+        bail!(
+            "the model {default_model:?} belongs to no configured provider (configured: {}); set OPENAI_API_KEY or OPENAI_BASE_URL \
+             for openai/..., OLLAMA_HOST for ollama/..., or choose another model with CAPSTAN_MODEL",
+            router.providers().join(", ")
+        );
+    }
+    let demonstration = endpoints.is_empty() && !loaded.is_set("agent.model");
+    Ok(Models { router: Arc::new(router), default_model, endpoints, demonstration, warnings })
+}
+
+fn unbuilt(environment: &Environment) -> Vec<String> {
+    let is_set = |prefix: &str| ["_API_KEY", "_BASE_URL"].iter().any(|end| environment.get(&format!("{prefix}{end}")).is_some());
+    NOT_BUILT
+        .iter()
+        .filter(|(prefix, _)| is_set(prefix))
+        .map(|(prefix, provider)| {
+            format!(
+                "{prefix}_* is set, but this version does not speak {provider}/... yet; if the provider has an OpenAI-compatible \
+                 endpoint, set OPENAI_BASE_URL and OPENAI_API_KEY to it and use openai/..."
+            )
+        })
+        .collect()
+}
+
+fn trimmed(url: &str) -> String {
+    url.trim_end_matches('/').to_owned()
+}
+
+/// `OLLAMA_HOST` may be a host, a host and port, or a URL; a server's own setting of 0.0.0.0 means this machine.
+fn ollama_url(environment: &Environment) -> String {
+    let host = environment.get("OLLAMA_HOST").unwrap_or(OLLAMA_HOST);
+    let (scheme, rest) = host.split_once("://").unwrap_or(("http", host));
+    let rest = rest.trim_end_matches('/').replace("0.0.0.0", "127.0.0.1");
+    let port = if rest.rsplit(']').next().unwrap_or_default().contains(':') || scheme == "https" { "" } else { ":11434" };
+    format!("{scheme}://{rest}{port}/v1")
+}
+
+fn options(endpoint: &Endpoint, config: &OpenAiConfig) -> OpenAiOptions {
+    let mut options = OpenAiOptions::new(endpoint.base_url.clone());
+    options.api_key.clone_from(&endpoint.key);
+    options.limits = StreamLimits {
+        first_byte: Duration::from_millis(config.first_byte_ms),
+        idle: Duration::from_millis(config.idle_ms),
+        progress: Duration::from_millis(config.progress_ms),
+        total: Duration::from_millis(config.total_ms),
+        ..StreamLimits::default()
+    };
+    options
+}
+
+/// The first model that an endpoint lists.
+async fn first_model(endpoint: &Endpoint, patience: Duration) -> Option<String> {
+    let list = list_models(endpoint, patience).await.ok()?;
+    list.into_iter().next()
+}
+
+/// The models that an endpoint lists.
+///
+/// # Errors
+/// In words, without the URL's secrets.
+pub async fn list_models(endpoint: &Endpoint, patience: Duration) -> Result<Vec<String>, String> {
+    use secrecy::ExposeSecret as _;
+    let local = ["http://127.0.0.1", "http://localhost", "http://[::1]"].iter().any(|host| endpoint.base_url.starts_with(host));
+    let mut builder = reqwest::Client::builder().timeout(patience);
+    if local {
+        builder = builder.no_proxy();
+    }
+    let client = builder.build().map_err(|error| error.to_string())?;
+    let mut request = client.get(format!("{}/models", endpoint.base_url));
+    if let Some(key) = &endpoint.key {
+        request = request.bearer_auth(key.expose_secret());
+    }
+    let answer = request.send().await.map_err(|error| words(error))?;
+    let status = answer.status();
+    if !status.is_success() {
+        return Err(format!("it answered {status}"));
+    }
+    let body: Value = answer.json().await.map_err(words)?;
+    let list = body["data"].as_array().ok_or("its list of models has no data")?;
+    Ok(list.iter().filter_map(|model| model["id"].as_str().map(str::to_owned)).collect())
+}
+
+fn words(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    crate::support::redact::error_text(&format!("{error}{cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        pairs.iter().copied().collect()
+    }
+
+    async fn selected(pairs: &[(&str, &str)]) -> anyhow::Result<Models> {
+        let environment = environment(pairs);
+        let loaded = super::super::config::load(None, &environment, &[])?;
+        select(&loaded, &environment).await
+    }
+
+    #[tokio::test]
+    async fn a_key_alone_means_openai() {
+        let models = selected(&[("OPENAI_API_KEY", "sk-x"), ("ANTHROPIC_API_KEY", "y")]).await.unwrap();
+        assert_eq!(models.default_model, "openai/gpt-5-mini");
+        assert_eq!(models.endpoints[0].base_url, OPENAI_URL);
+        assert!(!models.demonstration);
+        assert!(models.warnings[0].starts_with("ANTHROPIC_*"), "{:?}", models.warnings);
+    }
+
+    #[tokio::test]
+    async fn a_model_without_its_provider_is_refused() {
+        let error = selected(&[("CAPSTAN_MODEL", "anthropic/claude")]).await.err().unwrap().to_string();
+        assert!(error.contains("anthropic/claude") && error.contains("demo"), "{error}");
+        let models = selected(&[("CAPSTAN_MODEL", "ollama/llama"), ("OLLAMA_HOST", "gpu:99")]).await.unwrap();
+        assert_eq!(models.default_model, "ollama/llama");
+        assert_eq!(models.endpoints[0].base_url, "http://gpu:99/v1");
+    }
+
+    #[test]
+    fn ollama_hosts_have_many_forms() {
+        let cases = [
+            ("", "http://127.0.0.1:11434/v1"),
+            ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+            ("gpu:1", "http://gpu:1/v1"),
+            ("https://gpu.example/", "https://gpu.example/v1"),
+            ("http://[::1]", "http://[::1]:11434/v1"),
+            ("http://[::1]:7", "http://[::1]:7/v1"),
+        ];
+        for (host, url) in cases {
+            assert_eq!(ollama_url(&environment(&[("OLLAMA_HOST", host)])), url, "{host:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The parts that several commands need, made from the settings.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use secrecy::ExposeSecret as _;
+
+use super::config::{Config, Environment, Synchronous};
+use crate::domain::ids::UserId;
+use crate::domain::principal::{Principal, User, UserRole};
+use crate::service::hash_key;
+use crate::store::{self, Durability, Store, StoreOptions};
+use crate::support::clock::{SharedClock, SystemClock};
+use crate::support::ids::{SharedIds, UuidIds};
+use crate::tools::mcp::McpConfig;
+use crate::tools::{Door, DoorOptions};
+
+/// The name of the one user of a server without keys.
+const LOCAL_USER: &str = "local";
+
+/// Where time and ids come from.
+#[derive(Clone)]
+pub struct Sources {
+    /// The machine's clock.
+    pub clock: SharedClock,
+    /// Random, time-ordered ids.
+    pub ids: SharedIds,
+}
+
+impl Sources {
+    /// The real ones.
+    #[must_use]
+    pub fn real() -> Self {
+        Self { clock: Arc::new(SystemClock), ids: Arc::new(UuidIds) }
+    }
+}
+
+/// Who opens the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opener {
+    /// The server, of which there is one on SQLite.
+    Server,
+    /// A command that may run beside it.
+    Command,
+}
+
+/// Opens the database, brings its schema up to date, and makes the data folder if the database or the tools need it.
+///
+/// # Errors
+/// In words that name the database without its password.
+pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<dyn Store>> {
+    make_folder(&config.server.data_dir)?;
+    let options = StoreOptions {
+        exclusive: opener == Opener::Server,
+        durability: match config.database.synchronous {
+            Synchronous::Full => Durability::Full,
+            Synchronous::Normal => Durability::Normal,
+        },
+        max_connections: config.database.max_connections,
+    };
+    let url = config.database_url();
+    store::open(url.expose_secret(), &options)
+        .await
+        .with_context(|| format!("the database {} cannot be opened", super::config::redact_url(url.expose_secret())))
+}
+
+fn make_folder(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| {
+        format!("the data folder {} cannot be made; choose another one with --data-dir or CAPSTAN_DATA_DIR", folder.display())
+    })
+}
+
+/// The built-in tools and the configured MCP servers. Starts nothing yet.
+///
+/// # Errors
+/// If the MCP configuration cannot be read. What is wrong with one server concerns that server alone.
+pub fn tools(config: &Config, environment: &Environment, sources: &Sources) -> anyhow::Result<Arc<Door>> {
+    let mut options = DoorOptions::new(config.files_root(), Arc::clone(&sources.clock));
+    let variables = environment.clone();
+    options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
+    if let Some(path) = &config.tools.mcp_config {
+        let document =
+            std::fs::read_to_string(path).with_context(|| format!("the MCP configuration {} cannot be read", path.display()))?;
+        let lookup = |name: &str| environment.get(name).map(str::to_owned);
+        options.mcp = McpConfig::parse(&document, &lookup).with_context(|| path.display().to_string())?;
+    }
+    // The folder may be somebody's own and read-only; only the default one is made.
+    if config.tools.files_root.is_none() {
+        make_folder(&config.files_root())?;
+    }
+    Ok(Door::new(options))
+}
+
+/// The one user of a server without keys, who may do everything.
+///
+/// # Errors
+/// If the database cannot be written.
+pub async fn local_principal(store: &dyn Store, sources: &Sources) -> anyhow::Result<Principal> {
+    Ok(principal(ensure_user(store, LOCAL_USER, UserRole::Admin, sources).await?))
+}
+
+/// The keys of the configuration, by hash, with their users made if missing.
+///
+/// # Errors
+/// If the database cannot be written.
+pub async fn configured_keys(config: &Config, store: &dyn Store, sources: &Sources) -> anyhow::Result<HashMap<String, Principal>> {
+    let mut keys = HashMap::new();
+    for key in &config.auth.keys {
+        let hash = match (&key.key_hash, &key.key) {
+            (Some(hash), _) => hash.clone(),
+            (None, Some(plain)) => hash_key(plain.expose_secret()),
+            (None, None) => continue,
+        };
+        let user = ensure_user(store, &key.user, key.role, sources).await?;
+        keys.insert(hash, Principal { user_id: user.id, role: key.role });
+    }
+    Ok(keys)
+}
+
+/// The user of that name, made if missing.
+///
+/// # Errors
+/// If the database cannot be written.
+pub async fn ensure_user(store: &dyn Store, name: &str, role: UserRole, sources: &Sources) -> anyhow::Result<User> {
+    let id = UserId::generate(sources.ids.as_ref());
+    store.ensure_user(id, name, role, sources.clock.now()).await.with_context(|| format!("the user {name:?} cannot be stored"))
+}
+
+fn principal(user: User) -> Principal {
+    Principal { user_id: user.id, role: user.role }
+}
