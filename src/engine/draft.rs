@@ -80,8 +80,13 @@ impl<'a> Draft<'a> {
 
     /// Whether the run's own time limit has passed.
     pub(super) fn is_out_of_time(&self) -> bool {
+        self.is_out_of_time_after(0)
+    }
+
+    /// Whether it will have passed after a wait.
+    pub(super) fn is_out_of_time_after(&self, wait_ms: u64) -> bool {
         let limit = self.profile().max_run_ms;
-        limit > 0 && self.around.elapsed_ms >= limit
+        limit > 0 && self.around.elapsed_ms.saturating_add(wait_ms) >= limit
     }
 
     // Status.

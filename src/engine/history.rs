@@ -3,7 +3,10 @@
 //! What is stored is never touched: the request is made from a copy. Whatever was cancelled, cut off or lost, each tool call
 //! has exactly one result directly after its message, in call order.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+
+use serde_json::{Value, json};
 
 use super::{RunState, results, texts};
 use crate::domain::ids::CallId;
@@ -47,6 +50,7 @@ struct Builder<'a> {
     rows: HashMap<&'a CallId, &'a ToolCall>,
     limit: usize,
     called: HashSet<&'a CallId>,
+    echoed: HashSet<&'a str>,
     messages: Vec<Message>,
 }
 
@@ -59,7 +63,7 @@ impl<'a> Builder<'a> {
             }
         }
         let rows = calls.iter().map(|call| (&call.id, call)).collect();
-        Self { results, rows, limit, called: HashSet::new(), messages: Vec::new() }
+        Self { results, rows, limit, called: HashSet::new(), echoed: HashSet::new(), messages: Vec::new() }
     }
 
     fn user(&mut self, message: &Message) {
@@ -78,7 +82,7 @@ impl<'a> Builder<'a> {
                 Part::Reasoning(reasoning) if !reasoning.text.is_empty() || reasoning.raw.is_some() => parts.push(part.clone()),
                 // A partial message has no calls: they were never carried out.
                 Part::ToolCall(call) if message.status == MessageStatus::Complete && self.called.insert(&call.call_id) => {
-                    parts.push(Part::ToolCall(sendable_call(call)));
+                    parts.push(Part::ToolCall(self.call(call)));
                     answers.push(Part::ToolResult(self.result(call)));
                 }
                 Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
@@ -96,17 +100,37 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// A call with a name and arguments that providers take back, whatever their model has made up, and with the provider's
+    /// id only where it is the first of its kind: our own id is the identity.
+    fn call(&mut self, call: &'a ToolCallPart) -> ToolCallPart {
+        let arguments = match &call.arguments {
+            Value::Object(_) => call.arguments.clone(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                json!({ "_raw": call.arguments.to_string() })
+            }
+        };
+        let provider_call_id = call.provider_call_id.as_deref().filter(|id| !id.is_empty() && self.echoed.insert(id));
+        ToolCallPart {
+            id: call.id.clone(),
+            call_id: call.call_id.clone(),
+            name: sendable_name(&call.name).into_owned(),
+            arguments,
+            provider_call_id: provider_call_id.map(str::to_owned),
+        }
+    }
+
     fn result(&self, call: &ToolCallPart) -> ToolResultPart {
+        let name = sendable_name(&call.name).into_owned();
         if let Some(result) = self.results.get(&call.call_id) {
-            return ToolResultPart { content: results::cut(&result.content, self.limit).0, ..(*result).clone() };
+            return ToolResultPart { name, content: results::cut(&result.content, self.limit).0, ..(*result).clone() };
         }
         if let Some(row) = self.rows.get(&call.call_id) {
-            return results::part(call.id.clone(), row, self.limit);
+            return ToolResultPart { name, ..results::part(call.id.clone(), row, self.limit) };
         }
         ToolResultPart {
             id: call.id.clone(),
             call_id: call.call_id.clone(),
-            name: call.name.clone(),
+            name,
             content: vec![ToolContent::text(results::missing(ToolCallState::Unknown.as_str()))],
             is_error: true,
             state: ToolCallState::Unknown,
@@ -143,11 +167,21 @@ fn is_user_content(part: &Part) -> bool {
     }
 }
 
-fn sendable_call(call: &ToolCallPart) -> ToolCallPart {
-    if call.arguments.is_object() {
-        return call.clone();
+/// The longest tool name that all providers take, in characters.
+const MAX_NAME: usize = 64;
+
+fn is_sendable_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+}
+
+/// A name that providers take back. Models make up names that their own providers then refuse.
+fn sendable_name(name: &str) -> Cow<'_, str> {
+    if is_sendable_name(name) {
+        return Cow::Borrowed(name);
     }
-    ToolCallPart { arguments: serde_json::json!({ "_raw": call.arguments.to_string() }), ..call.clone() }
+    let mended: String =
+        name.chars().take(MAX_NAME).map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect();
+    Cow::Owned(if mended.is_empty() { "unknown".to_owned() } else { mended })
 }
 
 /// Everything of a message but its parts.
@@ -209,7 +243,8 @@ pub enum Unsendable {
         /// Counts from 0.
         at: usize,
     },
-    /// Message number `at` holds a part that its role cannot have, or arguments that are no object.
+    /// Message number `at` holds a part that its role cannot have, arguments that are no object, or a name that no
+    /// tool can have.
     #[error("message {at} holds a part that does not belong there")]
     Misplaced {
         /// Counts from 0.
@@ -221,7 +256,7 @@ pub enum Unsendable {
         /// Counts from 0.
         at: usize,
     },
-    /// A call stands twice in the history.
+    /// A call, or the provider's id of one, stands twice in the history.
     #[error("call {call_id} stands in the history twice")]
     RepeatedCall {
         /// The call.
@@ -236,6 +271,7 @@ pub enum Unsendable {
 pub fn check_sendable(messages: &[Message]) -> Result<(), Unsendable> {
     let Some(last) = messages.last() else { return Err(Unsendable::Nothing) };
     let mut seen = HashSet::new();
+    let mut echoed = HashSet::new();
     let mut before: Option<&Message> = None;
     for (at, message) in messages.iter().enumerate() {
         check_parts(at, message)?;
@@ -259,7 +295,8 @@ pub fn check_sendable(messages: &[Message]) -> Result<(), Unsendable> {
             (Role::User, None | Some(Role::Assistant | Role::Tool)) | (Role::Assistant, Some(Role::User | Role::Tool)) => {}
         }
         for call in message.tool_calls() {
-            if !seen.insert(&call.call_id) {
+            let is_echoed = call.provider_call_id.as_deref().is_some_and(|id| !echoed.insert(id));
+            if !seen.insert(&call.call_id) || is_echoed {
                 return Err(Unsendable::RepeatedCall { call_id: call.call_id.clone() });
             }
         }
@@ -283,7 +320,7 @@ fn check_parts(at: usize, message: &Message) -> Result<(), Unsendable> {
         let (belongs, says) = match (part, message.role) {
             (Part::Text(text), Role::User | Role::Assistant) => (!text.text.trim().is_empty(), true),
             (Part::Reasoning(_), Role::Assistant) => (true, false),
-            (Part::ToolCall(call), Role::Assistant) => (call.arguments.is_object(), true),
+            (Part::ToolCall(call), Role::Assistant) => (call.arguments.is_object() && is_sendable_name(&call.name), true),
             (Part::ToolResult(result), Role::Tool) => (!result.content.is_empty(), true),
             (Part::Image(_) | Part::File(_), Role::User) => (true, true),
             (Part::Text(_), Role::Tool)

@@ -261,6 +261,10 @@ pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
         let detail = format!("{} (it asks for a wait of {after_ms} ms, more than this agent waits)", error.message);
         return draft.fail(ProblemCode::from(error.kind), detail);
     }
+    if draft.is_out_of_time_after(after_ms) {
+        let detail = format!("{} (the run's time limit leaves no time for another try)", error.message);
+        return draft.fail(ProblemCode::from(error.kind), detail);
+    }
     let counters = draft.counters();
     counters.model_failures = counters.model_failures.saturating_add(1);
     draft.event(EventBody::StepReset { step, reason: "retry".to_owned() });

@@ -290,6 +290,14 @@ fn model_failures_wait_without_a_lease_and_then_fail() {
 }
 
 #[test]
+fn no_wait_is_longer_than_the_run_may_take() {
+    let mut world = World::started(AgentProfile { max_run_ms: 10_000, ..AgentProfile::default() });
+    world.elapsed_ms = 7_000;
+    world.fails(ModelErrorKind::Overloaded);
+    assert_eq!(world.error_code(), "provider_overloaded");
+}
+
+#[test]
 fn an_answer_gives_the_tries_back() {
     let mut world = World::started(AgentProfile::default());
     for n in 0..4 {

@@ -336,7 +336,7 @@ impl Play {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(700))]
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_the_run_ends_and_keeps_its_promises(

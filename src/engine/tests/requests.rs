@@ -81,6 +81,10 @@ fn the_validator_finds_every_breach() {
     let told = message(&ids, Role::Tool, vec![result_part(&ids, &id)]);
     let twice = message(&ids, Role::Tool, vec![result_part(&ids, &id), result_part(&ids, &id)]);
     let empty = message(&ids, Role::User, Vec::new());
+    let odd = message(&ids, Role::Assistant, vec![named_call(&ids, &id, "functions.read", json!({}))]);
+    let other = CallId::generate(&ids);
+    let alike = message(&ids, Role::Assistant, vec![call_part(&ids, &other)]);
+    let told_other = message(&ids, Role::Tool, vec![result_part(&ids, &other)]);
     let check = |messages: &[&Message]| check_sendable(&messages.iter().copied().cloned().collect::<Vec<_>>());
 
     assert_eq!(check(&[&user, &asks, &told]), Ok(()));
@@ -95,8 +99,10 @@ fn the_validator_finds_every_breach() {
     assert_eq!(check(&[&user, &asks, &user]), Err(Unsendable::Unanswered { at: 1 }));
     assert_eq!(check(&[&user, &asks, &twice]), Err(Unsendable::Unanswered { at: 1 }));
     assert_eq!(check(&[&user, &asks, &told, &asks, &told]), Err(Unsendable::RepeatedCall { call_id: id }));
+    assert_eq!(check(&[&user, &asks, &told, &alike, &told_other]), Err(Unsendable::RepeatedCall { call_id: other }));
+    assert_eq!(check(&[&user, &odd, &told]), Err(Unsendable::Misplaced { at: 1 }));
     assert_eq!(check(&[&empty]), Err(Unsendable::Empty { at: 0 }));
-    assert_eq!(check(&[&message(&ids, Role::User, told.parts.clone())]), Err(Unsendable::Misplaced { at: 0 }));
+    assert_eq!(check(&[&message(&ids, Role::User, told.parts)]), Err(Unsendable::Misplaced { at: 0 }));
 }
 
 fn results(message: &Message) -> Vec<String> {
@@ -130,12 +136,17 @@ fn text_part(ids: &SequentialIds, text: &str) -> Part {
 }
 
 fn call_part(ids: &SequentialIds, call_id: &CallId) -> Part {
+    named_call(ids, call_id, "read", json!({}))
+}
+
+/// Providers name calls as they like: here all alike.
+fn named_call(ids: &SequentialIds, call_id: &CallId, name: &str, arguments: serde_json::Value) -> Part {
     Part::ToolCall(ToolCallPart {
         id: PartId::generate(ids),
         call_id: call_id.clone(),
-        name: "read".to_owned(),
-        arguments: json!({}),
-        provider_call_id: None,
+        name: name.to_owned(),
+        arguments,
+        provider_call_id: Some("call_0".to_owned()),
     })
 }
 
@@ -152,7 +163,7 @@ fn result_part(ids: &SequentialIds, call_id: &CallId) -> Part {
 
 /// A part of any kind, and the number of the call that it is about.
 fn any_part() -> impl Strategy<Value = (u8, usize)> {
-    (0..6_u8, 0..4_usize)
+    (0..7_u8, 0..4_usize)
 }
 
 proptest! {
@@ -173,6 +184,7 @@ proptest! {
                 2 => Part::Reasoning(ReasoningPart { id: PartId::generate(&ids), text: "hm".to_owned(), raw: None }),
                 3 => call_part(&ids, &calls[at]),
                 4 => result_part(&ids, &calls[at]),
+                5 => named_call(&ids, &calls[at], ["", "functions.read", "ä b", "x"][at], json!([1])),
                 _ => text_part(&ids, ""),
             }).collect();
             let mut message = message(&ids, role, parts);
