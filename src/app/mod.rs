@@ -12,6 +12,7 @@ mod keys;
 mod lifecycle;
 mod listen;
 mod models;
+mod notify;
 mod parts;
 mod serve;
 mod telemetry;

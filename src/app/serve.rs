@@ -15,7 +15,7 @@ use super::config::{Config, Environment, Loaded, Role};
 use super::lifecycle::Signals;
 use super::models::{self, Models};
 use super::parts::{self, Opener, Sources};
-use super::{listen, telemetry, upkeep};
+use super::{listen, notify, telemetry, upkeep};
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
@@ -89,6 +89,9 @@ impl Server {
         let node = NodeId::generate(sources.ids.as_ref());
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         upkeep::start(&tasks, &store, &hub, metrics.clone(), &sources, &stop);
+        if store.is_shared() {
+            notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("notifications cannot be set up")?;
+        }
 
         let worker = match config.server.role {
             Role::All | Role::Worker => {

@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::service::Error;
-use crate::store::{Page, PageRequest};
+use crate::service::{Page, PageRequest};
 use crate::support::json;
 
 /// Rows of a page if the client does not say.

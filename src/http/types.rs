@@ -14,8 +14,8 @@ use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::tool::ToolDefinition;
+use crate::service::ServerStatus;
 use crate::service::{Content, NewPart, StartRun};
-use crate::tools::ServerStatus;
 
 /// A message for the agent, in a new conversation or in one that exists.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -70,6 +70,8 @@ pub struct Hub {
     control_signal: Signal,
     /// Called with the conversations of each published batch; wakes other nodes.
     announce: Mutex<Option<Announce>>,
+    /// Called when workers of other nodes may have something to do.
+    wake_elsewhere: Mutex<Option<WakeElsewhere>>,
 }
 
 impl Audience {
@@ -79,6 +81,17 @@ impl Audience {
 }
 
 type Announce = Arc<dyn Fn(&ConversationId) + Send + Sync>;
+
+/// What workers of other processes may have to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// A run may have become claimable.
+    Queue,
+    /// A run in progress has a control request.
+    Control,
+}
+
+type WakeElsewhere = Arc<dyn Fn(Elsewhere) + Send + Sync>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,12 +107,18 @@ impl Hub {
             queue_signal: Signal::default(),
             control_signal: Signal::default(),
             announce: Mutex::default(),
+            wake_elsewhere: Mutex::default(),
         })
     }
 
     /// Sets what is told about each conversation that got events from this process.
     pub fn announce_with(&self, announce: Announce) {
         *lock(&self.announce) = Some(announce);
+    }
+
+    /// Sets what is told when workers of other processes may have something to do.
+    pub fn wake_elsewhere_with(&self, wake: WakeElsewhere) {
+        *lock(&self.wake_elsewhere) = Some(wake);
     }
 
     /// Hands committed events of one conversation to its listeners. Call it after the commit, in `seq` order.
@@ -188,9 +207,23 @@ impl Hub {
         &self.control_signal
     }
 
-    /// Says that `_run` has a control request waiting in the store.
+    /// Says that a run may have become claimable, here and elsewhere.
+    pub fn notify_queue(&self) {
+        self.queue_signal.notify();
+        self.wake(Elsewhere::Queue);
+    }
+
+    /// Says that `_run` has a control request waiting in the store, here and elsewhere.
     pub fn notify_control(&self, _run: &RunId) {
         self.control_signal.notify();
+        self.wake(Elsewhere::Control);
+    }
+
+    fn wake(&self, what: Elsewhere) {
+        let wake = lock(&self.wake_elsewhere).clone();
+        if let Some(wake) = wake {
+            wake(what);
+        }
     }
 
     fn of(&self, conversation: &ConversationId) -> Vec<Arc<Listener>> {

@@ -6,5 +6,5 @@
 mod hub;
 mod signal;
 
-pub use hub::{Hub, HubLimits, Subscription, Tail};
+pub use hub::{Elsewhere, Hub, HubLimits, Subscription, Tail};
 pub use signal::Signal;

@@ -29,6 +29,10 @@ pub use runs::{Started, Waited};
 pub use snapshot::{ActiveRun, Snapshot};
 pub use stream::{Reader, ResetReason, Scope, StreamItem};
 
+// Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
+pub use crate::store::{Page, PageRequest, StoreError};
+pub use crate::tools::ServerStatus;
+
 use crate::domain::agent::AgentProfile;
 use crate::domain::principal::Principal;
 use crate::domain::tool::ToolDefinition;
@@ -36,7 +40,7 @@ use crate::live::Hub;
 use crate::store::Store;
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
-use crate::tools::{ServerStatus, Toolbox};
+use crate::tools::Toolbox;
 
 /// Whether a model name is one that can be served.
 pub type KnowsModel = Arc<dyn Fn(&str) -> bool + Send + Sync>;

@@ -82,7 +82,7 @@ impl Service {
             Accepted::TooManyRuns => return Err(Error::TooManyRuns(self.limits.max_active_runs)),
         };
         self.publish(&run.conversation_id, events);
-        self.hub.queue_signal().notify();
+        self.hub.notify_queue();
         // A replayed request may have been for another conversation than the one minted for this one.
         let tail = match replay {
             Replay::Fresh => tail,
@@ -163,7 +163,7 @@ impl Service {
             Cancelled::NoRun => return Err(Error::NotFound("run")),
         };
         // A run that waited can be claimed now, and so can the one behind a run that was cancelled at once.
-        self.hub.queue_signal().notify();
+        self.hub.notify_queue();
         Ok((run, replay))
     }
 
@@ -180,7 +180,7 @@ impl Service {
         match resumed {
             Resumed::Run { run, events } => {
                 self.publish(&run.conversation_id, events);
-                self.hub.queue_signal().notify();
+                self.hub.notify_queue();
                 Ok((run, replay))
             }
             Resumed::NotResumable { run } => Err(Error::Conflict(format!(

@@ -85,7 +85,7 @@ pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {
 /// The peer is gone, or the socket was closed.
 struct Gone;
 
-type Lines = Result<Vec<String>, crate::store::StoreError>;
+type Lines = Result<Vec<String>, crate::service::StoreError>;
 type Subscriptions = StreamMap<Target, Pin<Box<dyn Stream<Item = Lines> + Send>>>;
 
 /// Serves a socket until it ends.

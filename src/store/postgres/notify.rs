@@ -2,6 +2,7 @@
 //! write transactions serialises the commits of the whole database. Only hints: readers that poll miss nothing.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
@@ -10,8 +11,8 @@ use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 use crate::domain::ids::ConversationId;
 use crate::store::StoreResult;
 
-/// The longest payload; Postgres refuses 8,000 bytes and more.
-const MAX_PAYLOAD: usize = 7_900;
+/// The longest list of ids; Postgres refuses payloads of 8,000 bytes and more, and the tag comes on top.
+const MAX_PAYLOAD: usize = 7_800;
 
 /// The wait before another try to connect.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
@@ -37,20 +38,23 @@ pub enum Notice {
 #[derive(Debug, Clone)]
 pub struct PgNotifier {
     pool: PgPool,
+    /// Stands at the beginning of what this process announces, so that it does not hear itself.
+    tag: Arc<str>,
 }
 
 impl PgNotifier {
-    /// A notifier for the database behind `url`, which connects when it is first used. LISTEN needs a connection of its own:
+    /// A notifier for the database behind `url`, which connects when it is first used. `tag` is unique to this process and has
+    /// no semicolon. LISTEN needs a connection of its own:
     /// behind a pooler in transaction mode nothing is heard, and polling carries alone.
     ///
     /// # Errors
     /// [`crate::store::StoreError::Migration`] if the URL is none.
-    pub fn new(url: &str) -> StoreResult<Self> {
+    pub fn new(url: &str, tag: &str) -> StoreResult<Self> {
         let pool = PgPoolOptions::new()
             .max_connections(2)
             .acquire_timeout(Duration::from_secs(1))
             .connect_lazy_with(super::connect::connect_options(url)?);
-        Ok(Self { pool })
+        Ok(Self { pool, tag: tag.into() })
     }
 
     /// Says that logs have grown. One notification for all of them.
@@ -81,21 +85,21 @@ impl PgNotifier {
     }
 
     async fn notify(&self, channel: &str, payload: &str) -> StoreResult<()> {
-        sqlx::query("SELECT pg_notify($1, $2)").bind(channel).bind(payload).execute(&self.pool).await?;
+        sqlx::query("SELECT pg_notify($1, $2)").bind(channel).bind(format!("{};{payload}", self.tag)).execute(&self.pool).await?;
         Ok(())
     }
 
-    /// Hears what is announced by any process, this one included. Connects again whenever it has to, and says
+    /// Hears what is announced by other processes. Connects again whenever it has to, and says
     /// [`Notice::LogUnknown`] each time that it is connected, since anything may have been missed before. Never ends.
     pub fn listen(&self) -> impl Stream<Item = Notice> + Send + use<> {
-        stream::unfold((self.pool.clone(), None), |(pool, mut listener)| async move {
+        stream::unfold((self.pool.clone(), Arc::clone(&self.tag), None), |(pool, tag, mut listener)| async move {
             loop {
                 let notice = match listener.take() {
                     None => connect(&pool).await.map(|fresh| (fresh, Notice::LogUnknown)),
-                    Some(current) => next(current).await,
+                    Some(current) => next(current, &tag).await,
                 };
                 match notice {
-                    Ok((listener, notice)) => return Some((notice, (pool, Some(listener)))),
+                    Ok((listener, notice)) => return Some((notice, (pool, tag, Some(listener)))),
                     Err(error) => {
                         tracing::warn!(%error, "cannot listen for notifications, polling goes on");
                         tokio::time::sleep(RECONNECT_AFTER).await;
@@ -118,12 +122,12 @@ async fn connect(pool: &PgPool) -> Result<PgListener, sqlx::Error> {
     Ok(listener)
 }
 
-async fn next(mut listener: PgListener) -> Result<(PgListener, Notice), sqlx::Error> {
+async fn next(mut listener: PgListener, tag: &str) -> Result<(PgListener, Notice), sqlx::Error> {
     loop {
         let notice = match listener.try_recv().await? {
             // The connection was lost and is made again by the listener.
             None => Some(Notice::LogUnknown),
-            Some(notification) => read(notification.channel(), notification.payload()),
+            Some(notification) => read(notification.channel(), notification.payload(), tag),
         };
         if let Some(notice) = notice {
             return Ok((listener, notice));
@@ -131,7 +135,11 @@ async fn next(mut listener: PgListener) -> Result<(PgListener, Notice), sqlx::Er
     }
 }
 
-fn read(channel: &str, payload: &str) -> Option<Notice> {
+fn read(channel: &str, payload: &str, own_tag: &str) -> Option<Notice> {
+    let (tag, payload) = payload.split_once(';').unwrap_or(("", payload));
+    if tag == own_tag {
+        return None;
+    }
     match channel {
         LOG if payload.is_empty() => Some(Notice::LogUnknown),
         LOG => Some(Notice::Log(payload.split(',').filter_map(|id| ConversationId::parse(id).ok()).collect())),
@@ -188,10 +196,12 @@ mod tests {
     #[test]
     fn what_is_announced_is_heard_again() {
         let two = [conversation(1), conversation(2)];
-        assert_eq!(read(LOG, &payload(&two)), Some(Notice::Log(two.to_vec())));
+        let of = |ids: &[ConversationId]| format!("node_a;{}", payload(ids));
+        assert_eq!(read(LOG, &of(&two), "node_b"), Some(Notice::Log(two.to_vec())));
+        assert_eq!(read(LOG, &of(&two), "node_a"), None);
         let many: Vec<_> = (0..300).map(conversation).collect();
-        assert_eq!(read(LOG, &payload(&many)), Some(Notice::LogUnknown));
-        assert_eq!(read("other", ""), None);
+        assert_eq!(read(LOG, &of(&many), "node_b"), Some(Notice::LogUnknown));
+        assert_eq!(read("other", "", "node_b"), None);
     }
 
     #[test]
