@@ -41,8 +41,7 @@ impl Site {
         let env = BTreeMap::from([
             ("DATABASE_URL".to_owned(), database.url.clone()),
             ("CAPSTAN_DATA_DIR".to_owned(), folder.path().join("data").display().to_string()),
-            ("CAPSTAN_DATABASE__API_CONNECTIONS".to_owned(), "4".to_owned()),
-            ("CAPSTAN_DATABASE__WORKER_CONNECTIONS".to_owned(), "4".to_owned()),
+            ("CAPSTAN_DATABASE__MAX_CONNECTIONS".to_owned(), "6".to_owned()),
             ("CAPSTAN_LOG__LEVEL".to_owned(), "info,capstan=debug".to_owned()),
         ]);
         Self { folder, database, ledger, env, mcp: None, started: Arc::default() }
