@@ -95,12 +95,9 @@ async fn killed(
         None => client.read(Client::post(&second).await.unwrap()).await,
         Some(run) => {
             let last = stored(&client.frames).last().unwrap().id.clone();
-            let path = format!("/runs/{run}/events");
-            let request = second.get(&path).header("accept", "text/event-stream").header("last-event-id", last.unwrap());
-            let answer = request.send().await.unwrap();
-            // 204: everything had been seen before the death.
-            if answer.status() != 204 {
-                client.read(SseStream::new(answer)).await;
+            // Nothing more comes if everything had been seen before the death.
+            if let Some(stream) = second.run_events_after(&run, last.as_deref()).await {
+                client.read(stream).await;
             }
         }
     }
@@ -110,7 +107,7 @@ async fn killed(
 
     // The client that lived through it has what the log has.
     let seen = stored(&client.frames);
-    let log = stored(&second.run_events(&run, None).await.all().await);
+    let log = stored(&second.run_events(&run).await.all().await);
     assert_eq!(seen, log);
     assert_eq!(log.iter().map(Frame::json).collect::<Vec<_>>(), second.run_events_json(&run).await);
     let runs = second.post_json("/runs", &json!({"input": "[[id:after]]"})).await;

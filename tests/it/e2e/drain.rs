@@ -9,7 +9,7 @@ use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::Site;
-use crate::support::sse::{Next, SseStream, kinds, stored};
+use crate::support::sse::{Next, kinds, stored};
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
@@ -35,13 +35,11 @@ async fn hands_runs_back_and_none_fails(#[values(Kind::Sqlite, Kind::Postgres)] 
 
     let server = site.start().await;
     let last = frames.last().unwrap().id.clone();
-    let path = format!("/runs/{run}/events");
-    let rest = server.get(&path).header("accept", "text/event-stream").header("last-event-id", last.unwrap()).send().await.unwrap();
-    if rest.status() != 204 {
-        frames.extend(stored(&SseStream::new(rest).all().await));
+    if let Some(rest) = server.run_events_after(&run, last.as_deref()).await {
+        frames.extend(stored(&rest.all().await));
     }
     assert_eq!(server.finished(&run).await["status"], "completed");
-    assert_eq!(frames, stored(&server.run_events(&run, None).await.all().await));
+    assert_eq!(frames, stored(&server.run_events(&run).await.all().await));
     assert!(!kinds(&frames).iter().any(|kind| kind == "run.failed" || kind == "tool.outcome_unknown"));
     assert_eq!(site.ledger.count("append", "x"), 1);
     model.assert_history_was_sendable();

@@ -102,7 +102,7 @@ async fn logs(database: &Database, wrong: &mut Vec<String>) {
     let rows = database
         .rows(
             "SELECT conversation_id, CAST(seq AS text), run_id, CAST(attempt AS text), kind, data FROM events \
-             ORDER BY conversation_id, seq",
+             ORDER BY conversation_id, events.seq",
         )
         .await;
     let mut logs: BTreeMap<String, Vec<Entry>> = BTreeMap::new();

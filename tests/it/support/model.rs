@@ -147,7 +147,8 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
         number
     };
     notes.changed.send_modify(|count| *count += 1);
-    let acts = script.rounds.get(round).cloned().unwrap_or_else(|| vec![Act::Say("done".to_owned())]);
+    let acts = script.rounds.get(round).cloned().unwrap_or_default();
+    let acts = if acts.is_empty() { vec![Act::Say("done".to_owned())] } else { acts };
     if let Some(Act::Status(status)) = acts.first() {
         let status = StatusCode::from_u16(*status).unwrap();
         return (status, axum::Json(json!({"error": {"message": "as scripted", "type": "server_error"}}))).into_response();

@@ -3,7 +3,7 @@
 //! `[[id:NAME]]` names the conversation for the test's own look-ups. What follows is a list of model answers, one per round,
 //! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[text:N,MS]]` says N tokens with MS milliseconds after
 //! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
-//! `[[cut]]` ends the connection without a finish, `[[status:N]]` answers with an HTTP error. A script that is used up says `done`.
+//! `[[cut]]` ends the connection without a finish, `[[status:N]]` answers with an HTTP error. A round without words says `done`.
 
 use serde_json::Value;
 

@@ -42,7 +42,12 @@ impl Site {
             ("DATABASE_URL".to_owned(), database.url.clone()),
             ("CAPSTAN_DATA_DIR".to_owned(), folder.path().join("data").display().to_string()),
             ("CAPSTAN_DATABASE__MAX_CONNECTIONS".to_owned(), "6".to_owned()),
-            ("CAPSTAN_LOG__LEVEL".to_owned(), "info,capstan=debug".to_owned()),
+            ("CAPSTAN_LOG__FORMAT".to_owned(), "text".to_owned()),
+            // Requests and connections would bury what matters when a test fails.
+            (
+                "CAPSTAN_LOG__LEVEL".to_owned(),
+                "info,capstan=debug,capstan::http::request=info,capstan::app::listen=info,rmcp=warn".to_owned(),
+            ),
         ]);
         Self { folder, database, ledger, env, mcp: None, started: Arc::default() }
     }
@@ -236,13 +241,19 @@ impl Server {
         SseStream::new(self.post("/runs", body).header("accept", "text/event-stream").send().await.unwrap())
     }
 
-    /// The event stream of a run, after a cursor if there is one.
-    pub async fn run_events(&self, run: &str, last_event_id: Option<&str>) -> SseStream {
+    /// The event stream of a run from its beginning.
+    pub async fn run_events(&self, run: &str) -> SseStream {
+        self.run_events_after(run, None).await.unwrap()
+    }
+
+    /// The event stream of a run after a cursor; `None` if the run is over and the client has everything.
+    pub async fn run_events_after(&self, run: &str, last_event_id: Option<&str>) -> Option<SseStream> {
         let mut request = self.get(&format!("/runs/{run}/events")).header("accept", "text/event-stream");
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
-        SseStream::new(request.send().await.unwrap())
+        let answer = request.send().await.unwrap();
+        (answer.status() != StatusCode::NO_CONTENT).then(|| SseStream::new(answer))
     }
 
     /// All events of a run as JSON pages give them.
@@ -324,7 +335,7 @@ impl Server {
     fn print_log(&self) {
         let text = self.log_text();
         let lines: Vec<&str> = text.lines().collect();
-        let from = lines.len().saturating_sub(200);
+        let from = lines.len().saturating_sub(100);
         let mut out = std::io::stderr().lock();
         let _ = writeln!(out, "--- log of {} ({} of {} lines)", self.url, lines.len() - from, lines.len());
         for line in &lines[from..] {
