@@ -30,8 +30,8 @@ struct SettingFlags {
     /// Address and port to listen on.
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// What this process does: all, api or worker.
-    #[arg(long, global = true, value_name = "ROLE")]
+    /// What this process does: all, api or worker. Not for every command: `keys create` has another `--role`.
+    #[arg(long, value_name = "ROLE")]
     role: Option<String>,
     /// postgres://... or sqlite:PATH. Other users of the machine can see flags: prefer DATABASE_URL if it holds a password.
     #[arg(long, global = true, value_name = "URL")]
@@ -66,7 +66,11 @@ impl SettingFlags {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve the API and work on runs (the default).
-    Serve,
+    Serve {
+        /// What this process does: all, api or worker.
+        #[arg(long, value_name = "ROLE")]
+        role: Option<String>,
+    },
     /// Bring the database's schema up to date and exit.
     Migrate,
     /// Print the OpenAPI document of the API.
@@ -135,14 +139,18 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
+fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let command = cli.command.take().unwrap_or(Command::Serve { role: None });
+    if let Command::Serve { role: Some(role) } = &command {
+        cli.settings.role = Some(role.clone());
+    }
     let load = || -> anyhow::Result<Loaded> {
         let named = cli.settings.config.clone().or_else(|| environment.get("CAPSTAN_CONFIG").map(PathBuf::from));
         let file = config::read_file(named.as_deref())?;
         Ok(config::load(file, environment, &cli.settings.flags())?)
     };
-    match cli.command.unwrap_or(Command::Serve) {
-        Command::Serve => runtime()?.block_on(serve::run(load()?, environment)),
+    match command {
+        Command::Serve { .. } => runtime()?.block_on(serve::run(load()?, environment)),
         Command::Migrate => runtime()?.block_on(keys::migrate(&load()?)),
         Command::Openapi => print(&crate::http::openapi_json()),
         Command::Config => print(&config::show(&load()?)),
@@ -180,8 +188,21 @@ mod tests {
     #[test]
     fn command_line_is_well_formed() {
         Cli::command().debug_assert();
-        let cli = Cli::parse_from(["capstan", "--listen", "127.0.0.1:1", "serve", "--role", "api"]);
+        let cli = Cli::parse_from(["capstan", "--role", "api", "serve", "--listen", "127.0.0.1:1"]);
         let keys: Vec<_> = cli.settings.flags().into_iter().map(|flag| (flag.key, flag.value)).collect();
         assert_eq!(keys, [("server.listen", "127.0.0.1:1".to_owned()), ("server.role", "api".to_owned())]);
+        let cli = Cli::parse_from(["capstan", "serve", "--role", "worker"]);
+        assert!(matches!(cli.command, Some(Command::Serve { role: Some(role) }) if role == "worker"));
+    }
+
+    #[test]
+    fn the_role_of_a_key_is_not_that_of_the_process() {
+        for (arguments, expected) in [(&["--role", "admin"][..], "Admin"), (&[][..], "Member")] {
+            let whole = ["capstan", "keys", "create", "--user", "ada"].iter().chain(arguments);
+            let cli = Cli::try_parse_from(whole).unwrap();
+            let Some(Command::Keys { command: KeysCommand::Create { role, .. } }) = cli.command else { panic!("another command") };
+            assert_eq!(format!("{role:?}"), expected);
+            assert!(cli.settings.flags().is_empty());
+        }
     }
 }
