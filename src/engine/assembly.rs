@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::arguments;
+use super::{PartialAnswer, arguments};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
@@ -168,22 +168,20 @@ impl Assembler {
     /// What was shown so far of an answer that is given up, for storing as a partial message: text and reasoning only.
     /// `None` if nothing of that was shown.
     #[must_use]
-    pub fn partial(mut self, now: UnixMillis) -> Option<Message> {
+    pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
         let id = self.message_id.take()?;
         let usage = self.counted_usage();
-        let parts: Vec<Part> = self
-            .slots
-            .iter()
-            .filter(|slot| match slot.kind {
-                Kind::Text | Kind::Reasoning => !slot.text.is_empty(),
-                Kind::Call { .. } => false,
-            })
-            .map(Slot::part)
-            .collect();
+        let words = self.slots.iter().filter(|slot| match slot.kind {
+            Kind::Text | Kind::Reasoning => !slot.text.is_empty(),
+            Kind::Call { .. } => false,
+        });
+        let open = words.clone().filter(|slot| !slot.closed);
+        let closing = open.map(|slot| EventBody::PartCompleted { message_id: id.clone(), part: slot.part() }).collect();
+        let parts: Vec<Part> = words.map(Slot::part).collect();
         if parts.is_empty() {
             return None;
         }
-        Some(Message {
+        let message = Message {
             id,
             conversation_id: self.conversation_id,
             run_id: self.run_id,
@@ -195,7 +193,8 @@ impl Assembler {
             usage: Some(usage),
             internal: false,
             created_at: now.to_rfc3339(),
-        })
+        };
+        Some(PartialAnswer { message, closing })
     }
 
     /// Text and reasoning: more of the open part, or a new part if another kind has come between.

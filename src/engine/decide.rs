@@ -1,7 +1,7 @@
 //! The transition function: which rule answers which input.
 
 use super::draft::Draft;
-use super::{Decision, Input, RunState, Surroundings, model_step, tool_step};
+use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_step, tool_step};
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -114,7 +114,7 @@ fn void_open_step(draft: &mut Draft<'_>) {
     draft.event(EventBody::StepReset { step, reason: reason.to_owned() });
 }
 
-fn cancelled(draft: &mut Draft<'_>, by: String, partial: Option<Message>, stopped: Vec<(CallId, ToolOutcome)>) {
+fn cancelled(draft: &mut Draft<'_>, by: String, partial: Option<PartialAnswer>, stopped: Vec<(CallId, ToolOutcome)>) {
     if let (Some(_), Some(partial)) = (draft.open_model_step(), partial) {
         model_step::keep_partial(draft, partial);
     }

@@ -69,7 +69,7 @@ pub enum Input {
         /// Who: `user`, `interrupt` or `shutdown`.
         by: String,
         /// What was shown of an unfinished answer; complete tool calls are not part of it.
-        partial: Option<Message>,
+        partial: Option<PartialAnswer>,
         /// Outcomes of calls that were under way: the driver has stopped them and says what became of each.
         stopped: Vec<(CallId, ToolOutcome)>,
     },
@@ -77,6 +77,15 @@ pub enum Input {
     Drain,
     /// The run's own time limit was reached.
     TimedOut,
+}
+
+/// What was shown of an answer that somebody stopped.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PartialAnswer {
+    /// The message, with its text and reasoning so far.
+    pub message: Message,
+    /// `part.completed` of its parts that are still open.
+    pub closing: Vec<EventBody>,
 }
 
 /// What follows.

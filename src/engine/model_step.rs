@@ -2,7 +2,7 @@
 
 use super::decide::next_step;
 use super::draft::Draft;
-use super::{Command, texts, tool_step};
+use super::{Command, PartialAnswer, texts, tool_step};
 use crate::domain::agent::{BreakerAction, OnLimit};
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -276,7 +276,7 @@ pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
 }
 
 /// Keeps what was shown of an answer that somebody stopped.
-pub(super) fn keep_partial(draft: &mut Draft<'_>, partial: Message) {
+pub(super) fn keep_partial(draft: &mut Draft<'_>, PartialAnswer { message: partial, closing }: PartialAnswer) {
     if draft.base.record.history.iter().any(|known| known.id == partial.id) {
         return;
     }
@@ -288,6 +288,9 @@ pub(super) fn keep_partial(draft: &mut Draft<'_>, partial: Message) {
     }
     if partial.parts.is_empty() {
         return;
+    }
+    for event in without_call_parts(closing) {
+        draft.event(event);
     }
     draft.event(EventBody::MessageCompleted { message: partial.clone() });
     draft.change(Change::AddMessage(partial));

@@ -6,10 +6,9 @@ use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use super::log_writer::RunLog;
-use crate::domain::message::Message;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
 use crate::domain::record::RunRecord;
-use crate::engine::Assembler;
+use crate::engine::{Assembler, PartialAnswer};
 use crate::provider::{ModelClient, ModelStream};
 use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
@@ -83,7 +82,7 @@ impl ModelCall {
     }
 
     /// What was shown of an answer that is given up.
-    pub fn into_partial(self, now: UnixMillis) -> Option<Message> {
+    pub fn into_partial(self, now: UnixMillis) -> Option<PartialAnswer> {
         self.assembler.partial(now)
     }
 }

@@ -10,7 +10,7 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::{ConversationId, PartId, RunId};
 use crate::domain::message::{MessageStatus, Part};
 use crate::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, TurnPart, Usage};
-use crate::engine::{Assembler, MAX_ANSWER_BYTES, StreamItem};
+use crate::engine::{Assembler, MAX_ANSWER_BYTES, PartialAnswer, StreamItem};
 use crate::support::ids::SequentialIds;
 
 fn assembler(ids: &SequentialIds) -> Assembler {
@@ -151,8 +151,13 @@ fn a_partial_answer_keeps_words_only() {
     let mut partial = assembler(&ids);
     partial.push(text("The fi"), &ids);
     partial.push(begun(0, "read"), &ids);
-    let message = partial.partial(NOW).unwrap();
+    let PartialAnswer { message, closing } = partial.partial(NOW).unwrap();
     assert_eq!((message.status, message.parts.len()), (MessageStatus::Partial, 1));
+    assert!(closing.is_empty(), "the call has closed the text");
+    let mut open = assembler(&ids);
+    open.push(text("The fi"), &ids);
+    let PartialAnswer { message, closing } = open.partial(NOW).unwrap();
+    assert_eq!(closing, [EventBody::PartCompleted { message_id: message.id.clone(), part: message.parts[0].clone() }]);
 }
 
 fn any_event() -> impl Strategy<Value = ModelEvent> {

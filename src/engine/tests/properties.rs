@@ -14,7 +14,7 @@ use crate::domain::message::Role;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::tool::{ToolCallState, ToolOutcome};
-use crate::engine::{Decision, Input, RunState, Surroundings, decide};
+use crate::engine::{Decision, Input, PartialAnswer, RunState, Surroundings, decide};
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -235,7 +235,7 @@ impl Play {
         }
         let partial = match self.world.asked.is_some() {
             true => match self.world.answer(&[Say::Text("Some wor")], ModelFinish::Stop) {
-                Input::ModelFinished { message, .. } => Some(message),
+                Input::ModelFinished { message, closing, .. } => Some(PartialAnswer { message, closing }),
                 other => panic!("{other:?}"),
             },
             false => None,

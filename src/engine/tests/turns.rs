@@ -10,7 +10,7 @@ use crate::domain::message::Part;
 use crate::domain::model::ModelFinish;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
-use crate::engine::{Command, Decision, Input};
+use crate::engine::{Command, Decision, Input, PartialAnswer};
 
 fn kinds(decision: &Decision) -> Vec<&'static str> {
     decision.events.iter().map(EventBody::kind).collect()
@@ -157,12 +157,13 @@ fn cancelling_keeps_what_was_shown_and_answers_every_call() {
     world.check_next_turn();
 
     let mut world = World::started(AgentProfile::default());
-    let Input::ModelFinished { message, .. } =
+    let Input::ModelFinished { message, closing, .. } =
         world.answer(&[Say::Text("The file ho"), call("read", &json!({}))], ModelFinish::Stop)
     else {
         unreachable!()
     };
-    world.feed(Input::CancelRequested { by: "user".to_owned(), partial: Some(message), stopped: Vec::new() });
+    let partial = Some(PartialAnswer { message, closing });
+    world.feed(Input::CancelRequested { by: "user".to_owned(), partial, stopped: Vec::new() });
     assert_eq!(world.rows.history.last().unwrap().text(), "The file ho");
     assert!(world.rows.calls.is_empty());
     assert_eq!(world.kinds().last(), Some(&"run.cancelled"));
