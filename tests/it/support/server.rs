@@ -41,7 +41,7 @@ impl Site {
         let env = BTreeMap::from([
             ("DATABASE_URL".to_owned(), database.url.clone()),
             ("CAPSTAN_DATA_DIR".to_owned(), folder.path().join("data").display().to_string()),
-            ("CAPSTAN_DATABASE__MAX_CONNECTIONS".to_owned(), "6".to_owned()),
+            ("CAPSTAN_DATABASE__MAX_CONNECTIONS".to_owned(), "10".to_owned()),
             ("CAPSTAN_LOG__FORMAT".to_owned(), "text".to_owned()),
             // Requests and connections would bury what matters when a test fails.
             (
@@ -287,16 +287,6 @@ impl Server {
         .await
     }
 
-    /// Waits until a run is in this status.
-    pub async fn reaches(&self, run: &str, status: &str) -> Value {
-        let path = format!("/runs/{run}");
-        wait::until(&format!("{run} to be {status}"), Duration::from_secs(30), || async {
-            let body: Value = self.get(&path).send().await.ok()?.json().await.ok()?;
-            (body["status"] == status).then_some(body)
-        })
-        .await
-    }
-
     /// Sends a signal by its name, such as `TERM`.
     pub async fn signal(&self, name: &str) {
         let Some(pid) = self.child.id() else { panic!("the server is gone already") };
@@ -317,14 +307,6 @@ impl Server {
     /// Waits for the process to end by itself.
     pub async fn ended(&mut self, limit: Duration) -> std::process::ExitStatus {
         wait::within("the server to end", limit, self.child.wait()).await.unwrap()
-    }
-
-    /// Resident memory in KiB.
-    pub fn resident_kib(&self) -> u64 {
-        let pid = self.child.id().unwrap();
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     /// What it logged so far.

@@ -145,13 +145,6 @@ pub fn stored(frames: &[Frame]) -> Vec<Frame> {
     frames.iter().filter(|frame| frame.id.is_some()).cloned().collect()
 }
 
-/// The types, with equal neighbours as one.
-pub fn outline(frames: &[Frame]) -> Vec<String> {
-    let mut kinds = kinds(frames);
-    kinds.dedup();
-    kinds
-}
-
 /// The first event of a type.
 pub fn find<'a>(frames: &'a [Frame], kind: &str) -> Option<&'a Frame> {
     frames.iter().find(|frame| frame.kind() == kind)
