@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::RoleClient;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, ClientRequest, ErrorCode, JsonObject, PaginatedRequestParams, ProtocolVersion,
-    ServerResult, Tool,
+    CallToolRequest, CallToolRequestParams, ClientRequest, ErrorCode, JsonObject, PaginatedRequestParams, PingRequest,
+    ProtocolVersion, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
@@ -38,10 +39,14 @@ const MAX_TOOLS: usize = 1_000;
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long telling a server of a cancelled call may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
+/// How long a server may take to give a sign of life.
+const PULSE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a closed connection may take to wind up.
 const CLOSE_LIMIT: Duration = Duration::from_secs(6);
 /// How long the transport may take to notice by itself that its process has exited.
 const NOTICE_LIMIT: Duration = Duration::from_millis(300);
+/// What servers made after the official examples say of a session that they do not know, before they look at the request.
+const NO_SESSION: &str = "No valid session ID provided";
 /// Progress extends the time limit of a call, up to this many times the limit.
 const HARD_LIMIT_FACTOR: u32 = 10;
 
@@ -58,6 +63,8 @@ pub struct Connection {
     peer: Peer<RoleClient>,
     heard: Arc<Heard>,
     process: Option<Process>,
+    /// Whether a new connection is needed though this one is not closed.
+    stale: AtomicBool,
 }
 
 /// How a call ended, as far as the transport can tell.
@@ -144,12 +151,16 @@ impl Connection {
                 (greeted.map_err(|error| OpenError::from(error, ""))?, None)
             }
         };
-        Ok(Self { peer: service.peer().clone(), service: tokio::sync::Mutex::new(service), heard, process })
+        let peer = service.peer().clone();
+        Ok(Self { peer, service: tokio::sync::Mutex::new(service), heard, process, stale: AtomicBool::new(false) })
     }
 
     /// Whether calls can be made.
     pub fn is_alive(&self) -> bool {
-        !self.peer.is_transport_closed() && self.process.as_ref().is_none_or(|process| !process.exit_token().is_cancelled())
+        let stale = self.stale.load(Ordering::SeqCst);
+        !stale
+            && !self.peer.is_transport_closed()
+            && self.process.as_ref().is_none_or(|process| !process.exit_token().is_cancelled())
     }
 
     /// What was heard on this connection.
@@ -201,6 +212,7 @@ impl Connection {
         let mut reports = self.heard.reports_of(handle.progress_token.clone());
         let hard_limit = Instant::now() + timeout * HARD_LIMIT_FACTOR;
         let mut limit = Instant::now() + timeout;
+        let mut furthest = f64::NEG_INFINITY;
         loop {
             tokio::select! {
                 biased;
@@ -212,15 +224,19 @@ impl Connection {
                     };
                 }
                 () = cancel.cancelled() => {
-                    give_up(handle, "the run was cancelled").await;
+                    self.give_up(handle, "the run was cancelled").await;
                     return Reply::Cancelled;
                 }
                 report = reports.next() => {
                     limit = hard_limit.min(Instant::now() + timeout);
-                    let _ = progress.try_send(report);
+                    // Progress only goes forward; what was overtaken on the way is old news.
+                    if report.progress > furthest {
+                        furthest = report.progress;
+                        let _ = progress.try_send(report);
+                    }
                 }
                 () = tokio::time::sleep_until(limit) => {
-                    give_up(handle, "the time limit is over").await;
+                    self.give_up(handle, "the time limit is over").await;
                     return Reply::TimedOut(timeout);
                 }
             }
@@ -228,7 +244,14 @@ impl Connection {
     }
 
     async fn reply_from_error(&self, error: &ServiceError) -> Reply {
+        let over_http = self.process.is_none();
+        if over_http && asks_for_new_session(error) {
+            self.stale.store(true, Ordering::SeqCst);
+        }
         match error {
+            ServiceError::McpError(error) if over_http && error.message.contains(NO_SESSION) => {
+                Reply::NotSent(redact::error_text(&error.message))
+            }
             ServiceError::McpError(error) => Reply::Refused(redact::error_text(&error.message)),
             ServiceError::TransportSend(transport) if never_left(transport.error.as_ref()) => Reply::NotSent(shown(error)),
             ServiceError::TransportSend(transport) => match transport.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
@@ -242,6 +265,29 @@ impl Connection {
                 }
                 Reply::Lost(format!("{}{}", shown(error), self.last_words()))
             }
+        }
+    }
+
+    async fn give_up(&self, handle: RequestHandle<RoleClient>, reason: &str) {
+        let told = tokio::time::timeout(CANCEL_LIMIT, handle.cancel(Some(reason.to_owned()))).await;
+        if told.is_err() {
+            // A server that does not read its input will not read the next call either.
+            self.stale.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Asks the server for a sign of life after it did not answer a call. One that gives none is replaced at the next use: many
+    /// servers never recover from a call that was cancelled.
+    pub async fn check_pulse(&self) {
+        let ping = ClientRequest::PingRequest(PingRequest::default());
+        let answered = match self.peer.send_cancellable_request(ping, PeerRequestOptions::with_timeout(PULSE_LIMIT)).await {
+            Ok(handle) => handle.await_response().await,
+            Err(error) => Err(error),
+        };
+        match answered {
+            // An error is a sign of life, too.
+            Ok(_) | Err(ServiceError::McpError(_)) => {}
+            Err(_) => self.stale.store(true, Ordering::SeqCst),
         }
     }
 
@@ -277,6 +323,9 @@ impl OpenError {
         match error {
             ClientInitializeError::JsonRpcError(error) => {
                 Self::NotUnderstood(format!("the server refused the greeting: {}{last_words}", redact::error_text(&error.message)))
+            }
+            ClientInitializeError::TransportError { error, .. } => {
+                Self::Other(format!("{}{last_words}", redact::error_text(&chain(error.error.as_ref()))))
             }
             error => Self::Other(format!("{}{last_words}", redact::error_text(&chain(&error)))),
         }
@@ -323,9 +372,14 @@ fn reply_from(result: ServerResult) -> Reply {
     }
 }
 
-async fn give_up(handle: RequestHandle<RoleClient>, reason: &str) {
-    // A server that does not read its input is not waited for.
-    let _ = tokio::time::timeout(CANCEL_LIMIT, handle.cancel(Some(reason.to_owned()))).await;
+/// Whether an error may be mended by a new session. The protocol has the status 404 for a session that is gone, which the
+/// library handles; many servers answer in other ways.
+fn asks_for_new_session(error: &ServiceError) -> bool {
+    match error {
+        ServiceError::McpError(error) => error.message.to_ascii_lowercase().contains("session"),
+        ServiceError::TransportSend(_) => true,
+        _ => false,
+    }
 }
 
 /// Whether an error says that the whole request cannot have arrived.
@@ -344,12 +398,14 @@ fn never_left(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
 fn shown(error: &ServiceError) -> String {
     match error {
         ServiceError::TransportClosed => "the connection was closed".to_owned(),
+        // What the library says around the cause names only its own types.
+        ServiceError::TransportSend(transport) => redact::error_text(&chain(transport.error.as_ref())),
         error => redact::error_text(&chain(error)),
     }
 }
 
 /// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -60,8 +60,12 @@ impl<R: AsyncRead + Unpin> AsyncRead for GuardedLines<R> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
-        let read = &buffer.filled()[before..];
-        Poll::Ready(self.inspect(read))
+        let inspected = self.inspect(&buffer.filled()[before..]);
+        if inspected.is_err() {
+            // With an error nothing may have been read.
+            buffer.set_filled(before);
+        }
+        Poll::Ready(inspected)
     }
 }
 

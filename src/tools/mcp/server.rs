@@ -55,7 +55,7 @@ pub struct Server {
 #[derive(Clone)]
 enum Phase {
     Unknown,
-    Starting,
+    Starting { since: Instant },
     Up(Arc<Live>),
     Failed { error: String, retry_at: Instant },
     Closed,
@@ -74,12 +74,19 @@ impl Server {
         Arc::new(Self { name, half, config, common, phase: watch::Sender::new(Phase::Unknown), failures: AtomicU32::new(0), slots })
     }
 
-    /// Its tools. Waits while it starts.
+    /// Its tools. Waits while it starts, up to `patience` after the start began; for a server whose last start failed, a fifth
+    /// of that, so that it does not hold up every run.
     ///
     /// # Errors
     /// Why it cannot be reached.
-    pub async fn definitions(self: &Arc<Self>) -> Result<Vec<ToolDefinition>, String> {
-        let live = self.live().await?;
+    pub async fn definitions(self: &Arc<Self>, patience: Duration) -> Result<Vec<ToolDefinition>, String> {
+        let patience = if self.failures.load(Ordering::SeqCst) > 0 { patience / 5 } else { patience };
+        let began = match &*self.phase.borrow() {
+            Phase::Starting { since } => *since,
+            Phase::Unknown | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => Instant::now(),
+        };
+        let live =
+            tokio::time::timeout_at(began + patience, self.live()).await.map_err(|_| "it is still starting".to_owned())??;
         self.refresh(&live).await;
         let tools = live.tools.read().await;
         Ok(tools.clone())
@@ -108,6 +115,9 @@ impl Server {
             },
             reply => reply,
         };
+        if let Reply::TimedOut(_) = reply {
+            self.common.tasks.spawn(async move { live.connection.check_pulse().await });
+        }
         self.answer(reply, call.definition)
     }
 
@@ -160,7 +170,7 @@ impl Server {
         let phase = self.phase.borrow().clone();
         let (status, error, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, 0),
-            Phase::Starting => ("starting", None, 0),
+            Phase::Starting { .. } => ("starting", None, 0),
             Phase::Up(live) if live.connection.is_alive() => ("ok", None, live.tools.read().await.len()),
             Phase::Up(_) => ("error", Some("the connection was lost; it is made again at the next use".to_owned()), 0),
             Phase::Failed { error, .. } => ("error", Some(error), 0),
@@ -188,32 +198,34 @@ impl Server {
                     true
                 }
                 Phase::Failed { retry_at, .. } => Instant::now() >= *retry_at,
-                Phase::Up(_) | Phase::Starting | Phase::Closed => false,
+                Phase::Up(_) | Phase::Starting { .. } | Phase::Closed => false,
             };
             if start {
-                *phase = Phase::Starting;
+                *phase = Phase::Starting { since: Instant::now() };
             }
             start
         });
         if start {
             let server = self.clone();
             self.common.tasks.spawn(async move {
-                if let Some(live) = died {
-                    live.connection.close().await;
-                }
-                server.start().await;
+                let bury = async {
+                    if let Some(live) = died {
+                        live.connection.close().await;
+                    }
+                };
+                tokio::join!(server.start(), bury);
             });
         }
         let mut phases = self.phase.subscribe();
         let phase = phases.wait_for(|phase| match phase {
-            Phase::Starting => false,
+            Phase::Starting { .. } => false,
             Phase::Unknown | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => true,
         });
         let phase = phase.await.map(|phase| phase.clone()).unwrap_or(Phase::Closed);
         match phase {
             Phase::Up(live) => Ok(live),
             Phase::Failed { error, .. } => Err(error),
-            Phase::Unknown | Phase::Starting | Phase::Closed => Err("the servers are being shut down".to_owned()),
+            Phase::Unknown | Phase::Starting { .. } | Phase::Closed => Err("the servers are being shut down".to_owned()),
         }
     }
 
@@ -242,7 +254,7 @@ impl Server {
                 late = Some(next);
                 false
             }
-            Phase::Unknown | Phase::Starting | Phase::Up(_) | Phase::Failed { .. } => {
+            Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Failed { .. } => {
                 *phase = next;
                 true
             }

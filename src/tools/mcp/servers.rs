@@ -82,9 +82,9 @@ impl McpServers {
     /// The tools of all servers that can be reached, sorted by name. Servers start side by side; one that takes longer than the
     /// patience is left out this time and goes on starting.
     pub async fn definitions(&self) -> Vec<ToolDefinition> {
-        let all = self.servers.values().filter_map(|server| server.as_ref().ok()).map(|server| {
-            let within = tokio::time::timeout(self.start_patience, server.definitions());
-            async move { within.await.ok().and_then(Result::ok).unwrap_or_default() }
+        let all = self.servers.values().filter_map(|server| server.as_ref().ok()).map(|server| async {
+            // Why a server is left out stands in its state.
+            server.definitions(self.start_patience).await.unwrap_or_default()
         });
         let mut definitions: Vec<ToolDefinition> = join_all(all).await.into_iter().flatten().collect();
         definitions.sort_by(|one, other| one.name.cmp(&other.name));

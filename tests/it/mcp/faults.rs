@@ -1,0 +1,150 @@
+//! Servers that fail in every way.
+
+use std::time::{Duration, Instant};
+
+use capstan::domain::tool::ToolCallState;
+use capstan::tools::Toolbox as _;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::setup::{PATIENCE, Scripted, Tools, text};
+use crate::support::wait;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_on_both_streams_does_no_harm() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&["banner"])})).await;
+    for _ in 0..3 {
+        assert_eq!(text(&tools.call("s__noise", json!({})).await), "after the noise");
+    }
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "fine"})).await), "fine");
+    assert_eq!(server.log("ready").len(), 1, "the server was not restarted");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_ends_all_its_calls_at_once_and_is_started_again() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["env"] = json!({"SECRET": "hunter2hunter2"});
+    entry["capstan"] = json!({"replay": {"hang": "read"}});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let waiting = async {
+        let outcome = tools.call("s__hang", json!({})).await;
+        (outcome, Instant::now())
+    };
+    let dying = async {
+        wait::until("the first call to arrive", PATIENCE, || async { (!server.log("called").is_empty()).then_some(()) }).await;
+        let outcome = tools.call("s__die", json!({})).await;
+        (outcome, Instant::now())
+    };
+    let began = Instant::now();
+    let ((waited, waited_until), (died, died_at)) = tokio::join!(waiting, dying);
+    // The tool that may repeat failed; what the unsafe one did, nobody knows.
+    assert_eq!((waited.state, died.state), (ToolCallState::Failed, ToolCallState::Unknown), "{waited:?} {died:?}");
+    let apart = waited_until.max(died_at) - waited_until.min(died_at);
+    assert!(apart < Duration::from_secs(1) && began.elapsed() < PATIENCE, "{apart:?}");
+    let said = text(&died);
+    assert!(said.contains("exit status: 3") && said.contains("about to die: secret is [redacted]"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "back"})).await), "back");
+    assert_eq!(server.log("ready").len(), 2);
+    tools.shutdown().await;
+    server.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"timeout": "300ms"});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let outcome = tools.call("s__hang", json!({})).await;
+    assert_eq!(outcome.state, ToolCallState::Failed);
+    assert!(text(&outcome).contains("did not answer within 300ms"), "{outcome:?}");
+    wait::until("the server to be told", PATIENCE, || async { (!server.log("cancelled").is_empty()).then_some(()) }).await;
+
+    let cancel = CancellationToken::new();
+    let (progress, _reports) = mpsc::channel(1);
+    let call = tools.call_with("s__hang", json!({}), PATIENCE, progress, cancel.clone());
+    let stop = async {
+        wait::until("the call to arrive", PATIENCE, || async { (server.log("called").len() == 2).then_some(()) }).await;
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(call, stop);
+    assert_eq!(outcome.state, ToolCallState::Unknown, "{outcome:?}");
+    wait::until("the server to be told again", PATIENCE, || async { (server.log("cancelled").len() == 2).then_some(()) }).await;
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "alive"})).await), "alive");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_read_its_input_any_more_is_replaced() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"timeout": "1s"});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    assert_eq!(tools.call("s__wedge", json!({})).await.state, ToolCallState::Failed);
+    // More than fits into the pipe: the call cannot be written, and neither can its cancellation.
+    let outcome = tools.call("s__echo", json!({"text": "x".repeat(1024 * 1024)})).await;
+    assert_eq!(outcome.state, ToolCallState::Failed, "{outcome:?}");
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "replaced"})).await), "replaced");
+    assert_eq!(server.log("ready").len(), 2);
+    tools.shutdown().await;
+    server.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_without_end_is_cut_off() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let outcome = tools.call("s__big", json!({})).await;
+    assert_eq!(outcome.state, ToolCallState::Unknown, "{}", text(&outcome));
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "again"})).await), "again");
+    tools.shutdown().await;
+    server.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_start_says_why_and_is_tried_again_later() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&["broken"])})).await;
+    let status = tools.status("s").await;
+    let error = status.error.unwrap();
+    assert_eq!(status.status, "error");
+    assert!(error.contains("exit status: 7") && error.contains("cannot read the licence file"), "{error}");
+    // At once it is not tried again, however often it is asked for; after the first pause it is.
+    tools.door.definitions().await;
+    tools.door.definitions().await;
+    assert_eq!(server.log("pid").len(), 1);
+    wait::until("a second attempt", PATIENCE, || async {
+        tools.door.definitions().await;
+        (server.log("pid").len() == 2).then_some(())
+    })
+    .await;
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_is_not_followed() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let elsewhere = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let target = format!("http://{}/mcp", elsewhere.local_addr().unwrap());
+    let redirecting = axum::Router::new().fallback(move || {
+        let target = target.clone();
+        async move { axum::response::Redirect::temporary(&target) }
+    });
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, redirecting).await });
+    let entry = json!({"url": format!("http://{address}/mcp"), "headers": {"Authorization": "Bearer hunter2hunter2"}});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let status = tools.status("s").await;
+    assert_eq!(status.status, "error");
+    assert!(!status.error.unwrap().contains("hunter2"));
+    let knocked = tokio::time::timeout(Duration::from_millis(50), elsewhere.accept()).await;
+    assert!(knocked.is_err(), "the redirect was followed");
+    tools.shutdown().await;
+}

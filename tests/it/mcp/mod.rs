@@ -1,0 +1,7 @@
+//! The tools behind the door: servers from their packages, and a scripted server with every bad habit.
+
+mod faults;
+mod packages;
+mod processes;
+mod scripted;
+mod setup;

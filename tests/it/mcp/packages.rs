@@ -1,0 +1,143 @@
+//! Real servers from their packages.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use capstan::domain::tool::{ReplayClass, ToolCallState};
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::setup::{PATIENCE, Tools, packages, text};
+use crate::support::wait;
+
+fn everything() -> Value {
+    json!({"command": "node", "args": [entry("server-everything"), "stdio"], "capstan": {"trusted": true}})
+}
+
+fn entry(package: &str) -> String {
+    packages().join("node_modules/@modelcontextprotocol").join(package).join("dist/index.js").display().to_string()
+}
+
+async fn everything_over_http() -> (Child, u16) {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    (listening_on(port).await, port)
+}
+
+async fn listening_on(port: u16) -> Child {
+    let mut command = Command::new("node");
+    command.arg(entry("server-everything")).arg("streamableHttp").env("PORT", port.to_string());
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    wait::until("the server to listen", PATIENCE, || async { tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok() })
+        .await;
+    child
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_servers_at_once_over_both_transports() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    std::fs::write(root.join("note.txt"), "inside").unwrap();
+    let (_http, port) = everything_over_http().await;
+    let tools = Tools::new(&json!({
+        "everything": everything(),
+        "files": {"command": "node", "args": [entry("server-filesystem"), root]},
+        "time": {"command": packages().join("venv/bin/mcp-server-time"), "args": ["--local-timezone", "UTC"]},
+        "remote": {"type": "http", "url": format!("http://127.0.0.1:{port}/mcp"), "headers": {"X-Test": "1"}},
+        "broken": {"command": "/no/such/program"},
+        "misspelt": {"command": "node", "capstan": {"trust": true}},
+    }))
+    .await;
+
+    let statuses: Vec<(String, String)> =
+        tools.door_statuses().await.into_iter().map(|server| (server.name, server.status)).collect();
+    let expected =
+        [("broken", "error"), ("everything", "ok"), ("files", "ok"), ("misspelt", "error"), ("remote", "ok"), ("time", "ok")];
+    assert_eq!(statuses, expected.map(|(name, status)| (name.to_owned(), status.to_owned())));
+    assert!(tools.status("broken").await.error.unwrap().contains("/no/such/program was not found"));
+    assert!(tools.status("misspelt").await.error.unwrap().contains("capstan.trust is not known"));
+
+    let echo = tools.call("everything__echo", json!({"message": "hello"})).await;
+    assert_eq!((echo.state, text(&echo)), (ToolCallState::Done, "Echo: hello".to_owned()));
+    let sum = tools.call("remote__get-sum", json!({"a": 17, "b": 23})).await;
+    assert_eq!((sum.state, text(&sum)), (ToolCallState::Done, "The sum of 17 and 23 is 40.".to_owned()));
+    let image = tools.call("everything__get-tiny-image", json!({})).await;
+    assert!(text(&image).contains("[image/png, "), "{image:?}");
+    let invalid = tools.call("everything__get-sum", json!({"a": "one", "b": 2})).await;
+    assert!(invalid.state == ToolCallState::Failed && text(&invalid).contains("/a: \"one\" is not of type"), "{invalid:?}");
+
+    let read = tools.call("files__read_text_file", json!({"path": root.join("note.txt")})).await;
+    assert_eq!((read.state, text(&read)), (ToolCallState::Done, "inside".to_owned()));
+    let outside = tools.call("files__read_text_file", json!({"path": "/etc/passwd"})).await;
+    assert!(outside.is_error && outside.state == ToolCallState::Failed, "{outside:?}");
+    assert!(text(&outside).contains("outside allowed directories"), "{outside:?}");
+
+    let time = tools.call("time__get_current_time", json!({"timezone": "Europe/Paris"})).await;
+    assert!(time.state == ToolCallState::Done && text(&time).contains("Europe/Paris"), "{time:?}");
+
+    // Hints count only where the operator trusts the server: two entries of the same program differ in nothing else.
+    assert_eq!(tools.definition("everything__get-sum").replay, ReplayClass::Read);
+    assert_eq!(tools.definition("remote__get-sum").replay, ReplayClass::Unsafe);
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_is_passed_on_and_a_cancelled_call_returns_at_once() {
+    let tools = Tools::new(&json!({"everything": everything()})).await;
+    let long = json!({"duration": 1.2, "steps": 6});
+    let (progress, mut reports) = mpsc::channel(16);
+    // The limit of half a second is renewed by each report.
+    let outcome = tools
+        .call_with(
+            "everything__trigger-long-running-operation",
+            long,
+            Duration::from_millis(900),
+            progress,
+            CancellationToken::new(),
+        )
+        .await;
+    assert_eq!(outcome.state, ToolCallState::Done, "{outcome:?}");
+    let first = reports.recv().await.unwrap();
+    assert_eq!(first.total, Some(6.0));
+
+    let cancel = CancellationToken::new();
+    let (progress, mut reports) = mpsc::channel(16);
+    let call = tools.call_with(
+        "everything__trigger-long-running-operation",
+        json!({"duration": 100, "steps": 1000}),
+        PATIENCE,
+        progress,
+        cancel.clone(),
+    );
+    let stop = async {
+        reports.recv().await.unwrap();
+        cancel.cancel();
+        std::time::Instant::now()
+    };
+    let (outcome, asked) = tokio::join!(call, stop);
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert_eq!(outcome.state, ToolCallState::Unknown);
+    let echo = tools.call("everything__echo", json!({"message": "still here"})).await;
+    assert_eq!(text(&echo), "Echo: still here");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_over_http_that_was_restarted_is_used_again() {
+    let (mut child, port) = everything_over_http().await;
+    let tools = Tools::new(&json!({"remote": {"url": format!("http://127.0.0.1:{port}/mcp")}})).await;
+    assert_eq!(text(&tools.call("remote__echo", json!({"message": "one"})).await), "Echo: one");
+    child.kill().await.unwrap();
+    let down = tools.call("remote__echo", json!({"message": "two"})).await;
+    assert_eq!(down.state, ToolCallState::Failed, "{down:?}");
+    assert!(text(&down).contains("nothing was sent"), "{down:?}");
+    let _child = listening_on(port).await;
+    // The session is unknown to the new process, which says so, and a new one is made.
+    let again = wait::until("the server to be used again", PATIENCE, || async {
+        let outcome = tools.call("remote__echo", json!({"message": "three"})).await;
+        (outcome.state == ToolCallState::Done).then_some(outcome)
+    });
+    assert_eq!(text(&again.await), "Echo: three");
+    tools.shutdown().await;
+}

@@ -1,0 +1,61 @@
+//! Nothing is left behind.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::setup::{PATIENCE, Scripted, Tools};
+use crate::support::wait;
+
+/// The server behind a shell, as behind `npx`: the child that we start is not the one that speaks.
+fn behind_a_shell(server: &Scripted, habits: &[&str]) -> Value {
+    let command = server.command(habits).iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+    json!({"command": "sh", "args": ["-c", format!("'{}' {command}; exit $?", Scripted::python().display())]})
+}
+
+#[rstest]
+#[case::obedient(&[], Duration::from_secs(5))]
+#[case::with_family(&["family"], Duration::from_secs(10))]
+#[case::stubborn(&["stubborn", "family"], Duration::from_secs(20))]
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_leaves_no_process(#[case] habits: &[&str], #[case] limit: Duration) {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": behind_a_shell(&server, habits)})).await;
+    tools.definition("s__echo");
+    let processes = server.alive().len();
+    assert_eq!(processes, if habits.contains(&"family") { 3 } else { 1 });
+    wait::within("the shutdown", limit, tools.shutdown()).await;
+    assert_eq!(server.alive(), Vec::<i64>::new());
+    assert_eq!(server.log("input"), [json!("ended")], "it was told by the end of its input");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_family_of_a_server_that_died_ends_with_it() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": behind_a_shell(&server, &["family"])})).await;
+    assert_eq!(server.alive().len(), 3);
+    tools.call("s__die", json!({})).await;
+    server.gone().await;
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_door_takes_its_servers_with_it() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": behind_a_shell(&server, &["family"])})).await;
+    assert_eq!(server.alive().len(), 3);
+    drop(tools);
+    server.gone().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_are_used_after_the_shutdown_are_not_started() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    tools.shutdown().await;
+    let outcome = tools.call("s__echo", json!({"text": "late"})).await;
+    assert!(super::setup::text(&outcome).contains("shut down"), "{outcome:?}");
+    assert_eq!(server.log("pid").len(), 1);
+    wait::within("a second shutdown", PATIENCE, tools.shutdown()).await;
+}

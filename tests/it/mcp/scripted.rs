@@ -1,0 +1,130 @@
+//! What a well-behaved but demanding server gets.
+
+use std::time::Duration;
+
+use capstan::domain::tool::ToolCallState;
+use capstan::tools::Toolbox as _;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::setup::{PATIENCE, Scripted, Tools, text};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_pages_are_listed_once_though_the_last_cursor_repeats() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&["banner"])})).await;
+    assert_eq!(tools.status("s").await.tools, 12);
+    assert_eq!(tools.definition("s__echo").description, "[s] echo");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_sees_its_own_variables_and_few_of_ours() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["env"] = json!({"OWN": "value"});
+    entry["cwd"] = json!(server.folder.path());
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let outcome = tools.call("s__environment", json!({})).await;
+    let seen: Value = serde_json::from_str(&text(&outcome)).unwrap();
+    assert_eq!(seen["OWN"], "value");
+    // Cargo sets this one for every test, so it would be seen if the environment were inherited.
+    assert_eq!(seen.get("CARGO_MANIFEST_DIR"), None);
+    // A python that is a shell script sets some of these by itself.
+    let harmless = ["OWN", "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "PWD", "OLDPWD", "SHLVL", "_"];
+    #[expect(clippy::disallowed_methods, reason = "what must not be inherited is what is set here")]
+    let ours = |key: &str| std::env::var(key).is_ok();
+    let inherited: Vec<&String> =
+        seen.as_object().unwrap().keys().filter(|key| !harmless.contains(&key.as_str()) && ours(key)).collect();
+    assert!(inherited.is_empty(), "{inherited:?}");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_extends_the_limit_of_a_call() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let (progress, mut reports) = mpsc::channel(16);
+    let outcome = tools.call_with("s__progress", json!({}), Duration::from_millis(600), progress, CancellationToken::new()).await;
+    assert_eq!((outcome.state, text(&outcome)), (ToolCallState::Done, "all steps".to_owned()));
+    assert!(outcome.duration_ms >= 1_000, "{outcome:?}");
+    let mut heard = Vec::new();
+    while let Some(report) = reports.recv().await {
+        heard.push(report.progress);
+    }
+    assert!(heard.windows(2).all(|pair| pair[0] < pair[1]) && heard.len() >= 3, "{heard:?}");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
+    let refused = tools.call("s__echo", json!({"text": "old"})).await;
+    assert_eq!(refused.state, ToolCallState::Failed);
+    assert!(text(&refused).contains("has changed since this run began"), "{refused:?}");
+    let renewed = Tools { definitions: tools.door.definitions().await, door: tools.door.clone() };
+    assert_eq!(renewed.definition("s__echo").description, "[s] echo (changed)");
+    assert_eq!(text(&renewed.call("s__added", json!({"text": "new"})).await), "new");
+    assert_eq!(server.log("called").len(), 2);
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keyed_tool_is_sent_our_call_id() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"replay": {"keyed": "keyed:key"}});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    tools.call("s__keyed", json!({"text": "pay", "key": "the model's own"})).await;
+    let sent = server.log("arguments");
+    assert!(sent[0]["key"].as_str().unwrap().starts_with("call_"), "{sent:?}");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"concurrency": 1});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let (one, two) = tokio::join!(tools.call("s__slow", json!({})), tools.call("s__slow", json!({})));
+    assert_eq!((one.state, two.state), (ToolCallState::Done, ToolCallState::Done));
+    let log = std::fs::read_to_string(server.folder.path().join("log")).unwrap();
+    let order: Vec<&str> = log
+        .lines()
+        .filter_map(|line| if line.contains("called") { Some("called") } else { line.contains("finished").then_some("finished") })
+        .collect();
+    assert_eq!(order, ["called", "finished", "called", "finished"]);
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn content_of_an_unknown_kind_is_named_and_errors_are_errors() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let outcome = tools.call("s__odd", json!({})).await;
+    assert!(outcome.is_error && outcome.state == ToolCallState::Failed, "{outcome:?}");
+    assert!(text(&outcome).contains("hologram") && text(&outcome).contains("readable"), "{outcome:?}");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_still_starting_is_left_out_and_the_rest_works() {
+    let (deaf, fine) = (Scripted::new(), Scripted::new());
+    let servers = json!({"deaf": deaf.entry(&["deaf"]), "fine": fine.entry(&[])});
+    // The fine one may take as long as it needs: only it is asked again.
+    let tools = Tools::patient(&servers, Duration::from_millis(100)).await;
+    assert_eq!(tools.status("deaf").await.status, "starting");
+    let definitions = crate::support::wait::until("the fine server", PATIENCE, || async {
+        let definitions = tools.door.definitions().await;
+        definitions.iter().any(|tool| tool.name == "fine__echo").then_some(definitions)
+    });
+    let tools = Tools { definitions: definitions.await, door: tools.door.clone() };
+    assert_eq!(text(&tools.call("fine__echo", json!({"text": "here"})).await), "here");
+    assert_eq!(tools.status("deaf").await.status, "starting");
+    tools.shutdown().await;
+    deaf.gone().await;
+}

@@ -1,0 +1,127 @@
+"""A small MCP server on standard input and output, with every bad habit on demand. Standard library only.
+
+Usage: server.py FOLDER [HABIT...]. It writes what happens to FOLDER/log, one JSON text per line.
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+folder, habits = sys.argv[1], sys.argv[2:]
+tools = ["echo", "die", "hang", "environment", "noise", "progress", "change", "odd", "big", "slow", "keyed", "wedge"]
+lock = threading.Lock()
+
+
+def log(**entry):
+    with open(os.path.join(folder, "log"), "a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def write(text):
+    with lock:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def send(**message):
+    write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+
+
+def describe(name):
+    schema = {"type": "object", "properties": {"text": {"type": "string"}, "key": {"type": "string"}}}
+    return {"name": name, "description": name + (" (changed)" if "changed" in habits else ""), "inputSchema": schema}
+
+
+def answer(request, text, **more):
+    send(id=request["id"], result={"content": [{"type": "text", "text": text}], **more})
+
+
+def call(request):
+    params = request["params"]
+    name, arguments = params["name"], params.get("arguments", {})
+    token = params.get("_meta", {}).get("progressToken")
+    log(called=name, arguments=arguments)
+    if name == "die":
+        print("about to die: secret is", os.environ.get("SECRET"), file=sys.stderr, flush=True)
+        os._exit(3)
+    elif name == "hang":
+        pass
+    elif name == "environment":
+        answer(request, json.dumps(dict(os.environ)))
+    elif name == "noise":
+        write("plain words\n\x1b[31mcolours\x1b[0m\n\n{\"broken\": \n[1, 2\n")
+        sys.stderr.write("x" * 1_000_000)
+        sys.stderr.flush()
+        answer(request, "after the noise")
+    elif name == "progress":
+        for step in range(1, 11):
+            time.sleep(0.1)
+            send(method="notifications/progress", params={"progressToken": token, "progress": step, "total": 10})
+        answer(request, "all steps")
+    elif name == "change":
+        habits.append("changed")
+        tools.append("added")
+        send(method="notifications/tools/list_changed")
+        answer(request, "changed")
+    elif name == "odd":
+        send(id=request["id"], result={"content": [{"type": "hologram"}, {"type": "text", "text": "readable"}], "isError": True})
+    elif name == "big":
+        write('{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"' % request["id"])
+        for _ in range(40):
+            write("x" * 1024 * 1024)
+        write('"}]}}\n')
+    elif name == "slow":
+        time.sleep(0.2)
+        log(finished="slow")
+        answer(request, "slow")
+    else:
+        answer(request, arguments.get("text", json.dumps(arguments)))
+
+
+def handle(request):
+    method = request.get("method")
+    if method == "initialize":
+        if "deaf" in habits:
+            return
+        info = {"name": "scripted", "version": "1"}
+        version = request["params"]["protocolVersion"]
+        capabilities = {"tools": {"listChanged": True}}
+        send(id=request["id"], result={"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
+    elif method == "tools/list":
+        start = int(request.get("params", {}).get("cursor") or 0)
+        page = [describe(name) for name in tools[start:start + 4]]
+        following = start + 4
+        # The last cursor comes again: a client that trusts it never ends.
+        cursor = str(following) if following < len(tools) else str(start) if start else ""
+        send(id=request["id"], result={"tools": page, "nextCursor": cursor})
+    elif method == "tools/call" and request["params"]["name"] == "wedge":
+        time.sleep(1000)
+    elif method == "tools/call":
+        threading.Thread(target=call, args=(request,), daemon=True).start()
+    elif method == "notifications/cancelled":
+        log(cancelled=request["params"].get("reason"))
+    elif "id" in request:
+        send(id=request["id"], error={"code": -32601, "message": "Method not found"})
+
+
+log(pid=os.getpid())
+if "banner" in habits:
+    write("Welcome!\n\n*** ready ***\n")
+if "stubborn" in habits:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "family" in habits:
+    for command in (["sleep", "1000"], ["sh", "-c", "trap '' TERM; sleep 1000 & echo $! >&2; wait"]):
+        log(pid=subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
+if "broken" in habits:
+    print("cannot read the licence file", file=sys.stderr, flush=True)
+    sys.exit(7)
+log(ready=True)
+for line in sys.stdin:
+    if line.strip():
+        handle(json.loads(line))
+log(input="ended")
+if "stubborn" in habits:
+    time.sleep(1000)

@@ -1,0 +1,181 @@
+//! A door with servers behind it, and what the scripted server wrote down.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use capstan::domain::ids::{CallId, MessageId, RunId};
+use capstan::domain::message::ToolContent;
+use capstan::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use capstan::support::clock::SystemClock;
+use capstan::support::ids::UuidIds;
+use capstan::tools::mcp::McpConfig;
+use capstan::tools::{Door, DoorOptions, Progress, ServerStatus, Toolbox as _};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::wait;
+
+/// Longer than anything that goes well takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where `scripts/test-deps.sh` has put the servers.
+pub fn packages() -> PathBuf {
+    #[expect(clippy::disallowed_methods, reason = "where the servers are is a setting of the tests")]
+    let given = std::env::var("CAPSTAN_TEST_DEPS").map(PathBuf::from);
+    let folder = given.unwrap_or_else(|_| Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-deps"));
+    assert!(folder.join("installed").exists(), "the MCP servers are not in {}: run scripts/test-deps.sh first", folder.display());
+    folder
+}
+
+/// A door with servers behind it.
+pub struct Tools {
+    pub door: Arc<Door>,
+    pub definitions: Vec<ToolDefinition>,
+}
+
+impl Tools {
+    /// A door with these servers, whose tools have been listed.
+    pub async fn new(servers: &Value) -> Self {
+        Self::patient(servers, PATIENCE).await
+    }
+
+    /// The same, where listing waits for a given time only.
+    pub async fn patient(servers: &Value, start_patience: Duration) -> Self {
+        let mcp = McpConfig::parse(&json!({"mcpServers": servers}).to_string(), &|_| None).unwrap();
+        let environment = |name: &str| {
+            #[expect(clippy::disallowed_methods, reason = "the tests play the part of the configuration")]
+            std::env::var(name).ok()
+        };
+        let options = DoorOptions { mcp, start_patience, environment: Arc::new(environment), ..options() };
+        let door = Door::new(options);
+        let definitions = door.definitions().await;
+        Self { door, definitions }
+    }
+
+    /// The tool with this name.
+    pub fn definition(&self, name: &str) -> &ToolDefinition {
+        let names: Vec<&str> = self.definitions.iter().map(|tool| tool.name.as_str()).collect();
+        self.definitions.iter().find(|tool| tool.name == name).unwrap_or_else(|| panic!("{name} is not among {names:?}"))
+    }
+
+    /// Calls a tool and waits for its outcome.
+    pub async fn call(&self, name: &str, arguments: Value) -> ToolOutcome {
+        let (progress, _reports) = mpsc::channel(1);
+        self.call_with(name, arguments, PATIENCE, progress, CancellationToken::new()).await
+    }
+
+    /// Calls a tool with all there is to choose.
+    pub async fn call_with(
+        &self,
+        name: &str,
+        arguments: Value,
+        timeout: Duration,
+        progress: mpsc::Sender<Progress>,
+        cancel: CancellationToken,
+    ) -> ToolOutcome {
+        let definition = self.definition(name);
+        let call = call(definition, arguments);
+        wait::within(name, PATIENCE * 2, self.door.execute(definition, &call, timeout, progress, cancel)).await
+    }
+
+    /// The states of all servers.
+    pub async fn door_statuses(&self) -> Vec<ServerStatus> {
+        self.door.servers().await
+    }
+
+    /// Ends the servers.
+    pub async fn shutdown(&self) {
+        self.door.shutdown().await;
+    }
+
+    /// The state of one server.
+    pub async fn status(&self, name: &str) -> ServerStatus {
+        self.door.servers().await.into_iter().find(|server| server.name == name).unwrap()
+    }
+}
+
+fn options() -> DoorOptions {
+    DoorOptions::new(std::env::temp_dir(), Arc::new(SystemClock))
+}
+
+fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
+    ToolCall {
+        id: CallId::generate(&UuidIds),
+        run_id: RunId::generate(&UuidIds),
+        message_id: MessageId::generate(&UuidIds),
+        step: 1,
+        position: 0,
+        provider_call_id: String::new(),
+        name: definition.name.clone(),
+        server: definition.server.clone(),
+        arguments_hash: String::new(),
+        arguments,
+        replay: definition.replay.clone(),
+        state: ToolCallState::Started,
+        outcome: None,
+    }
+}
+
+/// All texts of an outcome.
+pub fn text(outcome: &ToolOutcome) -> String {
+    let texts = outcome.content.iter().map(|content| match content {
+        ToolContent::Text { text } => text.clone(),
+        ToolContent::Image { media_type, data } => format!("[{media_type}, {} characters]", data.len()),
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// The scripted server, with a folder of its own.
+pub struct Scripted {
+    pub folder: tempfile::TempDir,
+}
+
+impl Scripted {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A python that is a program: what is called `python3` often is a script that starts one.
+    pub fn python() -> PathBuf {
+        packages().join("venv/bin/python")
+    }
+
+    /// Its command line.
+    pub fn command(&self, habits: &[&str]) -> Vec<String> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/mcp/server.py");
+        let mut command = vec![script.display().to_string(), self.folder.path().display().to_string()];
+        command.extend(habits.iter().map(|habit| (*habit).to_owned()));
+        command
+    }
+
+    /// Its entry in the configuration.
+    pub fn entry(&self, habits: &[&str]) -> Value {
+        json!({"command": Self::python(), "args": self.command(habits)})
+    }
+
+    /// What it wrote down under `key` so far, in order.
+    pub fn log(&self, key: &str) -> Vec<Value> {
+        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        let entries = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        entries.filter_map(|entry| entry.get(key).cloned()).collect()
+    }
+
+    /// The processes that it named and that still run.
+    pub fn alive(&self) -> Vec<i64> {
+        self.log("pid").iter().filter_map(Value::as_i64).filter(|pid| runs(*pid)).collect()
+    }
+
+    /// Waits until none of its processes is left.
+    pub async fn gone(&self) {
+        wait::until("the processes to end", PATIENCE, || async { self.alive().is_empty().then_some(()) }).await;
+    }
+}
+
+/// Whether a process runs. One that has ended and was not collected yet does not.
+fn runs(pid: i64) -> bool {
+    let output = std::process::Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap();
+    let state = String::from_utf8_lossy(&output.stdout);
+    !state.trim().is_empty() && !state.trim().starts_with('Z')
+}
