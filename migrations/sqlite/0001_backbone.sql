@@ -139,6 +139,8 @@ CREATE TABLE tool_calls (
 ) STRICT;
 CREATE UNIQUE INDEX tool_calls_by_run ON tool_calls (run_id, step, position);
 
+-- With a rowid: a batch holds events of many conversations, and appending its wide rows to the table while only the narrow
+-- index is written all over took a third less time than keeping the rows themselves in the order of the key.
 CREATE TABLE events (
     conversation_id text NOT NULL,
     seq             integer NOT NULL,
@@ -148,7 +150,7 @@ CREATE TABLE events (
     at              integer NOT NULL,
     data            text NOT NULL,
     PRIMARY KEY (conversation_id, seq)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE idempotency_keys (
     owner_id    text NOT NULL,

@@ -180,7 +180,7 @@ async fn set_conversation_status(tx: &mut Tx, id: &ConversationId, status: Conve
 }
 
 async fn freeze_tools(tx: &mut Tx, run: &RunId, tools: &[ToolDefinition]) -> StoreResult<String> {
-    let definitions = encode("tool_sets", "definitions", run.as_str(), &tools)?;
+    let definitions = encode_storable("tool_sets", "definitions", run.as_str(), &tools)?;
     let hash = crate::support::json::hash_bytes(definitions.as_bytes());
     sqlx::query("INSERT INTO tool_sets (hash, definitions) VALUES (?, ?) ON CONFLICT (hash) DO NOTHING")
         .bind(&hash)

@@ -23,6 +23,10 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call waits for the writer or a reader before the database counts as unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The write-ahead log is folded into the file after so many pages (16 MiB). A busy page is written to the log by every batch
+/// but to the file only once per fold, so folding less often saves writes; more would make the fold itself felt.
+const CHECKPOINT_PAGES: &str = "4000";
+
 /// Readers run beside the writer and beside each other; more than the machine has cores bring nothing.
 const READERS: u32 = 4;
 
@@ -48,8 +52,7 @@ impl SqliteStore {
             return Err(StoreError::Migration("a database in memory would lose everything: use sqlite:PATH".to_owned()));
         }
         let folder = folder_of(&path);
-        let made = std::fs::create_dir_all(&folder);
-        made.map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))?;
+        make_folder(&folder)?;
         let lock = if options.exclusive { Some(lock_folder(&folder)?) } else { None };
 
         let base = base.foreign_keys(true).busy_timeout(BUSY_TIMEOUT).pragma("temp_store", "memory");
@@ -61,6 +64,7 @@ impl SqliteStore {
                 Durability::Full => SqliteSynchronous::Full,
                 Durability::Normal => SqliteSynchronous::Normal,
             })
+            .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
             .thread_name(|_| "sqlite-writer".to_owned());
         let reader_options = base.read_only(true).thread_name(|id| format!("sqlite-reader-{id}"));
 
@@ -102,6 +106,15 @@ fn folder_of(path: &Path) -> PathBuf {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         Some(_) | None => PathBuf::from("."),
     }
+}
+
+/// A folder that is made here is nobody else's to read.
+fn make_folder(folder: &Path) -> StoreResult<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    let made = builder.recursive(true).create(folder);
+    made.map_err(|error| StoreError::Migration(format!("cannot make the folder {}: {error}", folder.display())))
 }
 
 /// The operating system gives the lock back when the process ends, however it ends.

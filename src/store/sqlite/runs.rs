@@ -74,7 +74,8 @@ impl RunStore for SqliteStore {
                 .await?;
         let queue_position: Option<i64> = match row.claimable_at {
             Some(claimable_at) if claimable_at <= now => {
-                let earlier = sqlx::query_scalar("SELECT count(*) FROM runs WHERE (claimable_at, id) < (?, ?)");
+                let earlier =
+                    sqlx::query_scalar("SELECT count(*) FROM runs WHERE claimable_at IS NOT NULL AND (claimable_at, id) < (?, ?)");
                 Some(earlier.bind(claimable_at).bind(id.as_str()).fetch_one(&mut *tx).await?)
             }
             Some(_) | None => None,

@@ -1,17 +1,22 @@
 //! Who gets which run, and in which order.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use capstan::domain::change::ReleaseCause;
 use capstan::domain::ids::{NodeId, RunId};
 use capstan::domain::record::ClaimCause;
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, World, completed, conversation, hello, released, user};
+use super::fixture::{LONG, World, completed, conversation, fresh, hello, released, started, stored, user};
+use crate::support::wait::within;
 
 contract! {
     a_claim_says_what_it_is,
     every_run_goes_to_one_of_many_claimers,
+    queued_runs_all_get_their_turn,
     owners_take_turns,
     an_owner_with_live_leases_waits,
     the_oldest_of_an_owner_goes_first,
@@ -70,6 +75,48 @@ async fn every_run_goes_to_one_of_many_claimers(world: &World) {
     let claimed: Vec<RunId> = claimers.join_all().await.into_iter().flatten().collect();
     assert_eq!(claimed.len(), 60, "none twice");
     assert_eq!(claimed.into_iter().collect::<HashSet<_>>(), all, "none forgotten");
+}
+
+/// Messages come in while the runs before them end: whichever comes first, no run is left behind and no two are active.
+async fn queued_runs_all_get_their_turn(world: &World) {
+    const SENDERS: usize = 4;
+    const MESSAGES: usize = 8;
+    let (owner, id) = (user(), conversation());
+    world.accept(hello(&owner, &id)).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..SENDERS {
+        let (store, owner, id) = (world.store.clone(), owner.clone(), id.clone());
+        tasks.spawn(async move {
+            for _ in 0..MESSAGES {
+                stored(fresh(store.accept_run(hello(&owner, &id), None).await.unwrap()));
+            }
+        });
+    }
+    let ended = Arc::new(AtomicUsize::new(0));
+    for _ in 0..2 {
+        let (store, node, ended) = (world.store.clone(), NodeId::generate(&UuidIds), ended.clone());
+        tasks.spawn(async move {
+            let all = async {
+                while ended.load(Ordering::SeqCst) < SENDERS * MESSAGES + 1 {
+                    for claim in store.claim_runs(&node, 4, LONG).await.unwrap() {
+                        let answers = store.commit(&[started(&claim.fence), completed(&claim.fence)]).await.unwrap();
+                        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+                        ended.fetch_add(1, Ordering::SeqCst);
+                    }
+                    tokio::task::yield_now().await;
+                }
+            };
+            within("all runs to end", Duration::from_secs(60), all).await;
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(world.status(&owner, &id).await, "idle");
+    assert_eq!(world.store.run_counts().await.unwrap(), []);
+    let kinds = world.kinds(&id).await;
+    let of = |kind: &str| kinds.iter().filter(|it| *it == kind).count();
+    assert_eq!((of("run.queued"), of("run.completed")), (SENDERS * MESSAGES + 1, SENDERS * MESSAGES + 1));
 }
 
 async fn owners_take_turns(world: &World) {

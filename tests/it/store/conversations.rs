@@ -150,7 +150,7 @@ async fn conversations_are_found_by_title(world: &World) {
             found.items.into_iter().map(|item| item.id).collect::<Vec<_>>()
         }
     };
-    assert_eq!(find("report").await, [report.clone()]);
+    assert_eq!(find("report").await, std::slice::from_ref(&report));
     assert_eq!(find("LY rep").await, [report]);
     assert_eq!(find("0%").await, [percent], "no pattern");
     assert_eq!(find("_").await, []);

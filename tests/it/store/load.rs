@@ -26,7 +26,7 @@ fn tools() -> Vec<ToolDefinition> {
         name: "files__read".to_owned(),
         server: Some("files".to_owned()),
         tool: "read".to_owned(),
-        description: "reads \u{0} \u{1F600}".to_owned(),
+        description: "reads \u{1F600}".to_owned(),
         parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}),
         replay: ReplayClass::Read,
         definition_hash: "cd".repeat(32),

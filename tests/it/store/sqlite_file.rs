@@ -49,8 +49,26 @@ async fn a_schema_from_the_future_is_refused() {
     assert!(matches!(refused, StoreError::Migration(_)), "{refused}");
 }
 
+#[tokio::test]
+async fn what_was_written_is_there_after_a_restart() {
+    let world = World::new(Kind::Sqlite).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    world.commit_one(deltas(&fence, 3)).await.unwrap();
+    let log = world.log(&fence.conversation_id).await;
+    world.store.close().await;
+    let store = open(&world.database.url, &StoreOptions::default()).await.unwrap();
+    assert_eq!(store.events(&fence.conversation_id, 0, 1_000).await.unwrap(), log);
+    let node = NodeId::generate(&UuidIds);
+    assert_eq!(store.expire_foreign_leases(&node).await.unwrap(), 1);
+    let claims = store.claim_runs(&node, 10, LONG).await.unwrap();
+    assert_eq!((claims.len(), &claims[0].fence.run_id), (1, &fence.run_id));
+    store.close().await;
+}
+
 /// 300 runs that stream at once: the batch of a busy log writer. Prints what it took.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::print_stdout, reason = "the figures are for whoever runs the test with --no-capture")]
 async fn a_batch_of_300_deltas_is_one_short_transaction() {
     let world = World::new(Kind::Sqlite).await;
     let owner = user();
