@@ -65,6 +65,19 @@ fn long_results_are_cut_for_the_model_only() {
 }
 
 #[test]
+fn calls_of_a_partial_message_are_not_sent() {
+    let mut world = World::new(AgentProfile::default());
+    let ids = SequentialIds::default();
+    let parts = vec![text_part(&ids, "Let me"), call_part(&ids, &CallId::generate(&ids))];
+    world.rows.history.push(Message { status: MessageStatus::Partial, ..message(&ids, Role::Assistant, parts) });
+    world.rows.history.push(world.user("Go on."));
+    let request = model_request(&RunState::load(world.rows));
+    check_sendable(&request.messages).unwrap();
+    assert_eq!(request.messages[1].parts.len(), 1);
+    assert_eq!(request.messages[1].text(), "Let me");
+}
+
+#[test]
 fn nothing_at_all_still_makes_a_request() {
     let mut world = World::new(AgentProfile::default());
     world.rows.history.clear();
