@@ -121,6 +121,10 @@ fn is_json(content_type: &HeaderValue) -> bool {
 
 /// Reads JSON of a documented shape; what is wrong is named by its place.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
+    // serde would take a list of the values of all fields, too, which no document promises.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+        return Err(Error::field("", "must be a JSON object, not a list").into());
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let pointer = pointer(error.path());

@@ -47,8 +47,8 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
 
 fn misdirected(app: &App, request: &Request) -> Option<Problem> {
     let allowed = app.options.allowed_hosts.as_ref()?;
-    let host = request_host(request.headers()).or_else(|| request.uri().authority().map(|authority| authority.as_str()))?;
-    let name = host_name(host);
+    let host = request_host(request.headers()).or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+    let name = host_name(host.unwrap_or_default());
     if allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name)) {
         return None;
     }

@@ -231,6 +231,9 @@ impl Reader {
         match self.tail.next().await {
             Tail::Events(events) => {
                 for event in events {
+                    if self.phase == Phase::Over {
+                        break;
+                    }
                     if event.seq <= self.cursor {
                         continue;
                     }

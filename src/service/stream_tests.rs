@@ -1,1 +1,247 @@
+use std::collections::VecDeque;
+use std::sync::{Mutex, Weak};
 
+use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::event::StoredEvent;
+use crate::domain::record::RunWrite;
+use crate::live::{Hub, HubLimits};
+use crate::store::{Fenced, LogBounds, StoreResult};
+use crate::support::clock::UnixMillis;
+
+fn conversation() -> ConversationId {
+    ConversationId::parse("conv_01980000000070008000000000000003").unwrap()
+}
+
+fn run(number: u8) -> RunId {
+    RunId::parse(&format!("run_0198000000007000800000000000000{number}")).unwrap()
+}
+
+/// One thing that can happen beside a reader.
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    /// Events are committed and not published yet.
+    Commit(u8),
+    /// So many of them are published, in order.
+    Publish(u8),
+    /// So many were another node's: nobody here publishes them.
+    Elsewhere(u8),
+    /// The poller notices something.
+    Hint,
+    /// The reader is asked once, and dropped if it has nothing at once.
+    Read,
+}
+
+/// A log in memory. While it is being read, more things happen.
+struct Log {
+    this: Weak<Log>,
+    hub: Arc<Hub>,
+    events: Mutex<Vec<SharedEvent>>,
+    announced: Mutex<usize>,
+    meanwhile: Mutex<VecDeque<Op>>,
+    last: i64,
+}
+
+impl Log {
+    fn new(last: i64, meanwhile: Vec<Op>) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            hub: Hub::new(HubLimits { max_events: 4, max_bytes: 1_000 }),
+            events: Mutex::default(),
+            announced: Mutex::default(),
+            meanwhile: Mutex::new(meanwhile.into()),
+            last,
+        })
+    }
+
+    /// Every third event is of another run; the event `last` ends the run, which is number 1.
+    fn event(&self, seq: i64) -> SharedEvent {
+        let of_run = seq % 3 != 0 || seq == self.last;
+        let kind = if seq == self.last { "run.completed" } else { "part.delta" };
+        Arc::new(StoredEvent {
+            seq,
+            kind: kind.into(),
+            conversation_id: conversation(),
+            run_id: Some(if of_run { run(1) } else { run(2) }),
+            attempt: 1,
+            at: UnixMillis(0),
+            data: "{}".into(),
+        })
+    }
+
+    fn apply(&self, op: Op) {
+        match op {
+            Op::Commit(count) => {
+                let mut events = self.events.lock().unwrap();
+                for _ in 0..count {
+                    let seq = events.len() as i64 + 1;
+                    events.push(self.event(seq));
+                }
+            }
+            Op::Publish(count) => {
+                let batch = self.announce(count);
+                self.hub.publish(&conversation(), &batch);
+            }
+            Op::Elsewhere(count) => drop(self.announce(count)),
+            Op::Hint => self.hub.hint(&conversation()),
+            Op::Read => {}
+        }
+    }
+
+    fn announce(&self, count: u8) -> Vec<SharedEvent> {
+        let events = self.events.lock().unwrap();
+        let mut announced = self.announced.lock().unwrap();
+        let until = events.len().min(*announced + usize::from(count));
+        let batch = events[*announced..until].to_vec();
+        *announced = until;
+        batch
+    }
+
+    fn head(&self) -> i64 {
+        self.events.lock().unwrap().len() as i64
+    }
+
+    fn reader(&self, scope: Scope, cursor: i64) -> Reader {
+        let tail = self.hub.subscribe(&conversation());
+        Reader::new(self.this.upgrade().unwrap(), tail, scope, cursor)
+    }
+}
+
+#[async_trait]
+impl LogStore for Log {
+    async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>> {
+        Ok(Vec::new())
+    }
+
+    async fn events(&self, _: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        let page = {
+            let events = self.events.lock().unwrap();
+            events.iter().filter(|event| event.seq > after).take(limit as usize).map(|event| (**event).clone()).collect()
+        };
+        let op = self.meanwhile.lock().unwrap().pop_front();
+        op.into_iter().for_each(|op| self.apply(op));
+        Ok(page)
+    }
+
+    async fn log_bounds(&self, _: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        Ok(Some(LogBounds { oldest: 1, head: self.head() }))
+    }
+
+    async fn heads(&self, _: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
+        Ok(vec![(conversation(), self.head())])
+    }
+}
+
+/// Reads what is there at once. `false` when the stream is over.
+fn drain(reader: &mut Reader, into: &mut Vec<StreamItem>) -> bool {
+    loop {
+        match reader.next().now_or_never() {
+            None => return true,
+            Some(Ok(Some(items))) => {
+                assert!(!items.is_empty());
+                into.extend(items);
+            }
+            Some(Ok(None)) => return false,
+            Some(Err(error)) => panic!("{error}"),
+        }
+    }
+}
+
+fn seqs(items: &[StreamItem]) -> Vec<i64> {
+    items.iter().filter_map(|item| if let StreamItem::Event(event) = item { Some(event.seq) } else { None }).collect()
+}
+
+fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        (1_u8..6).prop_map(Op::Commit),
+        (1_u8..6).prop_map(Op::Publish),
+        (1_u8..3).prop_map(Op::Elsewhere),
+        Just(Op::Hint),
+        Just(Op::Read),
+    ];
+    prop::collection::vec(op, 0..most)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_interleaving_gives_the_whole_log(before in ops(8), after in ops(30), meanwhile in ops(10), behind in 0_i64..6) {
+        let log = Log::new(i64::MAX, meanwhile);
+        before.into_iter().for_each(|op| log.apply(op));
+        let cursor = (log.head() - behind).max(0);
+        let mut reader = log.reader(Scope::Conversation(conversation()), cursor);
+        let mut said = Vec::new();
+        for op in after {
+            if matches!(op, Op::Read) {
+                drain(&mut reader, &mut said);
+            } else {
+                log.apply(op);
+            }
+        }
+        // What happens while reads are under way ends some time; then the poller looks once more.
+        for _ in 0..12 {
+            log.apply(Op::Publish(u8::MAX));
+            log.apply(Op::Hint);
+            prop_assert!(drain(&mut reader, &mut said));
+        }
+        prop_assert_eq!(seqs(&said), (cursor + 1..=log.head()).collect::<Vec<_>>());
+        prop_assert_eq!(reader.cursor(), log.head());
+    }
+
+    #[test]
+    fn a_run_stream_has_its_events_and_ends_once(before in ops(6), after in ops(30), meanwhile in ops(10), last in 1_i64..20) {
+        let log = Log::new(last, meanwhile);
+        before.into_iter().for_each(|op| log.apply(op));
+        let last_seq = (log.head() >= last).then_some(last);
+        let scope = Scope::Run { conversation_id: conversation(), run_id: run(1), last_seq };
+        let mut reader = log.reader(scope, 0);
+        let mut said = Vec::new();
+        for op in after {
+            if matches!(op, Op::Read) {
+                drain(&mut reader, &mut said);
+            } else {
+                log.apply(op);
+            }
+        }
+        log.apply(Op::Commit(20));
+        for _ in 0..12 {
+            log.apply(Op::Publish(u8::MAX));
+            log.apply(Op::Hint);
+            drain(&mut reader, &mut said);
+        }
+        let expected: Vec<i64> = (1..=last).filter(|seq| seq % 3 != 0 || *seq == last).collect();
+        prop_assert_eq!(seqs(&said), expected);
+        prop_assert_eq!(said.last(), Some(&StreamItem::End { last_seq: last }));
+        prop_assert!(!drain(&mut reader, &mut said), "nothing follows the end");
+    }
+}
+
+#[tokio::test]
+async fn long_logs_are_read_page_by_page() {
+    let log = Log::new(i64::MAX, Vec::new());
+    for _ in 0..13 {
+        log.apply(Op::Commit(100));
+    }
+    let mut reader = log.reader(Scope::Conversation(conversation()), 0);
+    let sizes = [500, 500, 300];
+    for size in sizes {
+        assert_eq!(reader.next().await.unwrap().unwrap().len(), size);
+    }
+}
+
+#[tokio::test]
+async fn a_closed_conversation_ends_the_stream_after_its_last_event() {
+    let log = Log::new(i64::MAX, Vec::new());
+    let mut reader = log.reader(Scope::Conversation(conversation()), 0);
+    let mut said = Vec::new();
+    assert!(drain(&mut reader, &mut said));
+    log.apply(Op::Commit(2));
+    log.apply(Op::Publish(2));
+    log.hub.close(&conversation());
+    assert!(!drain(&mut reader, &mut said));
+    assert_eq!(seqs(&said), [1, 2]);
+}

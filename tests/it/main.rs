@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod e2e;
 #[cfg(test)]
+mod http;
+#[cfg(test)]
 mod mcp;
 #[cfg(test)]
 mod repository;

@@ -1,0 +1,104 @@
+//! Conversations, pages and entity tags.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::rig::{Rig, new_conversation_id, text};
+
+#[tokio::test]
+async fn a_conversation_is_made_read_renamed_and_deleted() {
+    let rig = Rig::new().await;
+    let id = new_conversation_id();
+    let made = rig.post("/api/v1/conversations", json!({"id": id, "title": " Tea "})).await;
+    assert_eq!((made.status, made.json()["title"].as_str()), (StatusCode::CREATED, Some("Tea")));
+    let path = format!("/api/v1/conversations/{id}");
+    assert_eq!(made.header("location"), path);
+    assert_eq!(rig.post("/api/v1/conversations", json!({"id": id})).await.code(), "conflict");
+    let empty = rig.send(Method::POST, "/api/v1/conversations", &[], None).await;
+    assert_eq!((empty.status, empty.json()["title"].as_str()), (StatusCode::CREATED, Some("")));
+    let renamed = rig.send(Method::PATCH, &path, &[], Some(json!({"title": "Coffee"}))).await;
+    assert_eq!((renamed.status, renamed.json()["title"].as_str()), (StatusCode::OK, Some("Coffee")));
+    let log = rig.get(&format!("{path}/events")).await.json();
+    assert_eq!(log["data"].as_array().unwrap().last().unwrap()["type"], "conversation.updated");
+    assert_eq!(rig.send(Method::DELETE, &path, &[], None).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(rig.send(Method::DELETE, &path, &[], None).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn an_unchanged_thing_is_not_sent_again() {
+    let rig = Rig::new().await;
+    let (conversation, run) = rig.start("hello").await;
+    for path in [format!("/api/v1/conversations/{conversation}"), format!("/api/v1/runs/{run}")] {
+        let tag = rig.get(&path).await.header("etag").to_owned();
+        let again = |tag: String| {
+            let (rig, path) = (&rig, &path);
+            async move { rig.send(Method::GET, path, &[("if-none-match", &tag)], None).await }
+        };
+        let same = again(format!("\"other\", W/{tag}")).await;
+        assert_eq!((same.status, same.body.as_str()), (StatusCode::NOT_MODIFIED, ""));
+        assert_eq!(again("\"other\"".to_owned()).await.status, StatusCode::OK);
+    }
+    let path = format!("/api/v1/runs/{run}");
+    let tag = rig.get(&path).await.header("etag").to_owned();
+    rig.play().await;
+    assert_eq!(rig.send(Method::GET, &path, &[("if-none-match", &tag)], None).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn pages_cover_a_list_once() {
+    let rig = Rig::new().await;
+    let mut made = Vec::new();
+    for number in 0..7 {
+        let title = format!("Tea & {number}");
+        made.push(text(&rig.post("/api/v1/conversations", json!({"title": title})).await.json()["id"]));
+    }
+    rig.post("/api/v1/conversations", json!({"title": "Coffee"})).await;
+    made.reverse();
+    let mut seen: Vec<String> = Vec::new();
+    let mut path = "/api/v1/conversations?limit=3&q=tea%20%26".to_owned();
+    let mut pages = 0;
+    loop {
+        let page = rig.get(&path).await;
+        assert_eq!(page.status, StatusCode::OK, "{}", page.body);
+        seen.extend(page.json()["data"].as_array().unwrap().iter().map(|row| text(&row["id"])));
+        pages += 1;
+        if page.json()["next_cursor"] == Value::Null {
+            assert_eq!(page.header("link"), "");
+            break;
+        }
+        let link = page.header("link");
+        path = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\"")).expect("a link").to_owned();
+        assert!(path.contains(page.json()["next_cursor"].as_str().unwrap()));
+    }
+    assert_eq!((seen, pages), (made, 3));
+}
+
+#[tokio::test]
+async fn messages_are_listed_oldest_first() {
+    let rig = Rig::new().await;
+    let (conversation, _) = rig.start("one").await;
+    rig.play().await;
+    let path = format!("/api/v1/conversations/{conversation}/messages");
+    rig.post(&path, json!({"content": "two"})).await;
+    let first = rig.get(&format!("{path}?limit=2")).await.json();
+    let roles: Vec<_> = first["data"].as_array().unwrap().iter().map(|message| text(&message["role"])).collect();
+    assert_eq!(roles, ["user", "assistant"]);
+    let rest = rig.get(&format!("{path}?limit=2&cursor={}", text(&first["next_cursor"]))).await.json();
+    assert_eq!(rest["data"][0]["parts"][0]["text"], "two");
+    assert_eq!(rest["next_cursor"], Value::Null);
+}
+
+#[tokio::test]
+async fn bad_limits_and_cursors_are_refused() {
+    let rig = Rig::new().await;
+    for query in ["limit=0", "limit=101", "limit=-1", "limit=x"] {
+        assert_eq!(rig.get(&format!("/api/v1/conversations?{query}")).await.code(), "invalid_request", "{query}");
+    }
+    for cursor in ["!", "%00", "____", "AA"] {
+        let reply = rig.get(&format!("/api/v1/conversations?cursor={cursor}")).await;
+        assert!(["invalid_cursor"].contains(&reply.code().as_str()), "{cursor}");
+    }
+    // A cursor that looks like one of ours but is not gives an empty page.
+    let reply = rig.get("/api/v1/conversations?cursor=aGVsbG8").await;
+    assert_eq!((reply.status, reply.json()["data"].clone()), (StatusCode::OK, json!([])));
+}

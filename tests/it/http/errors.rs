@@ -1,0 +1,163 @@
+//! Requests that are refused, each with its documented problem.
+
+use axum::body::Body;
+use axum::http::{Method, Request, StatusCode};
+use bytes::Bytes;
+use capstan::domain::problem::ProblemCode;
+use capstan::http::HttpLimits;
+use futures_util::stream;
+use serde_json::json;
+
+use super::rig::{Keys, Rig, new_conversation_id};
+
+async fn post(rig: &Rig, content_type: &str, body: impl Into<Body>) -> (StatusCode, serde_json::Value) {
+    let request = Request::post("/api/v1/runs").header("content-type", content_type).body(body.into()).unwrap();
+    let response = tokio::time::timeout(super::rig::SOON, rig.raw(request)).await.expect("it is answered");
+    let status = response.status();
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    (status, serde_json::from_slice(&body).unwrap())
+}
+
+#[tokio::test]
+async fn what_is_wrong_in_a_body_is_named_by_its_place() {
+    let rig = Rig::new().await;
+    let nested = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let cases = [
+        ("{", "", "EOF"),
+        ("", "", "EOF"),
+        (r#"["a",null,null,null,null,null]"#, "", "object"),
+        (r#"{"input":1}"#, "/input", "a string or a list of parts"),
+        (r#"{"input":"a","more":1}"#, "/more", "unknown field"),
+        (r#"{"input":"a","input":"b"}"#, "", "duplicate"),
+        (r#"{"input":"a"} x"#, "", "not JSON"),
+        (r#"{"input":""}"#, "/input", "empty"),
+        (r#"{"input":" \n"}"#, "/input", "empty"),
+        (r#"{"input":[]}"#, "/input", "empty"),
+        (r#"{"input":[{"type":"text","text":"a"},{"type":"video"}]}"#, "/input/1/type", "unknown variant"),
+        (r#"{"input":[{"type":"text","text":"a","x":1}]}"#, "/input/0", "unknown field"),
+        (r#"{"input":[{"type":"image","media_type":"image/png","url":"file:///etc/passwd"}]}"#, "/input/0/url", "https:"),
+        (r#"{"input":[{"type":"file","media_type":"png","url":"https://a/"}]}"#, "/input/0/media_type", "media type"),
+        (r#"{"input":"a","conversation_id":"conv_1"}"#, "/conversation_id", "expected conv_"),
+        (r#"{"input":"a","on_busy":"explode"}"#, "/on_busy", "unknown variant"),
+        (r#"{"input":"a","agent":"nobody"}"#, "/agent", "no agent"),
+        (r#"{"input":"a","options":{"temperature":3}}"#, "/options/temperature", "between 0 and 2"),
+        (r#"{"input":"a","options":{"temperature":1e400}}"#, "/options/temperature", "number out of range"),
+        (r#"{"input":"a","options":{"heat":3}}"#, "/options/heat", "unknown field"),
+        (nested.as_str(), "", ""),
+        ("{\"input\":\"\u{1}\"}", "/input", "control character"),
+    ];
+    for (body, pointer, detail) in cases {
+        let (status, problem) = post(&rig, "application/json", body.to_owned()).await;
+        let shown: String = body.chars().take(80).collect();
+        assert_eq!((status, problem["code"].as_str()), (StatusCode::BAD_REQUEST, Some("invalid_request")), "{shown}");
+        let error = &problem["errors"][0];
+        assert_eq!(error["pointer"], pointer, "{shown}: {problem}");
+        assert!(error["detail"].as_str().unwrap().contains(detail), "{shown}: {problem}");
+    }
+    let (_, problem) = post(&rig, "application/json", r#"{"input":"a","model":"openai/gpt"}"#).await;
+    assert_eq!(problem["code"], "unknown_model");
+    let long = json!({ "input": "é".repeat(100_001) }).to_string();
+    let (_, problem) = post(&rig, "application/json", long).await;
+    assert!(problem["detail"].as_str().unwrap().contains("100001 characters; at most 100000"), "{problem}");
+    let fits = json!({ "input": "é".repeat(100_000) }).to_string();
+    assert_eq!(post(&rig, "application/json; charset=utf-8", fits).await.0, StatusCode::ACCEPTED);
+    // Bytes that are no UTF-8.
+    let (status, _) = post(&rig, "application/json", Bytes::from_static(b"{\"input\":\"\xff\"}")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn bodies_are_bounded_in_kind_size_and_time() {
+    let limits = HttpLimits { body_timeout: std::time::Duration::from_millis(50), ..HttpLimits::default() };
+    let rig = Rig::with(limits, |_| {}, Keys::None).await;
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx"] {
+        let (status, problem) = post(&rig, content_type, r#"{"input":"a"}"#).await;
+        assert_eq!((status.as_u16(), problem["code"].as_str()), (415, Some("unsupported_media_type")));
+    }
+    let (status, problem) = post(&rig, "application/json", vec![b' '; 10 * 1024 * 1024]).await;
+    assert_eq!((status.as_u16(), problem["code"].as_str()), (413, Some("payload_too_large")));
+    // Without an announced length, and without an end.
+    let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; 4096])));
+    assert_eq!(post(&rig, "application/json", Body::from_stream(endless)).await.0.as_u16(), 413);
+    let (status, problem) =
+        post(&rig, "application/json", Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>())).await;
+    assert_eq!((status.as_u16(), problem["code"].as_str()), (408, Some("request_timeout")));
+    let broken = stream::iter([Ok(Bytes::from_static(b"{")), Err(std::io::Error::other("gone"))]);
+    assert_eq!(post(&rig, "application/json", Body::from_stream(broken)).await.0.as_u16(), 400);
+}
+
+#[tokio::test]
+async fn paths_methods_and_media_types_that_do_not_exist() {
+    let rig = Rig::new().await;
+    for path in ["/nothing", "/api/v1/nothing", "/api/v1/runs/", "/api/v2/runs", "/api/v1/approvals", "/docs/errors/nothing"] {
+        assert_eq!(rig.get(path).await.code(), "not_found", "{path}");
+    }
+    let ids = ["run_1", "x", "%ff", "run_%00", "..%2f..%2fetc", "conv_01980000000070008000000000000001"];
+    for id in ids {
+        for path in [format!("/api/v1/runs/{id}"), format!("/api/v1/runs/{id}/events")] {
+            assert_eq!(rig.get(&path).await.code(), "not_found", "{path}");
+        }
+    }
+    let missing = new_conversation_id();
+    for path in ["", "/messages", "/events"] {
+        assert_eq!(rig.get(&format!("/api/v1/conversations/{missing}{path}")).await.code(), "not_found");
+    }
+    let reply = rig.send(Method::DELETE, "/api/v1/runs", &[], None).await;
+    assert_eq!((reply.code().as_str(), reply.header("allow")), ("method_not_allowed", "POST"));
+    let reply = rig.send(Method::POST, "/api/v1/runs", &[("accept", "image/png")], Some(json!({"input": "a"}))).await;
+    assert_eq!(reply.code(), "not_acceptable");
+    let accept = [("accept", "text/html, application/json;q=0.5, text/event-stream;q=0.1")];
+    assert_eq!(rig.send(Method::POST, "/api/v1/runs", &accept, Some(json!({"input": "a"}))).await.status, StatusCode::ACCEPTED);
+}
+
+#[tokio::test]
+async fn request_ids_are_kept_if_they_are_harmless() {
+    let rig = Rig::new().await;
+    let sent = |id: &'static str| {
+        let rig = &rig;
+        async move { rig.send(Method::GET, "/healthz", &[("x-request-id", id)], None).await.header("x-request-id").to_owned() }
+    };
+    assert_eq!(sent("abc-1.2_3").await, "abc-1.2_3");
+    assert!(sent("a b").await.starts_with("req_"));
+    let long: &'static str = Box::leak("x".repeat(65).into_boxed_str());
+    assert!(sent(long).await.starts_with("req_"));
+}
+
+#[tokio::test]
+async fn a_loopback_server_answers_for_its_own_names_only() {
+    let rig = Rig::with(
+        HttpLimits::default(),
+        |options| options.allowed_hosts = Some(capstan::http::HttpOptions::loopback_hosts()),
+        Keys::None,
+    )
+    .await;
+    for (host, status) in [
+        ("localhost", 200),
+        ("LOCALHOST:8080", 200),
+        ("127.0.0.1:8080", 200),
+        ("[::1]:8080", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example:80", 421),
+    ] {
+        for path in ["/healthz", "/metrics", "/api/v1/tools", "/docs/"] {
+            let request = Request::get(path).header("host", host).body(Body::empty()).unwrap();
+            assert_eq!(rig.raw(request).await.status().as_u16(), status, "{host} {path}");
+        }
+    }
+    // A request that does not say for whom it is.
+    let request = Request::get("/healthz").body(Body::empty()).unwrap();
+    assert_eq!(rig.raw(request).await.status().as_u16(), 421);
+}
+
+#[tokio::test]
+async fn every_code_has_a_page() {
+    let rig = Rig::new().await;
+    for code in ProblemCode::ALL {
+        let page = rig.get(&code.body("").type_uri).await;
+        assert!(page.status.is_success() && page.body.starts_with(code.as_str()));
+    }
+    let docs = rig.get("/docs/").await;
+    assert!(docs.status.is_success() && docs.body.contains("swagger"));
+    assert!(rig.get("/docs/swagger-initializer.js").await.body.contains("/openapi.json"));
+}

@@ -1,0 +1,11 @@
+//! The HTTP layer over a real store, without workers: runs are played by hand.
+
+mod auth;
+mod conversations;
+mod errors;
+mod idempotency;
+mod openapi;
+mod rig;
+mod runs;
+mod sockets;
+mod streams;

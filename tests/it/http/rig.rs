@@ -1,0 +1,413 @@
+//! A router over SQLite in a temporary folder, and a hand that plays the worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::{Body, BodyDataStream, to_bytes};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::change::{Change, StepKind, StepStatus};
+use capstan::domain::event::{EventBody, NewEvent};
+use capstan::domain::ids::{ConversationId, KeyId, MessageId, NodeId, PartId, UserId};
+use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use capstan::domain::model::Usage;
+use capstan::domain::principal::{Principal, UserRole};
+use capstan::domain::record::{Fence, RunWrite};
+use capstan::domain::run::{FinishReason, RunStatus};
+use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
+use capstan::http::{Auth, HttpLimits, HttpOptions, router};
+use capstan::live::{Hub, HubLimits};
+use capstan::service::{Service, ServiceDeps, ServiceLimits, new_key};
+use capstan::store::{Store, StoreOptions, open};
+use capstan::support::clock::{SystemClock, UnixMillis};
+use capstan::support::ids::{IdSource, UuidIds};
+use capstan::tools::{ProgressSender, ServerStatus, Toolbox};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+/// How long anything may take that should come at once.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// One tool, never executed here.
+struct OneTool;
+
+#[async_trait]
+impl Toolbox for OneTool {
+    async fn definitions(&self) -> Vec<ToolDefinition> {
+        vec![ToolDefinition {
+            name: "clock".into(),
+            server: None,
+            tool: "clock".into(),
+            description: "Tells the time".into(),
+            parameters: json!({"type": "object"}),
+            replay: ReplayClass::Read,
+            definition_hash: "0".into(),
+        }]
+    }
+
+    async fn execute(&self, _: &ToolDefinition, _: &ToolCall, _: Duration, _: ProgressSender, _: CancellationToken) -> ToolOutcome {
+        ToolOutcome::failed("not here", 0)
+    }
+
+    async fn servers(&self) -> Vec<ServerStatus> {
+        Vec::new()
+    }
+
+    async fn shutdown(&self) {}
+}
+
+pub struct Rig {
+    pub store: Arc<dyn Store>,
+    pub hub: Arc<Hub>,
+    pub shutdown: CancellationToken,
+    pub app: Router,
+    /// Sent with every request of [`Rig::send`] unless the request names its own.
+    pub key: Option<String>,
+    servers: JoinSet<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    /// A server without keys.
+    pub async fn new() -> Self {
+        Self::with(HttpLimits::default(), |_| {}, Keys::None).await
+    }
+
+    /// A server with keys, and one user's key in use.
+    pub async fn with_keys() -> Self {
+        Self::with(HttpLimits::default(), |_| {}, Keys::One).await
+    }
+
+    pub async fn with(limits: HttpLimits, change: impl FnOnce(&mut HttpOptions), keys: Keys) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("test.db").display());
+        let store = open(&url, &StoreOptions::default()).await.unwrap();
+        let hub = Hub::new(HubLimits::default());
+        let ids = Arc::new(UuidIds);
+        let service = Arc::new(Service::new(ServiceDeps {
+            store: Arc::clone(&store),
+            hub: Arc::clone(&hub),
+            tools: Arc::new(OneTool),
+            clock: Arc::new(SystemClock),
+            ids: ids.clone(),
+            default_profile: AgentProfile::default(),
+            models: Arc::new(|model| model == "demo/demo"),
+            limits: ServiceLimits { max_active_runs: 100, ..ServiceLimits::default() },
+        }));
+        let local = store.ensure_user(UserId::generate(ids.as_ref()), "local", UserRole::Admin, UnixMillis(0)).await.unwrap();
+        let auth = match keys {
+            Keys::None => Auth::Open(Principal { user_id: local.id, role: local.role }),
+            Keys::One => Auth::Keys,
+        };
+        let mut options = HttpOptions { limits, ..HttpOptions::new(auth) };
+        change(&mut options);
+        let shutdown = options.shutdown.clone();
+        let app = router(service, options);
+        let mut rig = Self { store, hub, shutdown, app, key: None, servers: JoinSet::new(), _folder: folder };
+        if keys == Keys::One {
+            rig.key = Some(rig.user("ann").await);
+        }
+        rig
+    }
+
+    /// A new user's key.
+    pub async fn user(&self, name: &str) -> String {
+        let user = self.store.ensure_user(UserId::generate(&UuidIds), name, UserRole::Member, UnixMillis(0)).await.unwrap();
+        let key = new_key().unwrap();
+        self.store.create_key(KeyId::generate(&UuidIds), &user.id, &key.hash, &key.label, UnixMillis(0)).await.unwrap();
+        key.key
+    }
+
+    /// Listens on a port of its own and returns `127.0.0.1:PORT`.
+    pub async fn listen(&mut self) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let app = self.app.clone();
+        self.servers.spawn(async move { axum::serve(listener, app).await.unwrap() });
+        address
+    }
+
+    /// Sends a request as it is.
+    pub async fn raw(&self, request: Request<Body>) -> axum::response::Response {
+        self.app.clone().oneshot(request).await.unwrap()
+    }
+
+    /// Sends a request with headers and, if there is one, a JSON body.
+    pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Reply {
+        let response = self.raw(self.build(method, path, headers, body)).await;
+        let (parts, body) = response.into_parts();
+        let body = tokio::time::timeout(SOON, to_bytes(body, usize::MAX)).await.expect("the answer ends").unwrap();
+        let reply = Reply { status: parts.status, headers: parts.headers, body: String::from_utf8(body.into()).unwrap() };
+        reply.check();
+        reply
+    }
+
+    fn build(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Request<Body> {
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+        if let Some(key) = self.key.as_ref().filter(|_| !headers.iter().any(|(name, _)| *name == "authorization")) {
+            request = request.header("authorization", format!("Bearer {key}"));
+        }
+        for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
+            request = request.header(*name, *value);
+        }
+        match body {
+            Some(body) => request.header("content-type", "application/json").body(body.to_string().into()).unwrap(),
+            None => request.body(Body::empty()).unwrap(),
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.send(Method::GET, path, &[], None).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Reply {
+        self.send(Method::POST, path, &[], Some(body)).await
+    }
+
+    /// Opens an event stream.
+    pub async fn stream(&self, path: &str, headers: &[(&str, &str)]) -> Sse {
+        let mut headers = headers.to_vec();
+        headers.push(("accept", "text/event-stream"));
+        Sse::new(self.raw(self.build(Method::GET, path, &headers, None)).await)
+    }
+
+    /// Posts and takes the answer as an event stream.
+    pub async fn post_stream(&self, path: &str, headers: &[(&str, &str)], body: Value) -> Sse {
+        let mut headers = headers.to_vec();
+        headers.push(("accept", "text/event-stream"));
+        Sse::new(self.raw(self.build(Method::POST, path, &headers, Some(body))).await)
+    }
+
+    /// Starts a run over HTTP: its conversation and its id.
+    pub async fn start(&self, input: &str) -> (String, String) {
+        let reply = self.post("/api/v1/runs", json!({ "input": input })).await;
+        assert_eq!(reply.status, StatusCode::ACCEPTED, "{}", reply.body);
+        let run = reply.json()["run"].clone();
+        (text(&run["conversation_id"]), text(&run["id"]))
+    }
+
+    /// Claims the next run as a worker does.
+    pub async fn claim(&self) -> Fence {
+        let claims = self.store.claim_runs(&NodeId::generate(&UuidIds), 1, 10_000).await.unwrap();
+        claims.into_iter().next().expect("there is a run to claim").fence
+    }
+
+    /// Commits and publishes as a worker does.
+    pub async fn write(&self, fence: &Fence, events: &[EventBody], changes: Vec<Change>) {
+        let events = events.iter().map(|body| NewEvent::new(body, Some(fence.run_id.clone()), 1, UnixMillis(1_000))).collect();
+        let write = RunWrite { fence: fence.clone(), events, changes };
+        let first = self.store.commit(&[write]).await.unwrap().remove(0).expect("the fence holds");
+        self.publish(&fence.conversation_id, first - 1).await;
+    }
+
+    async fn publish(&self, conversation: &ConversationId, after: i64) {
+        let events = self.store.events(conversation, after, 1_000).await.unwrap();
+        self.hub.publish(conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
+    }
+
+    /// Plays a run up to the middle of its answer.
+    pub async fn play_half(&self, fence: &Fence) -> Act {
+        let act = Act { message: MessageId::generate(&UuidIds), part: PartId::generate(&UuidIds) };
+        let Act { message, part } = act.clone();
+        let started = EventBody::RunStarted { model: "demo/demo".into(), agent: "default".into(), agent_version: 1 };
+        self.write(fence, &[started], vec![Change::Status(RunStatus::Processing, None), Change::Started]).await;
+        let step = vec![Change::StepStarted { step: 1, kind: StepKind::Model }];
+        self.write(fence, &[EventBody::StepStarted { step: 1, kind: "model".into() }], step).await;
+        let message_started = EventBody::MessageStarted { message_id: message.clone(), role: Role::Assistant };
+        let (kind, part_id) = ("text".to_owned(), part.clone());
+        let part_started = EventBody::PartStarted { message_id: message, part_id, index: 0, kind, call_id: None, name: None };
+        self.write(fence, &[message_started, part_started], Vec::new()).await;
+        for delta in ["Hel", "lo\n", "world"] {
+            self.write(fence, &[EventBody::PartDelta { part_id: part.clone(), delta: delta.into() }], Vec::new()).await;
+        }
+        act
+    }
+
+    /// Plays the rest.
+    pub async fn play_rest(&self, fence: &Fence, act: Act) {
+        let Act { message, part } = act;
+        let part = Part::Text(TextPart { id: part, text: "Hello\nworld".into() });
+        let whole = Message {
+            id: message.clone(),
+            conversation_id: fence.conversation_id.clone(),
+            run_id: fence.run_id.clone(),
+            role: Role::Assistant,
+            status: MessageStatus::Complete,
+            parts: vec![part.clone()],
+            finish_reason: Some(FinishReason::Stop),
+            model: Some("demo/demo".into()),
+            usage: None,
+            internal: false,
+            created_at: UnixMillis(1_000).to_rfc3339(),
+        };
+        let events = [
+            EventBody::PartCompleted { message_id: message, part },
+            EventBody::MessageCompleted { message: whole.clone() },
+            EventBody::StepCompleted { step: 1, usage: None },
+        ];
+        let ended = Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None };
+        self.write(fence, &events, vec![Change::AddMessage(whole), ended]).await;
+        let completed = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default() };
+        let finish = Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None };
+        self.write(fence, &[completed], vec![finish]).await;
+    }
+
+    /// Plays the next run from claim to end.
+    pub async fn play(&self) {
+        let fence = self.claim().await;
+        let act = self.play_half(&fence).await;
+        self.play_rest(&fence, act).await;
+    }
+}
+
+/// The ids of a played answer.
+#[derive(Clone)]
+pub struct Act {
+    message: MessageId,
+    part: PartId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    None,
+    One,
+}
+
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
+}
+
+pub fn new_conversation_id() -> String {
+    format!("conv_{}", UuidIds.next())
+}
+
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub fn code(&self) -> String {
+        text(&self.json()["code"])
+    }
+
+    /// What holds for every answer.
+    fn check(&self) {
+        assert!(!self.header("x-request-id").is_empty());
+        if self.status.as_u16() < 400 {
+            return;
+        }
+        assert_eq!(self.header("content-type"), "application/problem+json", "{}", self.body);
+        let problem = self.json();
+        assert_eq!(problem["status"], self.status.as_u16());
+        assert_eq!(problem["request_id"], self.header("x-request-id"));
+        for field in ["type", "title", "detail", "code"] {
+            assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{field} in {problem}");
+        }
+    }
+}
+
+/// One frame of an event stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frame {
+    pub id: Option<i64>,
+    pub data: String,
+}
+
+impl Frame {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.data).unwrap()
+    }
+
+    pub fn kind(&self) -> String {
+        text(&self.json()["type"])
+    }
+}
+
+/// An event stream as it comes.
+pub struct Sse {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub comments: Vec<String>,
+    pub retry: Vec<u64>,
+    body: BodyDataStream,
+    buffer: String,
+}
+
+impl Sse {
+    fn new(response: axum::response::Response) -> Self {
+        let (parts, body) = response.into_parts();
+        let body = body.into_data_stream();
+        Self { status: parts.status, headers: parts.headers, comments: Vec::new(), retry: Vec::new(), body, buffer: String::new() }
+    }
+
+    /// The next frame with data; `None` at the end.
+    pub async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some((block, rest)) = self.buffer.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.buffer = rest;
+                if let Some(frame) = self.block(&block) {
+                    return Some(frame);
+                }
+                continue;
+            }
+            let chunk = tokio::time::timeout(SOON, self.body.next()).await.expect("something comes");
+            match chunk {
+                Some(chunk) => self.buffer.push_str(std::str::from_utf8(&chunk.unwrap()).unwrap()),
+                None => return None,
+            }
+        }
+    }
+
+    fn block(&mut self, block: &str) -> Option<Frame> {
+        let mut id = None;
+        let mut data = None;
+        for line in block.lines() {
+            let (field, value) = line.split_once(':').unwrap();
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "" => self.comments.push(value.to_owned()),
+                "id" => id = Some(value.parse().unwrap()),
+                "retry" => self.retry.push(value.parse().unwrap()),
+                "data" => assert!(data.replace(value.to_owned()).is_none(), "one line of data per frame"),
+                other => panic!("field {other}"),
+            }
+        }
+        data.map(|data| Frame { id, data })
+    }
+
+    /// All frames to the end.
+    pub async fn rest(mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await {
+            frames.push(frame);
+        }
+        frames
+    }
+
+    /// Frames up to the first of a kind, that one included.
+    pub async fn until(&mut self, kind: &str) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        loop {
+            frames.push(self.next().await.unwrap_or_else(|| panic!("the stream ended before {kind}: {frames:?}")));
+            if frames.last().unwrap().kind() == kind {
+                return frames;
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Starting, watching and steering runs.
+
+use axum::http::{Method, StatusCode};
+use serde_json::json;
+
+use super::rig::{Rig, new_conversation_id, text};
+
+#[tokio::test]
+async fn a_message_makes_conversation_and_run() {
+    let rig = Rig::new().await;
+    let reply = rig.post("/api/v1/runs", json!({"input": "  What time is it?\nplease"})).await;
+    assert_eq!(reply.status, StatusCode::ACCEPTED);
+    let body = reply.json();
+    let run = text(&body["run"]["id"]);
+    assert_eq!(reply.header("location"), format!("/api/v1/runs/{run}"));
+    assert_eq!(body["run"]["status"], "queued");
+    assert_eq!(body["message"]["parts"][0]["text"], "  What time is it?\nplease");
+    assert_eq!(rig.get(&format!("/api/v1/runs/{run}")).await.json(), body["run"]);
+    let conversation = text(&body["run"]["conversation_id"]);
+    let shown = rig.get(&format!("/api/v1/conversations/{conversation}")).await.json();
+    assert_eq!((&shown["status"], &shown["active_run_id"]), (&json!("queued"), &json!(run)));
+    assert_eq!(shown["title"], "What time is it? please");
+}
+
+#[tokio::test]
+async fn a_client_may_mint_the_conversation_id_and_send_parts() {
+    let rig = Rig::new().await;
+    let id = new_conversation_id();
+    let parts = json!([
+        {"type": "text", "text": "look\u{0}"},
+        {"type": "image", "media_type": "image/png", "url": "https://example.com/a.png"},
+    ]);
+    let reply = rig.post("/api/v1/runs", json!({"input": parts, "conversation_id": id, "options": {"temperature": 0.5}})).await;
+    assert_eq!(reply.status, StatusCode::ACCEPTED, "{}", reply.body);
+    assert_eq!(reply.json()["run"]["conversation_id"], id);
+    let message = &reply.json()["message"];
+    assert_eq!(message["parts"][0]["text"], "look\u{fffd}");
+    assert_eq!(message["parts"][1]["type"], "image");
+    // A message to a conversation that does not exist does not make it.
+    let missing = format!("/api/v1/conversations/{}/messages", new_conversation_id());
+    assert_eq!(rig.post(&missing, json!({"content": "hello"})).await.code(), "not_found");
+}
+
+#[tokio::test]
+async fn a_busy_conversation_queues_or_refuses() {
+    let rig = Rig::new().await;
+    let (conversation, first) = rig.start("one").await;
+    let messages = format!("/api/v1/conversations/{conversation}/messages");
+    let reply = rig.post(&messages, json!({"content": "two", "on_busy": "reject"})).await;
+    assert_eq!((reply.status, reply.code().as_str()), (StatusCode::CONFLICT, "run_active"));
+    assert!(text(&reply.json()["detail"]).contains(&first));
+    let second = text(&rig.post(&messages, json!({"content": "two"})).await.json()["run"]["id"]);
+    let explained = rig.get(&format!("/api/v1/runs/{second}/explain")).await.json();
+    assert_eq!((&explained["behind_run"], &explained["moving"]), (&json!(first), &json!(true)));
+    rig.play().await;
+    assert_eq!(rig.get(&format!("/api/v1/runs/{first}")).await.json()["status"], "completed");
+    assert_eq!(rig.claim().await.run_id.as_str(), second);
+    let explained = rig.get(&format!("/api/v1/runs/{second}/explain")).await.json();
+    assert!(text(&explained["summary"]).starts_with("Worker node_"), "{explained}");
+    assert!(explained["lease"]["age_ms"].as_i64().unwrap() >= 0);
+}
+
+#[tokio::test]
+async fn waiting_ends_with_the_run_or_with_the_time() {
+    let rig = Rig::new().await;
+    let (_, run) = rig.start("hello").await;
+    let path = format!("/api/v1/runs/{run}");
+    let wait = |seconds: &'static str| {
+        let (rig, path) = (&rig, &path);
+        async move { rig.send(Method::GET, path, &[("prefer", seconds)], None).await }
+    };
+    let reply = wait("wait=0").await;
+    assert_eq!((reply.status, reply.header("preference-applied")), (StatusCode::ACCEPTED, "wait=0"));
+    let (reply, ()) = tokio::join!(wait("respond-async, wait=30"), rig.play());
+    assert_eq!(reply.status, StatusCode::OK);
+    assert_eq!(reply.json()["status"], "completed");
+    assert_eq!(wait("wait=9999").await.header("preference-applied"), "wait=60");
+    let prefer = [("prefer", "wait=30")];
+    let posting = rig.send(Method::POST, "/api/v1/runs", &prefer, Some(json!({"input": "again"})));
+    let playing = async {
+        while rig.store.next_claimable_in().await.unwrap().is_none() {
+            tokio::task::yield_now().await;
+        }
+        rig.play().await;
+    };
+    let (reply, ()) = tokio::join!(posting, playing);
+    assert_eq!((reply.status, reply.json()["status"].as_str()), (StatusCode::OK, Some("completed")));
+}
+
+#[tokio::test]
+async fn a_run_that_nobody_works_on_is_cancelled_at_once() {
+    let rig = Rig::new().await;
+    let (_, run) = rig.start("hello").await;
+    let path = format!("/api/v1/runs/{run}");
+    let reply = rig.send(Method::POST, &format!("{path}/cancel"), &[], None).await;
+    assert_eq!((reply.status, reply.json()["status"].as_str()), (StatusCode::ACCEPTED, Some("cancelled")));
+    let events = rig.get(&format!("{path}/events")).await.json();
+    assert_eq!(events["data"].as_array().unwrap().last().unwrap()["type"], "run.cancelled");
+    let reply = rig.post(&format!("{path}/resume"), json!({})).await;
+    assert_eq!(reply.code(), "conflict", "{}", reply.body);
+}
+
+#[tokio::test]
+async fn a_run_in_progress_is_asked_to_end() {
+    let rig = Rig::new().await;
+    let (_, run) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    let act = rig.play_half(&fence).await;
+    let reply = rig.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
+    assert_eq!(reply.json()["status"], "processing");
+    tokio::time::timeout(super::rig::SOON, rig.hub.control_signal().wait()).await.expect("the worker is woken");
+    let signals = rig.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap();
+    assert_eq!(signals[0].cancel_by.as_deref(), Some("user"));
+    rig.play_rest(&fence, act).await;
+}
+
+#[tokio::test]
+async fn tools_are_listed() {
+    let rig = Rig::new().await;
+    assert_eq!(rig.get("/api/v1/tools").await.json()["data"][0]["name"], "clock");
+}
