@@ -60,14 +60,14 @@ impl Said {
         said
     }
 
-    /// The error object is at the top, under `error`, `detail`, or in a list; nested ones carry the more exact code.
+    /// The error object is at the top, under `error` or `detail`, in a list, or part of the first choice; nested ones carry the more exact code.
     fn take(&mut self, value: &Value, depth: u8) {
         if depth > 4 {
             return;
         }
         match value {
             Value::Object(fields) => {
-                for name in ["error", "detail", "innererror", "inner_error"] {
+                for name in ["error", "detail", "choices", "innererror", "inner_error"] {
                     if let Some(inner) = fields.get(name) {
                         self.take(inner, depth + 1);
                     }

@@ -7,6 +7,8 @@ mod http;
 #[cfg(test)]
 mod mcp;
 #[cfg(test)]
+mod provider;
+#[cfg(test)]
 mod repository;
 #[cfg(test)]
 mod store;

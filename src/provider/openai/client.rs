@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::Stream;
@@ -140,9 +141,14 @@ enum State {
     Open,
     /// The model has said why it stopped; figures and the end mark may follow until the alarm.
     Closing(Pin<Box<Sleep>>),
+    /// The end mark came. The end of the body is awaited until the alarm, so that the connection can serve the next call.
+    Draining(Pin<Box<Sleep>>),
     /// Nothing more is read.
     Over,
 }
+
+/// How long the last event is held back for the end of the body, which nearly always comes together with the end mark.
+const DRAIN: Duration = Duration::from_millis(50);
 
 impl Events {
     fn take(&mut self, progress: Result<Progress, ModelError>) {
@@ -153,7 +159,7 @@ impl Events {
                     self.state = State::Closing(Box::pin(tokio::time::sleep(self.limits.after_finish)));
                 }
             }
-            Ok(Progress::Whole) => self.close(),
+            Ok(Progress::Whole) => self.state = State::Draining(Box::pin(tokio::time::sleep(DRAIN))),
             Err(error) => {
                 self.failed = Some(error);
                 self.state = State::Over;
@@ -179,29 +185,24 @@ impl Stream for Events {
             if let State::Over = this.state {
                 return Poll::Ready(this.failed.take().map(Err));
             }
-            match Pin::new(&mut this.frames).poll_next(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
+            match (Pin::new(&mut this.frames).poll_next(cx), &mut this.state) {
+                (Poll::Ready(Some(Ok(_))), State::Draining(_)) => {}
+                (Poll::Ready(Some(Ok(frame))), _) => {
                     let data = frame.data.as_deref().unwrap_or_default();
                     let progress = this.decoder.frame(frame.event.as_deref(), data, &mut this.ready);
                     this.take(progress);
-                    if let State::Over = this.state {
-                        // Usually the end of the body is already here. Reading it lets the connection serve the next call.
-                        let _ = Pin::new(&mut this.frames).poll_next(cx);
-                    }
                 }
-                Poll::Ready(Some(Err(error))) => match this.state {
-                    // What the model had to say is there; only figures can be missing.
-                    State::Closing(_) => this.close(),
-                    State::Open | State::Over => this.take(Err(error)),
-                },
-                Poll::Ready(None) => this.close(),
-                Poll::Pending => {
-                    let State::Closing(alarm) = &mut this.state else { return Poll::Pending };
+                // What the model had to say is there; only figures can be missing.
+                (Poll::Ready(Some(Err(_))), State::Closing(_) | State::Draining(_)) => this.close(),
+                (Poll::Ready(Some(Err(error))), State::Open | State::Over) => this.take(Err(error)),
+                (Poll::Ready(None), _) => this.close(),
+                (Poll::Pending, State::Closing(alarm) | State::Draining(alarm)) => {
                     if alarm.as_mut().poll(cx).is_pending() {
                         return Poll::Pending;
                     }
                     this.close();
                 }
+                (Poll::Pending, State::Open | State::Over) => return Poll::Pending,
             }
         }
     }

@@ -108,7 +108,11 @@ impl Decoder {
     pub(super) fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         self.frames += 1;
         let text = std::str::from_utf8(document).map_err(|error| self.bad_frame(&error.to_string()))?;
-        self.json(text.trim_start_matches('\u{feff}'), out)?;
+        let text = text.trim_start_matches('\u{feff}');
+        if serde_json::from_str::<serde::de::IgnoredAny>(text).is_err_and(|error| error.is_eof()) {
+            return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer was cut"));
+        }
+        self.json(text, out)?;
         self.close(out)
     }
 
@@ -151,13 +155,9 @@ impl Decoder {
             let at_limit = !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
             return Ok(if at_limit { ModelFinish::Length } else { ModelFinish::ToolCalls });
         }
-        if finish == ModelFinish::ToolCalls {
-            return Err(ModelError::new(
-                ModelErrorKind::EmptyResponse,
-                "empty_tool_turn: the model stopped for tools and called none",
-            ));
-        }
-        if self.text_bytes == 0 && self.reasoning_bytes == 0 && !self.answers_tool {
+        // What there is, the loop judges. Where nothing is, only a model that was told the result of a tool may have meant it.
+        let nothing = self.text_bytes == 0 && self.reasoning_bytes == 0;
+        if nothing && (finish == ModelFinish::ToolCalls || !self.answers_tool) {
             return Err(ModelError::new(ModelErrorKind::EmptyResponse, "the model said nothing"));
         }
         Ok(finish)

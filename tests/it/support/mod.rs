@@ -8,4 +8,5 @@ pub mod script;
 pub mod server;
 pub mod sse;
 pub mod wait;
+pub mod wire;
 pub mod ws;

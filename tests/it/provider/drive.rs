@@ -1,0 +1,213 @@
+//! Asking, and reading the whole answer.
+
+use std::time::Duration;
+
+use capstan::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, ModelRequest, Usage};
+use capstan::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
+use capstan::provider::openai::{OpenAiClient, OpenAiOptions};
+use capstan::provider::{ModelClient as _, StreamLimits};
+use capstan::support::ids::{IdSource, SequentialIds};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use crate::support::wait::within;
+use crate::support::wire::{Answer, Wire};
+
+/// What was said before the end, and the end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    pub events: Vec<ModelEvent>,
+    pub end: Result<ModelFinish, ModelError>,
+}
+
+impl Outcome {
+    pub fn text(&self) -> String {
+        self.events.iter().filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None }).collect()
+    }
+
+    pub fn reasoning(&self) -> String {
+        let thoughts = self.events.iter().filter_map(|event| match event {
+            ModelEvent::Reasoning(text) => Some(text.as_str()),
+            _ => None,
+        });
+        thoughts.collect()
+    }
+
+    /// Id, name and arguments of each call, in the order of their beginnings.
+    pub fn calls(&self) -> Vec<(String, String, String)> {
+        let mut calls: Vec<(usize, (String, String, String))> = Vec::new();
+        for event in &self.events {
+            match event {
+                ModelEvent::ToolCallStarted { index, provider_call_id, name } => {
+                    assert!(calls.iter().all(|(known, _)| known != index), "index {index} begins twice");
+                    calls.push((*index, (provider_call_id.clone(), name.clone(), String::new())));
+                }
+                ModelEvent::ToolCallArguments { index, delta } => {
+                    let call = calls.iter_mut().find(|(known, _)| known == index).expect("arguments of a call that has begun");
+                    call.1.2.push_str(delta);
+                }
+                _ => {}
+            }
+        }
+        calls.into_iter().map(|(_, call)| call).collect()
+    }
+
+    pub fn usage(&self) -> Option<Usage> {
+        self.events.iter().rev().find_map(|event| if let ModelEvent::Usage(usage) = event { Some(*usage) } else { None })
+    }
+
+    pub fn error(&self) -> ModelErrorKind {
+        self.end.as_ref().expect_err("a failure").kind
+    }
+
+    pub fn finish(&self) -> ModelFinish {
+        *self.end.as_ref().expect("an answer")
+    }
+}
+
+/// A question with two tools on offer.
+pub fn question() -> ModelRequest {
+    request(vec![message(&SequentialIds::default(), Role::User, |id| {
+        vec![Part::Text(TextPart { id: id(), text: "hi".to_owned() })]
+    })])
+}
+
+pub fn request(messages: Vec<Message>) -> ModelRequest {
+    let tools = ["get_weather", "get_time"].map(|name| ToolDefinition {
+        name: name.to_owned(),
+        server: None,
+        tool: name.to_owned(),
+        description: format!("does {name}"),
+        parameters: json!({"type": "object", "properties": {}}),
+        replay: ReplayClass::Read,
+        definition_hash: String::new(),
+    });
+    ModelRequest {
+        model: "gpt-x".to_owned(),
+        system: "be brief".to_owned(),
+        messages,
+        tools: tools.to_vec(),
+        options: ModelOptions::default(),
+    }
+}
+
+pub fn message(ids: &dyn IdSource, role: Role, parts: impl FnOnce(&dyn Fn() -> PartId) -> Vec<Part>) -> Message {
+    Message {
+        id: MessageId::generate(ids),
+        conversation_id: ConversationId::generate(ids),
+        run_id: RunId::generate(ids),
+        role,
+        status: MessageStatus::Complete,
+        parts: parts(&|| PartId::generate(ids)),
+        finish_reason: None,
+        model: None,
+        usage: None,
+        internal: false,
+        created_at: "2026-01-01T00:00:00.000Z".to_owned(),
+    }
+}
+
+/// A call and the part that answers it.
+pub fn call(ids: &dyn IdSource, provider_call_id: Option<&str>, arguments: Value, answer: &str) -> (Part, Part) {
+    let call_id = CallId::generate(ids);
+    let call = Part::ToolCall(ToolCallPart {
+        id: PartId::generate(ids),
+        call_id: call_id.clone(),
+        name: "get_time".to_owned(),
+        arguments,
+        provider_call_id: provider_call_id.map(str::to_owned),
+    });
+    let result = Part::ToolResult(ToolResultPart {
+        id: PartId::generate(ids),
+        call_id,
+        name: "get_time".to_owned(),
+        content: vec![ToolContent::text(answer)],
+        is_error: false,
+        state: ToolCallState::Done,
+    });
+    (call, result)
+}
+
+/// Limits that a loaded machine does not reach.
+pub fn limits() -> StreamLimits {
+    StreamLimits { after_finish: Duration::from_secs(10), ..StreamLimits::default() }
+}
+
+pub fn options(wire: &Wire) -> OpenAiOptions {
+    OpenAiOptions { limits: limits(), api_key: Some("sk-canary-0123456789".into()), ..OpenAiOptions::new(&wire.base_url) }
+}
+
+/// Asks and reads to the end.
+pub async fn ask(options: OpenAiOptions, request: ModelRequest) -> Outcome {
+    ask_through(&OpenAiClient::new(options).expect("usable options"), request).await
+}
+
+/// The outcome of each of the answers, asked for one after the other.
+pub async fn outcomes(answers: Vec<Answer>) -> Vec<Outcome> {
+    let count = answers.len();
+    let wire = Wire::play(answers).await;
+    let client = OpenAiClient::new(options(&wire)).expect("usable options");
+    let mut outcomes = Vec::with_capacity(count);
+    for _ in 0..count {
+        outcomes.push(ask_through(&client, question()).await);
+    }
+    outcomes
+}
+
+async fn ask_through(client: &OpenAiClient, request: ModelRequest) -> Outcome {
+    within("the whole answer", Duration::from_secs(20), async {
+        let mut stream = match client.stream(request).await {
+            Ok(stream) => stream,
+            Err(error) => return Outcome { events: Vec::new(), end: Err(error) },
+        };
+        let mut events = Vec::new();
+        loop {
+            let end = match stream.next().await {
+                Some(Ok(ModelEvent::Finished(finish))) => Ok(finish),
+                Some(Ok(event)) => {
+                    events.push(event);
+                    continue;
+                }
+                Some(Err(error)) => Err(error),
+                None => panic!("the stream ended without an end after {events:?}"),
+            };
+            assert!(stream.next().await.is_none(), "something follows the end");
+            return Outcome { events, end };
+        }
+    })
+    .await
+}
+
+/// The outcome of one answer to the usual question.
+pub async fn outcome(answer: Answer) -> Outcome {
+    let wire = Wire::play(vec![answer]).await;
+    ask(options(&wire), question()).await
+}
+
+/// The outcome of a stream.
+pub async fn outcome_of(body: impl AsRef<[u8]>) -> Outcome {
+    outcome(Answer::stream(body)).await
+}
+
+/// An event with a delta of the first choice.
+pub fn delta(delta: Value) -> String {
+    event(&json!({"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": null}]}))
+}
+
+/// The event that says why the model stopped.
+pub fn finish(reason: &str) -> String {
+    event(&json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}))
+}
+
+/// The event with the figures.
+pub fn usage(prompt: i64, completion: i64) -> String {
+    event(&json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}}))
+}
+
+pub fn event(value: &Value) -> String {
+    format!("data: {value}\n\n")
+}
+
+pub const DONE: &str = "data: [DONE]\n\n";

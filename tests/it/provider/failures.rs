@@ -1,0 +1,128 @@
+//! Failures before and instead of an answer.
+
+use std::time::Duration;
+
+use capstan::domain::model::ModelErrorKind;
+use capstan::provider::openai::{OpenAiClient, OpenAiOptions};
+use rstest::rstest;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::drive::{ask, delta, options, outcome, question};
+use crate::support::wire::{Answer, Step, Wire};
+
+const CANARY: &str = "sk-canary-0123456789";
+
+// L-15
+#[tokio::test]
+async fn connections_that_fail_are_network_failures_without_secrets() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = listener.local_addr().unwrap();
+    drop(listener);
+    let plain = Wire::play(vec![Answer::json(200, "{}")]).await;
+    let tls_to_plain = plain.base_url.replace("http://", "https://");
+    let bases = [format!("http://{nobody}/v1?key={CANARY}"), format!("http://user:{CANARY}@{nobody}/v1"), tls_to_plain];
+    for base in bases.into_iter().chain(["http://no-such-host.invalid/v1".to_owned()]) {
+        let options = OpenAiOptions { api_key: Some(CANARY.into()), ..OpenAiOptions::new(&base) };
+        let error = ask(options, question()).await.end.unwrap_err();
+        assert_eq!((error.kind, error.status), (ModelErrorKind::Network, None), "{base}: {error}");
+        assert!(!error.message.contains("canary") && !error.message.contains("/v1"), "{error}");
+    }
+}
+
+// L-15, L-38
+#[rstest]
+#[case::before_the_headers(vec![], ModelErrorKind::Network)]
+#[case::after_the_headers(vec![Step::Cut], ModelErrorKind::Network)]
+#[case::within(vec![Step::Send(delta(json!({"content": "Hel"})).into_bytes()), Step::Cut], ModelErrorKind::IncompleteStream)]
+#[case::broken_chunk(vec![Step::Send(b"data: {\"cho".to_vec()), Step::Raw(b"zz\r\n".to_vec())], ModelErrorKind::IncompleteStream)]
+#[tokio::test]
+async fn a_connection_that_breaks(#[case] steps: Vec<Step>, #[case] kind: ModelErrorKind) {
+    if steps.is_empty() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base_url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let mut server = tokio::task::JoinSet::new();
+        server.spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                drop(socket);
+            }
+        });
+        assert_eq!(ask(OpenAiOptions::new(base_url), question()).await.error(), kind);
+        return;
+    }
+    assert_eq!(outcome(Answer::events(steps)).await.error(), kind);
+}
+
+// L-38
+#[tokio::test]
+async fn a_cut_gzip_body_is_incomplete() {
+    // `data: {"choices":[{"delta":{"content":"Hel"}}]}` and a blank line, without the end of the gzip stream.
+    let mut gzip = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+    let text = delta(json!({"content": "Hel"}));
+    let length = u16::try_from(text.len()).unwrap();
+    gzip.push(0); // a stored block that is not the last one
+    gzip.extend(length.to_le_bytes());
+    gzip.extend((!length).to_le_bytes());
+    gzip.extend(text.as_bytes());
+    let headers = [("content-type", "text/event-stream"), ("content-encoding", "gzip")];
+    for end in [None, Some(Step::Cut)] {
+        let steps = [Some(Step::Send(gzip.clone())), end].into_iter().flatten().collect();
+        let outcome = outcome(Answer::new(200, &headers, steps)).await;
+        assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::IncompleteStream));
+    }
+}
+
+// L-16 to L-19: the classes are tested beside the code; here is what passes through the wire.
+#[tokio::test]
+async fn a_refusal_keeps_status_words_and_wait() {
+    let headers = [("content-type", "application/json"), ("retry-after", "2"), ("retry-after-ms", "1500")];
+    let body = format!(r#"{{"error":{{"message":"slow down, {CANARY}","code":"rate_limit_exceeded"}}}}"#);
+    let answer = Answer::new(429, &headers, vec![Step::Send(body.into_bytes())]);
+    let error = outcome(answer).await.end.unwrap_err();
+    assert_eq!((error.kind, error.status, error.retry_after_ms), (ModelErrorKind::RateLimit, Some(429), Some(1_500)));
+    assert_eq!(error.message, "slow down, [redacted]");
+
+    let page = "<html>".to_owned() + &"x".repeat(200_000);
+    let error = outcome(Answer::new(502, &[("content-type", "text/html")], vec![Step::Send(page.into_bytes()), Step::Hang])).await;
+    let error = error.end.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (ModelErrorKind::Unavailable, "the provider answered with 502 Bad Gateway"));
+}
+
+#[tokio::test]
+async fn a_refusal_without_the_end_of_its_body_is_still_that_refusal() {
+    let wire = Wire::play(vec![Answer::new(401, &[], vec![Step::Send(b"{\"error\":".to_vec()), Step::Hang])]).await;
+    let mut options = options(&wire);
+    options.limits.first_byte = Duration::from_millis(200);
+    assert_eq!(ask(options, question()).await.error(), ModelErrorKind::Auth);
+}
+
+// L-41
+#[rstest]
+#[case("http://169.254.169.254/latest")]
+#[case("OTHER")]
+#[case("/v1/elsewhere")]
+#[tokio::test]
+async fn redirects_are_refused_and_the_key_stays(#[case] location: &str) {
+    let other = Wire::play(vec![Answer::json(200, "{}")]).await;
+    let location = location.replace("OTHER", &other.base_url);
+    for status in [301, 302, 307, 308] {
+        let wire = Wire::play(vec![Answer::new(status, &[("location", &location)], vec![])]).await;
+        let error = ask(options(&wire), question()).await.end.unwrap_err();
+        assert_eq!((error.kind, error.status), (ModelErrorKind::InvalidRequest, Some(status)));
+        assert!(error.message.contains("redirect"), "{error}");
+        assert_eq!(wire.asked().len(), 1);
+    }
+    assert!(other.asked().is_empty());
+}
+
+#[test]
+fn unusable_settings_are_named() {
+    for (options, words) in [
+        (OpenAiOptions::new("localhost:1234"), "base URL"),
+        (OpenAiOptions { api_key: Some("a\nb".into()), ..OpenAiOptions::new("http://localhost/v1") }, "authorization"),
+        (OpenAiOptions { headers: vec![("x y".to_owned(), "z".into())], ..OpenAiOptions::new("http://localhost/v1") }, "x y"),
+    ] {
+        let error = OpenAiClient::new(options).err().unwrap().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Providers that keep us waiting, and readers that hang up.
+
+use std::time::{Duration, Instant};
+
+use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish};
+use capstan::provider::ModelClient as _;
+use capstan::provider::openai::OpenAiClient;
+use futures_util::StreamExt as _;
+use serde_json::json;
+
+use super::drive::{DONE, ask, delta, finish, options, question};
+use crate::support::wait::within;
+use crate::support::wire::{Answer, Step, Wire};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+fn text() -> Step {
+    Step::Send(delta(json!({"content": "Hel"})).into_bytes())
+}
+
+/// Comments for about ten seconds.
+fn comments() -> impl Iterator<Item = Step> {
+    (0..200).flat_map(|_| [Step::Send(b": still here\n\n".to_vec()), Step::Pause(Duration::from_millis(50))])
+}
+
+// L-12
+#[tokio::test]
+async fn silence_after_a_byte_is_noticed() {
+    let wire = Wire::play(vec![Answer::events(vec![text(), Step::Hang])]).await;
+    let mut options = options(&wire);
+    options.limits.idle = SHORT;
+    let outcome = ask(options, question()).await;
+    assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::Timeout));
+    assert_eq!(outcome.end.unwrap_err().message, "no byte came for 200 ms");
+    wire.hung_up(Duration::from_millis(250)).await;
+}
+
+#[tokio::test]
+async fn silence_before_the_first_byte_is_noticed() {
+    let answers = [Answer::events(vec![Step::Hang]), Answer::new(200, &[], vec![Step::Pause(Duration::from_secs(60))])];
+    for answer in answers {
+        let wire = Wire::play(vec![answer]).await;
+        let mut options = options(&wire);
+        options.limits.first_byte = SHORT;
+        let outcome = ask(options, question()).await;
+        assert_eq!(outcome.end.unwrap_err().message, "no answer came for 200 ms");
+        wire.hung_up(Duration::from_millis(250)).await;
+    }
+}
+
+// L-13
+#[tokio::test]
+async fn signs_of_life_are_no_progress() {
+    let steps = [text()].into_iter().chain(comments()).collect();
+    let wire = Wire::play(vec![Answer::events(steps)]).await;
+    let mut options = options(&wire);
+    (options.limits.idle, options.limits.progress) = (Duration::from_secs(5), Duration::from_millis(400));
+    let outcome = ask(options, question()).await;
+    assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::Timeout));
+    assert_eq!(outcome.end.unwrap_err().message, "nothing but signs of life came for 400 ms");
+    wire.hung_up(Duration::from_millis(250)).await;
+}
+
+// L-14: comments keep the connection alive, and the model's own limits allow the wait.
+#[tokio::test]
+async fn a_model_that_thinks_has_its_own_limits() {
+    let thinking = comments().take(20);
+    let end = Step::Send([finish("stop"), DONE.to_owned()].concat().into_bytes());
+    let wire = Wire::play(vec![Answer::events(thinking.chain([text(), end]).collect())]).await;
+    let mut options = options(&wire);
+    let patient = options.limits;
+    options.limits.progress = SHORT;
+    options.model_limits.insert("gpt-x".to_owned(), patient);
+    assert_eq!(ask(options, question()).await.finish(), ModelFinish::Stop);
+}
+
+#[tokio::test]
+async fn the_whole_call_has_a_limit() {
+    let steps = (0..200).flat_map(|_| [text(), Step::Pause(Duration::from_millis(20))]).collect();
+    let wire = Wire::play(vec![Answer::events(steps)]).await;
+    let mut options = options(&wire);
+    options.limits.total = Duration::from_millis(300);
+    let outcome = ask(options, question()).await;
+    assert_eq!((outcome.text().is_empty(), outcome.error()), (false, ModelErrorKind::Timeout));
+    wire.hung_up(Duration::from_millis(250)).await;
+}
+
+// L-47
+#[tokio::test]
+async fn dropping_the_stream_closes_the_connection() {
+    let wire = Wire::play(vec![Answer::events(vec![text(), Step::Hang])]).await;
+    let client = OpenAiClient::new(options(&wire)).unwrap();
+    let mut stream = client.stream(question()).await.unwrap();
+    assert_eq!(stream.next().await, Some(Ok(ModelEvent::Text("Hel".to_owned()))));
+    let dropped = Instant::now();
+    drop(stream);
+    let hung_up = wire.hung_up(Duration::from_millis(250)).await;
+    assert!(hung_up - dropped < Duration::from_millis(250));
+}
+
+#[tokio::test]
+async fn dropping_the_request_closes_the_connection() {
+    let wire = Wire::play(vec![Answer::events(vec![Step::Hang])]).await;
+    let client = OpenAiClient::new(options(&wire)).unwrap();
+    let asked = crate::support::wait::until("the request to arrive", Duration::from_secs(5), || async {
+        (!wire.asked().is_empty()).then_some(())
+    });
+    tokio::select! {
+        answer = client.stream(question()) => panic!("an answer: {:?}", answer.err()),
+        () = asked => {}
+    }
+    wire.hung_up(Duration::from_millis(250)).await;
+}
+
+#[tokio::test]
+async fn tokens_come_as_they_are_sent() {
+    let wire = Wire::play(vec![Answer::events(vec![text(), Step::Hang])]).await;
+    let client = OpenAiClient::new(options(&wire)).unwrap();
+    let mut stream = client.stream(question()).await.unwrap();
+    let first = within("the first token while the provider goes on", Duration::from_secs(2), stream.next()).await;
+    assert_eq!(first, Some(Ok(ModelEvent::Text("Hel".to_owned()))));
+}

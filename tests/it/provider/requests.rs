@@ -1,0 +1,159 @@
+//! What the provider is asked.
+
+use capstan::domain::ids::PartId;
+use capstan::domain::message::{FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
+use capstan::domain::model::ModelOptions;
+use capstan::provider::ModelClient as _;
+use capstan::provider::openai::OpenAiClient;
+use capstan::support::ids::SequentialIds;
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use super::drive::{DONE, ask, call, delta, finish, message, options, question, request};
+use crate::support::wire::{Answer, Wire};
+
+fn answer() -> Answer {
+    Answer::stream([delta(json!({"content": "ok"})), finish("stop"), DONE.to_owned()].concat())
+}
+
+async fn asked(request: capstan::domain::model::ModelRequest) -> Value {
+    let wire = Wire::play(vec![answer()]).await;
+    ask(options(&wire), request).await.finish();
+    wire.asked()[0].json()
+}
+
+fn text(id: PartId, text: &str) -> Part {
+    Part::Text(TextPart { id, text: text.to_owned() })
+}
+
+#[tokio::test]
+async fn a_plain_question() {
+    let wire = Wire::play(vec![answer()]).await;
+    let mut request = question();
+    request.options = ModelOptions { temperature: Some(0.5), top_p: Some(1.0), max_output_tokens: Some(100), seed: Some(-1) };
+    request.tools.truncate(1);
+    ask(options(&wire), request.clone()).await.finish();
+    let asked = &wire.asked()[0];
+    assert!(asked.head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{}", asked.head);
+    assert!(asked.head.contains("authorization: Bearer sk-canary-0123456789\r\n"), "{}", asked.head);
+    let function =
+        json!({"name": "get_weather", "description": "does get_weather", "parameters": {"type": "object", "properties": {}}});
+    assert_eq!(
+        asked.json(),
+        json!({
+            "model": "gpt-x",
+            "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+            "tools": [{"type": "function", "function": function}],
+            "temperature": 0.5, "top_p": 1.0, "max_tokens": 100, "seed": -1,
+            "stream": true, "stream_options": {"include_usage": true},
+        })
+    );
+
+    request.model = "gpt-5-mini".to_owned();
+    request.options = ModelOptions { max_output_tokens: Some(7), ..ModelOptions::default() };
+    (request.system, request.tools) = (String::new(), Vec::new());
+    assert_eq!(
+        self::asked(request).await,
+        json!({
+            "model": "gpt-5-mini", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 7,
+            "stream": true, "stream_options": {"include_usage": true},
+        })
+    );
+}
+
+// L-28: a provider's id goes back to it, but never twice in one request.
+#[tokio::test]
+async fn a_history_with_calls() {
+    let ids = SequentialIds::default();
+    let (call_a, result_a) = call(&ids, Some("call_x"), json!({"zone": "UTC"}), "noon");
+    let (call_b, result_b) = call(&ids, None, json!({}), "");
+    let (call_c, result_c) = call(&ids, Some("call_x"), json!({"_raw": "{broken"}), "night");
+    let ours = |part: &Part| match part {
+        Part::ToolCall(call) => call.call_id.as_str().to_owned(),
+        _ => panic!("no call"),
+    };
+    let (id_b, id_c) = (ours(&call_b), ours(&call_c));
+    let Part::ToolResult(mut with_image) = result_b else { panic!("no result") };
+    with_image.content =
+        vec![ToolContent::text("see"), ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() }];
+
+    let history = vec![
+        message(&ids, Role::User, |id| vec![text(id(), "when?")]),
+        message(&ids, Role::Assistant, |id| {
+            let thought = ReasoningPart { id: id(), text: "hm".to_owned(), raw: None };
+            vec![Part::Reasoning(thought), text(id(), "Let me "), text(id(), "see."), call_a, call_b]
+        }),
+        message(&ids, Role::Tool, |_| vec![result_a, Part::ToolResult(with_image)]),
+        message(&ids, Role::Assistant, |_| vec![]),
+        message(&ids, Role::User, |id| vec![text(id(), "again")]),
+        message(&ids, Role::Assistant, |_| vec![call_c]),
+        message(&ids, Role::Tool, |_| vec![result_c]),
+    ];
+    let function = |arguments: &str| json!({"name": "get_time", "arguments": arguments});
+    assert_eq!(
+        asked(request(history)).await["messages"],
+        json!([
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "when?"},
+            {"role": "assistant", "content": "Let me see.", "tool_calls": [
+                {"id": "call_x", "type": "function", "function": function("{\"zone\":\"UTC\"}")},
+                {"id": id_b, "type": "function", "function": function("{}")}]},
+            {"role": "tool", "tool_call_id": "call_x", "content": "noon"},
+            {"role": "tool", "tool_call_id": id_b, "content": "see\n[image, image/png: not sent to the model]"},
+            {"role": "user", "content": "again"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": id_c, "type": "function", "function": function("{\"_raw\":\"{broken\"}")}]},
+            {"role": "tool", "tool_call_id": id_c, "content": "night"},
+        ])
+    );
+}
+
+#[tokio::test]
+async fn pictures_and_files() {
+    let ids = SequentialIds::default();
+    let file = |id: PartId, url: Option<&str>, name: Option<&str>| FilePart {
+        id,
+        media_type: "image/png".to_owned(),
+        url: url.map(str::to_owned),
+        file_id: None,
+        name: name.map(str::to_owned),
+    };
+    let history = vec![
+        message(&ids, Role::User, |id| {
+            vec![
+                text(id(), "look"),
+                Part::Image(file(id(), Some("data:image/png;base64,AA=="), None)),
+                Part::Image(file(id(), None, Some("lost.png"))),
+                Part::File(file(id(), Some("https://host/a"), None)),
+            ]
+        }),
+        message(&ids, Role::User, |id| vec![Part::Image(file(id(), Some("https://host/b.png"), None))]),
+        message(&ids, Role::User, |_| vec![]),
+    ];
+    assert_eq!(
+        asked(request(history)).await["messages"],
+        json!([
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+                {"type": "text", "text": "[image lost.png, image/png: not sent to the model]"},
+                {"type": "text", "text": "[file without a name, image/png: not sent to the model]"}]},
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://host/b.png"}}]},
+            {"role": "user", "content": ""},
+        ])
+    );
+}
+
+#[tokio::test]
+async fn a_finished_answer_leaves_the_connection_for_the_next() {
+    let wire = Wire::play(vec![answer()]).await;
+    let client = OpenAiClient::new(options(&wire)).unwrap();
+    for _ in 0..5 {
+        let events: Vec<_> = client.stream(question()).await.unwrap().collect().await;
+        assert!(events.iter().all(Result::is_ok));
+    }
+    assert_eq!(wire.asked().len(), 5);
+    // The end of a body may come late on a busy machine, but not every time.
+    assert!(wire.connections() < 5, "{} connections", wire.connections());
+}
