@@ -102,7 +102,8 @@ fn file(question: &str, lower: &str) -> Option<WantedCall> {
 fn directory(question: &str, lower: &str) -> Option<WantedCall> {
     let asks = has_word(lower, &["list", "show", "what", "which", "see"]);
     let names = has_word(lower, &["directory", "folder", "files", "directories", "folders"]);
-    if !has_word(lower, &["ls"]) && !(asks && names) {
+    let wanted = has_word(lower, &["ls"]) || (asks && names);
+    if !wanted {
         return None;
     }
     let folder = tokens(question)
