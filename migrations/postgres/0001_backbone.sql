@@ -8,6 +8,10 @@
 CREATE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS
     'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
 
+-- Takes back the whole statement that meets a row which breaks a rule.
+CREATE FUNCTION refuse(reason text) RETURNS text LANGUAGE plpgsql VOLATILE AS
+    'BEGIN RAISE EXCEPTION USING ERRCODE = ''CA001'', MESSAGE = reason; END';
+
 CREATE TABLE users (
     id         text PRIMARY KEY,
     name       text NOT NULL UNIQUE,

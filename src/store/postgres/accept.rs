@@ -3,7 +3,7 @@
 //! A message for a new conversation is one statement, and so one round trip. A message for one that exists takes five: begin,
 //! lock the head, read what it protects, write, commit.
 
-use sqlx::{PgConnection, Row as _};
+use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
 use super::cancel::{self, Unfinished};
@@ -69,17 +69,19 @@ pub(super) struct NewRun<'a> {
 
 impl PostgresStore {
     pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+        // One connection for all of it, so that a burst of requests queues for each only once.
+        let mut connection = self.api.acquire().await?;
         let mut last = None;
         for _ in 0..MAX_RACES {
             if accept.create_with_title.is_some() {
-                match self.accept_new(accept, key).await {
+                match accept_new(&mut connection, accept, key).await {
                     Ok(Some(accepted)) => return Ok(Keyed::Fresh(accepted)),
                     Ok(None) => {}
                     Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
                     Err(error) => return Err(error),
                 }
             }
-            match self.accept_into(accept, key).await {
+            match accept_into(&mut connection, accept, key).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => {}
                 Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
@@ -88,22 +90,27 @@ impl PostgresStore {
         }
         Err(StoreError::Contended(last.unwrap_or(sqlx::Error::RowNotFound)))
     }
+}
 
-    /// Accepts on the assumption that the conversation and the key are new. `None` if the conversation is there already or
-    /// the owner has too many runs; a key that is there violates its primary key, which takes everything back.
-    async fn accept_new(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Accepted>> {
-        let given = accept.create_with_title.as_deref().unwrap_or_default();
-        let title = compose::title_or_made(given, &accept.parts);
-        let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
-        let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
-        let before = ("", ConversationStatus::Idle);
-        let events = compose::accepted_events(&message, 0, before, (&title, ConversationStatus::Queued), accept.now);
-        let accepted =
-            |events| Accepted::Run { run: run.clone(), message: message.clone(), first_seq: 1, events, interrupted: Vec::new() };
-        let outcome =
-            key.map(|key| rows::encode_storable("idempotency_keys", "outcome", &key.key, &accepted(Vec::new()))).transpose()?;
-        let made = sqlx::query(
-            "WITH conversation AS (
+/// Accepts on the assumption that the conversation and the key are new. `None` if the conversation is there already or
+/// the owner has too many runs; a key that is there violates its primary key, which takes everything back.
+async fn accept_new(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Accepted>> {
+    let given = accept.create_with_title.as_deref().unwrap_or_default();
+    let title = compose::title_or_made(given, &accept.parts);
+    let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
+    let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
+    let before = ("", ConversationStatus::Idle);
+    let events = compose::accepted_events(&message, 0, before, (&title, ConversationStatus::Queued), accept.now);
+    let accepted =
+        |events| Accepted::Run { run: run.clone(), message: message.clone(), first_seq: 1, events, interrupted: Vec::new() };
+    let outcome =
+        key.map(|key| rows::encode_storable("idempotency_keys", "outcome", &key.key, &accepted(Vec::new()))).transpose()?;
+    let made = sqlx::query(
+        "WITH conversation AS (
                  INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
                  SELECT $1, $2, $3, 'queued', $4, $4
                  WHERE $5 = 0 OR $5 > (
@@ -129,75 +136,78 @@ impl PostgresStore {
                  SELECT $2, $18, $19, $20, $21 FROM conversation WHERE $18 IS NOT NULL
              )
              SELECT id FROM conversation",
-        )
-        .bind(accept.conversation_id.as_str())
-        .bind(accept.owner.as_str())
-        .bind(&title)
-        .bind(accept.now.0)
-        .bind(i64::from(accept.max_active_runs))
-        .bind(accept.run_id.as_str())
-        .bind(profile_json(accept)?)
-        .bind(&run.agent)
-        .bind(rows::signed(run.agent_version))
-        .bind(&run.model)
-        .bind(fresh_counters()?)
-        .bind(fresh_usage()?)
-        .bind(message.id.as_str())
-        .bind(events.iter().map(|event| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
-        .bind(events.iter().map(|event| event.kind).collect::<Vec<_>>())
-        .bind(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>())
-        .bind(&body)
-        .bind(key.map(|key| storable(&key.key)))
-        .bind(key.map(|key| key.fingerprint.as_str()))
-        .bind(outcome)
-        .bind(key.map(|key| key.now.0))
-        .fetch_optional(&self.api)
-        .await?;
-        Ok(made.map(|_| accepted(compose::numbered(&accept.conversation_id, 0, events))))
-    }
+    )
+    .bind(accept.conversation_id.as_str())
+    .bind(accept.owner.as_str())
+    .bind(&title)
+    .bind(accept.now.0)
+    .bind(i64::from(accept.max_active_runs))
+    .bind(accept.run_id.as_str())
+    .bind(profile_json(accept)?)
+    .bind(&run.agent)
+    .bind(rows::signed(run.agent_version))
+    .bind(&run.model)
+    .bind(fresh_counters()?)
+    .bind(fresh_usage()?)
+    .bind(message.id.as_str())
+    .bind(events.iter().map(|event| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| event.kind).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>())
+    .bind(&body)
+    .bind(key.map(|key| storable(&key.key)))
+    .bind(key.map(|key| key.fingerprint.as_str()))
+    .bind(outcome)
+    .bind(key.map(|key| key.now.0))
+    .fetch_optional(connection)
+    .await?;
+    Ok(made.map(|_| accepted(compose::numbered(&accept.conversation_id, 0, events))))
+}
 
-    /// Accepts into a conversation that exists. `None` if it has just gone or not yet come and another try will tell.
-    async fn accept_into(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Keyed<Accepted>>> {
-        let mut tx = self.api.begin().await?;
-        let Some(base) = lock_head(&mut tx, &accept.owner, &accept.conversation_id).await? else {
-            return without_conversation(&mut tx, accept, key).await;
-        };
-        // The same key waited for the lock above, or is found by its primary key when this one is written.
-        if let Some(key) = key
-            && let Some(recorded) = recorded_key(&mut tx, key).await?
-        {
-            return Ok(Some(recorded));
-        }
-        let Some(found) = find(&mut tx, base, accept).await? else { return Ok(None) };
-        let (accepted, events) = match (&found.active, accept.on_busy) {
-            (Some(active), OnBusy::Reject) => {
-                return Ok(Some(Keyed::Fresh(Accepted::Busy { run_id: active.run_id.clone() })));
-            }
-            (Some(active), OnBusy::Steer) if !active.cancel_requested => {
-                steer(&mut tx, accept, key, &found, &active.run_id.clone()).await?
-            }
-            // A run that is about to be cancelled answers nobody any more: the message waits behind it.
-            (Some(_) | None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) if found.full => {
-                return Ok(Some(Keyed::Fresh(Accepted::TooManyRuns)));
-            }
-            (Some(_), OnBusy::Interrupt) => interrupt(&mut tx, accept, key, &found).await?,
-            (Some(_), OnBusy::Queue | OnBusy::Steer) => {
-                start(&mut tx, accept, key, &found, Ended { waiting: found.unfinished, ..Ended::default() }).await?
-            }
-            (None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) => {
-                start(&mut tx, accept, key, &found, Ended::default()).await?
-            }
-        };
-        tx.commit().await?;
-        let mut accepted = accepted;
-        match &mut accepted {
-            Accepted::Run { events: written, .. } | Accepted::Steered { events: written, .. } => {
-                *written = compose::numbered(&accept.conversation_id, base, events);
-            }
-            Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {}
-        }
-        Ok(Some(Keyed::Fresh(accepted)))
+/// Accepts into a conversation that exists. `None` if it has just gone or not yet come and another try will tell.
+async fn accept_into(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Keyed<Accepted>>> {
+    let mut tx = connection.begin().await?;
+    let Some(base) = lock_head(&mut tx, &accept.owner, &accept.conversation_id).await? else {
+        return without_conversation(&mut tx, accept, key).await;
+    };
+    // The same key waited for the lock above, or is found by its primary key when this one is written.
+    if let Some(key) = key
+        && let Some(recorded) = recorded_key(&mut tx, key).await?
+    {
+        return Ok(Some(recorded));
     }
+    let Some(found) = find(&mut tx, base, accept).await? else { return Ok(None) };
+    let (accepted, events) = match (&found.active, accept.on_busy) {
+        (Some(active), OnBusy::Reject) => {
+            return Ok(Some(Keyed::Fresh(Accepted::Busy { run_id: active.run_id.clone() })));
+        }
+        (Some(active), OnBusy::Steer) if !active.cancel_requested => {
+            steer(&mut tx, accept, key, &found, &active.run_id.clone()).await?
+        }
+        // A run that is about to be cancelled answers nobody any more: the message waits behind it.
+        (Some(_) | None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) if found.full => {
+            return Ok(Some(Keyed::Fresh(Accepted::TooManyRuns)));
+        }
+        (Some(_), OnBusy::Interrupt) => interrupt(&mut tx, accept, key, &found).await?,
+        (Some(_), OnBusy::Queue | OnBusy::Steer) => {
+            start(&mut tx, accept, key, &found, Ended { waiting: found.unfinished, ..Ended::default() }).await?
+        }
+        (None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) => {
+            start(&mut tx, accept, key, &found, Ended::default()).await?
+        }
+    };
+    tx.commit().await?;
+    let mut accepted = accepted;
+    match &mut accepted {
+        Accepted::Run { events: written, .. } | Accepted::Steered { events: written, .. } => {
+            *written = compose::numbered(&accept.conversation_id, base, events);
+        }
+        Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {}
+    }
+    Ok(Some(Keyed::Fresh(accepted)))
 }
 
 /// What to answer if there is no such conversation of this owner.

@@ -10,11 +10,11 @@ use sqlx::{Connection as _, PgConnection, Postgres, Row as _};
 
 use super::PostgresStore;
 use super::cancel::settle;
-use super::errors::retried;
-use super::fold::{self, Folded, TablesJson};
+use super::errors::{is_refusal, retried};
+use super::fold::{self, Folded, Place, TablesJson};
 use crate::domain::ids::RunId;
 use crate::domain::record::RunWrite;
-use crate::store::{Fenced, StoreResult, rows};
+use crate::store::{Fenced, StoreError, StoreResult, rows};
 
 /// The heads that match, and their events.
 macro_rules! heads_and_events {
@@ -105,24 +105,34 @@ const EVERYTHING: &str = concat!(
             outcome text, started bool, ended bool)
         JOIN head h ON h.ord = c.ord JOIN runs r ON r.id = h.run_id
     ), call_changed AS (
-        -- A call starts only from planned and ends only once.
         UPDATE tool_calls t SET state = c.state, outcome = coalesce(c.outcome, t.outcome),
-            started_at = CASE WHEN c.started AND t.state = 'planned' THEN now_ms() ELSE t.started_at END,
+            started_at = CASE WHEN c.started THEN now_ms() ELSE t.started_at END,
             ended_at = CASE WHEN c.ended THEN now_ms() END
         FROM json_to_recordset($19::json) AS c (ord int, id text, state text, outcome text, started bool, ended bool)
         JOIN head h ON h.ord = c.ord
-        WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL AND (c.ended OR t.state = 'planned')
+        WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
     ), conversation AS (
         UPDATE conversations v SET status = c.status, updated_at = now_ms()
         FROM json_to_recordset($20::json) AS c (ord int, status text) JOIN head h ON h.ord = c.ord
-        WHERE v.id = h.conversation_id
+        WHERE v.id = h.conversation_id AND v.status <> c.status
     ), lease AS (
         DELETE FROM run_leases WHERE run_id IN (
             SELECT l.run_id FROM run_leases l JOIN head h ON h.run_id = l.run_id AND h.epoch = l.epoch
             WHERE h.lets_go ORDER BY l.run_id FOR UPDATE OF l
         )
+    ), refused AS (
+        SELECT CASE
+            WHEN c.started AND t.state IS DISTINCT FROM 'planned' THEN refuse('a tool call is started that is not planned')
+            WHEN t.id IS NULL OR t.outcome IS NOT NULL THEN refuse('a tool call gets a second outcome')
+        END AS reason
+        FROM json_to_recordset($19::json) AS c (ord int, id text, started bool)
+        JOIN head h ON h.ord = c.ord LEFT JOIN tool_calls t ON t.id = c.id AND t.run_id = h.run_id
+        UNION ALL
+        SELECT CASE WHEN s.run_id IS NULL THEN refuse('a step ends that never began') END
+        FROM json_to_recordset($16::json) AS e (ord int, step int)
+        JOIN head h ON h.ord = e.ord LEFT JOIN run_steps s ON s.run_id = h.run_id AND s.step = e.step
     )
-    SELECT ord, base FROM head"
+    SELECT ord, base FROM head WHERE (SELECT count(reason) FROM refused) = 0"
 );
 
 impl PostgresStore {
@@ -132,16 +142,17 @@ impl PostgresStore {
             return Ok(Vec::new());
         }
         let batch = fold::fold(writes)?;
-        let bases = retried(|| self.write_batch(&batch)).await?;
-        Ok(batch
-            .places
-            .iter()
-            .map(|place| {
-                let place = place.ok_or(Fenced)?;
-                let base = bases.get(place.fence).copied().flatten().ok_or(Fenced)?;
-                Ok(base + place.offset + 1)
-            })
-            .collect())
+        let bases = match batch.refused {
+            Some(_) => None,
+            None => match retried(|| self.write_batch(&batch)).await {
+                Ok(bases) => Some(bases),
+                Err(error) if is_refusal(&error) => None,
+                Err(error) => return Err(error),
+            },
+        };
+        // A write that breaks a rule takes back all of its batch, but shall only cost itself.
+        let Some(bases) = bases else { return retried(|| self.write_one_by_one(writes)).await };
+        Ok(batch.places.iter().map(|place| answer(*place, &bases)).collect())
     }
 
     /// For each fence the number that its log stood at, if it still holds.
@@ -151,15 +162,11 @@ impl PostgresStore {
             Some(connection) => Ok(connection),
             None => self.worker.acquire().await,
         };
+        // A connection that fails goes back to its pool, which tests it and closes it if it is broken.
         let mut connection: PoolConnection<Postgres> = connection?;
-        // A connection that failed goes back to its pool, which tests it and closes it if it is broken.
         let bases = if batch.fences.iter().any(|fenced| fenced.ends_as.is_some()) {
             let mut tx = connection.begin().await?;
-            let bases = write(&mut tx, batch).await?;
-            let ended = fold::ended(&batch.fences, |fence| bases.get(fence).is_some_and(Option::is_some));
-            if !ended.is_empty() {
-                settle(&mut tx, &ended).await?;
-            }
+            let bases = write_and_settle(&mut tx, batch).await?;
             tx.commit().await?;
             bases
         } else {
@@ -170,6 +177,67 @@ impl PostgresStore {
         }
         Ok(bases)
     }
+
+    /// Each write on its own in one transaction, so that one that is refused leaves nothing and the others stay.
+    async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>> {
+        let mut tx = self.worker.begin().await?;
+        sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = ANY($1::text[]) ORDER BY conversation_id FOR UPDATE")
+            .bind(writes.iter().map(|write| write.fence.conversation_id.as_str()).collect::<Vec<_>>())
+            .execute(&mut *tx)
+            .await?;
+        let mut answers = Vec::with_capacity(writes.len());
+        for write in writes {
+            let alone = fold::fold(std::slice::from_ref(write))?;
+            if let Some(reason) = alone.refused {
+                fold::report(write, reason);
+                answers.push(Err(Fenced));
+                continue;
+            }
+            let mut savepoint = tx.begin().await?;
+            match write_and_settle(&mut savepoint, &alone).await {
+                Ok(bases) => {
+                    savepoint.commit().await?;
+                    answers.push(answer(alone.places.first().copied().flatten(), &bases));
+                }
+                Err(error) if is_refusal(&error) => {
+                    savepoint.rollback().await?;
+                    fold::report(write, &refusal(&error));
+                    answers.push(Err(Fenced));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        tx.commit().await?;
+        Ok(answers)
+    }
+}
+
+fn answer(place: Option<Place>, bases: &[Option<i64>]) -> Result<i64, Fenced> {
+    let place = place.ok_or(Fenced)?;
+    let base = bases.get(place.fence).copied().flatten().ok_or(Fenced)?;
+    Ok(base + place.offset + 1)
+}
+
+/// The database's words for a refusal, without the values that a row holds.
+fn refusal(error: &StoreError) -> String {
+    match error {
+        StoreError::Statement(sqlx::Error::Database(database)) => database.message().to_owned(),
+        StoreError::Statement(_)
+        | StoreError::Unavailable(_)
+        | StoreError::Contended(_)
+        | StoreError::Corrupt { .. }
+        | StoreError::Migration(_)
+        | StoreError::Locked(_) => error.to_string(),
+    }
+}
+
+async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<i64>>> {
+    let bases = write(connection, batch).await?;
+    let ended = fold::ended(&batch.fences, |fence| bases.get(fence).is_some_and(Option::is_some));
+    if !ended.is_empty() {
+        settle(connection, &ended).await?;
+    }
+    Ok(bases)
 }
 
 async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<i64>>> {

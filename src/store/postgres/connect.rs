@@ -34,7 +34,7 @@ impl PostgresOptions {
     pub fn with_connections(all: u32) -> Self {
         let worker_connections = (all * 3 / 8).max(2);
         let api_connections = all.saturating_sub(worker_connections).max(2);
-        Self { api_connections, worker_connections, acquire_timeout: Duration::from_secs(1) }
+        Self { api_connections, worker_connections, acquire_timeout: Duration::from_secs(2) }
     }
 }
 

@@ -31,3 +31,9 @@ fn was_rolled_back(error: &StoreError) -> bool {
     let StoreError::Contended(sqlx::Error::Database(database)) = error else { return false };
     matches!(database.code().as_deref(), Some("40001" | "40P01" | "55P03"))
 }
+
+/// Whether a write was refused by a rule of the rows: by `refuse` in a statement of ours, or by a row that is there already.
+pub(super) fn is_refusal(error: &StoreError) -> bool {
+    let StoreError::Statement(sqlx::Error::Database(database)) = error else { return false };
+    matches!(database.code().as_deref(), Some("CA001" | "23505"))
+}

@@ -21,6 +21,9 @@ use crate::store::{StoreResult, rows};
 use crate::support::json;
 use crate::support::text::storable_json;
 
+const NOT_PLANNED: &str = "a tool call is started that is not planned";
+const SECOND_OUTCOME: &str = "a tool call gets a second outcome";
+
 /// All writes under one fence.
 pub(super) struct Fenced<'a> {
     pub(super) fence: &'a Fence,
@@ -52,14 +55,17 @@ pub(super) struct Tables {
     calls: Vec<CallRow>,
     calls_changed: Vec<CallChange>,
     conversations: Vec<ConversationPatch>,
+    refused: Option<&'static str>,
 }
 
 /// A batch, folded.
 pub(super) struct Folded<'a> {
     /// In the order of conversation ids, which is the order of locks.
     pub(super) fences: Vec<Fenced<'a>>,
-    /// For each write; `None` for one that comes after its fence was given up.
+    /// For each write; `None` for one that comes after its fence was given up, or that breaks a rule.
     pub(super) places: Vec<Option<Place>>,
+    /// A rule that a change breaks in the light of another one of the batch.
+    pub(super) refused: Option<&'static str>,
     /// Every event with its fence and its place among the fence's events, counted from 1.
     pub(super) events: Vec<(i32, i64, &'a NewEvent)>,
     /// The other tables, as JSON lists; `None` if there are events only.
@@ -179,6 +185,11 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
             places.push(None);
             continue;
         };
+        if let Some(reason) = broken_rule(write) {
+            report(write, reason);
+            places.push(None);
+            continue;
+        }
         let ord = i32::try_from(index).unwrap_or(i32::MAX);
         places.push(Some(Place { fence: index, offset: fenced.events }));
         let mut messages = 0;
@@ -191,8 +202,44 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
             events.push((ord, fenced.events, event));
         }
     }
+    let refused = tables.refused;
     let tables = if tables.is_empty() { None } else { Some(tables.into_json()?) };
-    Ok(Folded { fences, places, events, tables })
+    Ok(Folded { fences, places, refused, events, tables })
+}
+
+/// Says that a write was refused, which is a mistake of its maker.
+pub(super) fn report(write: &RunWrite, reason: &str) {
+    let run = &write.fence.run_id;
+    tracing::error!(run.id = %run, reason, "a write of run {run} breaks a rule");
+}
+
+/// What is wrong with a write, whatever the rows say.
+fn broken_rule(write: &RunWrite) -> Option<&'static str> {
+    let mut messages = 0;
+    let mut ended = false;
+    for change in &write.changes {
+        if ended {
+            return Some("something follows the end of the run");
+        }
+        match change {
+            Change::Status(status, _) if status.is_terminal() => return Some("a terminal status is set without ending the run"),
+            Change::Finish { status, .. } if !status.is_terminal() => return Some("a run ends with a status that is not terminal"),
+            Change::ToolFinished(_, outcome) if !outcome.state.is_outcome() => return Some("the outcome of a tool call is none"),
+            Change::AddMessage(_) => messages += 1,
+            Change::Finish { .. } | Change::Release { .. } => ended = true,
+            Change::Status(..)
+            | Change::Started
+            | Change::FreezeTools(_)
+            | Change::Counters(_)
+            | Change::Usage(_)
+            | Change::StepStarted { .. }
+            | Change::StepEnded { .. }
+            | Change::AddToolCalls(_)
+            | Change::ToolStarted(_)
+            | Change::ToolFinished(..) => {}
+        }
+    }
+    (messages > write.events.len()).then_some("more messages than events, so that positions would meet")
 }
 
 /// Where a change stands.
@@ -228,13 +275,13 @@ impl Tables {
             }
             Change::Started => self.run(ord).started = true,
             Change::FreezeTools(tools) => {
-                let definitions = rows::encode_storable("tool_sets", "definitions", run, tools)?;
+                let definitions = rows::encode("tool_sets", "definitions", run, tools)?;
                 let hash = json::hash_bytes(definitions.as_bytes());
                 self.run(ord).tools_hash = Some(hash.clone());
                 self.tool_sets.push(ToolSet { ord, hash, definitions });
             }
             Change::Counters(counters) => {
-                self.run(ord).counters = Some(rows::encode_storable("runs", "counters", run, counters)?);
+                self.run(ord).counters = Some(rows::encode("runs", "counters", run, counters)?);
             }
             Change::Usage(usage) => self.run(ord).usage = Some(rows::encode("runs", "usage", run, usage)?),
             Change::StepStarted { step, kind } => self.begin_step(ord, *step, *kind),
@@ -323,10 +370,13 @@ impl Tables {
             if row.state == ToolCallState::Planned.as_str() {
                 row.state = state;
                 row.started = true;
+            } else {
+                self.refused = Some(NOT_PLANNED);
             }
             return;
         }
         if self.calls_changed.iter().any(|change| change.id == id.as_str()) {
+            self.refused = Some(NOT_PLANNED);
             return;
         }
         let id = id.as_str().to_owned();
@@ -341,6 +391,8 @@ impl Tables {
                 row.state = state;
                 row.outcome = outcome;
                 row.ended = true;
+            } else {
+                self.refused = Some(SECOND_OUTCOME);
             }
             return Ok(());
         }
@@ -350,7 +402,7 @@ impl Tables {
                 change.outcome = outcome;
                 change.ended = true;
             }
-            Some(_) => {}
+            Some(_) => self.refused = Some(SECOND_OUTCOME),
             None => {
                 let id = id.as_str().to_owned();
                 self.calls_changed.push(CallChange { ord, id, state, outcome, started: false, ended: true });
@@ -366,8 +418,9 @@ impl Tables {
         finish_reason: Option<FinishReason>,
         error: Option<&ProblemBody>,
     ) -> StoreResult<()> {
+        // The terminal event need not be the write's last one.
         let ends = |event: &NewEvent| matches!(event.kind, "run.completed" | "run.failed" | "run.cancelled");
-        let last = at.write.events.iter().rposition(ends).or(at.write.events.len().checked_sub(1));
+        let last = at.write.events.iter().position(ends);
         let last = last.map(|index| at.fenced.events + 1 + i64::try_from(index).unwrap_or(0));
         let error =
             error.map(|error| rows::encode_storable("runs", "error", at.fenced.fence.run_id.as_str(), error)).transpose()?;
@@ -416,7 +469,7 @@ fn call_row(ord: usize, call: &ToolCall) -> StoreResult<CallRow> {
         server: call.server.clone(),
         arguments: rows::encode_storable("tool_calls", "arguments", id, &call.arguments)?,
         arguments_hash: call.arguments_hash.clone(),
-        replay: rows::encode_storable("tool_calls", "replay", id, &call.replay)?,
+        replay: rows::encode("tool_calls", "replay", id, &call.replay)?,
         state: call.state.as_str(),
         outcome: outcome.as_ref().map(|outcome| rows::encode_storable("tool_calls", "outcome", id, outcome)).transpose()?,
         started: call.state == ToolCallState::Started,

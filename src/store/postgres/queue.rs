@@ -74,14 +74,19 @@ const CLAIM: &str = concat!(
     FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank"
 );
 
-const NEXT_CLAIMABLE: &str = concat!(owners!(), " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner");
+const NEXT_CLAIMABLE: &str = concat!(owners!(), " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner HAVING count(*) > 0");
 
-/// A lease and its run are locked together or not at all, so that a sweep never waits for a commit.
+/// Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. Who lost its lease can
+/// write nothing more, even before another has claimed the run.
 const SWEEP: &str = "WITH expired AS (
-        SELECT l.run_id FROM run_leases l JOIN runs r ON r.id = l.run_id
-        WHERE l.lease_until < (SELECT now_ms()) ORDER BY l.lease_until LIMIT $1 FOR UPDATE OF l, r SKIP LOCKED
+        SELECT l.run_id, h.conversation_id
+        FROM run_leases l JOIN runs r ON r.id = l.run_id JOIN conversation_heads h ON h.conversation_id = r.conversation_id
+        WHERE l.lease_until < (SELECT now_ms()) ORDER BY l.lease_until LIMIT $1 FOR UPDATE OF h, r, l SKIP LOCKED
     ), gone AS (
         DELETE FROM run_leases l USING expired e WHERE l.run_id = e.run_id
+    ), head AS (
+        UPDATE conversation_heads h SET run_id = NULL
+        FROM expired e WHERE h.conversation_id = e.conversation_id AND h.run_id = e.run_id
     )
     UPDATE runs r SET claimable_at = now_ms(), claim_cause = 'crash'
     FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id";
@@ -176,7 +181,7 @@ impl QueueStore for PostgresStore {
             "SELECT r.id, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
              FROM runs r LEFT JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
                  AND m.run_id = r.id AND m.role = 'user'
-             WHERE r.id = ANY($1::text[]) AND (r.cancel_requested_at IS NOT NULL OR m.id IS NOT NULL)
+             WHERE r.id = ANY($1::text[]) AND r.finished_at IS NULL AND (r.cancel_requested_at IS NOT NULL OR m.id IS NOT NULL)
              ORDER BY r.id, m.position",
         )
         .bind(runs.iter().map(RunId::as_str).collect::<Vec<_>>())
@@ -200,7 +205,7 @@ impl QueueStore for PostgresStore {
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
-        let wait: Option<i64> = sqlx::query_scalar(NEXT_CLAIMABLE).fetch_one(&self.lease).await?;
+        let wait: Option<i64> = sqlx::query_scalar(NEXT_CLAIMABLE).fetch_optional(&self.lease).await?;
         Ok(wait.map(|wait| u64::try_from(wait).unwrap_or(0)))
     }
 }

@@ -35,4 +35,5 @@ mod keys;
 mod leases;
 mod load;
 mod log;
+mod postgres;
 mod sqlite_file;

@@ -1,0 +1,189 @@
+//! What only Postgres has: row locks that are waited for, snapshots that are older than a lock, notifications, other
+//! processes with a newer schema.
+
+use std::collections::HashSet;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use capstan::domain::ids::{NodeId, RunId};
+use capstan::store::postgres::{Notice, PgNotifier};
+use capstan::store::{Fenced, StoreError, StoreOptions, open};
+use capstan::support::ids::UuidIds;
+use futures_util::StreamExt as _;
+use sqlx::Connection as _;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+
+use super::fixture::{LONG, World, completed, conversation, deltas, hello, started, user};
+use crate::support::database::Kind;
+use crate::support::wait::{until, within};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A session beside the store's, which holds the head of a conversation.
+async fn hold_head(world: &World, conversation: &str) -> PgConnection {
+    let mut session = PgConnection::connect_with(&PgConnectOptions::from_str(&world.database.url).unwrap()).await.unwrap();
+    sqlx::query("BEGIN").execute(&mut session).await.unwrap();
+    sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = $1 FOR UPDATE")
+        .bind(conversation)
+        .execute(&mut session)
+        .await
+        .unwrap();
+    session
+}
+
+/// Waits until so many of the store's statements wait for a lock.
+async fn blocked(world: &World, how_many: i64) {
+    until("statements that wait for a lock", SOON, || async {
+        let waiting = "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        (world.database.count(waiting).await >= how_many).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_writer_waits_for_the_takeover_and_leaves_nothing() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let mut takeover = hold_head(&world, fence.conversation_id.as_str()).await;
+    sqlx::query("UPDATE conversation_heads SET epoch = epoch + 1 WHERE run_id = $1")
+        .bind(fence.run_id.as_str())
+        .execute(&mut takeover)
+        .await
+        .unwrap();
+
+    let (store, writes) = (world.store.clone(), [deltas(&fence, 3), started(&fence)]);
+    let late = async move { store.commit(&writes).await.unwrap() };
+    let after = async {
+        blocked(&world, 1).await;
+        sqlx::query("COMMIT").execute(&mut takeover).await.unwrap();
+    };
+    let (answers, ()) = tokio::join!(late, after);
+    assert_eq!(answers, [Err(Fenced), Err(Fenced)]);
+    assert_eq!(world.log(&fence.conversation_id).await.len(), 3);
+    assert_eq!(world.view(&owner, &fence.run_id).await.run.started_at, None);
+    world.store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_never_waits() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let held = world.run(&owner).await.run;
+    let free = world.run(&owner).await.run;
+    let mut session = hold_head(&world, held.conversation_id.as_str()).await;
+    let claims = within("a claim", SOON, world.claim(10)).await;
+    assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&free.id]);
+    sqlx::query("ROLLBACK").execute(&mut session).await.unwrap();
+    assert_eq!(world.claim_one().await.run_id, held.id);
+    world.store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claimers_share_the_queue_without_doubles() {
+    let world = World::new(Kind::Postgres).await;
+    let mut queued = HashSet::new();
+    for owner in [user(), user()] {
+        for _ in 0..10 {
+            queued.insert(world.run(&owner).await.run.id);
+        }
+    }
+    let mut claimers = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let store = world.store.clone();
+        claimers.spawn(async move {
+            let node = NodeId::generate(&UuidIds);
+            let mut mine = Vec::new();
+            // Locked rows are skipped: a claim may come back empty while others still hold what is left.
+            while store.next_claimable_in().await.unwrap().is_some() {
+                mine.extend(store.claim_runs(&node, 3, LONG).await.unwrap().into_iter().map(|claim| claim.fence));
+            }
+            mine
+        });
+    }
+    let claimed: Vec<_> = within("the claimers", SOON, claimers.join_all()).await.into_iter().flatten().collect();
+    assert!(claimed.iter().all(|fence| fence.epoch == 1));
+    let ids: HashSet<RunId> = claimed.iter().map(|fence| fence.run_id.clone()).collect();
+    assert_eq!((claimed.len(), ids), (queued.len(), queued));
+    world.store.close().await;
+}
+
+/// The end's statement begins before the message is committed and waits for the head behind it: what it sees of `runs` is
+/// older than the lock that it gets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_waited_finds_the_run_that_was_queued_meanwhile() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let mut session = hold_head(&world, fence.conversation_id.as_str()).await;
+
+    let mut tasks = tokio::task::JoinSet::new();
+    let (store, second) = (world.store.clone(), hello(&owner, &fence.conversation_id));
+    let queued = second.run_id.clone();
+    tasks.spawn(async move { drop(store.accept_run(second, None).await.unwrap()) });
+    blocked(&world, 1).await;
+    let (store, end) = (world.store.clone(), completed(&fence));
+    tasks.spawn(async move { assert_eq!(store.commit(&[end]).await.unwrap().len(), 1) });
+    blocked(&world, 2).await;
+    sqlx::query("COMMIT").execute(&mut session).await.unwrap();
+    within("the message and the end", SOON, tasks.join_all()).await;
+
+    let active = world.store.active_run(&owner, &fence.conversation_id).await.unwrap();
+    assert_eq!(active.map(|run| run.id), Some(queued.clone()));
+    assert_eq!(world.status(&owner, &fence.conversation_id).await, "queued");
+    assert_eq!(world.claim_one().await.run_id, queued);
+    world.store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_announced_is_heard_elsewhere() {
+    let world = World::new(Kind::Postgres).await;
+    let here = PgNotifier::new(&world.database.url).unwrap();
+    let elsewhere = PgNotifier::new(&world.database.url).unwrap();
+    let mut heard = Box::pin(elsewhere.listen());
+    assert_eq!(within("the connection", SOON, heard.next()).await, Some(Notice::LogUnknown), "look, now that it listens");
+
+    let two = vec![conversation(), conversation()];
+    here.announce(&two).await.unwrap();
+    here.announce_queue().await.unwrap();
+    here.announce_control().await.unwrap();
+    assert_eq!(within("the logs", SOON, heard.next()).await, Some(Notice::Log(two)));
+    assert_eq!(within("the queue", SOON, heard.next()).await, Some(Notice::Queue));
+    assert_eq!(within("control", SOON, heard.next()).await, Some(Notice::Control));
+
+    // A connection that is lost is made again, and what was missed meanwhile is looked for.
+    let listening = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity
+                     WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    assert_eq!(world.database.rows(listening).await.len(), 1);
+    assert_eq!(within("the new connection", SOON, heard.next()).await, Some(Notice::LogUnknown));
+    here.announce_queue().await.unwrap();
+    assert_eq!(within("the queue again", SOON, heard.next()).await, Some(Notice::Queue));
+    drop(heard);
+    here.close().await;
+    elsewhere.close().await;
+    world.store.close().await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let world = World::new(Kind::Postgres).await;
+    world
+        .database
+        .rows(
+            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+             VALUES (9999, 'from the future', true, '\\x00', 0)",
+        )
+        .await;
+    let refused = open(&world.database.url, &StoreOptions::default()).await.err().expect("newer than this program");
+    assert!(matches!(refused, StoreError::Migration(_)), "{refused:?}");
+    assert!(refused.to_string().contains("9999"), "{refused}");
+    world.store.close().await;
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_answer_is_unavailable() {
+    // Nobody listens on the port of a listener that is gone.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let refused = open(&format!("postgres://nobody@127.0.0.1:{port}/none"), &StoreOptions::default()).await.err().unwrap();
+    assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+}
