@@ -170,37 +170,44 @@ async fn accept_into(
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Keyed<Accepted>>> {
     let mut tx = connection.begin().await?;
-    let Some(base) = lock_head(&mut tx, &accept.owner, &accept.conversation_id).await? else {
-        return without_conversation(&mut tx, accept, key).await;
+    let outcome = accept_locked(&mut tx, accept, key).await?;
+    // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
+    tx.commit().await?;
+    Ok(outcome)
+}
+
+async fn accept_locked(
+    tx: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Keyed<Accepted>>> {
+    let Some(base) = lock_head(tx, &accept.owner, &accept.conversation_id).await? else {
+        return without_conversation(tx, accept, key).await;
     };
     // The same key waited for the lock above, or is found by its primary key when this one is written.
     if let Some(key) = key
-        && let Some(recorded) = recorded_key(&mut tx, key).await?
+        && let Some(recorded) = recorded_key(tx, key).await?
     {
         return Ok(Some(recorded));
     }
-    let Some(found) = find(&mut tx, base, accept).await? else { return Ok(None) };
-    let (accepted, events) = match (&found.active, accept.on_busy) {
+    let Some(found) = find(tx, base, accept).await? else { return Ok(None) };
+    let (mut accepted, events) = match (&found.active, accept.on_busy) {
         (Some(active), OnBusy::Reject) => {
             return Ok(Some(Keyed::Fresh(Accepted::Busy { run_id: active.run_id.clone() })));
         }
-        (Some(active), OnBusy::Steer) if !active.cancel_requested => {
-            steer(&mut tx, accept, key, &found, &active.run_id.clone()).await?
-        }
-        // A run that is about to be cancelled answers nobody any more: the message waits behind it.
+        (Some(active), OnBusy::Steer) if !active.cancel_requested => steer(tx, accept, key, &found, &active.run_id).await?,
+        // A run that is about to be cancelled answers nobody any more: a message that would join it waits behind it.
         (Some(_) | None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) if found.full => {
             return Ok(Some(Keyed::Fresh(Accepted::TooManyRuns)));
         }
-        (Some(_), OnBusy::Interrupt) => interrupt(&mut tx, accept, key, &found).await?,
+        (Some(_), OnBusy::Interrupt) => interrupt(tx, accept, key, &found).await?,
         (Some(_), OnBusy::Queue | OnBusy::Steer) => {
-            start(&mut tx, accept, key, &found, Ended { waiting: found.unfinished, ..Ended::default() }).await?
+            start(tx, accept, key, &found, Ended { waiting: found.unfinished, ..Ended::default() }).await?
         }
         (None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) => {
-            start(&mut tx, accept, key, &found, Ended::default()).await?
+            start(tx, accept, key, &found, Ended::default()).await?
         }
     };
-    tx.commit().await?;
-    let mut accepted = accepted;
     match &mut accepted {
         Accepted::Run { events: written, .. } | Accepted::Steered { events: written, .. } => {
             *written = compose::numbered(&accept.conversation_id, base, events);

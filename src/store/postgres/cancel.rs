@@ -178,37 +178,50 @@ impl PostgresStore {
         key: Option<&IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>> {
         let mut tx = self.api.begin().await?;
-        let run = runs::read(&mut tx, owner, id).await?;
-        let conversation = run.map(|run| ConversationId::from_stored(run.conversation_id));
-        let head = match &conversation {
-            Some(conversation) => lock_head(&mut tx, owner, conversation).await?.map(|base| (conversation, base)),
-            None => None,
-        };
-        if let Some(key) = key
-            && let Some(recorded) = recorded_key(&mut tx, key).await?
-        {
-            return Ok(recorded);
-        }
-        let Some((conversation, base)) = head else { return Ok(Keyed::Fresh(Cancelled::NoRun)) };
-        let unfinished = Unfinished::of_conversation(&mut tx, conversation).await?;
-        let stopped = end_or_mark(&mut tx, unfinished.into_iter().filter(|run| run.id == *id).collect(), base, by, now).await?;
-        let mut events = stopped.events;
-        if stopped.ended_active {
-            let settled = settle(&mut tx, &[(conversation, RunStatus::Cancelled.into())]).await?;
-            // A run that nobody had begun left its conversation queued.
-            let changed = settled.into_iter().filter(|settled| settled.status != ConversationStatus::Queued);
-            events.extend(changed.map(|settled| compose::conversation_updated(&settled.title, settled.status, now)));
-        }
-        if !events.is_empty() {
-            append(&mut tx, conversation, base, &events, &[id.as_str()]).await?;
-        }
-        let Some(run) = runs::read(&mut tx, owner, id).await?.map(rows::RunRow::into_run).transpose()? else {
-            return Ok(Keyed::Fresh(Cancelled::NoRun));
-        };
-        let events = compose::numbered(conversation, base, events);
-        let cancelled = if run.status.is_terminal() { Cancelled::Over { run, events } } else { Cancelled::Requested { run } };
-        store_key(&mut tx, record(key, &cancelled)?).await?;
+        let outcome = cancel_locked(&mut tx, owner, id, by, now, key).await?;
+        // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
         tx.commit().await?;
-        Ok(Keyed::Fresh(cancelled))
+        Ok(outcome)
     }
+}
+
+async fn cancel_locked(
+    tx: &mut PgConnection,
+    owner: &UserId,
+    id: &RunId,
+    by: &str,
+    now: UnixMillis,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Cancelled>> {
+    let run = runs::read(tx, owner, id).await?;
+    let conversation = run.map(|run| ConversationId::from_stored(run.conversation_id));
+    let head = match &conversation {
+        Some(conversation) => lock_head(tx, owner, conversation).await?.map(|base| (conversation, base)),
+        None => None,
+    };
+    if let Some(key) = key
+        && let Some(recorded) = recorded_key(tx, key).await?
+    {
+        return Ok(recorded);
+    }
+    let Some((conversation, base)) = head else { return Ok(Keyed::Fresh(Cancelled::NoRun)) };
+    let unfinished = Unfinished::of_conversation(tx, conversation).await?;
+    let stopped = end_or_mark(tx, unfinished.into_iter().filter(|run| run.id == *id).collect(), base, by, now).await?;
+    let mut events = stopped.events;
+    if stopped.ended_active {
+        let settled = settle(tx, &[(conversation, RunStatus::Cancelled.into())]).await?;
+        // A run that nobody had begun left its conversation queued.
+        let changed = settled.into_iter().filter(|settled| settled.status != ConversationStatus::Queued);
+        events.extend(changed.map(|settled| compose::conversation_updated(&settled.title, settled.status, now)));
+    }
+    if !events.is_empty() {
+        append(tx, conversation, base, &events, &[id.as_str()]).await?;
+    }
+    let Some(run) = runs::read(tx, owner, id).await?.map(rows::RunRow::into_run).transpose()? else {
+        return Ok(Keyed::Fresh(Cancelled::NoRun));
+    };
+    let events = compose::numbered(conversation, base, events);
+    let cancelled = if run.status.is_terminal() { Cancelled::Over { run, events } } else { Cancelled::Requested { run } };
+    store_key(tx, record(key, &cancelled)?).await?;
+    Ok(Keyed::Fresh(cancelled))
 }

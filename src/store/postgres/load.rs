@@ -18,7 +18,8 @@ impl PostgresStore {
         let found = sqlx::query(
             "SELECT r.owner_id, c.title, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
                  t.definitions, r.cancel_requested_by, now_ms() - r.started_at AS elapsed_ms,
-                 EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id) AS has_steps,
+                 EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id)
+                     OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id) AS has_steps,
                  ARRAY (
                      SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id
                      WHERE m.conversation_id = r.conversation_id AND o.first_seq <= r.first_seq ORDER BY o.first_seq, m.position

@@ -138,8 +138,8 @@ async fn an_end_that_waited_finds_the_run_that_was_queued_meanwhile() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_announced_is_heard_elsewhere() {
     let world = World::new(Kind::Postgres).await;
-    let here = PgNotifier::new(&world.database.url).unwrap();
-    let elsewhere = PgNotifier::new(&world.database.url).unwrap();
+    let here = PgNotifier::new(&world.database.url, "here").unwrap();
+    let elsewhere = PgNotifier::new(&world.database.url, "elsewhere").unwrap();
     let mut heard = Box::pin(elsewhere.listen());
     assert_eq!(within("the connection", SOON, heard.next()).await, Some(Notice::LogUnknown), "look, now that it listens");
 
