@@ -205,4 +205,22 @@ mod tests {
             assert!(cli.settings.flags().is_empty());
         }
     }
+
+    #[test]
+    fn every_command_parses_with_its_flags() {
+        let lines = [
+            "keys create --user ada --role admin --data-dir d",
+            "keys create --user ada",
+            "chat hello --url http://x --key k --conversation conv_1 --model a/b",
+            "doctor --config c.toml",
+            "config --mcp-config m.json",
+            "migrate --database-url sqlite:x",
+            "openapi",
+            "healthcheck --listen 127.0.0.1:1",
+        ];
+        for line in lines {
+            Cli::try_parse_from(std::iter::once("capstan").chain(line.split(' ')))
+                .unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
 }

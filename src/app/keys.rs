@@ -24,7 +24,12 @@ pub async fn create(loaded: &Loaded, user: &str, role: UserRole) -> anyhow::Resu
     let id = KeyId::generate(sources.ids.as_ref());
     store.create_key(id, &user.id, &key.hash, &key.label, sources.clock.now()).await.context("the key cannot be stored")?;
     store.close().await;
-    print(&format!("key of {} ({}); it is shown only now:\n{}\n", user.name, user.role.as_str(), key.key))
+    print(&format!(
+        "key of {} ({}); it is shown only now. A server that was started without keys asks for them after its next start.\n{}\n",
+        user.name,
+        user.role.as_str(),
+        key.key
+    ))
 }
 
 /// Brings the schema up to date.

@@ -17,6 +17,8 @@ use super::config::{LogConfig, LogFormat};
 /// A level that is not one, or a log that was started before.
 pub fn start_log(config: &LogConfig) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&config.level).context("log.level: cannot be understood")?;
+    // Postgres remarks that what a migration makes if missing is there already; nobody has to know.
+    let filter = filter.add_directive("sqlx::postgres::notice=warn".parse().context("the log's own directive")?);
     let terminal = std::io::stderr().is_terminal();
     let text = match config.format {
         LogFormat::Auto => terminal,
