@@ -71,6 +71,12 @@ macro_rules! codes {
             pub fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)* }
             }
+
+            /// The code's page of `docs/errors/`, in Markdown.
+            #[must_use]
+            pub fn page(self) -> &'static str {
+                match self { $(Self::$name => include_str!(concat!("../../docs/errors/", $code, ".md")),)* }
+            }
         }
     };
 }

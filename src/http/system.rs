@@ -69,10 +69,7 @@ pub(crate) async fn document() -> Response {
 /// What one error code means.
 pub(crate) async fn error_page(Path(word): Path<String>) -> Answer<Response> {
     let code = ProblemCode::ALL.iter().find(|code| code.as_str() == word).ok_or(Error::NotFound("error code"))?;
-    let again =
-        if code.retryable() { "The same request may succeed a little later." } else { "Repeating the same request does not help." };
-    let page = format!("{} ({})\n\n{}. {again}\n", code.as_str(), code.status(), code.title());
-    Ok(text("text/plain; charset=utf-8", page))
+    Ok(text("text/markdown; charset=utf-8", code.page().to_owned()))
 }
 
 fn text(content_type: &'static str, body: String) -> Response {

@@ -1,6 +1,8 @@
 //! The one integration binary: everything that needs a database, a process or a network, by topic.
 
 #[cfg(test)]
+mod commands;
+#[cfg(test)]
 mod e2e;
 #[cfg(test)]
 mod http;

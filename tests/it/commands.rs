@@ -1,0 +1,95 @@
+//! The commands of the binary beside `serve`, as somebody at a terminal sees them.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+
+use crate::support::database::Kind;
+use crate::support::server::Site;
+use crate::support::wait;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn chat(url: &str, question: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capstan"));
+    command.args(["chat", "--url", url, question]).env_clear().kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_shows_tools_and_answer() {
+    let site = Site::new(Kind::Sqlite).await;
+    let server = site.start().await;
+    let output = wait::within("chat", PATIENCE, chat(&server.url, "What is 17*23?").output()).await.unwrap();
+    let (answer, remarks) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{remarks}");
+    assert!(answer.ends_with("17*23 = 391.\n"), "{answer:?}");
+    assert!(remarks.contains("-> calculate {\"expression\":\"17*23\"}") && remarks.contains("<- calculate 391"), "{remarks:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_lives_on_when_the_server_is_killed_and_started_again() {
+    let site = Site::new(Kind::Sqlite).await;
+    let mut server = site.start().await;
+    let mut client = chat(&server.url, "What is 17*23?").spawn().unwrap();
+    let mut shown = vec![0; 1];
+    let mut answer = client.stdout.take().unwrap();
+    wait::within("the answer to begin", PATIENCE, answer.read_exact(&mut shown)).await.unwrap();
+    server.kill9().await;
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let _again = site.spawn(&[("CAPSTAN_LISTEN", &address)]);
+    wait::within("the answer to end", PATIENCE, answer.read_to_end(&mut shown)).await.unwrap();
+    let output = client.wait_with_output().await.unwrap();
+    let (answer, remarks) = (String::from_utf8(shown).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{remarks}");
+    assert!(remarks.contains("the connection was cut") && remarks.contains("-- crash: the answer starts over"), "{remarks:?}");
+    assert!(answer.ends_with("17*23 = 391.\n"), "{answer:?}");
+    assert_eq!(remarks.matches("-> calculate").count(), 1, "a finished tool call is not run again: {remarks:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_says_what_to_do_without_a_server() {
+    let output = wait::within("chat", PATIENCE, chat("http://127.0.0.1:1", "hi").output()).await.unwrap();
+    let remarks = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && remarks.contains("capstan serve"), "{remarks:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_what_is_wrong_and_says_so_by_its_exit_code() {
+    let site = Site::new(Kind::Sqlite).await;
+    let (good, report) = site.command(&["doctor"]).await;
+    assert!(good, "{report}");
+    for words in ["ok    database", "ok    data folder", "warn  model", "demonstration"] {
+        assert!(report.contains(words), "{words:?} in {report}");
+    }
+
+    let file = site.folder.path().join("mcp.json");
+    std::fs::write(&file, json!({"mcpServers": {"broken": {"command": "/nonexistent"}}}).to_string()).unwrap();
+    let site = site.env("CAPSTAN_MCP_CONFIG", file.to_str().unwrap()).env("CAPSTAN_LISTEN", "0.0.0.0:1");
+    let (good, report) = site.command(&["doctor"]).await;
+    assert!(!good, "{report}");
+    assert!(report.contains("FAIL  mcp server    broken") && report.contains("FAIL  keys"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_answers_for_its_health_only() {
+    let site = Site::new(Kind::Postgres).await;
+    let (migrated, _) = site.command(&["migrate"]).await;
+    assert!(migrated);
+    let worker = site.start_with(&[("CAPSTAN_SERVER__ROLE", "worker")]).await;
+    let api = site.start_with(&[("CAPSTAN_SERVER__ROLE", "api")]).await;
+    assert_eq!(worker.post_json("/runs", &json!({"input": "hello"})).await.0, 404);
+    let run = api.start_run(&json!({"input": "What is 17*23?"})).await;
+    assert_eq!(api.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+    let metrics = worker.get("//metrics").send().await.unwrap().text().await.unwrap();
+    assert!(metrics.contains("capstan_runs_finished_total{status=\"completed\"} 1"), "{metrics}");
+
+    let address = api.url.trim_start_matches("http://").to_owned();
+    let (healthy, _) = site.command(&["healthcheck", "--listen", &address]).await;
+    let (unhealthy, _) = site.command(&["healthcheck", "--listen", "127.0.0.1:1"]).await;
+    assert!(healthy && !unhealthy);
+}
