@@ -179,7 +179,7 @@ pub async fn list_models(endpoint: &Endpoint, patience: Duration) -> Result<Vec<
     if let Some(key) = &endpoint.key {
         request = request.bearer_auth(key.expose_secret());
     }
-    let answer = request.send().await.map_err(|error| words(error))?;
+    let answer = request.send().await.map_err(words)?;
     let status = answer.status();
     if !status.is_success() {
         return Err(format!("it answered {status}"));
