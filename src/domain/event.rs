@@ -257,9 +257,14 @@ fn render_data(body: &EventBody) -> String {
     if let EventBody::PartDelta { part_id, delta } = body {
         return part_delta_data(part_id, delta);
     }
-    // Adjacent tagging renders as {"type":...,"data":{...}}; only the data is kept.
-    let rendered = serde_json::to_value(body).ok().and_then(|mut value| value.get_mut("data").map(Value::take));
-    storable_json(rendered.unwrap_or(Value::Object(serde_json::Map::new())).to_string())
+    // Adjacent tagging renders as {"type":"...","data":{...}}; only the data is kept.
+    let rendered = serde_json::to_string(body).unwrap_or_default();
+    let data = rendered
+        .strip_prefix("{\"type\":\"")
+        .and_then(|rest| rest.strip_prefix(body.kind()))
+        .and_then(|rest| rest.strip_prefix("\",\"data\":"))
+        .and_then(|rest| rest.strip_suffix('}'));
+    storable_json(data.unwrap_or("{}").to_owned())
 }
 
 /// The data of a `part.delta`, which is the one event that is rendered thousands of times a second.
