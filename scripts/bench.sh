@@ -16,8 +16,8 @@ mkdir -p "$work"
 # The project is copied, because its builds and results must not land beside its sources.
 cp -r "$bench/." "$work/" && chmod -R u+w "$work"
 (cd "$work" && cargo build --release)
-cargo build --profile bench-server
-server=$PWD/target/bench-server/capstan
+cargo build --release
+server=$PWD/target/release/capstan
 admin=$pg/postgres
 for peer in relay_pg agent_pg capstan; do
     psql -q "$admin" -c "DROP DATABASE IF EXISTS bench_$peer WITH (FORCE)" -c "CREATE DATABASE bench_$peer"
