@@ -227,6 +227,22 @@ mod tests {
         assert_eq!(models.endpoints[0].base_url, "http://gpu:99/v1");
     }
 
+    #[tokio::test]
+    async fn the_first_model_that_a_server_lists_is_the_default() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let list = || async { r#"{"object":"list","data":[{"id":"qwen3:4b"},{"id":"llama"}]}"# };
+        let app = axum::Router::new().route("/v1/models", axum::routing::get(list));
+        let mut server = tokio::task::JoinSet::new();
+        server.spawn(async move { axum::serve(listener, app).await });
+
+        let models = selected(&[("OLLAMA_HOST", &address.to_string())]).await.unwrap();
+        assert_eq!(models.default_model, "ollama/qwen3:4b");
+        let models = selected(&[("OPENAI_BASE_URL", &format!("http://{address}/v1/"))]).await.unwrap();
+        assert_eq!(models.default_model, "openai/qwen3:4b");
+        assert!(!models.demonstration && models.warnings.is_empty());
+    }
+
     #[test]
     fn ollama_hosts_have_many_forms() {
         let cases = [

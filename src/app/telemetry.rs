@@ -28,7 +28,7 @@ pub fn start_log(config: &LogConfig) -> anyhow::Result<()> {
     let started = if text {
         fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).with_target(false).try_init()
     } else {
-        fmt().json().flatten_event(true).with_current_span(true).with_env_filter(filter).with_writer(std::io::stderr).try_init()
+        fmt().json().flatten_event(true).with_current_span(false).with_env_filter(filter).with_writer(std::io::stderr).try_init()
     };
     started.map_err(|error| anyhow::anyhow!("the log cannot be started: {error}"))
 }

@@ -22,7 +22,8 @@ pub(crate) async fn finish(State(app): State<App>, request: Request, next: Next)
     let id = request_id(request.headers()).unwrap_or_else(|| format!("req_{}", app.service.ids().next()));
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let span = tracing::info_span!("request", request_id = %id, %method, path = request.uri().path());
+    let trace_id = trace_id(request.headers());
+    let span = tracing::info_span!("request", request_id = %id, trace_id, %method, path = request.uri().path());
     let response = match misdirected(&app, &request) {
         Some(problem) => problem.into_response(),
         None => next.run(request).instrument(span.clone()).await,
@@ -36,6 +37,13 @@ pub(crate) async fn finish(State(app): State<App>, request: Request, next: Next)
     metrics::request(&method, route.as_deref().unwrap_or("none"), status, begun.elapsed());
     tracing::debug!(parent: &span, status, ms = begun.elapsed().as_millis(), "answered");
     response
+}
+
+/// The trace that the client is in, from the header of W3C Trace Context: version, trace, parent, flags.
+fn trace_id(headers: &HeaderMap) -> Option<&str> {
+    let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
+    let (_version, trace) = (parts.next()?, parts.next()?);
+    (trace.len() == 32 && trace.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(trace)
 }
 
 /// A client's own id, if it is one that can be logged and sent back as it is.

@@ -81,6 +81,7 @@ impl Service {
             Accepted::NoConversation => return Err(Error::NotFound("conversation")),
             Accepted::TooManyRuns => return Err(Error::TooManyRuns(self.limits.max_active_runs)),
         };
+        tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
         self.publish(&run.conversation_id, events);
         self.hub.notify_queue();
         // A replayed request may have been for another conversation than the one minted for this one.

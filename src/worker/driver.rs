@@ -207,8 +207,9 @@ impl Drive<'_> {
         for event in &decision.events {
             match event.kind() {
                 "run.completed" | "run.failed" | "run.cancelled" => {
-                    metrics::counter!("capstan_runs_finished_total", "status" => event.kind().trim_start_matches("run."))
-                        .increment(1);
+                    let status = event.kind().trim_start_matches("run.");
+                    metrics::counter!("capstan_runs_finished_total", "status" => status).increment(1);
+                    tracing::info!(status, "run ended");
                 }
                 "tool.completed" => metrics::counter!("capstan_tool_calls_total").increment(1),
                 _ => {}
