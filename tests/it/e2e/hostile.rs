@@ -183,9 +183,11 @@ async fn web_socket_frames() {
 
     // A frame that is too big ends the socket, with its code, and nothing else.
     let mut big = WsClient::connect(&server.url, None).await;
-    big.send(Message::text("x".repeat(8 << 20))).await;
-    let end = big.next().await;
-    assert!(matches!(end, Incoming::Closed(Some(1009)) | Incoming::Broken), "{end:?}");
+    // It may close the connection while the frame is still being written.
+    if big.send(Message::text("x".repeat(8 << 20))).await {
+        let end = big.next().await;
+        assert!(matches!(end, Incoming::Closed(Some(1009)) | Incoming::Broken), "{end:?}");
+    }
     assert!(socket.call("ping", json!({})).await.get("result").is_some());
     assert_unharmed(&mut server, &site).await;
 }

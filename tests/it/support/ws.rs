@@ -42,14 +42,14 @@ impl WsClient {
         Self { socket, next_id: 0, early: std::collections::VecDeque::new() }
     }
 
-    /// Sends any frame.
-    pub async fn send(&mut self, message: Message) {
-        self.socket.send(message).await.unwrap();
+    /// Sends any frame. False if the server has closed the connection meanwhile.
+    pub async fn send(&mut self, message: Message) -> bool {
+        self.socket.send(message).await.is_ok()
     }
 
     /// Sends text as it is.
     pub async fn send_text(&mut self, text: &str) {
-        self.send(Message::text(text.to_owned())).await;
+        assert!(self.send(Message::text(text.to_owned())).await, "the connection is closed");
     }
 
     /// The next text frame or the end. Panics if nothing comes for 30 seconds.
