@@ -47,7 +47,7 @@ async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind
             .collect();
         assert_eq!(text.split_whitespace().count(), 40, "{text}");
         let ids: Vec<usize> = frames.iter().map(|frame| frame.id.as_ref().unwrap().parse().unwrap()).collect();
-        assert_eq!(ids, (1..=ids.len()).collect::<Vec<_>>());
+        assert!(ids.is_sorted_by(|one, next| one < next), "{ids:?}");
     }
     assert_eq!(model.total(), RUNS, "no answer was asked for twice");
     model.assert_history_was_sendable();
