@@ -7,7 +7,7 @@ use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{Connection as _, Postgres, SqlSafeStr as _};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use crate::store::{StoreError, StoreResult};
 
@@ -49,6 +49,9 @@ pub struct PostgresStore {
     pub(super) api: PgPool,
     pub(super) worker: PgPool,
     pub(super) lease: PgPool,
+    /// Lets half as many messages be accepted at a time as there are connections for requests. A burst waits here in line: in
+    /// the pool it would run into the short time-out that tells a database that is gone, and keep reads waiting.
+    pub(super) accepting: Semaphore,
     /// The connection that the log writer used last, kept out of the pool: the pool tests each connection that comes back,
     /// which would double the messages of a busy log.
     pub(super) log: Mutex<Option<PoolConnection<Postgres>>>,
@@ -98,6 +101,7 @@ impl PostgresStore {
             api: pool(options.api_connections),
             worker: pool(options.worker_connections),
             lease: pool(LEASE_CONNECTIONS),
+            accepting: Semaphore::new((options.api_connections as usize / 2).max(1)),
             log: Mutex::default(),
         })
     }

@@ -1,5 +1,7 @@
 //! Runs as their owners see and steer them.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
@@ -24,9 +26,14 @@ pub(super) async fn read(connection: &mut PgConnection, owner: &UserId, id: &Run
     Ok(found.as_ref().map(RunRow::read).transpose()?)
 }
 
+/// The longest that a message waits for its turn to be accepted.
+const ACCEPT_WAIT: Duration = Duration::from_secs(20);
+
 #[async_trait]
 impl RunStore for PostgresStore {
     async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+        let turn = tokio::time::timeout(ACCEPT_WAIT, self.accepting.acquire()).await;
+        let Ok(Ok(_turn)) = turn else { return Err(sqlx::Error::PoolTimedOut.into()) };
         retried(|| self.accept(&accept, idempotency.as_ref())).await
     }
 
