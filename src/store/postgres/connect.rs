@@ -18,7 +18,7 @@ pub struct PostgresOptions {
     pub api_connections: u32,
     /// Connections for claims, loading and the log writer.
     pub worker_connections: u32,
-    /// The longest wait for a free connection; then the call fails as unavailable.
+    /// The longest wait for a free connection; then the call fails as unavailable. Workers wait longer.
     pub acquire_timeout: Duration,
 }
 
@@ -40,6 +40,10 @@ impl PostgresOptions {
 
 /// Renewing and sweeping have two connections that nothing else may use, so that no burst of requests costs a lease.
 const LEASE_CONNECTIONS: u32 = 2;
+
+/// Nobody waits for an answer of a worker: when hundreds of runs are claimed at once, they load one after the other instead of
+/// failing and trying again together. Leases have connections of their own, so none is lost meanwhile.
+const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection that was idle for longer is tested before it is used again.
 const TEST_AFTER_IDLE: Duration = Duration::from_secs(5);
@@ -82,10 +86,10 @@ impl PostgresStore {
             ("plan_cache_mode", "force_generic_plan"),
             ("jit", "off"),
         ]);
-        let pool = |size: u32| {
+        let pool = |size: u32, patience: Duration| {
             PgPoolOptions::new()
                 .max_connections(size)
-                .acquire_timeout(options.acquire_timeout)
+                .acquire_timeout(patience)
                 .test_before_acquire(false)
                 .before_acquire(|connection, about| {
                     Box::pin(async move {
@@ -98,9 +102,9 @@ impl PostgresStore {
                 .connect_lazy_with(session.clone())
         };
         Ok(Self {
-            api: pool(options.api_connections),
-            worker: pool(options.worker_connections),
-            lease: pool(LEASE_CONNECTIONS),
+            api: pool(options.api_connections, options.acquire_timeout),
+            worker: pool(options.worker_connections, options.acquire_timeout.max(WORKER_PATIENCE)),
+            lease: pool(LEASE_CONNECTIONS, options.acquire_timeout),
             accepting: Semaphore::new((options.api_connections as usize / 2).max(1)),
             log: Mutex::default(),
         })

@@ -27,7 +27,7 @@ pub(super) async fn read(connection: &mut PgConnection, owner: &UserId, id: &Run
 }
 
 /// The longest that a message waits for its turn to be accepted.
-const ACCEPT_WAIT: Duration = Duration::from_secs(20);
+const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 
 #[async_trait]
 impl RunStore for PostgresStore {

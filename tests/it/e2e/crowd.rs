@@ -20,6 +20,7 @@ async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind
     const RUNS: usize = 1_000;
     let model = ModelMock::start().await;
     let site = Site::scripted(kind, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
+    let site = site.env("CAPSTAN_DATABASE__MAX_CONNECTIONS", "16");
     let server = site.start().await;
     let one = || async {
         let mut stream = server.stream_run(&json!({"input": "[[id:crowd]][[text:20,20]][[hold]][[text:20,20]]"})).await;
