@@ -20,7 +20,10 @@ async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind
     const RUNS: usize = 1_000;
     let model = ModelMock::start().await;
     let site = Site::scripted(kind, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
-    let site = site.env("CAPSTAN_DATABASE__MAX_CONNECTIONS", "16");
+    // The model is silent until the last run has come as far as the first: that silence is the test's, and no fault.
+    let site = site.env("CAPSTAN_DATABASE__MAX_CONNECTIONS", "16").env("CAPSTAN_PROVIDERS__OPENAI__IDLE_MS", "300000");
+    // A development build on a machine that compiles meanwhile cannot renew a thousand leases in time; here they shall not end.
+    let site = site.env("CAPSTAN_WORKER__LEASE_MS", "60000").env("CAPSTAN_WORKER__SELF_STOP_MS", "50000");
     let server = site.start().await;
     let one = || async {
         let mut stream = server.stream_run(&json!({"input": "[[id:crowd]][[text:20,20]][[hold]][[text:20,20]]"})).await;
@@ -31,7 +34,7 @@ async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind
     let all = join_all((0..RUNS).map(|_| one()));
     let gate = async {
         wait::until("all runs to stand in the middle", Duration::from_secs(120), || async {
-            (model.total() == RUNS).then_some(())
+            (model.total() >= RUNS).then_some(())
         })
         .await;
         model.release("crowd");
