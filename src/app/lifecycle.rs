@@ -1,6 +1,8 @@
-//! How the process is told to end: the first signal asks for an orderly end, the second one for an immediate one.
+//! What the process asks of the operating system, and how it is told to end: the first signal asks for an orderly end, the
+//! second one for an immediate one.
 
 use anyhow::Context as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that end the process.
@@ -25,5 +27,17 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         }
+    }
+}
+
+/// Raises the limit of open files to what the system allows: many systems begin at 1,024, and each stream needs one.
+pub fn raise_file_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        Ok(()) => tracing::debug!(before = current, now = maximum, "raised the limit of open files"),
+        Err(error) => tracing::warn!(limit = current, %error, "the limit of open files cannot be raised"),
     }
 }

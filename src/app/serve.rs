@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::config::{Config, Environment, Loaded, Role};
-use super::lifecycle::Signals;
+use super::lifecycle::{self, Signals};
 use super::models::{self, Models};
 use super::parts::{self, Opener, Sources};
 use super::{listen, notify, telemetry, upkeep};
@@ -34,6 +34,7 @@ const LAST_GRACE: Duration = Duration::from_secs(2);
 pub async fn run(loaded: Loaded, environment: &Environment) -> anyhow::Result<ExitCode> {
     telemetry::start_log(&loaded.config.log)?;
     let metrics = telemetry::start_metrics()?;
+    lifecycle::raise_file_limit();
     let mut signals = Signals::install()?;
     let server = tokio::select! {
         server = Server::start(loaded, environment, metrics) => server?,
