@@ -113,8 +113,8 @@ pub trait QueueStore: Send + Sync {
     /// ago is not revived.
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>>;
 
-    /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`. When more than half of all
-    /// leases (and at least four) look expired at once, nothing is taken unless `despite_outage`.
+    /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences off whoever held it.
+    /// When more than half of all leases (and at least four) look expired at once, nothing is taken unless `despite_outage`.
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep>;
 
     /// Expires every lease that is not of `node`: SQLite has one server process, so all others are dead. No-op on Postgres.
@@ -133,7 +133,9 @@ pub trait LogStore: Send + Sync {
     /// Commits many writes in one transaction. Each is tested by its fence on its own: a fenced one leaves nothing, the others
     /// are committed. The answers are in the order of the writes; `Ok` holds the `seq` of the first event.
     ///
-    /// Several writes of one run may be in a batch; they are carried out in order.
+    /// Several writes of one run may be in a batch; they are carried out in order. A write that breaks a rule of the rows (a
+    /// tool call started twice, a second outcome, a message that is there already) is answered and treated like a fenced one,
+    /// so that it cannot take its neighbours with it.
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>>;
 
     /// Events after `after`, oldest first, at most `limit` (1 to 1,000).

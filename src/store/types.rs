@@ -93,7 +93,8 @@ pub struct DeletedConversation {
 ///
 /// If the conversation has an active run: `queue` stores a run behind it, `reject` stores nothing, `interrupt` asks for the
 /// active run (and those queued behind it) to be cancelled and stores a run behind it, `steer` stores the message as one of
-/// the active run and no new run. Without an active run all four store a run that can be claimed at once.
+/// the active run and no new run, unless that run has been asked to end: then it acts as `queue`. Without an active run all
+/// four store a run that can be claimed at once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AcceptRun {
     /// Whose it is.

@@ -51,6 +51,8 @@ async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Accepted> {
         match accept.on_busy {
             OnBusy::Queue => {}
             OnBusy::Reject => return Ok(Accepted::Busy { run_id: active.run_id() }),
+            // A run that is about to be cancelled answers nobody any more: what would join it waits behind it.
+            OnBusy::Steer if active.cancel_requested_by.is_some() => {}
             OnBusy::Steer => return steer(tx, accept, active).await,
             OnBusy::Interrupt => (events, interrupted) = interrupt(tx, &accept, active).await?,
         }

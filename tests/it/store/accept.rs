@@ -18,6 +18,7 @@ contract! {
     a_busy_conversation_queues,
     a_busy_conversation_rejects,
     a_busy_conversation_is_steered,
+    nobody_joins_a_run_that_is_about_to_end,
     a_busy_conversation_is_interrupted,
     owners_have_a_limit_of_runs,
     nothing_that_a_user_writes_breaks_the_store,
@@ -172,6 +173,17 @@ async fn a_busy_conversation_is_steered(world: &World) {
     // Without an active run it starts one.
     world.commit_one(completed(&fence)).await.unwrap();
     world.accept(AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) }).await;
+}
+
+async fn nobody_joins_a_run_that_is_about_to_end(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let active = world.accept(hello(&owner, &id)).await;
+    let fence = world.claim_one().await;
+    world.commit_one(started(&fence)).await.unwrap();
+    fresh(world.store.cancel_run(&owner, &active.run.id, "user", NOW, None).await.unwrap());
+    let next = world.accept(AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) }).await;
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(world.claim_one().await.run_id, next.run.id);
 }
 
 async fn a_busy_conversation_is_interrupted(world: &World) {
