@@ -155,7 +155,12 @@ async fn every_code_has_a_page() {
     let rig = Rig::new().await;
     for code in ProblemCode::ALL {
         let page = rig.get(&code.body("").type_uri).await;
-        assert!(page.status.is_success() && page.body.starts_with(code.as_str()));
+        assert!(
+            page.status.is_success() && page.body.starts_with(&format!("# {}", code.as_str())),
+            "{}: {}",
+            code.as_str(),
+            page.body
+        );
     }
     let docs = rig.get("/docs/").await;
     assert!(docs.status.is_success() && docs.body.contains("swagger"));

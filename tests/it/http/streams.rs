@@ -157,7 +157,7 @@ async fn a_cursor_outside_of_the_log_is_named() {
         assert_eq!(reset.json()["data"], json!({"reason": "cursor_in_future", "oldest": 1, "head": 14}));
         // What follows is what a client without a cursor gets.
         let follows = stream.next().await.unwrap().kind();
-        assert_eq!(follows, if path.contains("runs") { "run.queued" } else { "stream.snapshot" });
+        assert_eq!(follows, if path.contains("runs") { "message.created" } else { "stream.snapshot" });
         for garbage in ["x", "-1", "1.5", "%2b1", "99999999999999999999", "0x1", ""] {
             let reply = rig.get(&format!("{path}?after={garbage}")).await;
             assert_eq!((reply.status, reply.code().as_str()), (StatusCode::BAD_REQUEST, "invalid_cursor"), "{garbage}");
