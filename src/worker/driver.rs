@@ -115,6 +115,9 @@ async fn attempt(surround: &Surround, held: &Held, mailbox: &mut mpsc::Receiver<
         tool_stop: CancellationToken::new(),
         draining: false,
     };
+    if surround.drain.is_cancelled() {
+        drive.drain();
+    }
     let mut input = Input::Claimed { tools };
     loop {
         match drive.follow(input).await {
@@ -155,29 +158,28 @@ impl Drive<'_> {
     /// Decides, commits, and begins what was decided.
     async fn follow(&mut self, input: Input) -> ControlFlow<End> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
-        let mut decision = self.decide(input);
-        loop {
-            if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
-                failpoint::reached("C22");
-            }
-            if let Err(end) = self.commit(&decision).await {
-                return ControlFlow::Break(end);
-            }
-            self.reached_after(&decision, tool_finished);
-            let mut handed_back = None;
-            for command in decision.commands {
-                match command {
-                    Command::Stop => return ControlFlow::Break(End::Over),
-                    Command::CallModel if self.draining => handed_back = Some(self.decide(Input::Drain)),
-                    Command::CallModel => self.call_model(),
-                    Command::RunTool(call) => self.run_tool(*call),
-                }
-            }
-            match handed_back {
-                Some(next) => decision = next,
-                None => return ControlFlow::Continue(()),
+        let decision = self.decide(input);
+        if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
+            failpoint::reached("C22");
+        }
+        if let Err(end) = self.commit(&decision).await {
+            return ControlFlow::Break(end);
+        }
+        self.reached_after(&decision, tool_finished);
+        for command in decision.commands {
+            match command {
+                Command::Stop => return ControlFlow::Break(End::Over),
+                Command::CallModel => self.call_model(),
+                Command::RunTool(call) => self.run_tool(*call),
             }
         }
+        ControlFlow::Continue(())
+    }
+
+    /// From now on nothing new begins: what is under way may end, then the run is handed back.
+    fn drain(&mut self) {
+        self.draining = true;
+        self.state.drain();
     }
 
     fn decide(&self, input: Input) -> Decision {
@@ -298,14 +300,14 @@ impl Drive<'_> {
                     return ControlFlow::Continue(Input::TimedOut);
                 }
                 Happened::Draining => {
-                    self.draining = true;
+                    self.drain();
                     // Between steps nothing is under way, and the run is handed back at once.
                     if self.model.is_none() && self.tools.is_empty() {
                         return ControlFlow::Continue(Input::Drain);
                     }
                 }
                 Happened::StopNow => {
-                    self.draining = true;
+                    self.drain();
                     self.model = None;
                     // Calls that were handed over stay `started`: the next attempt judges them by their class.
                     self.stop_tools().await;
