@@ -58,7 +58,7 @@ async fn a_conversation_is_renamed(world: &World) {
     assert_eq!(world.log(&id).await[3..], events);
     assert_eq!(
         (events[0].kind.as_ref(), events[0].data.as_str()),
-        ("conversation.updated", r#"{"status":"queued","title":"New"}"#)
+        ("conversation.updated", r#"{"title":"New","status":"queued"}"#)
     );
     assert_eq!(world.store.conversation(&owner, &id).await.unwrap(), Some(renamed));
     assert_eq!(world.store.rename_conversation(&owner, &conversation(), "New", later).await.unwrap(), None);
