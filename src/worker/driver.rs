@@ -266,12 +266,12 @@ impl Drive<'_> {
             let Some(definition) = definition else {
                 return (id, ToolOutcome::failed("the tool is not among those of this run", 0));
             };
+            failpoint::reached("C10");
             // The process may have been stopped between the commit and here. It must not act when it wakes.
             if !held.is_fresh(self_stop) {
                 held.lost.cancel();
                 std::future::pending::<()>().await;
             }
-            failpoint::reached("C10");
             let (progress, reports) = mpsc::channel(16);
             let shown = show_progress(&log, &id, reports);
             let execution = tools.execute(&definition, &call, timeout, progress, stop);
