@@ -131,6 +131,9 @@ pub enum Change {
         finish_reason: Option<FinishReason>,
         /// Why it failed.
         error: Option<ProblemBody>,
+        /// How many messages had joined runs of the conversation when this was decided. If another has joined since, the
+        /// whole write is refused as unheard. `None` for an end that answers nobody.
+        joined: Option<i64>,
     },
     /// The lease is given up and the run can be claimed again after a wait by the database's clock.
     Release {

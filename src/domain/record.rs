@@ -107,4 +107,6 @@ pub struct RunRecord {
     pub calls: Vec<ToolCall>,
     /// Who asked for the run to be cancelled, if anybody did.
     pub cancel_requested_by: Option<String>,
+    /// How many messages have ever joined a run of this conversation, as far as the loop has heard.
+    pub joined: i64,
 }

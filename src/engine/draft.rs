@@ -306,9 +306,10 @@ impl<'a> Draft<'a> {
 
     pub(super) fn complete(&mut self, finish_reason: FinishReason) {
         let usage = self.work.record.usage;
+        let joined = Some(self.base.record.joined);
         self.conversation_updated(ConversationStatus::from(RunStatus::Completed));
         self.event(EventBody::RunCompleted { finish_reason, usage });
-        self.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error: None });
+        self.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error: None, joined });
         self.command(Command::Stop);
     }
 
@@ -317,7 +318,7 @@ impl<'a> Draft<'a> {
         let error = code.body(detail);
         self.conversation_updated(ConversationStatus::from(RunStatus::Failed));
         self.event(EventBody::RunFailed { error: error.clone() });
-        self.change(Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error) });
+        self.change(Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error), joined: None });
         self.command(Command::Stop);
     }
 
@@ -325,7 +326,8 @@ impl<'a> Draft<'a> {
         self.settle();
         self.conversation_updated(ConversationStatus::from(RunStatus::Cancelled));
         self.event(EventBody::RunCancelled { by });
-        self.change(Change::Finish { status: RunStatus::Cancelled, finish_reason: Some(FinishReason::Cancelled), error: None });
+        let finish_reason = Some(FinishReason::Cancelled);
+        self.change(Change::Finish { status: RunStatus::Cancelled, finish_reason, error: None, joined: None });
         self.command(Command::Stop);
     }
 

@@ -27,7 +27,7 @@ impl RunState {
         Self { record, unseen: false, released: false, draining: false }
     }
 
-    /// Carries out in memory what the store carries out in rows. Call it after the commit.
+    /// Carries out in memory what the store carries out in rows. If the store then fails, the state is void: load it again.
     pub fn apply(&mut self, changes: &[Change]) {
         for change in changes {
             self.apply_one(change);
@@ -78,7 +78,7 @@ impl RunState {
                     call.outcome = Some(outcome.clone());
                 }
             }
-            Change::Finish { status, finish_reason: _, error: _ } => {
+            Change::Finish { status, finish_reason: _, error: _, joined: _ } => {
                 record.status = *status;
                 record.reason = None;
             }
@@ -92,6 +92,7 @@ impl RunState {
             return;
         }
         self.record.history.push(message);
+        self.record.joined += 1;
         self.unseen = true;
     }
 
@@ -169,6 +170,7 @@ impl RunState {
                 steps: record.steps.clone(),
                 calls: record.calls.clone(),
                 cancel_requested_by: record.cancel_requested_by.clone(),
+                joined: record.joined,
             },
             ..*self
         }

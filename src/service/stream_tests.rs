@@ -9,7 +9,7 @@ use super::*;
 use crate::domain::event::StoredEvent;
 use crate::domain::record::RunWrite;
 use crate::live::{Hub, HubLimits};
-use crate::store::{Fenced, LogBounds, StoreResult};
+use crate::store::{Committed, LogBounds, Refused, StoreResult};
 use crate::support::clock::UnixMillis;
 
 fn conversation() -> ConversationId {
@@ -112,7 +112,7 @@ impl Log {
 
 #[async_trait]
 impl LogStore for Log {
-    async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>> {
+    async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         Ok(Vec::new())
     }
 

@@ -249,10 +249,25 @@ pub struct Sweep {
     pub outage_suspected: bool,
 }
 
-/// The fence of a write is not the newest: another worker has the run, or it is over, or its conversation is gone.
+/// What came of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// The `seq` of its first event.
+    pub first_seq: i64,
+    /// It ended a run, and the one behind it in the conversation can be claimed now.
+    pub next_waits: bool,
+}
+
+/// Why a write was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("another worker has the run")]
-pub struct Fenced;
+pub enum Refused {
+    /// The fence is not the newest: another worker has the run, or it is over, or its conversation is gone.
+    #[error("another worker has the run")]
+    Fenced,
+    /// The run would end without having heard a message that joined it. Ask for the control signals, and decide again.
+    #[error("a message joined the run and has not been heard")]
+    Unheard,
+}
 
 /// A request that concerns a run in progress.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,6 +3,7 @@
 //! `select!` only finds out what happened; what it means is decided in one place, by the engine. Whenever the rows may not be
 //! what the driver thinks, it loads them again and goes on from there, as after a crash.
 
+use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -80,8 +81,8 @@ enum End {
 impl From<LogError> for End {
     fn from(error: LogError) -> Self {
         match error {
-            LogError::Fenced(_) => Self::Fenced,
-            LogError::Store(_) | LogError::Stopped => Self::Reload,
+            LogError::Fenced => Self::Fenced,
+            LogError::Unheard | LogError::Store(_) | LogError::Stopped => Self::Reload,
         }
     }
 }
@@ -111,6 +112,7 @@ async fn attempt(surround: &Surround, held: &Held, mailbox: &mut mpsc::Receiver<
         state: RunState::load(record),
         log,
         model: None,
+        answered: None,
         tools: FuturesUnordered::new(),
         tool_stop: CancellationToken::new(),
         draining: false,
@@ -149,6 +151,8 @@ struct Drive<'a> {
     state: RunState,
     log: RunLog,
     model: Option<ModelCall>,
+    /// What the model call came to, if it was over before the commit that it began with.
+    answered: Option<Result<(), ModelError>>,
     tools: FuturesUnordered<ToolFuture>,
     tool_stop: CancellationToken,
     draining: bool,
@@ -158,22 +162,71 @@ impl Drive<'_> {
     /// Decides, commits, and begins what was decided.
     async fn follow(&mut self, input: Input) -> ControlFlow<End> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
-        let decision = self.decide(input);
-        if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
-            failpoint::reached("C22");
-        }
-        if let Err(end) = self.commit(&decision).await {
-            return ControlFlow::Break(end);
-        }
+        let decision = loop {
+            let decision = self.decide(input.clone());
+            match self.write(&decision).await {
+                Ok(()) => break decision,
+                // The run would have ended too early: what has joined it is heard, and the same input decided again.
+                Err(LogError::Unheard) => {
+                    if let Err(end) = self.hear().await {
+                        return ControlFlow::Break(end);
+                    }
+                }
+                Err(error) => return ControlFlow::Break(error.into()),
+            }
+        };
         self.reached_after(&decision, tool_finished);
         for command in decision.commands {
             match command {
                 Command::Stop => return ControlFlow::Break(End::Over),
-                Command::CallModel => self.call_model(),
+                Command::CallModel => {}
                 Command::RunTool(call) => self.run_tool(*call),
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; what it says is written after the
+    /// decision, and a decision that cannot be written ends the attempt and the call with it.
+    async fn write(&mut self, decision: &Decision) -> Result<(), LogError> {
+        if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
+            failpoint::reached("C22");
+        }
+        if decision.events.is_empty() && decision.changes.is_empty() {
+            return Ok(());
+        }
+        let calls_model = decision.commands.iter().any(|command| matches!(command, Command::CallModel));
+        if calls_model {
+            self.state.apply(&decision.changes);
+            self.call_model();
+        }
+        let Self { log, model, answered, .. } = self;
+        let talk = async {
+            if model.is_some() && answered.is_none() {
+                *answered = Some(run_model(model, answered, log).await);
+            }
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            biased;
+            result = log.commit(&decision.events, decision.changes.clone()) => result?,
+            never = talk => match never {},
+        }
+        if !calls_model {
+            self.state.apply(&decision.changes);
+        }
+        self.measure(decision);
+        Ok(())
+    }
+
+    /// Takes in the messages that have joined the run and were not heard of yet.
+    async fn hear(&mut self) -> Result<(), End> {
+        let run = std::slice::from_ref(&self.held.fence.run_id);
+        let signals = self.surround.deps.store.control_signals(run).await.map_err(|_| End::Reload)?;
+        for message in signals.into_iter().flat_map(|signal| signal.joined) {
+            self.state.join(message);
+        }
+        Ok(())
     }
 
     /// From now on nothing new begins: what is under way may end, then the run is handed back.
@@ -193,16 +246,6 @@ impl Drive<'_> {
 
     fn elapsed_ms(&self) -> u64 {
         self.state.record.elapsed_ms.saturating_add(super::heartbeat::millis(self.loaded_at.elapsed()))
-    }
-
-    async fn commit(&mut self, decision: &Decision) -> Result<(), End> {
-        if decision.events.is_empty() && decision.changes.is_empty() {
-            return Ok(());
-        }
-        self.log.commit(&decision.events, decision.changes.clone()).await?;
-        self.state.apply(&decision.changes);
-        self.measure(decision);
-        Ok(())
     }
 
     fn measure(&mut self, decision: &Decision) {
@@ -248,6 +291,12 @@ impl Drive<'_> {
     }
 
     fn call_model(&mut self) {
+        // A process that was stopped may have lost the run while it slept: it must not ask on its behalf.
+        if !self.held.is_fresh(self.surround.options.self_stop) {
+            self.held.lost.cancel();
+            return;
+        }
+        self.answered = None;
         let request = model_request(&self.state);
         let deps = &self.surround.deps;
         self.model = Some(ModelCall::new(deps.models.clone(), deps.ids.clone(), &self.state.record, request));
@@ -329,7 +378,7 @@ impl Drive<'_> {
             () = self.surround.stop_now.cancelled() => Happened::StopNow,
             () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
-            result = run_model(&mut self.model, log), if self.model.is_some() => Happened::Model(result),
+            result = run_model(&mut self.model, &mut self.answered, log), if self.model.is_some() => Happened::Model(result),
             Some((call, outcome)) = self.tools.next(), if !self.tools.is_empty() => Happened::Tool(call, outcome),
         }
     }
@@ -399,7 +448,15 @@ enum Happened {
     Broken,
 }
 
-async fn run_model(model: &mut Option<ModelCall>, log: &RunLog) -> Result<(), ModelError> {
+/// Goes on with the model call, unless it is over and only has to be told.
+async fn run_model(
+    model: &mut Option<ModelCall>,
+    answered: &mut Option<Result<(), ModelError>>,
+    log: &RunLog,
+) -> Result<(), ModelError> {
+    if let Some(result) = answered.take() {
+        return result;
+    }
     match model {
         Some(call) => call.run(log).await,
         None => std::future::pending().await,

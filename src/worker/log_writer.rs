@@ -19,7 +19,7 @@ use crate::domain::ids::{PartId, RunId};
 use crate::domain::record::{Fence, RunWrite};
 use crate::engine::StreamItem;
 use crate::live::Hub;
-use crate::store::{Fenced, Store, StoreError};
+use crate::store::{Committed, Refused, Store, StoreError};
 use crate::support::clock::{SharedClock, UnixMillis};
 use crate::support::failpoint;
 
@@ -30,8 +30,11 @@ const LOADED_BATCH: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// Another worker has the run. Write nothing more.
-    #[error(transparent)]
-    Fenced(#[from] Fenced),
+    #[error("another worker has the run")]
+    Fenced,
+    /// The run would have ended without having heard a message that joined it. Everything pushed before the write is written.
+    #[error("a message joined the run and has not been heard")]
+    Unheard,
     /// The store failed. Whether the write happened is known only to the store: load the run again.
     #[error("the log could not be written")]
     Store(#[source] Arc<StoreError>),
@@ -45,8 +48,8 @@ enum Item {
     Delta { part_id: PartId, text: String, attempt: u32, at: UnixMillis },
 }
 
-/// How a driver learns that something it pushed without waiting was not written.
-#[derive(Clone)]
+/// How a driver learns that something it pushed without waiting was not written. What it pushed after that is not written
+/// either: a log with a hole would be worse than a short one.
 struct Tokens {
     /// The run is fenced: stop and write nothing.
     lost: CancellationToken,
@@ -54,9 +57,15 @@ struct Tokens {
     broken: CancellationToken,
 }
 
+impl Tokens {
+    fn is_void(&self) -> bool {
+        self.lost.is_cancelled() || self.broken.is_cancelled()
+    }
+}
+
 struct Entry {
     fence: Fence,
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
     items: Vec<Item>,
     changes: Vec<Change>,
     reply: Option<oneshot::Sender<Result<(), LogError>>>,
@@ -101,7 +110,7 @@ impl LogWriter {
     /// The log of one claimed run. `lost` is cancelled when a write finds the run fenced.
     #[must_use]
     pub fn for_run(&self, fence: Fence, attempt: u32, lost: CancellationToken, clock: SharedClock) -> RunLog {
-        let tokens = Tokens { lost, broken: CancellationToken::new() };
+        let tokens = Arc::new(Tokens { lost, broken: CancellationToken::new() });
         RunLog { shared: Arc::clone(&self.shared), fence, attempt, tokens, clock }
     }
 
@@ -145,11 +154,18 @@ impl LogWriter {
 /// cannot take others down.
 async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
     let mut writes = Vec::with_capacity(entries.len());
-    let mut waiting = Vec::with_capacity(entries.len());
+    let mut waiting: Vec<(Arc<Tokens>, Option<oneshot::Sender<_>>)> = Vec::with_capacity(entries.len());
     for entry in entries {
+        if entry.tokens.is_void() {
+            fail(entry.reply, LogError::Stopped);
+            continue;
+        }
         let events = entry.items.into_iter().map(|item| render(item, &entry.fence.run_id)).collect();
         writes.push(RunWrite { fence: entry.fence, events, changes: entry.changes });
         waiting.push((entry.tokens, entry.reply));
+    }
+    if writes.is_empty() {
+        return;
     }
     let shows_deltas =
         cfg!(feature = "failpoints") && writes.iter().any(|write| write.events.iter().any(|e| e.kind == "part.delta"));
@@ -190,10 +206,10 @@ fn settle(
     write: RunWrite,
     tokens: &Tokens,
     reply: Option<oneshot::Sender<Result<(), LogError>>>,
-    answer: Result<i64, Fenced>,
+    answer: Result<Committed, Refused>,
 ) {
     match answer {
-        Ok(first_seq) => {
+        Ok(Committed { first_seq, next_waits }) => {
             let conversation_id = write.fence.conversation_id;
             let events: Vec<SharedEvent> = write
                 .events
@@ -212,23 +228,26 @@ fn settle(
                 })
                 .collect();
             hub.publish(&conversation_id, &events);
+            // A run that was released is in the queue again, at once or when its time has come.
+            if next_waits || write.changes.iter().any(|change| matches!(change, Change::Release { .. })) {
+                hub.notify_queue();
+            }
             if let Some(reply) = reply {
                 // A driver that is gone needs no answer.
                 let _ = reply.send(Ok(()));
             }
         }
-        Err(fenced) => {
+        Err(Refused::Fenced) => {
             tokens.lost.cancel();
-            fail(reply, LogError::Fenced(fenced));
+            fail(reply, LogError::Fenced);
         }
+        Err(Refused::Unheard) => fail(reply, LogError::Unheard),
     }
 }
 
 fn fail_entry(tokens: &Tokens, reply: Option<oneshot::Sender<Result<(), LogError>>>, error: &Arc<StoreError>) {
-    match reply {
-        Some(reply) => fail(Some(reply), LogError::Store(Arc::clone(error))),
-        None => tokens.broken.cancel(),
-    }
+    tokens.broken.cancel();
+    fail(reply, LogError::Store(Arc::clone(error)));
 }
 
 fn fail(reply: Option<oneshot::Sender<Result<(), LogError>>>, error: LogError) {
@@ -252,7 +271,7 @@ pub struct RunLog {
     shared: Arc<Shared>,
     fence: Fence,
     attempt: u32,
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
     clock: SharedClock,
 }
 
@@ -319,6 +338,10 @@ impl RunLog {
             if pending.stopped || self.tokens.broken.is_cancelled() {
                 return Err(LogError::Stopped);
             }
+            if changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(_), .. })) {
+                // It may be refused as unheard, and what was pushed before must not be refused with it.
+                pending.open.remove(&self.fence.run_id);
+            }
             let entry = self.open_entry(&mut pending);
             entry.items.extend(events.iter().map(|body| Item::Event(self.event(body, at))));
             entry.changes = changes;
@@ -330,12 +353,14 @@ impl RunLog {
     }
 
     fn open_entry<'a>(&self, pending: &'a mut Pending) -> &'a mut Entry {
-        let index = match pending.open.get(&self.fence.run_id) {
-            Some(index) => *index,
+        let open = pending.open.get(&self.fence.run_id).copied();
+        // What an earlier attempt has left open is void, and nothing may be added to it.
+        let index = match open.filter(|index| Arc::ptr_eq(&pending.entries[*index].tokens, &self.tokens)) {
+            Some(index) => index,
             None => {
                 pending.entries.push(Entry {
                     fence: self.fence.clone(),
-                    tokens: self.tokens.clone(),
+                    tokens: Arc::clone(&self.tokens),
                     items: Vec::new(),
                     changes: Vec::new(),
                     reply: None,

@@ -1,5 +1,6 @@
 //! One model call: asks, shows what comes, and assembles it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -14,15 +15,17 @@ use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
 use crate::support::ids::SharedIds;
 
+type Asking = Pin<Box<dyn Future<Output = Result<ModelStream, ModelError>> + Send>>;
+
 enum Phase {
-    Asking(ModelRequest),
+    /// Kept across polls: beginning it anew would ask the provider a second time.
+    Asking(Asking),
     Streaming(ModelStream),
     Over,
 }
 
 /// A call under way. Dropping it closes the provider's connection.
 pub struct ModelCall {
-    models: Arc<dyn ModelClient>,
     ids: SharedIds,
     assembler: Assembler,
     phase: Phase,
@@ -34,7 +37,8 @@ impl ModelCall {
     /// A call that has not been made yet.
     pub fn new(models: Arc<dyn ModelClient>, ids: SharedIds, run: &RunRecord, request: ModelRequest) -> Self {
         let assembler = Assembler::new(run.fence.run_id.clone(), run.fence.conversation_id.clone(), run.profile.model.clone());
-        Self { models, ids, assembler, phase: Phase::Asking(request), began: Instant::now(), shown: false }
+        let asking: Asking = Box::pin(async move { models.stream(request).await });
+        Self { ids, assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }
     }
 
     /// Makes the call and shows what the model says until it is finished or has failed. Cancel-safe: what was shown is in the
@@ -45,8 +49,8 @@ impl ModelCall {
     pub async fn run(&mut self, log: &RunLog) -> Result<(), ModelError> {
         loop {
             match &mut self.phase {
-                Phase::Asking(request) => {
-                    let stream = self.models.stream(request.clone()).await?;
+                Phase::Asking(asking) => {
+                    let stream = asking.await?;
                     failpoint::reached("C06");
                     self.phase = Phase::Streaming(stream);
                 }

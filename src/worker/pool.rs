@@ -148,9 +148,11 @@ impl Worker {
         let run = async move {
             let _active = ActiveRun;
             driver::drive(&this.surround, &guard.held, mailbox).await;
+            let was_full = this.free_slots() == 0;
             drop(guard);
-            // A slot is free, and the next run of the conversation may have become claimable.
-            this.surround.deps.hub.queue_signal().notify();
+            if was_full {
+                this.surround.deps.hub.queue_signal().notify();
+            }
         };
         self.runs.spawn(run.instrument(span));
     }

@@ -98,6 +98,7 @@ impl World {
             steps: Vec::new(),
             calls: Vec::new(),
             cancel_requested_by: None,
+            joined: 0,
             fence,
         };
         let mut world = Self {
@@ -293,7 +294,7 @@ impl World {
                 row.state = outcome.state;
                 row.outcome = Some(outcome.clone());
             }
-            Change::Finish { status, finish_reason, error } => {
+            Change::Finish { status, finish_reason, error, joined: _ } => {
                 assert!(status.is_terminal());
                 assert_eq!(error.is_some(), *status == RunStatus::Failed);
                 (rows.status, rows.reason) = (*status, None);

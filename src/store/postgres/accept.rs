@@ -1,7 +1,8 @@
 //! A message becomes durable: with its run and their first events, in one transaction.
 //!
-//! A message for a new conversation is one statement, and so one round trip. A message for one that exists takes five: begin,
-//! lock the head, read what it protects, write, commit.
+//! A message for a new conversation is one statement, and so one round trip. A message for one in which nothing happens takes
+//! two: read, and write provided that its head still stands where it was read. Any other takes five: begin, lock the head, read
+//! what it protects, write, commit.
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 
@@ -23,7 +24,7 @@ use crate::support::text::storable;
 /// How often a message races with others that make or remove its conversation before that is called contention.
 const MAX_RACES: usize = 5;
 
-/// A conversation whose head is locked, as a message finds it.
+/// A conversation as a message finds it.
 struct Found {
     base: i64,
     title: String,
@@ -33,6 +34,8 @@ struct Found {
     unfinished: u32,
     /// Whether the owner has as many unfinished runs as allowed.
     full: bool,
+    /// Whether the request's key was used before.
+    keyed: bool,
 }
 
 struct Active {
@@ -169,6 +172,9 @@ async fn accept_into(
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Keyed<Accepted>>> {
+    if let Some(accepted) = accept_idle(connection, accept, key).await? {
+        return Ok(Some(Keyed::Fresh(accepted)));
+    }
     let mut tx = connection.begin().await?;
     let outcome = accept_locked(&mut tx, accept, key).await?;
     // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
@@ -176,22 +182,40 @@ async fn accept_into(
     Ok(outcome)
 }
 
+/// Accepts into a conversation in which nothing happens, without a lock: whatever happens to a conversation's runs moves its
+/// head, and the write is for the head that was read. `None` if something does happen, or has to be told apart.
+async fn accept_idle(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Accepted>> {
+    let Some(found) = find(connection, accept, key).await? else { return Ok(None) };
+    if found.active.is_some() || found.unfinished > 0 || found.full || found.keyed {
+        return Ok(None);
+    }
+    let Some((mut accepted, stored)) = start(connection, accept, key, &found, Ended::default()).await? else { return Ok(None) };
+    if let Accepted::Run { events, .. } = &mut accepted {
+        *events = compose::numbered(&accept.conversation_id, found.base, stored);
+    }
+    Ok(Some(accepted))
+}
+
 async fn accept_locked(
     tx: &mut PgConnection,
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Keyed<Accepted>>> {
-    let Some(base) = lock_head(tx, &accept.owner, &accept.conversation_id).await? else {
+    if lock_head(tx, &accept.owner, &accept.conversation_id).await?.is_none() {
         return without_conversation(tx, accept, key).await;
-    };
+    }
     // The same key waited for the lock above, or is found by its primary key when this one is written.
     if let Some(key) = key
         && let Some(recorded) = recorded_key(tx, key).await?
     {
         return Ok(Some(recorded));
     }
-    let Some(found) = find(tx, base, accept).await? else { return Ok(None) };
-    let (mut accepted, events) = match (&found.active, accept.on_busy) {
+    let Some(found) = find(tx, accept, key).await? else { return Ok(None) };
+    let written = match (&found.active, accept.on_busy) {
         (Some(active), OnBusy::Reject) => {
             return Ok(Some(Keyed::Fresh(Accepted::Busy { run_id: active.run_id.clone() })));
         }
@@ -208,9 +232,10 @@ async fn accept_locked(
             start(tx, accept, key, &found, Ended::default()).await?
         }
     };
+    let Some((mut accepted, events)) = written else { return Ok(None) };
     match &mut accepted {
         Accepted::Run { events: written, .. } | Accepted::Steered { events: written, .. } => {
-            *written = compose::numbered(&accept.conversation_id, base, events);
+            *written = compose::numbered(&accept.conversation_id, found.base, events);
         }
         Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {}
     }
@@ -247,17 +272,21 @@ async fn without_conversation(
     Ok(full.then_some(Keyed::Fresh(Accepted::TooManyRuns)))
 }
 
-async fn find(connection: &mut PgConnection, base: i64, accept: &AcceptRun) -> StoreResult<Option<Found>> {
+async fn find(connection: &mut PgConnection, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Found>> {
     let row = sqlx::query(
-        "SELECT c.title, c.status, a.id AS active_id, a.cancel_requested_at IS NOT NULL AS cancel_requested,
+        "SELECT h.last_seq, c.title, c.status, a.id AS active_id, a.cancel_requested_at IS NOT NULL AS cancel_requested,
              (SELECT count(*) FROM runs WHERE conversation_id = c.id AND finished_at IS NULL) AS unfinished,
              (SELECT count(*) FROM (
                  SELECT FROM runs WHERE owner_id = c.owner_id AND finished_at IS NULL LIMIT $2
-             ) AS of_owner) >= $2 AND $2 > 0 AS \"full\"
-         FROM conversations c LEFT JOIN runs a ON a.conversation_id = c.id AND a.active WHERE c.id = $1",
+             ) AS of_owner) >= $2 AND $2 > 0 AS \"full\",
+             EXISTS (SELECT FROM idempotency_keys k WHERE k.owner_id = c.owner_id AND k.key = $4) AS keyed
+         FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
+             LEFT JOIN runs a ON a.conversation_id = c.id AND a.active WHERE c.id = $1 AND c.owner_id = $3",
     )
     .bind(accept.conversation_id.as_str())
     .bind(i64::from(accept.max_active_runs))
+    .bind(accept.owner.as_str())
+    .bind(key.map(|key| storable(&key.key)))
     .fetch_optional(connection)
     .await?;
     let Some(row) = row else { return Ok(None) };
@@ -265,7 +294,7 @@ async fn find(connection: &mut PgConnection, base: i64, accept: &AcceptRun) -> S
     let id = accept.conversation_id.as_str();
     let cancel_requested: bool = row.try_get("cancel_requested")?;
     Ok(Some(Found {
-        base,
+        base: row.try_get("last_seq")?,
         title: row.try_get("title")?,
         status: rows::word("conversations", "status", id, &status, ConversationStatus::from_word)?,
         active: row
@@ -273,6 +302,7 @@ async fn find(connection: &mut PgConnection, base: i64, accept: &AcceptRun) -> S
             .map(|id| Active { run_id: RunId::from_stored(id), cancel_requested }),
         unfinished: u32::try_from(row.try_get::<i64, _>("unfinished")?).unwrap_or(u32::MAX),
         full: row.try_get("full")?,
+        keyed: row.try_get("keyed")?,
     }))
 }
 
@@ -290,7 +320,7 @@ async fn interrupt(
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,
     found: &Found,
-) -> StoreResult<(Accepted, Vec<NewEvent>)> {
+) -> StoreResult<Option<(Accepted, Vec<NewEvent>)>> {
     let unfinished = Unfinished::of_conversation(connection, &accept.conversation_id).await?;
     let cancelled = cancel::end_or_mark(connection, unfinished, found.base, "interrupt", accept.now).await?;
     let waiting = u32::try_from(cancelled.requested.len()).unwrap_or(u32::MAX);
@@ -298,14 +328,14 @@ async fn interrupt(
     start(connection, accept, key, found, ended).await
 }
 
-/// Stores the message with a run of its own.
+/// Stores the message with a run of its own. `None` if the conversation is not as it was found.
 async fn start(
     connection: &mut PgConnection,
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,
     found: &Found,
     ended: Ended,
-) -> StoreResult<(Accepted, Vec<NewEvent>)> {
+) -> StoreResult<Option<(Accepted, Vec<NewEvent>)>> {
     let active = ended.waiting == 0;
     let title = compose::title_or_made(&found.title, &accept.parts);
     let status = if active { ConversationStatus::Queued } else { found.status };
@@ -316,7 +346,7 @@ async fn start(
     let before = (found.title.as_str(), found.status);
     events.extend(compose::accepted_events(&message, ended.waiting, before, (&title, status), accept.now));
     let accepted = Accepted::Run { run, message, first_seq, events: Vec::new(), interrupted: ended.requested };
-    let Accepted::Run { run, message, .. } = &accepted else { return Ok((accepted, events)) };
+    let Accepted::Run { run, message, .. } = &accepted else { return Ok(None) };
     let profile = profile_json(accept)?;
     let ended: Vec<&str> = ended.runs.iter().map(RunId::as_str).collect();
     let writing = Writing {
@@ -332,8 +362,7 @@ async fn start(
         ended: &ended,
         record: record(key, &accepted)?,
     };
-    write(connection, writing, Some(body)).await?;
-    Ok((accepted, events))
+    Ok(write(connection, writing, Some(body)).await?.then_some((accepted, events)))
 }
 
 /// Stores the message as one of the active run.
@@ -343,13 +372,13 @@ async fn steer(
     key: Option<&IdempotencyClaim>,
     found: &Found,
     active: &RunId,
-) -> StoreResult<(Accepted, Vec<NewEvent>)> {
+) -> StoreResult<Option<(Accepted, Vec<NewEvent>)>> {
     let run = super::runs::read(connection, &accept.owner, active).await?;
     let Some(run) = run.map(rows::RunRow::into_run).transpose()? else { return Err(sqlx::Error::RowNotFound.into()) };
     let (message, body) = rows::storable_message(compose::user_message(accept, active))?;
     let events = vec![compose::message_created(&message, run.attempt, accept.now)];
     let accepted = Accepted::Steered { run, message, first_seq: found.base + 1, events: Vec::new() };
-    let Accepted::Steered { message, .. } = &accepted else { return Ok((accepted, events)) };
+    let Accepted::Steered { message, .. } = &accepted else { return Ok(None) };
     let writing = Writing {
         owner: &accept.owner,
         conversation: &accept.conversation_id,
@@ -363,38 +392,41 @@ async fn steer(
         ended: &[],
         record: record(key, &accepted)?,
     };
-    write(connection, writing, Some(body)).await?;
-    Ok((accepted, events))
+    Ok(write(connection, writing, Some(body)).await?.then_some((accepted, events)))
 }
 
-/// Writes into a conversation whose head is locked, in one statement. A message's place is the number of the first event that
-/// is written after those of the runs that ended before it.
-pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, body: Option<String>) -> StoreResult<()> {
+/// Writes into a conversation in one statement, provided that its head stands at `base`: false if it does not, and nothing is
+/// written. A message's place is the number of the first event that is written after those of the runs that ended before it.
+pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, body: Option<String>) -> StoreResult<bool> {
     let Writing { owner, conversation, base, title, status, now, message, run, events, ended, record } = writing;
     let first_seq = run.as_ref().map_or(base + 1, |new| new.first_seq);
-    sqlx::query(
+    let written = sqlx::query(
         "WITH head AS (
              UPDATE conversation_heads
-             SET last_seq = $3 + cardinality($15::text[]), run_id = CASE WHEN run_id = ANY($20::text[]) THEN NULL ELSE run_id END
-             WHERE conversation_id = $1
+             SET last_seq = $3 + cardinality($15::text[]), run_id = CASE WHEN run_id = ANY($20::text[]) THEN NULL ELSE run_id END,
+                 -- A message without a run of its own joins the one under way.
+                 joined = joined + CASE WHEN $22 IS NOT NULL AND $7 IS NULL THEN 1 ELSE 0 END
+             WHERE conversation_id = $1 AND last_seq = $3 RETURNING conversation_id AS id
          ), conversation AS (
-             UPDATE conversations SET title = $4, status = $5, updated_at = $6 WHERE id = $1
+             UPDATE conversations c SET title = $4, status = $5, updated_at = $6 FROM head WHERE c.id = head.id
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
                  agent_version, model, counters, usage, first_seq, created_at)
-             SELECT $7, $1, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6
-             WHERE $7 IS NOT NULL
+             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6
+             FROM head WHERE $7 IS NOT NULL
          ), event AS (
              INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
-             SELECT $1, $3 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
-             FROM unnest($15::text[], $16::int[], $17::text[], $18::bigint[], $19::text[])
+             SELECT head.id, $3 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
+             FROM head, unnest($15::text[], $16::int[], $17::text[], $18::bigint[], $19::text[])
                  WITH ORDINALITY AS e (run_id, attempt, kind, at, data, place)
          ), message AS (
              INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
-             SELECT $22, $1, $2, $23, $21, 'user', $24, $6 WHERE $22 IS NOT NULL
+             SELECT $22, id, $2, $23, $21, 'user', $24, $6 FROM head WHERE $22 IS NOT NULL
+         ), key AS (
+             INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
+             SELECT $2, $25, $26, $27, $28 FROM head WHERE $25 IS NOT NULL
          )
-         INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
-         SELECT $2, $25, $26, $27, $28 WHERE $25 IS NOT NULL",
+         SELECT FROM head",
     )
     .bind(conversation.as_str())
     .bind(owner.as_str())
@@ -424,9 +456,9 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
     .bind(record.as_ref().map(|(key, _)| key.fingerprint.as_str()))
     .bind(record.as_ref().map(|(_, outcome)| outcome.as_str()))
     .bind(record.as_ref().map(|(key, _)| key.now.0))
-    .execute(connection)
+    .fetch_optional(connection)
     .await?;
-    Ok(())
+    Ok(written.is_some())
 }
 
 /// What a key will be answered with when it comes again.

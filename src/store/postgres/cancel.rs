@@ -114,6 +114,7 @@ pub(super) async fn end_or_mark(
 
 /// What became of a conversation whose active run has ended.
 pub(super) struct Settled {
+    pub(super) conversation: ConversationId,
     pub(super) title: String,
     pub(super) status: ConversationStatus,
 }
@@ -149,7 +150,7 @@ pub(super) async fn settle(
             let id: String = row.try_get("id")?;
             let status: String = row.try_get("status")?;
             let status = rows::word("conversations", "status", &id, &status, ConversationStatus::from_word)?;
-            Ok(Settled { title: row.try_get("title")?, status })
+            Ok(Settled { title: row.try_get("title")?, status, conversation: ConversationId::from_stored(id) })
         })
         .collect()
 }

@@ -12,26 +12,28 @@ use super::PostgresStore;
 use super::cancel::settle;
 use super::errors::{is_refusal, retried};
 use super::fold::{self, Folded, Place, TablesJson};
+use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::RunId;
-use crate::domain::record::RunWrite;
-use crate::store::{Fenced, StoreError, StoreResult, rows};
+use crate::domain::record::{Fence, RunWrite};
+use crate::store::{Committed, Refused, StoreError, StoreResult, rows};
 
 /// The heads that match, and their events.
 macro_rules! heads_and_events {
     () => {
         "WITH fence AS (
-            SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bool[])
-                WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, lets_go, place)
+            SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bool[], $6::bigint[])
+                WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, lets_go, joined, place)
         ), head AS (
             UPDATE conversation_heads h
             SET last_seq = h.last_seq + f.events, run_id = CASE WHEN f.lets_go THEN NULL ELSE h.run_id END
             FROM fence f
             WHERE h.conversation_id = f.conversation_id AND h.run_id = f.run_id AND h.epoch = f.epoch
+                AND h.joined = coalesce(f.joined, h.joined)
             RETURNING f.place::int - 1 AS ord, h.conversation_id, f.run_id, f.epoch, f.lets_go, h.last_seq - f.events AS base
         ), event AS (
             INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
             SELECT h.conversation_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
-            FROM unnest($6::int[], $7::bigint[], $8::text[], $9::int[], $10::text[], $11::bigint[], $12::text[])
+            FROM unnest($7::int[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::bigint[], $13::text[])
                 AS e (ord, place, run_id, attempt, kind, at, data)
             JOIN head h ON h.ord = e.ord
         )"
@@ -64,7 +66,7 @@ const EVERYTHING: &str = concat!(
             END,
             claim_cause = coalesce(p.claim_cause, r.claim_cause),
             crashes = CASE WHEN p.released THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
-        FROM json_to_recordset($13::json) AS p (ord int, status text, reason text, started bool, tools_hash text,
+        FROM json_to_recordset($14::json) AS p (ord int, status text, reason text, started bool, tools_hash text,
             counters text, usage text, finished bool, finish_reason text, error text, last_place bigint, released bool,
             after_ms bigint, claim_cause text)
         JOIN head h ON h.ord = p.ord
@@ -72,13 +74,13 @@ const EVERYTHING: &str = concat!(
     ), tool_set AS (
         INSERT INTO tool_sets (hash, definitions)
         SELECT DISTINCT ON (t.hash) t.hash, t.definitions
-        FROM json_to_recordset($14::json) AS t (ord int, hash text, definitions text)
+        FROM json_to_recordset($15::json) AS t (ord int, hash text, definitions text)
         JOIN head h ON h.ord = t.ord ORDER BY t.hash
         ON CONFLICT (hash) DO NOTHING
     ), step_begun AS (
         INSERT INTO run_steps AS s (run_id, step, kind, status, attempt, usage, started_at, ended_at)
         SELECT h.run_id, b.step, b.kind, b.status, b.begins, b.usage, now_ms(), CASE WHEN b.ended THEN now_ms() END
-        FROM json_to_recordset($15::json)
+        FROM json_to_recordset($16::json)
             AS b (ord int, step int, kind text, status text, begins int, ended bool, usage text)
         JOIN head h ON h.ord = b.ord
         ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
@@ -86,13 +88,13 @@ const EVERYTHING: &str = concat!(
             ended_at = excluded.ended_at
     ), step_ended AS (
         UPDATE run_steps s SET status = e.status, usage = coalesce(e.usage, s.usage), ended_at = now_ms()
-        FROM json_to_recordset($16::json) AS e (ord int, step int, status text, usage text)
+        FROM json_to_recordset($17::json) AS e (ord int, step int, status text, usage text)
         JOIN head h ON h.ord = e.ord
         WHERE s.run_id = h.run_id AND s.step = e.step
     ), message AS (
         INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
         SELECT m.id, h.conversation_id, r.owner_id, h.run_id, h.base + m.place, m.role, m.body, now_ms()
-        FROM json_to_recordset($17::json) AS m (ord int, place bigint, id text, role text, body text)
+        FROM json_to_recordset($18::json) AS m (ord int, place bigint, id text, role text, body text)
         JOIN head h ON h.ord = m.ord JOIN runs r ON r.id = h.run_id
     ), call AS (
         INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
@@ -100,7 +102,7 @@ const EVERYTHING: &str = concat!(
         SELECT c.id, h.run_id, r.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
             c.arguments_hash, c.replay, c.state, c.outcome,
             CASE WHEN c.started THEN now_ms() END, CASE WHEN c.ended THEN now_ms() END
-        FROM json_to_recordset($18::json) AS c (ord int, id text, message_id text, step int, position int,
+        FROM json_to_recordset($19::json) AS c (ord int, id text, message_id text, step int, position int,
             provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, state text,
             outcome text, started bool, ended bool)
         JOIN head h ON h.ord = c.ord JOIN runs r ON r.id = h.run_id
@@ -108,12 +110,12 @@ const EVERYTHING: &str = concat!(
         UPDATE tool_calls t SET state = c.state, outcome = coalesce(c.outcome, t.outcome),
             started_at = CASE WHEN c.started THEN now_ms() ELSE t.started_at END,
             ended_at = CASE WHEN c.ended THEN now_ms() END
-        FROM json_to_recordset($19::json) AS c (ord int, id text, state text, outcome text, started bool, ended bool)
+        FROM json_to_recordset($20::json) AS c (ord int, id text, state text, outcome text, started bool, ended bool)
         JOIN head h ON h.ord = c.ord
         WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
     ), conversation AS (
         UPDATE conversations v SET status = c.status, updated_at = now_ms()
-        FROM json_to_recordset($20::json) AS c (ord int, status text) JOIN head h ON h.ord = c.ord
+        FROM json_to_recordset($21::json) AS c (ord int, status text) JOIN head h ON h.ord = c.ord
         WHERE v.id = h.conversation_id AND v.status <> c.status
     ), lease AS (
         DELETE FROM run_leases WHERE run_id IN (
@@ -125,11 +127,11 @@ const EVERYTHING: &str = concat!(
             WHEN c.started AND t.state IS DISTINCT FROM 'planned' THEN refuse('a tool call is started that is not planned')
             WHEN t.id IS NULL OR t.outcome IS NOT NULL THEN refuse('a tool call gets a second outcome')
         END AS reason
-        FROM json_to_recordset($19::json) AS c (ord int, id text, started bool)
+        FROM json_to_recordset($20::json) AS c (ord int, id text, started bool)
         JOIN head h ON h.ord = c.ord LEFT JOIN tool_calls t ON t.id = c.id AND t.run_id = h.run_id
         UNION ALL
         SELECT CASE WHEN s.run_id IS NULL THEN refuse('a step ends that never began') END
-        FROM json_to_recordset($16::json) AS e (ord int, step int)
+        FROM json_to_recordset($17::json) AS e (ord int, step int)
         JOIN head h ON h.ord = e.ord LEFT JOIN run_steps s ON s.run_id = h.run_id AND s.step = e.step
     )
     SELECT ord, base FROM head WHERE (SELECT count(reason) FROM refused) = 0"
@@ -137,26 +139,38 @@ const EVERYTHING: &str = concat!(
 
 impl PostgresStore {
     /// Commits a batch. Tried again only when the database says that it was rolled back.
-    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>> {
+    pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
         let batch = fold::fold(writes)?;
-        let bases = match batch.refused {
+        let found = match batch.refused {
             Some(_) => None,
             None => match retried(|| self.write_batch(&batch)).await {
-                Ok(bases) => Some(bases),
+                Ok(found) => Some(found),
                 Err(error) if is_refusal(&error) => None,
                 Err(error) => return Err(error),
             },
         };
         // A write that breaks a rule takes back all of its batch, but shall only cost itself.
-        let Some(bases) = bases else { return retried(|| self.write_one_by_one(writes)).await };
-        Ok(batch.places.iter().map(|place| answer(*place, &bases)).collect())
+        let Some(found) = found else { return retried(|| self.write_one_by_one(writes)).await };
+        let mut answers: Vec<_> = batch.places.iter().map(|place| answer(*place, &found)).collect();
+        // An end that comes too early takes back all writes of its fence, and shall only cost itself, too.
+        let early = |fence: usize| batch.fences[fence].joined.is_some() && found[fence].is_none();
+        let again: Vec<usize> =
+            (0..writes.len()).filter(|index| batch.places[*index].is_some_and(|place| early(place.fence))).collect();
+        if !again.is_empty() {
+            let repeated: Vec<RunWrite> = again.iter().map(|index| writes[*index].clone()).collect();
+            let second = retried(|| self.write_one_by_one(&repeated)).await?;
+            for (index, answer) in again.into_iter().zip(second) {
+                answers[index] = answer;
+            }
+        }
+        Ok(answers)
     }
 
-    /// For each fence the number that its log stood at, if it still holds.
-    async fn write_batch(&self, batch: &Folded<'_>) -> StoreResult<Vec<Option<i64>>> {
+    /// For each fence what was found at its head, if it still holds.
+    async fn write_batch(&self, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
         let mut kept = self.log.try_lock().ok();
         let connection = match kept.as_mut().and_then(|kept| kept.take()) {
             Some(connection) => Ok(connection),
@@ -164,22 +178,22 @@ impl PostgresStore {
         };
         // A connection that fails goes back to its pool, which tests it and closes it if it is broken.
         let mut connection: PoolConnection<Postgres> = connection?;
-        let bases = if batch.fences.iter().any(|fenced| fenced.ends_as.is_some()) {
+        let found = if batch.fences.iter().any(|fenced| fenced.ends_as.is_some()) {
             let mut tx = connection.begin().await?;
-            let bases = write_and_settle(&mut tx, batch).await?;
+            let found = write_and_settle(&mut tx, batch).await?;
             tx.commit().await?;
-            bases
+            found
         } else {
             write(&mut connection, batch).await?
         };
         if let Some(kept) = kept.as_mut() {
             **kept = Some(connection);
         }
-        Ok(bases)
+        Ok(found)
     }
 
     /// Each write on its own in one transaction, so that one that is refused leaves nothing and the others stay.
-    async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>> {
+    async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         let mut tx = self.worker.begin().await?;
         sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = ANY($1::text[]) ORDER BY conversation_id FOR UPDATE")
             .bind(writes.iter().map(|write| write.fence.conversation_id.as_str()).collect::<Vec<_>>())
@@ -190,19 +204,24 @@ impl PostgresStore {
             let alone = fold::fold(std::slice::from_ref(write))?;
             if let Some(reason) = alone.refused {
                 fold::report(write, reason);
-                answers.push(Err(Fenced));
+                answers.push(Err(Refused::Fenced));
                 continue;
             }
             let mut savepoint = tx.begin().await?;
             match write_and_settle(&mut savepoint, &alone).await {
-                Ok(bases) => {
+                Ok(found) => {
                     savepoint.commit().await?;
-                    answers.push(answer(alone.places.first().copied().flatten(), &bases));
+                    let place = alone.places.first().copied().flatten();
+                    let answer = match answer(place, &found) {
+                        Err(Refused::Fenced) if place.is_some() && holds(&mut tx, &write.fence).await? => Err(Refused::Unheard),
+                        answer => answer,
+                    };
+                    answers.push(answer);
                 }
                 Err(error) if is_refusal(&error) => {
                     savepoint.rollback().await?;
                     fold::report(write, &refusal(&error));
-                    answers.push(Err(Fenced));
+                    answers.push(Err(Refused::Fenced));
                 }
                 Err(error) => return Err(error),
             }
@@ -212,10 +231,31 @@ impl PostgresStore {
     }
 }
 
-fn answer(place: Option<Place>, bases: &[Option<i64>]) -> Result<i64, Fenced> {
-    let place = place.ok_or(Fenced)?;
-    let base = bases.get(place.fence).copied().flatten().ok_or(Fenced)?;
-    Ok(base + place.offset + 1)
+/// What a write met at the head of its conversation.
+#[derive(Clone, Copy)]
+struct Head {
+    /// The number that the log stood at.
+    base: i64,
+    /// The run's end has made another run claimable.
+    next_waits: bool,
+}
+
+fn answer(place: Option<Place>, found: &[Option<Head>]) -> Result<Committed, Refused> {
+    let place = place.ok_or(Refused::Fenced)?;
+    let head = found.get(place.fence).copied().flatten().ok_or(Refused::Fenced)?;
+    Ok(Committed { first_seq: head.base + place.offset + 1, next_waits: head.next_waits })
+}
+
+/// Whether a fence is the newest. The head is locked.
+async fn holds(connection: &mut PgConnection, fence: &Fence) -> StoreResult<bool> {
+    Ok(sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM conversation_heads WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3)",
+    )
+    .bind(fence.conversation_id.as_str())
+    .bind(fence.run_id.as_str())
+    .bind(fence.epoch)
+    .fetch_one(connection)
+    .await?)
 }
 
 /// The database's words for a refusal, without the values that a row holds.
@@ -231,16 +271,23 @@ fn refusal(error: &StoreError) -> String {
     }
 }
 
-async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<i64>>> {
-    let bases = write(connection, batch).await?;
-    let ended = fold::ended(&batch.fences, |fence| bases.get(fence).is_some_and(Option::is_some));
+async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
+    let mut found = write(connection, batch).await?;
+    let ended = fold::ended(&batch.fences, |fence| found.get(fence).is_some_and(Option::is_some));
     if !ended.is_empty() {
-        settle(connection, &ended).await?;
+        let settled = settle(connection, &ended).await?;
+        let queued: Vec<_> = settled.iter().filter(|settled| settled.status == ConversationStatus::Queued).collect();
+        for (fenced, head) in batch.fences.iter().zip(&mut found) {
+            let next_waits = queued.iter().any(|settled| settled.conversation == fenced.fence.conversation_id);
+            if let Some(head) = head.as_mut().filter(|_| fenced.ends_as.is_some()) {
+                head.next_waits = next_waits;
+            }
+        }
     }
-    Ok(bases)
+    Ok(found)
 }
 
-async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<i64>>> {
+async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
     let Folded { fences, events, tables, .. } = batch;
     let statement = if tables.is_some() { EVERYTHING } else { EVENTS };
     let mut query = sqlx::query(statement)
@@ -249,6 +296,7 @@ async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult
         .bind(fences.iter().map(|fenced| fenced.fence.epoch).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.events).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.lets_go).collect::<Vec<_>>())
+        .bind(fences.iter().map(|fenced| fenced.joined).collect::<Vec<_>>())
         .bind(events.iter().map(|(ord, _, _)| *ord).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, place, _)| *place).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
@@ -262,13 +310,13 @@ async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult
             query = query.bind(list);
         }
     }
-    let mut bases = vec![None; fences.len()];
+    let mut found = vec![None; fences.len()];
     for row in query.fetch_all(connection).await? {
         let ord: i32 = row.try_get("ord")?;
         let base: i64 = row.try_get("base")?;
-        if let Some(slot) = usize::try_from(ord).ok().and_then(|ord| bases.get_mut(ord)) {
-            *slot = Some(base);
+        if let Some(slot) = usize::try_from(ord).ok().and_then(|ord| found.get_mut(ord)) {
+            *slot = Some(Head { base, next_waits: false });
         }
     }
-    Ok(bases)
+    Ok(found)
 }

@@ -121,8 +121,13 @@ impl PostgresStore {
 
 /// Every migration, oldest first. They are only ever added to.
 fn migrations() -> Migrator {
-    let backbone = include_str!("../../../migrations/postgres/0001_backbone.sql");
-    Migrator::with_migrations(vec![Migration::new(1, "backbone".into(), MigrationType::Simple, backbone.into_sql_str(), false)])
+    let step = |version, name: &'static str, sql: &'static str| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations(vec![
+        step(1, "backbone", include_str!("../../../migrations/postgres/0001_backbone.sql")),
+        step(2, "joined", include_str!("../../../migrations/postgres/0002_joined.sql")),
+    ])
 }
 
 /// On a connection without time-outs: a migration may take its time. The migrator takes an advisory lock, so that processes

@@ -29,6 +29,8 @@ pub(super) struct Fenced<'a> {
     pub(super) fence: &'a Fence,
     /// How many events.
     pub(super) events: i64,
+    /// How many messages must have joined the conversation's runs for the run to end.
+    pub(super) joined: Option<i64>,
     /// Whether the fence is given up: the run ends or is released.
     pub(super) lets_go: bool,
     /// The status that the end of the run calls for in its conversation.
@@ -172,7 +174,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
     sorted.sort_by_key(|fence| (&fence.conversation_id, &fence.run_id, fence.epoch));
     for fence in sorted {
         known.entry(fence).or_insert_with(|| {
-            fences.push(Fenced { fence, events: 0, lets_go: false, ends_as: None });
+            fences.push(Fenced { fence, events: 0, joined: None, lets_go: false, ends_as: None });
             fences.len() - 1
         });
     }
@@ -294,7 +296,10 @@ impl Tables {
             }
             Change::ToolStarted(id) => self.start_call(ord, id),
             Change::ToolFinished(id, outcome) => self.finish_call(ord, id, outcome)?,
-            Change::Finish { status, finish_reason, error } => self.finish(at, *status, *finish_reason, error.as_ref())?,
+            Change::Finish { status, finish_reason, error, joined } => {
+                at.fenced.joined = *joined;
+                self.finish(at, *status, *finish_reason, error.as_ref())?;
+            }
             Change::Release { after_ms, cause } => {
                 at.fenced.lets_go = true;
                 let patch = self.run(ord);

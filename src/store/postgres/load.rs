@@ -17,7 +17,7 @@ impl PostgresStore {
         let mut connection = self.worker.acquire().await?;
         let found = sqlx::query(
             "SELECT r.owner_id, c.title, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
-                 t.definitions, r.cancel_requested_by, now_ms() - r.started_at AS elapsed_ms,
+                 t.definitions, r.cancel_requested_by, h.joined, now_ms() - r.started_at AS elapsed_ms,
                  EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id)
                      OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id) AS has_steps,
                  ARRAY (
@@ -89,6 +89,7 @@ impl PostgresStore {
             steps,
             calls,
             cancel_requested_by: row.try_get("cancel_requested_by")?,
+            joined: row.try_get("joined")?,
         }))
     }
 }

@@ -7,11 +7,11 @@ use super::PostgresStore;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::ConversationId;
 use crate::domain::record::RunWrite;
-use crate::store::{Fenced, LogBounds, LogStore, StoreResult, rows};
+use crate::store::{Committed, LogBounds, LogStore, Refused, StoreResult, rows};
 
 #[async_trait]
 impl LogStore for PostgresStore {
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>> {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         self.commit_batch(writes).await
     }
 

@@ -109,6 +109,8 @@ async fn go_on_after(
         ended: &[],
         record: record(key, &resumed)?,
     };
-    write(tx, writing, None).await?;
+    if !write(tx, writing, None).await? {
+        return Err(sqlx::Error::RowNotFound.into());
+    }
     Ok(Resumed::Run { run: next, events: compose::numbered(conversation, base, events) })
 }

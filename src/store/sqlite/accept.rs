@@ -102,6 +102,11 @@ async fn steer(tx: &mut Tx, accept: AcceptRun, active: RunRow) -> StoreResult<Ac
     let events = append(tx, &accept.conversation_id, vec![event]).await?;
     let first_seq = events.first().map_or(0, |event| event.seq);
     insert_message(tx, &message, first_seq).await?;
+    // The run's worker cannot end the run before it has heard of it.
+    sqlx::query("UPDATE conversation_heads SET joined = joined + 1 WHERE conversation_id = ?")
+        .bind(accept.conversation_id.as_str())
+        .execute(&mut **tx)
+        .await?;
     Ok(Accepted::Steered { run: active.into_run()?, message, first_seq, events })
 }
 

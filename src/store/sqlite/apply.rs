@@ -20,7 +20,10 @@ pub(super) enum Applied {
     /// The run goes on.
     Goes,
     /// The run is over or was given up: its fence is void.
-    Ended,
+    Ended {
+        /// The conversation's next run can be claimed now.
+        next_waits: bool,
+    },
     /// The write breaks a rule of the rows, which is a mistake of its maker. The transaction is to be given up.
     Refused(&'static str),
 }
@@ -32,7 +35,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
     let mut messages = 0;
     let mut applied = Applied::Goes;
     for change in &write.changes {
-        if matches!(applied, Applied::Ended) {
+        if matches!(applied, Applied::Ended { .. }) {
             return Ok(Applied::Refused("something follows the end of the run"));
         }
         let refused = match change {
@@ -98,19 +101,24 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             }
             Change::ToolStarted(call) => start_tool(tx, run, call).await?,
             Change::ToolFinished(call, outcome) => finish_tool(tx, run, call, outcome).await?,
-            Change::Finish { status, finish_reason, error } => {
+            Change::Finish { status, finish_reason, error, joined: _ } => {
                 patch.store(tx, run).await?;
                 patch = RunPatch::default();
                 // The terminal event need not be the write's last one.
                 let terminal = write.events.iter().position(is_terminal).and_then(|at| i64::try_from(at).ok());
                 let last_seq = terminal.map(|at| base + 1 + at);
-                applied = Applied::Ended;
-                finish(tx, run, conversation, *status, *finish_reason, error.as_ref(), last_seq).await?
+                match finish(tx, run, conversation, *status, *finish_reason, error.as_ref(), last_seq).await? {
+                    Applied::Refused(reason) => Some(reason),
+                    ended => {
+                        applied = ended;
+                        None
+                    }
+                }
             }
             Change::Release { after_ms, cause } => {
                 patch.store(tx, run).await?;
                 patch = RunPatch::default();
-                applied = Applied::Ended;
+                applied = Applied::Ended { next_waits: false };
                 release(tx, run, *after_ms, *cause).await?;
                 None
             }
@@ -287,9 +295,9 @@ async fn finish(
     finish_reason: Option<FinishReason>,
     error: Option<&ProblemBody>,
     last_seq: Option<i64>,
-) -> StoreResult<Option<&'static str>> {
+) -> StoreResult<Applied> {
     if !status.is_terminal() {
-        return Ok(Some("a run ends with a status that is not terminal"));
+        return Ok(Applied::Refused("a run ends with a status that is not terminal"));
     }
     let error = error.map(|error| encode_storable("runs", "error", run.as_str(), error)).transpose()?;
     let finished = sqlx::query(concat!(
@@ -306,12 +314,13 @@ async fn finish(
     .execute(&mut **tx)
     .await?;
     if finished.rows_affected() == 0 {
-        return Ok(Some("a run ends twice"));
+        return Ok(Applied::Refused("a run ends twice"));
     }
     drop_lease(tx, run).await?;
-    let next = if promote_next(tx, conversation).await? { ConversationStatus::Queued } else { status.into() };
+    let next_waits = promote_next(tx, conversation).await?;
+    let next = if next_waits { ConversationStatus::Queued } else { status.into() };
     set_conversation_status(tx, conversation, next).await?;
-    Ok(None)
+    Ok(Applied::Ended { next_waits })
 }
 
 /// Makes the oldest run that is queued in the conversation its active one. False if there is none.

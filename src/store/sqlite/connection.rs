@@ -135,8 +135,13 @@ fn lock_folder(folder: &Path) -> StoreResult<File> {
 }
 
 async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
-    let backbone = include_str!("../../../migrations/sqlite/0001_backbone.sql").into_sql_str();
-    let migrations = vec![Migration::new(1, "backbone".into(), MigrationType::Simple, backbone, false)];
+    let step = |version, name: &'static str, sql: &'static str| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    let migrations = vec![
+        step(1, "backbone", include_str!("../../../migrations/sqlite/0001_backbone.sql")),
+        step(2, "joined", include_str!("../../../migrations/sqlite/0002_joined.sql")),
+    ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))
 }

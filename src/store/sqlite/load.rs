@@ -18,7 +18,7 @@ impl SqliteStore {
         let mut tx = self.read().await?;
         let run = sqlx::query(concat!(
             "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
-                    runs.attempt, runs.crashes, runs.cancel_requested_by, tool_sets.definitions, conversations.title,
+                    runs.attempt, runs.crashes, runs.cancel_requested_by, h.joined, tool_sets.definitions, conversations.title,
                     max(coalesce(",
             now!(),
             " - runs.started_at, 0), 0) AS elapsed_ms
@@ -57,6 +57,7 @@ impl SqliteStore {
             steps: steps(&mut tx, &fence.run_id).await?,
             calls: tool_calls(&mut tx, &fence.run_id).await?,
             cancel_requested_by: run.try_get("cancel_requested_by")?,
+            joined: run.try_get("joined")?,
         }))
     }
 }

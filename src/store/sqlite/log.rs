@@ -9,11 +9,12 @@ use sqlx::Row as _;
 use super::SqliteStore;
 use super::apply::{Applied, apply};
 use super::connection::Tx;
+use crate::domain::change::Change;
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::record::RunWrite;
 use crate::store::rows::{encode, read_event, stored};
-use crate::store::{Fenced, LogBounds, LogStore, StoreError, StoreResult};
+use crate::store::{Committed, LogBounds, LogStore, Refused, StoreError, StoreResult};
 use crate::support::clock::UnixMillis;
 
 /// The head of a conversation's log as a transaction sees and changes it.
@@ -21,20 +22,21 @@ struct Head {
     last_seq: i64,
     run_id: Option<String>,
     epoch: i64,
+    joined: i64,
     changed: bool,
 }
 
 /// How a try to commit a batch ended.
 enum Attempt {
     /// It is committed.
-    Committed(Vec<Result<i64, Fenced>>),
+    Committed(Vec<Result<Committed, Refused>>),
     /// The write at this place breaks a rule of the rows. Nothing is committed: the batch is to be made again without it.
     Refused(usize),
 }
 
 #[async_trait]
 impl LogStore for SqliteStore {
-    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<i64, Fenced>>> {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         let mut refused = HashSet::new();
         loop {
             match self.try_commit(writes, &refused).await? {
@@ -91,13 +93,19 @@ impl SqliteStore {
                 .get_mut(fence.conversation_id.as_str())
                 .filter(|head| head.run_id.as_deref() == Some(fence.run_id.as_str()) && head.epoch == fence.epoch);
             let Some(head) = head.filter(|_| !refused.contains(&at)) else {
-                answers.push(Err(Fenced));
+                answers.push(Err(Refused::Fenced));
                 continue;
             };
+            if ends_unheard(write, head.joined) {
+                answers.push(Err(Refused::Unheard));
+                continue;
+            }
             let base = head.last_seq;
+            let mut next_waits = false;
             match spare_neighbours(apply(&mut tx, write, base).await)? {
                 Applied::Goes => {}
-                Applied::Ended => {
+                Applied::Ended { next_waits: next } => {
+                    next_waits = next;
                     head.run_id = None;
                     head.changed = true;
                 }
@@ -111,13 +119,18 @@ impl SqliteStore {
                 events.push(&fence.conversation_id, head.last_seq, event);
             }
             head.changed |= !write.events.is_empty();
-            answers.push(Ok(base + 1));
+            answers.push(Ok(Committed { first_seq: base + 1, next_waits }));
         }
         events.insert(&mut tx).await?;
         write_heads(&mut tx, &heads).await?;
         tx.commit().await?;
         Ok(Attempt::Committed(answers))
     }
+}
+
+/// Whether a write would end its run before a message that joined it is heard.
+fn ends_unheard(write: &RunWrite, joined: i64) -> bool {
+    write.changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(heard), .. } if *heard != joined))
 }
 
 /// A row that meets another one is a mistake of one run and must not take the batch of all others with it.
@@ -133,7 +146,7 @@ fn spare_neighbours(applied: StoreResult<Applied>) -> StoreResult<Applied> {
 async fn read_heads(tx: &mut Tx, writes: &[RunWrite]) -> StoreResult<HashMap<String, Head>> {
     let ids: HashSet<&str> = writes.iter().map(|write| write.fence.conversation_id.as_str()).collect();
     let rows = sqlx::query(
-        "SELECT conversation_id, last_seq, run_id, epoch FROM conversation_heads
+        "SELECT conversation_id, last_seq, run_id, epoch, joined FROM conversation_heads
          WHERE conversation_id IN (SELECT value FROM json_each(?))",
     )
     .bind(json!(ids).to_string())
@@ -145,6 +158,7 @@ async fn read_heads(tx: &mut Tx, writes: &[RunWrite]) -> StoreResult<HashMap<Str
             last_seq: row.try_get("last_seq")?,
             run_id: row.try_get("run_id")?,
             epoch: row.try_get("epoch")?,
+            joined: row.try_get("joined")?,
             changed: false,
         };
         heads.insert(row.try_get("conversation_id")?, head);

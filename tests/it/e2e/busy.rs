@@ -97,9 +97,11 @@ async fn steer_joins_the_turn(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind
     model.release("one");
     assert_eq!(server.finished(&first).await["status"], "completed");
     let asked = model.exchanges("one");
-    assert_eq!(asked.len(), 2);
+    // The worker hears of it before its second call, or while that is under way: then it makes a third.
+    assert!((2..=3).contains(&asked.len()), "{asked:#?}");
     assert!(!asked[0].request["messages"].to_string().contains("politely"));
-    assert!(asked[1].request["messages"].to_string().contains("politely"), "{:#?}", asked[1].request);
+    let last = &asked.last().unwrap().request;
+    assert!(last["messages"].to_string().contains("politely"), "{last:#?}");
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;

@@ -202,7 +202,7 @@ impl Rig {
         let events = events.iter().map(|body| NewEvent::new(body, Some(fence.run_id.clone()), 1, UnixMillis(1_000))).collect();
         let write = RunWrite { fence: fence.clone(), events, changes };
         let first = self.store.commit(&[write]).await.unwrap().remove(0).expect("the fence holds");
-        self.publish(&fence.conversation_id, first - 1).await;
+        self.publish(&fence.conversation_id, first.first_seq - 1).await;
     }
 
     async fn publish(&self, conversation: &ConversationId, after: i64) {
@@ -253,7 +253,8 @@ impl Rig {
         let ended = Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None };
         self.write(fence, &events, vec![Change::AddMessage(whole), ended]).await;
         let completed = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default() };
-        let finish = Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None };
+        let finish =
+            Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
         self.write(fence, &[completed], vec![finish]).await;
     }
 

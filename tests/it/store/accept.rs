@@ -1,10 +1,11 @@
 //! A message comes in.
 
+use capstan::domain::change::Change;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::ids::RunId;
 use capstan::domain::message::Part;
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Accepted, Keyed};
+use capstan::store::{AcceptRun, Accepted, Keyed, Refused};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, NOW, World, completed, conversation, fresh, hello, key, page, started, stored, text, user};
@@ -168,10 +169,28 @@ async fn a_busy_conversation_is_steered(world: &World) {
     let signals = world.store.control_signals(std::slice::from_ref(&first.run.id)).await.unwrap();
     assert_eq!(signals.len(), 1);
     assert_eq!((&signals[0].cancel_by, &signals[0].joined), (&None, &vec![message.clone()]));
-    assert_eq!(world.load(&fence).await.history, [first.message, message]);
+    let record = world.load(&fence).await;
+    assert_eq!((record.history, record.joined), (vec![first.message, message], 1));
+
+    // The run cannot end as if the message had not been heard, and nothing else is lost by trying.
+    let end = |joined| {
+        let mut write = completed(&fence);
+        for change in &mut write.changes {
+            if let Change::Finish { joined: heard, .. } = change {
+                *heard = Some(joined);
+            }
+        }
+        write
+    };
+    let neighbour = world.claimed(&owner).await;
+    let batch = [super::fixture::deltas(&fence, 1), end(0), super::fixture::deltas(&neighbour, 1)];
+    let answers = world.commit_all(&batch).await;
+    assert_eq!(answers, [Ok(first_seq + 2), Err(Refused::Unheard), Ok(4)]);
+    assert_eq!(world.view(&owner, &fence.run_id).await.last_seq, None);
+    assert_eq!(world.commit_one(end(1)).await, Ok(first_seq + 3));
+    assert_eq!(world.commit_one(end(1)).await, Err(Refused::Fenced));
 
     // Without an active run it starts one.
-    world.commit_one(completed(&fence)).await.unwrap();
     world.accept(AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) }).await;
 }
 

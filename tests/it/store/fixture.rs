@@ -12,7 +12,7 @@ use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState};
 use capstan::store::{
-    AcceptRun, Accepted, Claim, Fenced, IdempotencyClaim, Keyed, PageRequest, RunView, Store, StoreOptions, open,
+    AcceptRun, Accepted, Claim, IdempotencyClaim, Keyed, PageRequest, Refused, RunView, Store, StoreOptions, open,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -100,13 +100,14 @@ pub fn changes(fence: &Fence, changes: Vec<Change>) -> RunWrite {
 
 pub fn completed(fence: &Fence) -> RunWrite {
     let body = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default() };
-    let finish = Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None };
+    let finish =
+        Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
     write(fence, &body, vec![finish])
 }
 
 pub fn failed(fence: &Fence) -> RunWrite {
     let error = capstan::domain::problem::ProblemCode::ProviderAuth.body("the key \u{0} was refused");
-    let finish = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()) };
+    let finish = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
     write(fence, &EventBody::RunFailed { error }, vec![finish])
 }
 
@@ -205,8 +206,14 @@ impl World {
         fence
     }
 
-    pub async fn commit_one(&self, write: RunWrite) -> Result<i64, Fenced> {
-        let mut answers = self.store.commit(&[write]).await.unwrap();
+    /// Commits a batch; the answers are the numbers of the first events.
+    pub async fn commit_all(&self, writes: &[RunWrite]) -> Vec<Result<i64, Refused>> {
+        let answers = self.store.commit(writes).await.unwrap();
+        answers.into_iter().map(|answer| answer.map(|committed| committed.first_seq)).collect()
+    }
+
+    pub async fn commit_one(&self, write: RunWrite) -> Result<i64, Refused> {
+        let mut answers = self.commit_all(&[write]).await;
         assert_eq!(answers.len(), 1);
         answers.remove(0)
     }

@@ -7,7 +7,7 @@ use capstan::domain::change::{Change, ReleaseCause};
 use capstan::domain::ids::NodeId;
 use capstan::domain::record::{ClaimCause, Fence};
 use capstan::domain::run::{RunStatus, WaitReason};
-use capstan::store::{Fenced, Sweep};
+use capstan::store::{Refused, Sweep};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, World, changes, completed, deltas, released, started, user};
@@ -84,7 +84,7 @@ async fn a_wait_without_end_is_not_claimed(world: &World) {
     assert_eq!(world.store.next_claimable_in().await.unwrap(), None);
     assert_eq!(world.claim(10).await, []);
     assert_eq!(world.store.sweep(10, true).await.unwrap(), Sweep::default());
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced), "the lease was given up");
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "the lease was given up");
 }
 
 async fn renewal_keeps_a_lease(world: &World) {
@@ -118,12 +118,12 @@ async fn an_expired_lease_is_swept_and_fenced(world: &World) {
     assert!(world.commit_one(deltas(&fence, 1)).await.is_ok(), "not taken away yet");
     assert_eq!(sweep(world, 10, false).await, Sweep { taken: vec![fence.run_id.clone()], outage_suspected: false });
     assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced), "who lost its lease writes nothing more");
-    assert_eq!(world.commit_one(completed(&fence)).await, Err(Fenced));
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "who lost its lease writes nothing more");
+    assert_eq!(world.commit_one(completed(&fence)).await, Err(Refused::Fenced));
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap(), []);
     let claims = world.claim(10).await;
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced));
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced));
     assert!(world.commit_one(deltas(&claims[0].fence, 1)).await.is_ok());
 }
 
@@ -183,7 +183,7 @@ async fn a_restart_takes_over_what_is_left(world: &World) {
         Kind::Postgres => assert_eq!(expired, 0, "other nodes may live"),
         Kind::Sqlite => {
             assert_eq!(expired, 1);
-            assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced));
+            assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced));
             let claims = world.store.claim_runs(&reborn, 10, LONG).await.unwrap();
             assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
         }

@@ -8,7 +8,7 @@ use capstan::domain::model::Usage;
 use capstan::domain::record::{ClaimCause, RunRecord};
 use capstan::domain::run::RunStatus;
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::store::{AcceptRun, Fenced};
+use capstan::store::{AcceptRun, Refused};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{NOW, World, assistant, changes, completed, conversation, hello, planned_call, released, started, user};
@@ -70,6 +70,7 @@ async fn everything_comes_back(world: &World) {
         steps: Vec::new(),
         calls: Vec::new(),
         cancel_requested_by: None,
+        joined: 0,
     };
     assert_eq!(world.load(&fence).await, fresh);
 
@@ -148,16 +149,16 @@ async fn tool_calls_move_only_forwards(world: &World) {
     world.commit_one(changes(&fence, vec![start.clone()])).await.unwrap();
     let head = world.log(&fence.conversation_id).await.len();
 
-    assert_eq!(world.commit_one(changes(&fence, vec![start.clone()])).await, Err(Fenced), "started twice");
+    assert_eq!(world.commit_one(changes(&fence, vec![start.clone()])).await, Err(Refused::Fenced), "started twice");
     world.commit_one(changes(&fence, vec![finish.clone()])).await.unwrap();
-    assert_eq!(world.commit_one(changes(&fence, vec![finish])).await, Err(Fenced), "two outcomes");
-    assert_eq!(world.commit_one(changes(&fence, vec![start])).await, Err(Fenced), "started after its outcome");
+    assert_eq!(world.commit_one(changes(&fence, vec![finish])).await, Err(Refused::Fenced), "two outcomes");
+    assert_eq!(world.commit_one(changes(&fence, vec![start])).await, Err(Refused::Fenced), "started after its outcome");
     assert_eq!(world.log(&fence.conversation_id).await.len(), head + 1, "what is refused leaves no event");
 
     // A call that never ran gets its outcome all the same, but not one of another run.
     let other = world.claimed(&user()).await;
     let failed = Change::ToolFinished(calls[1].id.clone(), ToolOutcome::failed("no \u{0} such tool", 0));
-    assert_eq!(world.commit_one(changes(&other, vec![failed.clone()])).await, Err(Fenced));
+    assert_eq!(world.commit_one(changes(&other, vec![failed.clone()])).await, Err(Refused::Fenced));
     world.commit_one(changes(&fence, vec![failed])).await.unwrap();
     let calls = world.load(&fence).await.calls;
     assert_eq!(calls.iter().map(|call| call.state).collect::<Vec<_>>(), [ToolCallState::Done, ToolCallState::Failed]);

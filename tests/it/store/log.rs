@@ -5,7 +5,7 @@ use capstan::domain::event::EventBody;
 use capstan::domain::ids::ConversationId;
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Fenced, LogBounds};
+use capstan::store::{AcceptRun, LogBounds, Refused};
 
 use super::fixture::{
     NOW, World, assistant, changes, completed, conversation, delta, deltas, failed, hello, page, started, user, write,
@@ -44,8 +44,8 @@ async fn a_fenced_write_leaves_nothing_and_its_neighbours_go_through(world: &Wor
     let missing = Fence { conversation_id: conversation(), ..three.clone() };
     let borrowed = Fence { conversation_id: one.conversation_id.clone(), ..three.clone() };
     let batch = [deltas(&one, 2), late, deltas(&missing, 1), deltas(&borrowed, 1), deltas(&three, 1), deltas(&two, 1)];
-    let answers = world.store.commit(&batch).await.unwrap();
-    assert_eq!(answers, [Ok(4), Err(Fenced), Err(Fenced), Err(Fenced), Ok(4), Ok(4)]);
+    let answers = world.commit_all(&batch).await;
+    assert_eq!(answers, [Ok(4), Err(Refused::Fenced), Err(Refused::Fenced), Err(Refused::Fenced), Ok(4), Ok(4)]);
     assert_eq!((world.log(&one.conversation_id).await.len(), world.log(&two.conversation_id).await.len()), (5, 4));
     let record = world.load(&two).await;
     assert_eq!((record.status, record.history.len(), record.steps.len()), (RunStatus::Queued, 1, 0));
@@ -67,7 +67,7 @@ async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
         },
         changes(&fence, vec![Change::Status(RunStatus::ToolLoop, None)]),
     ];
-    let answers = world.store.commit(&batch).await.unwrap();
+    let answers = world.commit_all(&batch).await;
     assert_eq!(answers, [Ok(4), Ok(5), Ok(6), Ok(9), Ok(10), Ok(12)]);
     let record = world.load(&fence).await;
     assert_eq!(record.status, RunStatus::ToolLoop);
@@ -80,11 +80,11 @@ async fn what_follows_the_end_in_a_batch_is_fenced(world: &World) {
     let owner = user();
     let (one, two) = (world.claimed(&owner).await, world.claimed(&owner).await);
     let batch = [deltas(&one, 1), completed(&one), deltas(&two, 1), deltas(&one, 1), failed(&one)];
-    let answers = world.store.commit(&batch).await.unwrap();
-    assert_eq!(answers, [Ok(4), Ok(5), Ok(4), Err(Fenced), Err(Fenced)]);
+    let answers = world.commit_all(&batch).await;
+    assert_eq!(answers, [Ok(4), Ok(5), Ok(4), Err(Refused::Fenced), Err(Refused::Fenced)]);
     assert_eq!(world.view(&owner, &one.run_id).await.run.status, RunStatus::Completed);
     assert_eq!(world.kinds(&one.conversation_id).await.last().unwrap(), "run.completed");
-    assert_eq!(world.commit_one(deltas(&one, 1)).await, Err(Fenced));
+    assert_eq!(world.commit_one(deltas(&one, 1)).await, Err(Refused::Fenced));
 }
 
 async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
@@ -93,8 +93,8 @@ async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
     let message = assistant(&one, "twice");
     world.commit_one(changes(&one, vec![Change::AddMessage(message.clone())])).await.unwrap();
     let again = changes(&one, vec![Change::Status(RunStatus::ToolLoop, None), Change::AddMessage(message)]);
-    let answers = world.store.commit(&[deltas(&two, 1), again, deltas(&one, 1)]).await.unwrap();
-    assert_eq!(answers, [Ok(4), Err(Fenced), Ok(5)]);
+    let answers = world.commit_all(&[deltas(&two, 1), again, deltas(&one, 1)]).await;
+    assert_eq!(answers, [Ok(4), Err(Refused::Fenced), Ok(5)]);
     assert_eq!(world.load(&one).await.status, RunStatus::Queued);
     assert_eq!(world.log(&one.conversation_id).await.len(), 5);
 }
@@ -208,7 +208,7 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
     );
     let deleted = world.store.delete_conversation(&owner, &id).await.unwrap().unwrap();
     assert_eq!(deleted.active_run.as_ref(), Some(&fence.run_id));
-    assert_eq!(world.store.commit(&[late, deltas(&neighbour, 1)]).await.unwrap(), [Err(Fenced), Ok(4)]);
+    assert_eq!(world.commit_all(&[late, deltas(&neighbour, 1)]).await, [Err(Refused::Fenced), Ok(4)]);
     assert_eq!(world.store.conversation(&owner, &id).await.unwrap(), None);
     assert_eq!(world.store.run(&owner, &fence.run_id).await.unwrap(), None);
     assert_eq!(world.store.messages(&owner, &id, &page(10, None)).await.unwrap(), None);
@@ -227,10 +227,10 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
     // The id can be used again, and the late writer is still fenced.
     world.accept(hello(&owner, &id)).await;
     world.claim_one().await;
-    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Fenced));
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced));
 }
 
 async fn an_empty_batch_is_nothing(world: &World) {
-    assert_eq!(world.store.commit(&[]).await.unwrap(), []);
+    assert_eq!(world.commit_all(&[]).await, []);
     world.store.ping().await.unwrap();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use capstan::domain::ids::{NodeId, RunId};
 use capstan::store::postgres::{Notice, PgNotifier};
-use capstan::store::{Fenced, StoreError, StoreOptions, open};
+use capstan::store::{Refused, StoreError, StoreOptions, open};
 use capstan::support::ids::UuidIds;
 use futures_util::StreamExt as _;
 use sqlx::Connection as _;
@@ -59,7 +59,7 @@ async fn a_late_writer_waits_for_the_takeover_and_leaves_nothing() {
         sqlx::query("COMMIT").execute(&mut takeover).await.unwrap();
     };
     let (answers, ()) = tokio::join!(late, after);
-    assert_eq!(answers, [Err(Fenced), Err(Fenced)]);
+    assert_eq!(answers, [Err(Refused::Fenced), Err(Refused::Fenced)]);
     assert_eq!(world.log(&fence.conversation_id).await.len(), 3);
     assert_eq!(world.view(&owner, &fence.run_id).await.run.started_at, None);
     world.store.close().await;

@@ -1,8 +1,11 @@
 //! Runs driven to their end.
 
+use capstan::domain::ids::ConversationId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
 use capstan::domain::run::{FinishReason, OnBusy, RunStatus};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::harness::{Answer, Harness, until};
@@ -27,6 +30,31 @@ async fn a_run_with_tools_is_driven_to_its_answer() {
     assert_eq!(second.messages.len(), 3, "user, assistant with calls, results: {:?}", second.messages);
 }
 
+/// The worker is told of a message that joins, but it may be about to end the run at that moment.
+#[tokio::test]
+async fn a_message_that_joins_at_the_last_moment_is_answered() {
+    let h = Harness::new().await;
+    let gate = Arc::new(Notify::new());
+    h.model.then(Answer::Held("the first answer", gate.clone()));
+    h.model.then(Answer::Text("the second answer"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("the model to speak", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    let late = h.message(&conversation, "and this", OnBusy::Steer);
+    // Nobody tells the worker.
+    h.store.accept_run(late, None).await.unwrap();
+    gate.notify_one();
+    h.until(&run, RunStatus::Completed).await;
+    let requests = h.model.requests.lock().unwrap().clone();
+    assert_eq!(requests.len(), 2);
+    assert!(format!("{:?}", requests[1].messages).contains("and this"), "{:?}", requests[1].messages);
+    let kinds = h.kinds(&conversation).await;
+    assert_eq!(kinds.iter().filter(|kind| *kind == "message.completed").count(), 2, "{kinds:?}");
+    let (streamed, completed) = texts(&h, &conversation).await;
+    assert_eq!((streamed.as_str(), streamed == completed), ("the first answer indeedthe second answer", true));
+    assert!(!kinds.contains(&"step.reset".to_owned()), "the first answer stands: {kinds:?}");
+}
+
 #[tokio::test]
 async fn the_text_that_was_streamed_is_the_text_that_counts() {
     let h = Harness::new().await;
@@ -34,9 +62,16 @@ async fn the_text_that_was_streamed_is_the_text_that_counts() {
     let _worker = h.worker().await;
     let (conversation, run) = h.say("go").await;
     h.until(&run, RunStatus::Completed).await;
+    let (streamed, completed) = texts(&h, &conversation).await;
+    assert_eq!(streamed, "one two three four five six seven");
+    assert_eq!(completed, streamed);
+}
+
+/// The text of all deltas, and that of all completed parts.
+async fn texts(h: &Harness, conversation: &ConversationId) -> (String, String) {
     let mut streamed = String::new();
     let mut completed = String::new();
-    for event in h.events(&conversation).await {
+    for event in h.events(conversation).await {
         let data: serde_json::Value = serde_json::from_str(&event.data).unwrap();
         match event.kind.as_ref() {
             "part.delta" => streamed.push_str(data["delta"].as_str().unwrap()),
@@ -44,8 +79,7 @@ async fn the_text_that_was_streamed_is_the_text_that_counts() {
             _ => {}
         }
     }
-    assert_eq!(streamed, "one two three four five six seven");
-    assert_eq!(completed, streamed);
+    (streamed, completed)
 }
 
 #[tokio::test]

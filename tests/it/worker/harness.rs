@@ -22,6 +22,7 @@ use capstan::tools::{ProgressSender, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,8 @@ use tokio_util::sync::CancellationToken;
 pub enum Answer {
     /// Text, then the end.
     Text(&'static str),
+    /// Text; one more word and the end once they are let out.
+    Held(&'static str, Arc<Notify>),
     /// Calls of tools with these names, then the end.
     Calls(Vec<&'static str>),
     /// Some text, then nothing, for ever.
@@ -78,6 +81,15 @@ impl ModelClient for ScriptedModel {
             Answer::Text(text) => (words(text, ModelFinish::Stop), false),
             Answer::Hang(text) => {
                 (words(text, ModelFinish::Stop).into_iter().filter(|e| matches!(e, ModelEvent::Text(_))).collect(), true)
+            }
+            Answer::Held(text, gate) => {
+                let end = stream::once(async move {
+                    gate.notified().await;
+                    Ok(ModelEvent::Text(" indeed".to_owned()))
+                });
+                let end = end.chain(stream::iter([Ok(ModelEvent::Finished(ModelFinish::Stop))]));
+                let spoken = words(text, ModelFinish::Stop).into_iter().filter(|event| matches!(event, ModelEvent::Text(_)));
+                return Ok(stream::iter(spoken.map(Ok)).chain(end).boxed());
             }
             Answer::Calls(names) => {
                 let mut events = Vec::new();
@@ -213,9 +225,9 @@ impl Harness {
         (conversation, run)
     }
 
-    /// Accepts a message; the run that it made or joined.
-    pub async fn say_in(&self, conversation: &ConversationId, text: &str, on_busy: OnBusy) -> RunId {
-        let accept = AcceptRun {
+    /// A message to accept.
+    pub fn message(&self, conversation: &ConversationId, text: &str, on_busy: OnBusy) -> AcceptRun {
+        AcceptRun {
             owner: self.owner.clone(),
             conversation_id: conversation.clone(),
             create_with_title: Some("test".to_owned()),
@@ -229,9 +241,18 @@ impl Harness {
             on_busy,
             max_active_runs: 0,
             now: UnixMillis(1_767_225_600_000),
-        };
+        }
+    }
+
+    /// Accepts a message; the run that it made or joined.
+    pub async fn say_in(&self, conversation: &ConversationId, text: &str, on_busy: OnBusy) -> RunId {
+        let accept = self.message(conversation, text, on_busy);
         let accepted = self.store.accept_run(accept, None).await.unwrap();
         self.hub.queue_signal().notify();
+        self.tell(accepted)
+    }
+
+    fn tell(&self, accepted: Keyed<Accepted>) -> RunId {
         match accepted {
             Keyed::Fresh(Accepted::Run { run, interrupted, .. }) => {
                 for other in interrupted {
