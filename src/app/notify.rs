@@ -1,12 +1,14 @@
 //! Hints between processes on one Postgres: what is announced here is heard there, and the other way round.
 //!
-//! Everything here may be lost, late or doubled: the pollers find the same things a little later.
+//! Everything here may be lost, late or doubled: the pollers find the same things a little later. A process that has heard of
+//! no other for a while says nothing but that it is there.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -17,6 +19,35 @@ use crate::store::postgres::{Merger, Notice, PgNotifier};
 
 /// The least time between two notifications of one kind: a NOTIFY costs every listening process something.
 const MERGE: Duration = Duration::from_millis(20);
+
+/// How often a process says that it is there.
+const PRESENT_EVERY: Duration = Duration::from_secs(3);
+
+/// A process that has heard of no other for this long takes itself to be alone.
+const ALONE_AFTER: Duration = Duration::from_secs(10);
+
+/// Whether other processes listen.
+#[derive(Default)]
+struct Peers {
+    heard: Mutex<Option<Instant>>,
+    /// Another one has just shown up, or this one has just begun to listen: neither shall have to wait to hear of the other.
+    changed: Signal,
+}
+
+impl Peers {
+    fn any(&self) -> bool {
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.is_some_and(|at| at.elapsed() < ALONE_AFTER)
+    }
+
+    fn heard(&self) {
+        let was_alone = !self.any();
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        if was_alone {
+            self.changed.notify();
+        }
+    }
+}
 
 /// What has to be said.
 #[derive(Default)]
@@ -49,28 +80,29 @@ impl Outbox {
 /// If the URL is none of Postgres.
 pub fn start(tasks: &TaskTracker, url: &SecretString, node: &NodeId, hub: &Arc<Hub>, stop: &CancellationToken) -> StoreResult<()> {
     let notifier = PgNotifier::new(url.expose_secret(), node.as_str())?;
-    let outbox = Arc::new(Outbox::default());
-    let logs = Arc::clone(&outbox);
-    hub.announce_with(Arc::new(move |conversation| logs.put(|pending| pending.logs.add(conversation))));
-    let wakes = Arc::clone(&outbox);
-    hub.wake_elsewhere_with(Arc::new(move |what| {
-        wakes.put(|pending| match what {
-            Elsewhere::Queue => pending.queue = true,
-            Elsewhere::Control => pending.control = true,
-        });
+    let (outbox, peers) = (Arc::new(Outbox::default()), Arc::new(Peers::default()));
+    let (logs, audience) = (Arc::clone(&outbox), Arc::clone(&peers));
+    hub.announce_with(Arc::new(move |conversation| {
+        if audience.any() {
+            logs.put(|pending| pending.logs.add(conversation));
+        }
     }));
-    let (hub, say, hear) = (Arc::clone(hub), notifier.clone(), stop.clone());
-    let stop = stop.clone();
+    let (wakes, audience) = (Arc::clone(&outbox), Arc::clone(&peers));
+    hub.wake_elsewhere_with(Arc::new(move |what| {
+        if audience.any() {
+            wakes.put(|pending| match what {
+                Elsewhere::Queue => pending.queue = true,
+                Elsewhere::Control => pending.control = true,
+            });
+        }
+    }));
+    let (hub, stop) = (Arc::clone(hub), stop.clone());
     tasks.spawn(async move {
         tokio::select! {
             () = stop.cancelled() => {}
-            () = announce(&say, &outbox) => {}
-        }
-    });
-    tasks.spawn(async move {
-        tokio::select! {
-            () = hear.cancelled() => {}
-            () = listen(&notifier, &hub) => {}
+            () = announce(&notifier, &outbox) => {}
+            () = show_presence(&notifier, &peers) => {}
+            () = listen(&notifier, &hub, &peers) => {}
         }
         notifier.close().await;
     });
@@ -98,18 +130,53 @@ async fn announce(notifier: &PgNotifier, outbox: &Outbox) {
     }
 }
 
-async fn listen(notifier: &PgNotifier, hub: &Hub) {
+async fn show_presence(notifier: &PgNotifier, peers: &Peers) {
+    loop {
+        tokio::select! {
+            () = peers.changed.wait() => {}
+            () = tokio::time::sleep(PRESENT_EVERY) => {}
+        }
+        if let Err(error) = notifier.announce_presence().await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "other processes were not told of this one");
+        }
+    }
+}
+
+async fn listen(notifier: &PgNotifier, hub: &Hub, peers: &Peers) {
     let mut notices = std::pin::pin!(notifier.listen());
     while let Some(notice) = notices.next().await {
+        if notice != Notice::LogUnknown {
+            peers.heard();
+        }
         match notice {
             Notice::Log(conversations) => conversations.iter().for_each(|conversation| hub.hint(conversation)),
             // Which logs have grown the poller finds out; re-reading all of them here would be a storm.
             Notice::LogUnknown => {
+                peers.changed.notify();
                 hub.queue_signal().notify();
                 hub.control_signal().notify();
             }
             Notice::Queue => hub.queue_signal().notify(),
             Notice::Control => hub.control_signal().notify(),
+            Notice::Present => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_alone_until_it_hears_of_another_and_again_when_it_hears_no_more() {
+        let peers = Peers::default();
+        assert!(!peers.any());
+        peers.heard();
+        peers.changed.wait().await;
+        tokio::time::advance(ALONE_AFTER - Duration::from_millis(1)).await;
+        assert!(peers.any());
+        peers.heard();
+        tokio::time::advance(ALONE_AFTER).await;
+        assert!(!peers.any());
     }
 }

@@ -20,6 +20,7 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 const LOG: &str = "capstan_log";
 const QUEUE: &str = "capstan_queue";
 const CONTROL: &str = "capstan_control";
+const PRESENT: &str = "capstan_present";
 
 /// What another process, or this one, has said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum Notice {
     Queue,
     /// A run in progress may have been asked to end or to take in a message.
     Control,
+    /// Another process is there and listens.
+    Present,
 }
 
 /// Announces and listens on two connections that nothing else uses.
@@ -50,10 +53,11 @@ impl PgNotifier {
     /// # Errors
     /// [`crate::store::StoreError::Migration`] if the URL is none.
     pub fn new(url: &str, tag: &str) -> StoreResult<Self> {
+        // A hint need not outlive the database, so no notification waits for the disk.
         let pool = PgPoolOptions::new()
             .max_connections(2)
             .acquire_timeout(Duration::from_secs(1))
-            .connect_lazy_with(super::connect::connect_options(url)?);
+            .connect_lazy_with(super::connect::connect_options(url)?.options([("synchronous_commit", "off")]));
         Ok(Self { pool, tag: tag.into() })
     }
 
@@ -82,6 +86,14 @@ impl PgNotifier {
     /// As any store call; nothing is lost by ignoring them.
     pub async fn announce_control(&self) -> StoreResult<()> {
         self.notify(CONTROL, "").await
+    }
+
+    /// Says that this process is there and listens.
+    ///
+    /// # Errors
+    /// As any store call; nothing is lost by ignoring them.
+    pub async fn announce_presence(&self) -> StoreResult<()> {
+        self.notify(PRESENT, "").await
     }
 
     async fn notify(&self, channel: &str, payload: &str) -> StoreResult<()> {
@@ -118,7 +130,7 @@ impl PgNotifier {
 async fn connect(pool: &PgPool) -> Result<PgListener, sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
     listener.ignore_pool_close_event(false);
-    listener.listen_all([LOG, QUEUE, CONTROL]).await?;
+    listener.listen_all([LOG, QUEUE, CONTROL, PRESENT]).await?;
     Ok(listener)
 }
 
@@ -145,6 +157,7 @@ fn read(channel: &str, payload: &str, own_tag: &str) -> Option<Notice> {
         LOG => Some(Notice::Log(payload.split(',').filter_map(|id| ConversationId::parse(id).ok()).collect())),
         QUEUE => Some(Notice::Queue),
         CONTROL => Some(Notice::Control),
+        PRESENT => Some(Notice::Present),
         _ => None,
     }
 }
