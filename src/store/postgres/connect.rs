@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, PgSslMode};
 use sqlx::{Connection as _, Postgres, SqlSafeStr as _};
 use tokio::sync::{Mutex, Semaphore};
 
@@ -65,6 +65,13 @@ pub struct PostgresStore {
 pub(super) fn connect_options(url: &str) -> StoreResult<PgConnectOptions> {
     let options = PgConnectOptions::from_str(url)
         .map_err(|_| StoreError::Migration("the database URL is not a valid postgres:// URL".to_owned()))?;
+    // What never leaves the machine need not be encrypted, unless the URL says how.
+    let is_local = matches!(options.get_host(), "localhost" | "127.0.0.1" | "::1" | "[::1]");
+    let options = if is_local && !url.contains("sslmode") && !url.contains("ssl-mode") {
+        options.ssl_mode(PgSslMode::Disable)
+    } else {
+        options
+    };
     Ok(options.application_name("capstan"))
 }
 

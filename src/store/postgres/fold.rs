@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::statement::Part;
 use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
@@ -70,20 +71,8 @@ pub(super) struct Folded<'a> {
     pub(super) refused: Option<&'static str>,
     /// Every event with its fence and its place among the fence's events, counted from 1.
     pub(super) events: Vec<(i32, i64, &'a NewEvent)>,
-    /// The other tables, as JSON lists; `None` if there are events only.
-    pub(super) tables: Option<TablesJson>,
-}
-
-/// One JSON list of rows for each table.
-pub(super) struct TablesJson {
-    pub(super) runs: String,
-    pub(super) tool_sets: String,
-    pub(super) steps_begun: String,
-    pub(super) steps_ended: String,
-    pub(super) messages: String,
-    pub(super) calls: String,
-    pub(super) calls_changed: String,
-    pub(super) conversations: String,
+    /// The other tables that change, with their rows as JSON lists.
+    pub(super) lists: Vec<(Part, String)>,
 }
 
 #[derive(Serialize, Default)]
@@ -205,8 +194,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
         }
     }
     let refused = tables.refused;
-    let tables = if tables.is_empty() { None } else { Some(tables.into_json()?) };
-    Ok(Folded { fences, places, refused, events, tables })
+    Ok(Folded { fences, places, refused, events, lists: tables.into_lists()? })
 }
 
 /// Says that a write was refused, which is a mistake of its maker.
@@ -254,17 +242,6 @@ struct At<'a, 'b> {
 }
 
 impl Tables {
-    fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-            && self.tool_sets.is_empty()
-            && self.steps_begun.is_empty()
-            && self.steps_ended.is_empty()
-            && self.messages.is_empty()
-            && self.calls.is_empty()
-            && self.calls_changed.is_empty()
-            && self.conversations.is_empty()
-    }
-
     fn add(&mut self, at: &mut At<'_, '_>, change: &Change) -> StoreResult<()> {
         let ord = at.ord;
         let run = at.fenced.fence.run_id.as_str();
@@ -443,20 +420,24 @@ impl Tables {
         Ok(())
     }
 
-    fn into_json(self) -> StoreResult<TablesJson> {
-        fn list<T: Serialize>(table: &'static str, rows: &[T]) -> StoreResult<String> {
-            rows::encode(table, "*", "", &rows).map(storable_json)
+    fn into_lists(self) -> StoreResult<Vec<(Part, String)>> {
+        fn list<T: Serialize>(table: &'static str, part: Part, rows: &[T]) -> StoreResult<Option<(Part, String)>> {
+            if rows.is_empty() {
+                return Ok(None);
+            }
+            Ok(Some((part, rows::encode(table, "*", "", &rows).map(storable_json)?)))
         }
-        Ok(TablesJson {
-            runs: list("runs", &self.runs)?,
-            tool_sets: list("tool_sets", &self.tool_sets)?,
-            steps_begun: list("run_steps", &self.steps_begun)?,
-            steps_ended: list("run_steps", &self.steps_ended)?,
-            messages: list("messages", &self.messages)?,
-            calls: list("tool_calls", &self.calls)?,
-            calls_changed: list("tool_calls", &self.calls_changed)?,
-            conversations: list("conversations", &self.conversations)?,
-        })
+        let lists = [
+            list("runs", Part::Runs, &self.runs)?,
+            list("tool_sets", Part::ToolSets, &self.tool_sets)?,
+            list("run_steps", Part::StepsBegun, &self.steps_begun)?,
+            list("run_steps", Part::StepsEnded, &self.steps_ended)?,
+            list("messages", Part::Messages, &self.messages)?,
+            list("tool_calls", Part::Calls, &self.calls)?,
+            list("tool_calls", Part::CallsChanged, &self.calls_changed)?,
+            list("conversations", Part::Conversations, &self.conversations)?,
+        ];
+        Ok(lists.into_iter().flatten().collect())
     }
 }
 

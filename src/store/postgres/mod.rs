@@ -25,6 +25,7 @@ mod notify;
 mod queue;
 mod resume;
 mod runs;
+mod statement;
 
 pub use connect::{PostgresOptions, PostgresStore};
 pub use notify::{Merger, Notice, PgNotifier};

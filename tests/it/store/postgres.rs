@@ -150,7 +150,7 @@ async fn what_is_announced_is_heard_elsewhere() {
     assert_eq!(within("the logs", SOON, heard.next()).await, Some(Notice::Log(two)));
     assert_eq!(within("the queue", SOON, heard.next()).await, Some(Notice::Queue));
     assert_eq!(within("control", SOON, heard.next()).await, Some(Notice::Control));
-    elsewhere.announce_presence().await.unwrap();
+    here.announce_presence().await.unwrap();
     assert_eq!(within("presence", SOON, heard.next()).await, Some(Notice::Present));
 
     // A connection that is lost is made again, and what was missed meanwhile is looked for.

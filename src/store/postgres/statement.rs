@@ -1,0 +1,194 @@
+//! The text of the log writer's statement. It has only the parts that a batch needs: the database pays for every part of a
+//! statement, also for one that finds nothing to do.
+
+/// The heads that match, and their events. `$1` to `$13`.
+const HEADS_AND_EVENTS: &str = "WITH fence AS (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bool[], $6::bigint[])
+        WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, lets_go, joined, place)
+), head AS (
+    UPDATE conversation_heads h
+    SET last_seq = h.last_seq + f.events, run_id = CASE WHEN f.lets_go THEN NULL ELSE h.run_id END
+    FROM fence f
+    WHERE h.conversation_id = f.conversation_id AND h.run_id = f.run_id AND h.epoch = f.epoch
+        AND h.joined = coalesce(f.joined, h.joined)
+    RETURNING f.place::int - 1 AS ord, h.conversation_id, f.run_id, f.epoch, f.lets_go, h.last_seq - f.events AS base
+), event AS (
+    INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
+    SELECT h.conversation_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
+    FROM unnest($7::int[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::bigint[], $13::text[])
+        AS e (ord, place, run_id, attempt, kind, at, data)
+    JOIN head h ON h.ord = e.ord
+)";
+
+/// The first parameter that is a list of rows.
+const FIRST_LIST: usize = 14;
+
+/// A table that a batch changes, and how. Its rows come as one JSON list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Runs,
+    ToolSets,
+    StepsBegun,
+    StepsEnded,
+    Messages,
+    Calls,
+    CallsChanged,
+    Conversations,
+}
+
+impl Part {
+    fn sql(self) -> &'static str {
+        match self {
+            Self::Runs => RUNS,
+            Self::ToolSets => TOOL_SETS,
+            Self::StepsBegun => STEPS_BEGUN,
+            Self::StepsEnded => STEPS_ENDED,
+            Self::Messages => MESSAGES,
+            Self::Calls => CALLS,
+            Self::CallsChanged => CALLS_CHANGED,
+            Self::Conversations => CONVERSATIONS,
+        }
+    }
+
+    /// What takes the whole batch back, because a row is not as its writer believes.
+    fn check(self) -> Option<&'static str> {
+        match self {
+            Self::StepsEnded => Some(NO_SUCH_STEP),
+            Self::CallsChanged => Some(NO_SUCH_CALL),
+            Self::Runs | Self::ToolSets | Self::StepsBegun | Self::Messages | Self::Calls | Self::Conversations => None,
+        }
+    }
+}
+
+/// The statement for a batch that changes these tables, in the order in which their lists are bound. `lets_go`: a run ends or
+/// is released. Answers with the place of each fence that holds, and the number that its log stood at.
+pub(super) fn statement(parts: &[Part], lets_go: bool) -> String {
+    let mut text = String::from(HEADS_AND_EVENTS);
+    let mut checks = Vec::new();
+    for (index, part) in parts.iter().enumerate() {
+        let list = format!("${}::json", FIRST_LIST + index);
+        text.push_str(", ");
+        text.push_str(&part.sql().replace("{list}", &list));
+        checks.extend(part.check().map(|check| check.replace("{list}", &list)));
+    }
+    if lets_go {
+        text.push_str(", ");
+        text.push_str(LEASES);
+    }
+    if checks.is_empty() {
+        text.push_str(" SELECT ord, base FROM head");
+    } else {
+        text.push_str(", refused AS (");
+        text.push_str(&checks.join(" UNION ALL "));
+        text.push_str(") SELECT ord, base FROM head WHERE (SELECT count(reason) FROM refused) = 0");
+    }
+    text
+}
+
+const RUNS: &str = "run AS (
+    UPDATE runs r SET
+        status = coalesce(p.status, r.status),
+        reason = CASE WHEN p.status IS NULL THEN r.reason ELSE p.reason END,
+        started_at = CASE WHEN p.started THEN coalesce(r.started_at, now_ms()) ELSE r.started_at END,
+        tools_hash = coalesce(p.tools_hash, r.tools_hash),
+        counters = coalesce(p.counters, r.counters),
+        usage = coalesce(p.usage, r.usage),
+        finish_reason = coalesce(p.finish_reason, r.finish_reason),
+        error = coalesce(p.error, r.error),
+        last_seq = CASE WHEN p.finished THEN h.base + p.last_place ELSE r.last_seq END,
+        finished_at = CASE WHEN p.finished THEN now_ms() END,
+        active = r.active AND NOT p.finished,
+        -- A run that was asked to end while its worker let go of it must not wait for anything else.
+        claimable_at = CASE
+            WHEN p.finished THEN NULL
+            WHEN p.released AND r.cancel_requested_at IS NOT NULL THEN now_ms()
+            WHEN p.released THEN now_ms() + p.after_ms
+            ELSE r.claimable_at
+        END,
+        claim_cause = coalesce(p.claim_cause, r.claim_cause),
+        crashes = CASE WHEN p.released THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
+    FROM json_to_recordset({list}) AS p (ord int, status text, reason text, started bool, tools_hash text,
+        counters text, usage text, finished bool, finish_reason text, error text, last_place bigint, released bool,
+        after_ms bigint, claim_cause text)
+    JOIN head h ON h.ord = p.ord
+    WHERE r.id = h.run_id AND r.finished_at IS NULL
+)";
+
+const TOOL_SETS: &str = "tool_set AS (
+    INSERT INTO tool_sets (hash, definitions)
+    SELECT DISTINCT ON (t.hash) t.hash, t.definitions
+    FROM json_to_recordset({list}) AS t (ord int, hash text, definitions text)
+    JOIN head h ON h.ord = t.ord ORDER BY t.hash
+    ON CONFLICT (hash) DO NOTHING
+)";
+
+const STEPS_BEGUN: &str = "step_begun AS (
+    INSERT INTO run_steps AS s (run_id, step, kind, status, attempt, usage, started_at, ended_at)
+    SELECT h.run_id, b.step, b.kind, b.status, b.begins, b.usage, now_ms(), CASE WHEN b.ended THEN now_ms() END
+    FROM json_to_recordset({list})
+        AS b (ord int, step int, kind text, status text, begins int, ended bool, usage text)
+    JOIN head h ON h.ord = b.ord
+    ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
+        attempt = s.attempt + excluded.attempt, usage = excluded.usage, started_at = excluded.started_at,
+        ended_at = excluded.ended_at
+)";
+
+const STEPS_ENDED: &str = "step_ended AS (
+    UPDATE run_steps s SET status = e.status, usage = coalesce(e.usage, s.usage), ended_at = now_ms()
+    FROM json_to_recordset({list}) AS e (ord int, step int, status text, usage text)
+    JOIN head h ON h.ord = e.ord
+    WHERE s.run_id = h.run_id AND s.step = e.step
+)";
+
+const MESSAGES: &str = "message AS (
+    INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
+    SELECT m.id, h.conversation_id, r.owner_id, h.run_id, h.base + m.place, m.role, m.body, now_ms()
+    FROM json_to_recordset({list}) AS m (ord int, place bigint, id text, role text, body text)
+    JOIN head h ON h.ord = m.ord JOIN runs r ON r.id = h.run_id
+)";
+
+const CALLS: &str = "call AS (
+    INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
+        arguments_hash, replay, state, outcome, started_at, ended_at)
+    SELECT c.id, h.run_id, r.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
+        c.arguments_hash, c.replay, c.state, c.outcome,
+        CASE WHEN c.started THEN now_ms() END, CASE WHEN c.ended THEN now_ms() END
+    FROM json_to_recordset({list}) AS c (ord int, id text, message_id text, step int, position int,
+        provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, state text,
+        outcome text, started bool, ended bool)
+    JOIN head h ON h.ord = c.ord JOIN runs r ON r.id = h.run_id
+)";
+
+const CALLS_CHANGED: &str = "call_changed AS (
+    UPDATE tool_calls t SET state = c.state, outcome = coalesce(c.outcome, t.outcome),
+        started_at = CASE WHEN c.started THEN now_ms() ELSE t.started_at END,
+        ended_at = CASE WHEN c.ended THEN now_ms() END
+    FROM json_to_recordset({list}) AS c (ord int, id text, state text, outcome text, started bool, ended bool)
+    JOIN head h ON h.ord = c.ord
+    WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
+)";
+
+const CONVERSATIONS: &str = "conversation AS (
+    UPDATE conversations v SET status = c.status, updated_at = now_ms()
+    FROM json_to_recordset({list}) AS c (ord int, status text) JOIN head h ON h.ord = c.ord
+    WHERE v.id = h.conversation_id AND v.status <> c.status
+)";
+
+/// Ends and releases give the lease up.
+const LEASES: &str = "lease AS (
+    DELETE FROM run_leases WHERE run_id IN (
+        SELECT l.run_id FROM run_leases l JOIN head h ON h.run_id = l.run_id AND h.epoch = l.epoch
+        WHERE h.lets_go ORDER BY l.run_id FOR UPDATE OF l
+    )
+)";
+
+const NO_SUCH_CALL: &str = "SELECT CASE
+        WHEN c.started AND t.state IS DISTINCT FROM 'planned' THEN refuse('a tool call is started that is not planned')
+        WHEN t.id IS NULL OR t.outcome IS NOT NULL THEN refuse('a tool call gets a second outcome')
+    END AS reason
+    FROM json_to_recordset({list}) AS c (ord int, id text, started bool)
+    JOIN head h ON h.ord = c.ord LEFT JOIN tool_calls t ON t.id = c.id AND t.run_id = h.run_id";
+
+const NO_SUCH_STEP: &str = "SELECT CASE WHEN s.run_id IS NULL THEN refuse('a step ends that never began') END AS reason
+    FROM json_to_recordset({list}) AS e (ord int, step int)
+    JOIN head h ON h.ord = e.ord LEFT JOIN run_steps s ON s.run_id = h.run_id AND s.step = e.step";
