@@ -1,5 +1,7 @@
 //! Tools as the loop sees them, and the durable state of one call.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -48,9 +50,9 @@ pub struct ToolDefinition {
     pub tool: String,
     /// What it does, for the model.
     pub description: String,
-    /// JSON Schema of its arguments, always an object schema.
+    /// JSON Schema of its arguments, always an object schema. Shared by all runs that are offered the tool.
     #[schema(value_type = Object)]
-    pub parameters: Value,
+    pub parameters: Arc<Value>,
     /// What may happen to its calls after a crash.
     pub replay: ReplayClass,
     /// SHA-256 of description and schema: a changed tool is another tool.

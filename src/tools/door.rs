@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::builtin::{BuiltInOptions, BuiltIns};
 use super::mcp::{McpCall, McpConfig, McpServers};
 use super::policy::{AllowAll, Policy, Verdict};
-use super::{Environment, ProgressSender, ServerStatus, Toolbox, schema};
+use super::schema::Validators;
+use super::{Environment, ProgressSender, ServerStatus, Toolbox};
 use crate::domain::message::ToolContent;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::clock::SharedClock;
@@ -62,6 +63,7 @@ pub struct Door {
     built_ins: BuiltIns,
     mcp: McpServers,
     policy: Arc<dyn Policy>,
+    validators: Validators,
 }
 
 impl Door {
@@ -73,6 +75,7 @@ impl Door {
             built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone }),
             mcp: McpServers::new(mcp, environment, start_patience),
             policy,
+            validators: Validators::default(),
         })
     }
 
@@ -108,7 +111,7 @@ impl Door {
         if cancel.is_cancelled() {
             return with_error(cancelled());
         }
-        let arguments = match prepared_arguments(definition, call) {
+        let arguments = match prepared_arguments(&self.validators, definition, call) {
             Ok(arguments) => arguments,
             Err(reason) => return with_error(failed(reason)),
         };
@@ -132,7 +135,7 @@ impl Door {
 #[async_trait]
 impl Toolbox for Door {
     async fn definitions(&self) -> Vec<ToolDefinition> {
-        let mut definitions = self.built_ins.definitions();
+        let mut definitions = self.built_ins.definitions().to_vec();
         definitions.extend(self.mcp.definitions().await);
         definitions
     }
@@ -162,7 +165,7 @@ impl Toolbox for Door {
 }
 
 /// The arguments as they are sent: our key in its place, and checked against the frozen schema.
-fn prepared_arguments(definition: &ToolDefinition, call: &ToolCall) -> Result<Value, String> {
+fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call: &ToolCall) -> Result<Value, String> {
     let Value::Object(given) = &call.arguments else {
         return Err("the arguments are not a JSON object: send one object with the arguments by name".to_owned());
     };
@@ -181,7 +184,7 @@ fn prepared_arguments(definition: &ToolDefinition, call: &ToolCall) -> Result<Va
         ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Unsafe => {}
     }
     let arguments = Value::Object(arguments);
-    schema::check(&definition.parameters, &arguments).map_err(|error| error.to_string())?;
+    validators.check(&definition.parameters, &arguments).map_err(|error| error.to_string())?;
     Ok(arguments)
 }
 
@@ -296,10 +299,14 @@ mod tests {
             server: Some("bank".to_owned()),
             tool: "pay".to_owned(),
             description: String::new(),
-            parameters: json!({"type": "object", "properties": {"amount": {}, "key": {"type": "string"}}, "required": ["key"]}),
+            parameters: json!({"type": "object", "properties": {"amount": {}, "key": {"type": "string"}}, "required": ["key"]})
+                .into(),
             replay: ReplayClass::Keyed { argument: "key".to_owned() },
             definition_hash: String::new(),
         };
-        assert_eq!(prepared_arguments(&definition, &call).unwrap(), json!({"amount": 1, "key": call.id.as_str()}));
+        assert_eq!(
+            prepared_arguments(&Validators::default(), &definition, &call).unwrap(),
+            json!({"amount": 1, "key": call.id.as_str()})
+        );
     }
 }

@@ -1,5 +1,9 @@
 //! Schemas of arguments: brought into the one form that is offered to models, and used to check what models send.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
 /// The most violations that are told to the model at once.
@@ -32,15 +36,50 @@ pub fn normalise(schema: &Value) -> Value {
     Value::Object(object)
 }
 
-/// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
-///
-/// # Errors
-/// [`ArgumentError`], whose text names the places and reasons so that a model can mend its call.
-pub fn check(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
-    let validator = jsonschema::options()
-        .offline()
-        .build(schema)
-        .map_err(|error| ArgumentError::BrokenSchema(shortened(&error.to_string())))?;
+/// The most validators that are kept.
+const MAX_KEPT: usize = 256;
+
+/// Checks arguments, and keeps what it made of each schema: making it costs far more than using it.
+#[derive(Default)]
+pub struct Validators {
+    /// By the address of the schema, which stays taken as long as the entry holds the schema.
+    made: Mutex<HashMap<usize, (Arc<Value>, Arc<Validator>)>>,
+}
+
+impl Validators {
+    /// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
+    ///
+    /// # Errors
+    /// [`ArgumentError`], whose text names the places and reasons so that a model can mend its call.
+    pub fn check(&self, schema: &Arc<Value>, arguments: &Value) -> Result<(), ArgumentError> {
+        let address = Arc::as_ptr(schema).addr();
+        let known = self.lock().get(&address).map(|(_, validator)| Arc::clone(validator));
+        let validator = match known {
+            Some(validator) => validator,
+            None => {
+                let validator = Arc::new(validator(schema)?);
+                let mut made = self.lock();
+                if made.len() >= MAX_KEPT {
+                    made.clear();
+                }
+                made.insert(address, (Arc::clone(schema), Arc::clone(&validator)));
+                validator
+            }
+        };
+        violations(&validator, arguments)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, (Arc<Value>, Arc<Validator>)>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn validator(schema: &Value) -> Result<Validator, ArgumentError> {
+    let made = jsonschema::options().offline().build(schema);
+    made.map_err(|error| ArgumentError::BrokenSchema(shortened(&error.to_string())))
+}
+
+fn violations(validator: &Validator, arguments: &Value) -> Result<(), ArgumentError> {
     let mut violations = Vec::new();
     for error in validator.iter_errors(arguments).take(MAX_VIOLATIONS) {
         let pointer = error.instance_path().to_string();
@@ -59,6 +98,10 @@ fn shortened(message: &str) -> String {
 mod tests {
     use super::*;
     use rstest::rstest;
+
+    fn check(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
+        Validators::default().check(&Arc::new(schema.clone()), arguments)
+    }
 
     #[rstest]
     #[case(json!({}), json!({"type": "object", "properties": {}}))]
@@ -92,6 +135,22 @@ mod tests {
     #[case(json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/missing"}}}))]
     fn a_schema_that_cannot_be_used_is_told(#[case] schema: Value) {
         assert!(matches!(check(&schema, &json!({"a": 1})), Err(ArgumentError::BrokenSchema(_))));
+    }
+
+    #[test]
+    fn what_was_made_of_a_schema_is_used_again_and_not_kept_for_ever() {
+        let validators = Validators::default();
+        let schema = |kind: &str| Arc::new(json!({"type": "object", "properties": {"a": {"type": kind}}}));
+        let text = schema("string");
+        for _ in 0..3 {
+            assert_eq!(validators.check(&text, &json!({"a": "x"})), Ok(()));
+            assert!(validators.check(&text, &json!({"a": 1})).is_err());
+        }
+        assert_eq!(validators.lock().len(), 1);
+        for _ in 0..3 * MAX_KEPT {
+            assert_eq!(validators.check(&schema("integer"), &json!({"a": 1})), Ok(()));
+        }
+        assert!(validators.lock().len() <= MAX_KEPT);
     }
 
     #[test]

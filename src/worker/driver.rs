@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::log_writer::{LogError, LogWriter, RunLog};
+use super::log_writer::{LogError, LogWriter, RunLog, Urgency};
 use super::model_call::ModelCall;
 use super::registry::Held;
 use super::{WorkerDeps, WorkerOptions};
@@ -47,7 +47,7 @@ pub struct Surround {
 }
 
 /// Drives the run until it has ended, was released, or is no longer ours.
-pub async fn drive(surround: &Surround, held: &Held, mut mailbox: mpsc::Receiver<ControlSignal>) {
+pub async fn drive(surround: &Surround, held: &Held, mut mailbox: mpsc::Receiver<Box<ControlSignal>>) {
     let mut reload_pause = Duration::from_millis(50);
     let mut cause = None;
     loop {
@@ -87,7 +87,12 @@ impl From<LogError> for End {
     }
 }
 
-async fn attempt(surround: &Surround, held: &Held, mailbox: &mut mpsc::Receiver<ControlSignal>, cause: Option<ClaimCause>) -> End {
+async fn attempt(
+    surround: &Surround,
+    held: &Held,
+    mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
+    cause: Option<ClaimCause>,
+) -> End {
     let mut record = match surround.deps.store.load_run(&held.fence).await {
         Ok(Some(record)) => record,
         Ok(None) => return End::Fenced,
@@ -162,9 +167,11 @@ impl Drive<'_> {
     /// Decides, commits, and begins what was decided.
     async fn follow(&mut self, input: Input) -> ControlFlow<End> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
+        // The beginning of a model call: nobody acts on it before the model speaks, and nothing would be lost with it.
+        let urgency = if matches!(input, Input::Claimed { .. }) { Urgency::Soon } else { Urgency::Now };
         let decision = loop {
             let decision = self.decide(input.clone());
-            match self.write(&decision).await {
+            match self.write(&decision, urgency).await {
                 Ok(()) => break decision,
                 // The run would have ended too early: what has joined it is heard, and the same input decided again.
                 Err(LogError::Unheard) => {
@@ -188,7 +195,7 @@ impl Drive<'_> {
 
     /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; what it says is written after the
     /// decision, and a decision that cannot be written ends the attempt and the call with it.
-    async fn write(&mut self, decision: &Decision) -> Result<(), LogError> {
+    async fn write(&mut self, decision: &Decision, urgency: Urgency) -> Result<(), LogError> {
         if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
             failpoint::reached("C22");
         }
@@ -200,6 +207,7 @@ impl Drive<'_> {
             self.state.apply(&decision.changes);
             self.call_model();
         }
+        let urgency = if calls_model { urgency } else { Urgency::Now };
         let Self { log, model, answered, .. } = self;
         let talk = async {
             if model.is_some() && answered.is_none() {
@@ -209,7 +217,7 @@ impl Drive<'_> {
         };
         tokio::select! {
             biased;
-            result = log.commit(&decision.events, decision.changes.clone()) => result?,
+            result = log.commit(&decision.events, decision.changes.clone(), urgency) => result?,
             never = talk => match never {},
         }
         if !calls_model {
@@ -332,7 +340,7 @@ impl Drive<'_> {
     }
 
     /// Waits for the next thing that the engine should know.
-    async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<ControlSignal>) -> ControlFlow<End, Input> {
+    async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<End, Input> {
         loop {
             let happened = self.wait(mailbox).await;
             match happened {
@@ -367,14 +375,14 @@ impl Drive<'_> {
         }
     }
 
-    async fn wait(&mut self, mailbox: &mut mpsc::Receiver<ControlSignal>) -> Happened {
+    async fn wait(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Happened {
         let limit = self.state.record.profile.max_run_ms;
         let left = Duration::from_millis(limit.saturating_sub(self.elapsed_ms()));
         let log = &self.log;
         tokio::select! {
             biased;
             () = log.broken().cancelled() => Happened::Broken,
-            Some(signal) = mailbox.recv() => Happened::Told(signal),
+            Some(signal) = mailbox.recv() => Happened::Told(*signal),
             () = self.surround.stop_now.cancelled() => Happened::StopNow,
             () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,

@@ -23,6 +23,9 @@ use crate::store::{Committed, Refused, Store, StoreError};
 use crate::support::clock::{SharedClock, UnixMillis};
 use crate::support::failpoint;
 
+/// How long a write waits that nobody waits for: the next one most often follows sooner and takes it along.
+const SOON: Duration = Duration::from_millis(2);
+
 /// A batch this large is a sign of load: gathering pays.
 const LOADED_BATCH: usize = 16;
 
@@ -41,6 +44,15 @@ pub enum LogError {
     /// The writer has stopped.
     #[error("the log writer has stopped")]
     Stopped,
+}
+
+/// How soon something is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// Somebody waits for it.
+    Now,
+    /// With whatever is written next, by any run, and within milliseconds.
+    Soon,
 }
 
 enum Item {
@@ -83,6 +95,8 @@ struct Shared {
     pending: Mutex<Pending>,
     /// Something is pending.
     wake: Notify,
+    /// Something is pending that can wait for [`SOON`].
+    wake_soon: Notify,
     /// The pending entries were taken: there is room again.
     taken: Notify,
     max_delta_bytes: usize,
@@ -103,7 +117,14 @@ impl LogWriter {
     /// A writer; nothing is written until [`LogWriter::run`] is.
     #[must_use]
     pub fn new(gather: Duration, max_delta_bytes: usize) -> Self {
-        let shared = Shared { pending: Mutex::default(), wake: Notify::new(), taken: Notify::new(), max_delta_bytes, gather };
+        let shared = Shared {
+            pending: Mutex::default(),
+            wake: Notify::new(),
+            wake_soon: Notify::new(),
+            taken: Notify::new(),
+            max_delta_bytes,
+            gather,
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -121,6 +142,7 @@ impl LogWriter {
             let stopping = tokio::select! {
                 biased;
                 () = self.shared.wake.notified() => false,
+                () = self.soon() => false,
                 () = stop.cancelled() => true,
             };
             if !pause.is_zero() && !stopping {
@@ -146,7 +168,14 @@ impl LogWriter {
             if stopping {
                 return;
             }
+            // Those who waited for this batch go on at once, and what they write next is in the next batch.
+            tokio::task::yield_now().await;
         }
+    }
+
+    async fn soon(&self) {
+        self.shared.wake_soon.notified().await;
+        tokio::time::sleep(SOON).await;
     }
 }
 
@@ -330,7 +359,7 @@ impl RunLog {
     ///
     /// # Errors
     /// See [`LogError`].
-    pub async fn commit(&self, events: &[EventBody], changes: Vec<Change>) -> Result<(), LogError> {
+    pub async fn commit(&self, events: &[EventBody], changes: Vec<Change>, urgency: Urgency) -> Result<(), LogError> {
         let (reply, answer) = oneshot::channel();
         {
             let at = self.clock.now();
@@ -348,7 +377,10 @@ impl RunLog {
             entry.reply = Some(reply);
             pending.open.remove(&self.fence.run_id);
         }
-        self.shared.wake.notify_one();
+        match urgency {
+            Urgency::Now => self.shared.wake.notify_one(),
+            Urgency::Soon => self.shared.wake_soon.notify_one(),
+        }
         answer.await.unwrap_or(Err(LogError::Stopped))
     }
 

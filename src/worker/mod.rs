@@ -13,6 +13,6 @@ mod pool;
 mod registry;
 mod sweeper;
 
-pub use log_writer::{LogError, LogWriter, RunLog};
+pub use log_writer::{LogError, LogWriter, RunLog, Urgency};
 pub use options::{WorkerDeps, WorkerOptions};
 pub use pool::Worker;

@@ -19,7 +19,8 @@ pub struct Held {
     pub fence: Fence,
     /// Cancelled when the run is no longer ours: stop at once and write nothing.
     pub lost: CancellationToken,
-    control: mpsc::Sender<ControlSignal>,
+    // Boxed, because a channel takes room for many of them at once, and most runs never get one.
+    control: mpsc::Sender<Box<ControlSignal>>,
     renewed_at: Arc<Mutex<Instant>>,
 }
 
@@ -38,7 +39,7 @@ impl Held {
 
     /// Hands a request to the driver. A driver with a full mailbox is asked again at the next look.
     pub fn tell(&self, signal: ControlSignal) {
-        let _ = self.control.try_send(signal);
+        let _ = self.control.try_send(Box::new(signal));
     }
 }
 
@@ -54,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Registry {
     /// Adds a run that was claimed by a request sent at `claimed_at`. It is removed when the guard is dropped, also by a panic
     /// of its driver: its lease then expires and the run is taken up again.
-    pub fn add(&self, fence: Fence, claimed_at: Instant) -> (HeldGuard, mpsc::Receiver<ControlSignal>) {
+    pub fn add(&self, fence: Fence, claimed_at: Instant) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
         let (control, mailbox) = mpsc::channel(8);
         let held = Held { fence, lost: CancellationToken::new(), control, renewed_at: Arc::new(Mutex::new(claimed_at)) };
         let before = lock(&self.runs).insert(held.fence.run_id.clone(), held.clone());

@@ -27,7 +27,7 @@ pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
         server: Some("files".to_owned()),
         tool: name.to_owned(),
         description: String::new(),
-        parameters: json!({"type": "object"}),
+        parameters: json!({"type": "object"}).into(),
         replay,
         definition_hash: String::new(),
     }

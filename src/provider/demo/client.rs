@@ -125,7 +125,7 @@ mod tests {
             server: None,
             tool: name.to_owned(),
             description: String::new(),
-            parameters: json!({"type": "object"}),
+            parameters: json!({"type": "object"}).into(),
             replay: ReplayClass::Read,
             definition_hash: String::new(),
         });

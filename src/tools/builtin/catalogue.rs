@@ -22,6 +22,7 @@ pub struct BuiltInOptions {
 /// The built-in tools.
 pub struct BuiltIns {
     options: BuiltInOptions,
+    definitions: Vec<ToolDefinition>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,13 +93,7 @@ impl BuiltIns {
     /// The built-in tools with what they need.
     #[must_use]
     pub fn new(options: BuiltInOptions) -> Self {
-        Self { options }
-    }
-
-    /// Their definitions.
-    #[must_use]
-    pub fn definitions(&self) -> Vec<ToolDefinition> {
-        BuiltIn::ALL
+        let definitions = BuiltIn::ALL
             .into_iter()
             .map(|tool| {
                 let parameters = tool.parameters();
@@ -108,11 +103,18 @@ impl BuiltIns {
                     tool: tool.name().to_owned(),
                     description: tool.description().to_owned(),
                     definition_hash: json::hash(&json!([tool.description(), parameters])),
-                    parameters,
+                    parameters: parameters.into(),
                     replay: ReplayClass::Read,
                 }
             })
-            .collect()
+            .collect();
+        Self { options, definitions }
+    }
+
+    /// Their definitions.
+    #[must_use]
+    pub fn definitions(&self) -> &[ToolDefinition] {
+        &self.definitions
     }
 
     /// Carries out the tool called `name`. The text of either kind is for the model.

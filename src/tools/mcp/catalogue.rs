@@ -40,7 +40,7 @@ fn definition(server: &str, config: &ServerConfig, tool: &Tool, name: String) ->
         tool: tool.name.to_string(),
         description: description(server, raw_description),
         definition_hash: stable::hash(&json!([raw_description, raw_schema])),
-        parameters,
+        parameters: parameters.into(),
         replay: replay(config, tool),
     }
 }
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(seen, [("s__a", "[s]"), ("s__b", "[s] Reads things")]);
         let parameters =
             json!({"type": "object", "properties": {"x": {"type": "string", "description": "ab", "enum": ["c\u{2060}"]}}});
-        assert_eq!(definitions[1].parameters, parameters);
+        assert_eq!(*definitions[1].parameters, parameters);
         assert!(definitions.iter().all(|tool| tool.replay == ReplayClass::Unsafe), "hints of strangers count for nothing");
         assert_ne!(definitions[0].definition_hash, definitions[1].definition_hash);
     }

@@ -44,7 +44,7 @@ impl Toolbox for OneTool {
             server: None,
             tool: "clock".into(),
             description: "Tells the time".into(),
-            parameters: json!({"type": "object"}),
+            parameters: json!({"type": "object"}).into(),
             replay: ReplayClass::Read,
             definition_hash: "0".into(),
         }]

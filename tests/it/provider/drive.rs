@@ -80,7 +80,7 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
         server: None,
         tool: name.to_owned(),
         description: format!("does {name}"),
-        parameters: json!({"type": "object", "properties": {}}),
+        parameters: json!({"type": "object", "properties": {}}).into(),
         replay: ReplayClass::Read,
         definition_hash: String::new(),
     });

@@ -27,7 +27,7 @@ fn tools() -> Vec<ToolDefinition> {
         server: Some("files".to_owned()),
         tool: "read".to_owned(),
         description: "reads \u{1F600}".to_owned(),
-        parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}),
+        parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}).into(),
         replay: ReplayClass::Read,
         definition_hash: "cd".repeat(32),
     }]

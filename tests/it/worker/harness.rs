@@ -136,7 +136,7 @@ impl Toolbox for ScriptedTools {
             server: None,
             tool: name.to_owned(),
             description: String::new(),
-            parameters: serde_json::json!({"type": "object"}),
+            parameters: serde_json::json!({"type": "object"}).into(),
             replay,
             definition_hash: name.to_owned(),
         };
