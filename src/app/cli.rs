@@ -101,6 +101,14 @@ enum KeysCommand {
         #[arg(long, value_enum, default_value = "member")]
         role: KeyRole,
     },
+    /// List all keys by id and label.
+    List,
+    /// Revoke a key: within 5 s nobody is served with it, and streams that were opened with it end.
+    Revoke {
+        /// Its id or its label, as `keys list` shows them.
+        #[arg(value_name = "ID|LABEL")]
+        key: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -162,6 +170,8 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
             };
             runtime()?.block_on(keys::create(&load()?, &user, role))
         }
+        Command::Keys { command: KeysCommand::List } => runtime()?.block_on(keys::list(&load()?)),
+        Command::Keys { command: KeysCommand::Revoke { key } } => runtime()?.block_on(keys::revoke(&load()?, &key)),
         Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
     }
@@ -211,6 +221,8 @@ mod tests {
         let lines = [
             "keys create --user ada --role admin --data-dir d",
             "keys create --user ada",
+            "keys list",
+            "keys revoke cap_abcdef --data-dir d",
             "chat hello --url http://x --key k --conversation conv_1 --model a/b",
             "doctor --config c.toml",
             "config --mcp-config m.json",

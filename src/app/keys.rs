@@ -1,4 +1,4 @@
-//! `capstan keys create` and `capstan migrate`: commands that open the database, do one thing, and end.
+//! `capstan keys` and `capstan migrate`: commands that open the database, do one thing, and end.
 
 use std::process::ExitCode;
 
@@ -10,6 +10,8 @@ use super::parts::{self, Opener, Sources};
 use crate::domain::ids::KeyId;
 use crate::domain::principal::UserRole;
 use crate::service::new_key;
+use crate::store::StoredKey;
+use crate::support::clock::UnixMillis;
 
 /// Makes a key and prints it: the one time that it is shown. The database keeps its hash.
 pub async fn create(loaded: &Loaded, user: &str, role: UserRole) -> anyhow::Result<ExitCode> {
@@ -29,6 +31,50 @@ pub async fn create(loaded: &Loaded, user: &str, role: UserRole) -> anyhow::Resu
         user.name,
         user.role.as_str(),
         key.key
+    ))
+}
+
+/// Prints every key that was made: all but the keys themselves, which nobody has any more.
+pub async fn list(loaded: &Loaded) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let keys = store.keys().await.context("the keys cannot be read")?;
+    store.close().await;
+    let mut out = format!("{:<36}  {:<10}  {:<6}  {:<24}  {:<24}  user\n", "id", "label", "role", "made", "revoked");
+    for StoredKey { id, label, user, created_at, revoked_at } in keys {
+        let revoked = revoked_at.map_or_else(|| "-".to_owned(), UnixMillis::to_rfc3339);
+        let (role, made) = (user.role.as_str(), created_at.to_rfc3339());
+        out.push_str(&format!("{:<36}  {label:<10}  {role:<6}  {made:<24}  {revoked:<24}  {}\n", id.as_str(), user.name));
+    }
+    print(&out)
+}
+
+/// Revokes a key, by its id or its label. Servers notice within 5 s.
+pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let keys = store.keys().await.context("the keys cannot be read")?;
+    let mut meant = keys.iter().filter(|key| key.id.as_str() == named || key.label == named);
+    let key = match (meant.next(), meant.next()) {
+        (Some(key), None) => key,
+        (Some(_), Some(_)) => bail!("several keys begin with {named}; name one by its id, which `capstan keys list` shows"),
+        // Not repeated: what was given may be a whole key.
+        (None, _) => bail!("there is no such key; `capstan keys list` shows ids and labels, and either names a key"),
+    };
+    if let Some(at) = key.revoked_at {
+        store.close().await;
+        return print(&format!("the key {} of {} was revoked at {}\n", key.label, key.user.name, at.to_rfc3339()));
+    }
+    store.revoke_key(&key.id, Sources::real().clock.now()).await.context("the key cannot be revoked")?;
+    let others = store.has_keys().await.context("the keys cannot be read")?;
+    store.close().await;
+    let last = if others {
+        ""
+    } else {
+        "It was the last one in the database: unless the configuration has keys, a server that starts from now on needs none and \
+         answers on the loopback interface only.\n"
+    };
+    print(&format!(
+        "the key {} of {} is revoked; within 5 s no server accepts it, and what is open with it ends\n{last}",
+        key.label, key.user.name
     ))
 }
 

@@ -111,6 +111,7 @@ impl Server {
 
         let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.as_ref(), &sources).await?) };
         let service = Arc::new(service(&config, &store, &hub, &tools, &models, &sources).with_configured_keys(keys));
+        tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
         let (shutdown, sockets) = (CancellationToken::new(), TaskTracker::new());
         let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
         let app = match config.server.role {

@@ -14,7 +14,7 @@ use crate::service::poll_heads;
 use crate::store::Store;
 use crate::support::clock::{SharedClock, UnixMillis};
 
-/// How often old idempotency records are removed.
+/// How often old idempotency records and tickets are removed.
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
 
 /// How long an idempotency key is remembered, in milliseconds.
@@ -55,6 +55,10 @@ async fn count_runs(store: Arc<dyn Store>, handle: PrometheusHandle, stop: Cance
 
 async fn clean(store: Arc<dyn Store>, clock: SharedClock, stop: CancellationToken) {
     while pause(CLEAN_EVERY, &stop).await {
+        match store.remove_expired_tickets().await {
+            Ok(removed) => tracing::debug!(removed, "removed tickets that nobody used"),
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old tickets could not be removed"),
+        }
         match store.remove_expired_idempotency(UnixMillis(clock.now().0 - REMEMBERED_MS)).await {
             Ok(removed) => tracing::debug!(removed, "removed old idempotency records"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old idempotency records could not be removed"),

@@ -13,4 +13,6 @@ pub mod principal;
 pub mod problem;
 pub mod record;
 pub mod run;
+pub mod ticket;
 pub mod tool;
+pub mod trace;

@@ -1,4 +1,4 @@
-//! Who calls: bearer keys, or the one user of a loopback server.
+//! Who calls: bearer keys, tickets for what a browser opens, or the one user of a loopback server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,16 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{AUTHORIZATION, ORIGIN};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::Next;
 use axum::response::Response;
+use serde::Deserialize;
 
+use super::extract::{Wants, query};
 use super::options::{App, Auth};
 use super::problem::{Answer, Problem};
 use super::request::request_host;
 use crate::domain::ids::UserId;
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemCode;
+use crate::domain::ticket::TicketTarget;
+use crate::service::{Access, Redeemed, ShownFrom};
 
 /// The principal of a request that passed [`require`].
 pub(crate) struct Caller(pub Principal);
@@ -23,34 +27,108 @@ pub(crate) struct Caller(pub Principal);
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+        Ok(Self(Access::from_request_parts(parts, app).await?.principal().clone()))
+    }
+}
+
+impl FromRequestParts<App> for Access {
+    type Rejection = Problem;
+
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
         // Absent only if a route was registered outside of the layer: then nobody gets in.
-        parts.extensions.get::<Principal>().cloned().map(Self).ok_or_else(unauthorized)
+        parts.extensions.get::<Self>().cloned().ok_or_else(unauthorized)
     }
 }
 
 /// Lets a request through that says who it is from.
-pub(crate) async fn require(State(app): State<App>, mut request: Request, next: Next) -> Answer<Response> {
-    let principal = match &app.options.auth {
+pub(crate) async fn require(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
+    let access = by_header(&app, request.method(), request.headers()).await?;
+    serve(access, request, next).await
+}
+
+/// The same for the routes of event streams, which a ticket in the URL opens too.
+pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
+    let access = match stream_ticket(&request)? {
+        Some((ticket, target)) => by_ticket(&app, &ticket, &target, shown_from(request.headers(), ShownFrom::Unsaid)).await?,
+        None => Some(by_header(&app, request.method(), request.headers()).await?),
+    };
+    serve(access.ok_or_else(unauthorized)?, request, next).await
+}
+
+/// Answers on behalf of somebody, as long as they may be answered: a request can wait for a run longer than its key lives.
+async fn serve(access: Access, mut request: Request, next: Next) -> Answer<Response> {
+    request.extensions_mut().insert(access.clone());
+    tokio::select! {
+        biased;
+        response = next.run(request) => Ok(response),
+        () = access.over() => Err(unauthorized()),
+    }
+}
+
+async fn by_header(app: &App, method: &Method, headers: &HeaderMap) -> Answer<Access> {
+    match &app.options.auth {
         Auth::Open(principal) => {
-            let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-            if !reads && !is_own_origin(&app, request.headers()) {
+            let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+            if !reads && !is_own_origin(app, headers) {
                 return Err(Problem::new(ProblemCode::Forbidden, "requests from pages of another origin are refused"));
             }
-            principal.clone()
+            Ok(Access::without_key(principal.clone()))
         }
         Auth::Keys => {
-            let key = bearer(request.headers()).ok_or_else(unauthorized)?;
-            app.service.authenticate(key).await?.ok_or_else(unauthorized)?
+            let key = bearer(headers).ok_or_else(unauthorized)?;
+            app.service.authenticate(key).await?.ok_or_else(unauthorized)
         }
+    }
+}
+
+/// Whose ticket this is, which is used up by that; `None` if it is not good for this.
+pub(crate) async fn by_ticket(app: &App, ticket: &str, target: &TicketTarget, from: ShownFrom<'_>) -> Answer<Option<Access>> {
+    let local = match &app.options.auth {
+        Auth::Open(principal) => Some(principal),
+        Auth::Keys => None,
     };
-    request.extensions_mut().insert(principal);
-    Ok(next.run(request).await)
+    match app.service.redeem_ticket(ticket, target, from, local).await? {
+        Redeemed::Access(access) => Ok(Some(access)),
+        Redeemed::ForeignOrigin => Err(Problem::new(ProblemCode::Forbidden, "the ticket was made for a page of another origin")),
+        Redeemed::Refused => Ok(None),
+    }
+}
+
+/// The Origin header, or what it means that there is none.
+pub(crate) fn shown_from<'a>(headers: &'a HeaderMap, absent: ShownFrom<'a>) -> ShownFrom<'a> {
+    // A header that is no text is no origin of any ticket.
+    headers.get(ORIGIN).map_or(absent, |origin| ShownFrom::Origin(origin.to_str().unwrap_or_default()))
+}
+
+/// The one query parameter that says who calls.
+#[derive(Deserialize)]
+struct TicketParams {
+    ticket: Option<String>,
+}
+
+/// The ticket in a URL.
+pub(crate) fn ticket_in(uri: &Uri) -> Answer<Option<String>> {
+    Ok(query::<TicketParams>(uri)?.ticket)
+}
+
+/// The ticket of a request for an event stream that has no key, and the stream that it asks for.
+fn stream_ticket(request: &Request) -> Answer<Option<(String, TicketTarget)>> {
+    if request.headers().contains_key(AUTHORIZATION) || Wants::of(request.headers())? != Wants::EventStream {
+        return Ok(None);
+    }
+    let target = match request.uri().path().split('/').collect::<Vec<_>>()[..] {
+        ["", "api", "v1", "runs", id, "events"] => id.parse().ok().map(TicketTarget::Run),
+        ["", "api", "v1", "conversations", id, "events"] => id.parse().ok().map(TicketTarget::Conversation),
+        _ => None,
+    };
+    // A path that names no id is nobody's stream; a key may be told so.
+    Ok(ticket_in(request.uri())?.zip(target))
 }
 
 /// The answer to an unknown caller. It does not say whether a key was missing or wrong.
 pub(crate) fn unauthorized() -> Problem {
-    Problem::new(ProblemCode::Unauthorized, "send a valid key as Authorization: Bearer <key>")
+    Problem::new(ProblemCode::Unauthorized, "send a valid key as Authorization: Bearer <key>, or a new ticket for a stream")
 }
 
 /// The key of an Authorization header.

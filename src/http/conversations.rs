@@ -13,6 +13,7 @@ use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
+use super::request::Trace;
 use super::runs::{EventParams, accept, event_page, replayed};
 use super::sse;
 use super::types::{AcceptedBody, CreateConversationBody, EventEnvelope, ListBody, SendMessageBody, UpdateConversationBody};
@@ -20,7 +21,7 @@ use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::run::Run;
-use crate::service::NewConversationRequest;
+use crate::service::{Access, NewConversationRequest};
 
 /// Which conversations.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -156,6 +157,7 @@ pub(crate) async fn messages(
     params(
         ("id" = ConversationId, Path, description = "The conversation"),
         ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+        ("traceparent" = Option<String>, Header, description = "The trace that the log lines of request and run carry"),
     ),
     request_body = SendMessageBody,
     responses(
@@ -166,13 +168,14 @@ pub(crate) async fn messages(
 )]
 pub(crate) async fn send(
     State(app): State<App>,
-    Caller(principal): Caller,
+    access: Access,
+    Trace(trace): Trace,
     Id(id): Id<ConversationId>,
     wants: Wants,
     PreferWait(wait): PreferWait,
     Input { body, key }: Input<SendMessageBody>,
 ) -> Answer<Response> {
-    accept(&app, &principal, wants, wait, body.into_request(id), key).await
+    accept(&app, access, wants, wait, body.into_request(id, trace), key).await
 }
 
 /// The log of a conversation
@@ -183,6 +186,7 @@ pub(crate) async fn send(
     params(
         ("id" = ConversationId, Path, description = "The conversation"), EventParams,
         ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
+        ("ticket" = Option<String>, Query, description = "Instead of a key: a ticket for this stream (streams only)"),
     ),
     responses(
         (status = 200, description = "Events, oldest first",
@@ -193,7 +197,7 @@ pub(crate) async fn send(
 )]
 pub(crate) async fn events(
     State(app): State<App>,
-    Caller(principal): Caller,
+    access: Access,
     Id(id): Id<ConversationId>,
     Params(params): Params<EventParams>,
     wants: Wants,
@@ -202,9 +206,12 @@ pub(crate) async fn events(
     let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
     let limit = page::limit(params.limit)?;
     match wants {
-        Wants::EventStream => Ok(sse::respond(&app, app.service.stream_conversation(&principal, &id, after).await?)),
+        Wants::EventStream => {
+            let start = app.service.stream_conversation(access.principal(), &id, after).await?;
+            Ok(sse::respond(&app, access, start))
+        }
         Wants::Json => {
-            let events = app.service.conversation_events(&principal, &id, after, limit).await?;
+            let events = app.service.conversation_events(access.principal(), &id, after, limit).await?;
             Ok(event_page(&events, limit, &format!("/api/v1/conversations/{id}/events")))
         }
     }

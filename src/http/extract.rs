@@ -5,7 +5,7 @@ use std::str::FromStr;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
@@ -42,12 +42,17 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
-        match Query::<T>::try_from_uri(&parts.uri) {
-            Ok(Query(params)) => Ok(Self(params)),
-            Err(error) => {
-                let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-                Err(Error::field("", format!("the query is not valid: {}", text::prefix(&why, 200))).into())
-            }
+        query(&parts.uri).map(Self)
+    }
+}
+
+/// Reads the query of a URL.
+pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
+    match Query::<T>::try_from_uri(uri) {
+        Ok(Query(params)) => Ok(params),
+        Err(error) => {
+            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            Err(Error::field("", format!("the query is not valid: {}", text::prefix(&why, 200))).into())
         }
     }
 }
@@ -193,7 +198,7 @@ impl FromRequestParts<App> for Wants {
 
 impl Wants {
     /// Reads the Accept headers. The higher `q` wins, then what stands first.
-    fn of(headers: &HeaderMap) -> Answer<Self> {
+    pub(crate) fn of(headers: &HeaderMap) -> Answer<Self> {
         let mut best: Option<(Self, f32)> = None;
         let mut asked = false;
         for value in headers.get_all(ACCEPT) {

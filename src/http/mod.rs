@@ -16,6 +16,7 @@ mod router;
 mod runs;
 mod sse;
 mod system;
+mod tickets;
 mod types;
 mod wire;
 mod ws;

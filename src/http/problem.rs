@@ -35,9 +35,12 @@ impl From<ProblemBody> for Problem {
 
 impl From<service::Error> for Problem {
     fn from(error: service::Error) -> Self {
+        // The one place where the cause of a 5xx is written down; the request's span names it.
         if let service::Error::Store(store) = &error {
-            // The one place where the cause of a 5xx is written down; the request's span names it.
             tracing::error!(error = store as &dyn std::error::Error, cause = store.source(), "the store failed");
+        }
+        if let service::Error::NoRandomness(_) = &error {
+            tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "a secret could not be made");
         }
         error.problem().into()
     }

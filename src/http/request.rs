@@ -1,9 +1,11 @@
 //! What happens to every request: an id, a span, a count, a safe end.
 
+use std::convert::Infallible;
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::{HOST, HeaderName};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -13,17 +15,20 @@ use super::metrics;
 use super::options::App;
 use super::problem::{self, Problem};
 use crate::domain::problem::ProblemCode;
+use crate::domain::trace::TraceId;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The outermost layer.
-pub(crate) async fn finish(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn finish(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = request_id(request.headers()).unwrap_or_else(|| format!("req_{}", app.service.ids().next()));
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let trace_id = trace_id(request.headers());
-    let span = tracing::info_span!("request", request_id = %id, trace_id, %method, path = request.uri().path());
+    let trace = trace_id(request.headers()).unwrap_or_else(|| TraceId::generate(app.service.ids().as_ref()));
+    // Of the highest level, so that whatever is logged has it. The path without the query: that may hold a ticket.
+    let span = tracing::error_span!("request", request_id = %id, trace.id = %trace, %method, path = request.uri().path());
+    request.extensions_mut().insert(Trace(trace));
     let response = match misdirected(&app, &request) {
         Some(problem) => problem.into_response(),
         None => next.run(request).instrument(span.clone()).await,
@@ -35,15 +40,29 @@ pub(crate) async fn finish(State(app): State<App>, request: Request, next: Next)
     response.headers_mut().entry("x-content-type-options").or_insert(HeaderValue::from_static("nosniff"));
     let status = response.status().as_u16();
     metrics::request(&method, route.as_deref().unwrap_or("none"), status, begun.elapsed());
-    tracing::debug!(parent: &span, status, ms = begun.elapsed().as_millis(), "answered");
+    // Within the span, not with it as parent: the log's JSON names only the spans that are entered.
+    span.in_scope(|| tracing::debug!(status, ms = begun.elapsed().as_millis(), "answered"));
     response
 }
 
-/// The trace that the client is in, from the header of W3C Trace Context: version, trace, parent, flags.
-fn trace_id(headers: &HeaderMap) -> Option<&str> {
-    let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
-    let (_version, trace) = (parts.next()?, parts.next()?);
-    (trace.len() == 32 && trace.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(trace)
+/// The trace that the client is in. A header that is not valid, or is there twice, says nothing.
+fn trace_id(headers: &HeaderMap) -> Option<TraceId> {
+    let mut all = headers.get_all("traceparent").iter();
+    let header = all.next().filter(|_| all.next().is_none())?;
+    TraceId::from_traceparent(header.to_str().ok()?)
+}
+
+/// The trace of a request: the client's, or one of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Trace(pub TraceId);
+
+impl FromRequestParts<App> for Trace {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Self::Rejection> {
+        let known = parts.extensions.get::<Self>().cloned();
+        Ok(known.unwrap_or_else(|| Self(TraceId::generate(app.service.ids().as_ref()))))
+    }
 }
 
 /// A client's own id, if it is one that can be logged and sent back as it is.

@@ -18,7 +18,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
-use super::{auth, conversations, openapi, request, runs, system, ws};
+use super::{auth, conversations, openapi, request, runs, system, tickets, ws};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
 
@@ -27,15 +27,19 @@ fn api() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(runs::start))
         .routes(routes!(runs::get))
-        .routes(routes!(runs::events))
         .routes(routes!(runs::explain))
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::resume))
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::get, conversations::update, conversations::delete))
         .routes(routes!(conversations::messages, conversations::send))
-        .routes(routes!(conversations::events))
+        .routes(routes!(tickets::create))
         .routes(routes!(system::tools))
+}
+
+/// The routes of event streams, which a ticket in the URL opens too.
+fn streams() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(runs::events)).routes(routes!(conversations::events))
 }
 
 /// The routes that anybody may call, with their descriptions.
@@ -50,7 +54,7 @@ fn socket() -> OpenApiRouter<App> {
 
 /// All described routes.
 pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::with_openapi(openapi::base()).merge(api()).merge(socket()).merge(open())
+    OpenApiRouter::with_openapi(openapi::base()).merge(api()).merge(streams()).merge(socket()).merge(open())
 }
 
 /// The HTTP API over `service`.
@@ -58,10 +62,12 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
     let app = App { service, options: Arc::new(options), sockets: Arc::default() };
     let api: Router<App> = api().into();
+    let streams: Router<App> = streams().into();
     let open: Router<App> = open().merge(socket()).into();
     let swagger: Router<App> = SwaggerUi::new("/docs").config(Config::from("/openapi.json")).into();
     Router::new()
         .merge(api.route_layer(from_fn_with_state(app.clone(), auth::require)))
+        .merge(streams.route_layer(from_fn_with_state(app.clone(), auth::require_or_ticket)))
         .merge(open)
         .route("/openapi.json", get(system::document))
         .route("/docs/errors/{code}", get(system::error_page))
@@ -98,6 +104,7 @@ fn cors(origins: &[String]) -> CorsLayer {
             HeaderName::from_static("idempotency-key"),
             HeaderName::from_static("last-event-id"),
             HeaderName::from_static("prefer"),
+            HeaderName::from_static("traceparent"),
             HeaderName::from_static("x-request-id"),
         ])
         .expose_headers([

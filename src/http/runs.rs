@@ -12,12 +12,12 @@ use super::auth::Caller;
 use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
 use super::options::App;
 use super::problem::Answer;
+use super::request::Trace;
 use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
 use super::{page, sse};
 use crate::domain::ids::RunId;
-use crate::domain::principal::Principal;
 use crate::domain::run::Run;
-use crate::service::{EventPage, Replay, RequestKey, RunExplanation, StartRun, Waited};
+use crate::service::{Access, EventPage, Replay, RequestKey, RunExplanation, StartRun, Waited};
 
 pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -42,7 +42,10 @@ pub(crate) struct EventParams {
 /// the run's event stream; with `Prefer: wait=N` it is the finished run.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
-    params(("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)")),
+    params(
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+        ("traceparent" = Option<String>, Header, description = "The trace that the log lines of request and run carry"),
+    ),
     responses(
         (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
         (status = 200, description = "The run, finished or waiting; or its event stream",
@@ -51,30 +54,32 @@ pub(crate) struct EventParams {
 )]
 pub(crate) async fn start(
     State(app): State<App>,
-    Caller(principal): Caller,
+    access: Access,
+    Trace(trace): Trace,
     wants: Wants,
     PreferWait(wait): PreferWait,
     Input { body, key }: Input<StartRunBody>,
 ) -> Answer<Response> {
-    accept(&app, &principal, wants, wait, body.into(), key).await
+    accept(&app, access, wants, wait, body.into_request(trace), key).await
 }
 
 /// Accepts a message and answers in the form that the client wants.
 pub(crate) async fn accept(
     app: &App,
-    principal: &Principal,
+    access: Access,
     wants: Wants,
     wait: Option<u64>,
     request: StartRun,
     key: Option<RequestKey>,
 ) -> Answer<Response> {
+    let principal = access.principal();
     let started = app.service.start_run(principal, request, key).await?;
     let mut headers = replayed(started.replay);
     let location = format!("/api/v1/runs/{}", started.run.id);
     let location = HeaderValue::from_str(&location).unwrap_or(HeaderValue::from_static("/api/v1/runs"));
     if wants == Wants::EventStream {
         headers.insert(CONTENT_LOCATION, location);
-        return Ok((headers, sse::stream(app, app.service.stream_started(started))).into_response());
+        return Ok((headers, sse::stream(app, access, app.service.stream_started(started))).into_response());
     }
     headers.insert(LOCATION, location);
     if let Some(seconds) = wait {
@@ -150,6 +155,7 @@ pub(crate) async fn get(
     params(
         ("id" = RunId, Path, description = "The run"), EventParams,
         ("Last-Event-ID" = Option<String>, Header, description = "The `seq` of the last event that the client has"),
+        ("ticket" = Option<String>, Query, description = "Instead of a key: a ticket for this stream (streams only)"),
     ),
     responses(
         (status = 200, description = "Events, oldest first",
@@ -161,7 +167,7 @@ pub(crate) async fn get(
 )]
 pub(crate) async fn events(
     State(app): State<App>,
-    Caller(principal): Caller,
+    access: Access,
     Id(id): Id<RunId>,
     Params(params): Params<EventParams>,
     wants: Wants,
@@ -170,9 +176,12 @@ pub(crate) async fn events(
     let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
     let limit = page::limit(params.limit)?;
     match wants {
-        Wants::EventStream => Ok(sse::respond(&app, app.service.stream_run(&principal, &id, after).await?)),
+        Wants::EventStream => {
+            let start = app.service.stream_run(access.principal(), &id, after).await?;
+            Ok(sse::respond(&app, access, start))
+        }
         Wants::Json => {
-            let events = app.service.run_events(&principal, &id, after, limit).await?;
+            let events = app.service.run_events(access.principal(), &id, after, limit).await?;
             Ok(event_page(&events, limit, &format!("/api/v1/runs/{id}/events")))
         }
     }
@@ -228,9 +237,10 @@ pub(crate) async fn resume(
     State(app): State<App>,
     Caller(principal): Caller,
     Id(id): Id<RunId>,
+    Trace(trace): Trace,
     Input { key, .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = app.service.resume_run(&principal, &id, key).await?;
+    let (run, replay) = app.service.resume_run(&principal, &id, key, trace).await?;
     Ok(steered(run, replay))
 }
 

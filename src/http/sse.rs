@@ -14,33 +14,38 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tracing::{Instrument as _, Span};
 
 use super::metrics::OpenStream;
 use super::options::App;
 use super::wire;
-use crate::service::{Reader, StreamItem, StreamStart};
+use crate::service::{Access, Reader, StreamItem, StreamStart};
 
+/// What a stream ends with whose key was revoked.
+const KEY_IS_OVER: Bytes = Bytes::from_static(b": the key is not valid any more\n\n");
 /// The most that is put into one write, unless a single event is larger.
 const FRAME_BYTES: usize = 64 * 1024;
 
 /// Answers with a stream, or with 204 if there is nothing more to stream: a browser's EventSource then stays away.
-pub(crate) fn respond(app: &App, start: StreamStart) -> Response {
+pub(crate) fn respond(app: &App, access: Access, start: StreamStart) -> Response {
     match start {
-        StreamStart::Stream(reader) => stream(app, reader),
+        StreamStart::Stream(reader) => stream(app, access, reader),
         StreamStart::Finished { .. } => StatusCode::NO_CONTENT.into_response(),
     }
 }
 
-/// Answers with a stream.
-pub(crate) fn stream(app: &App, reader: Reader) -> Response {
+/// Answers with a stream, which ends with the access.
+pub(crate) fn stream(app: &App, access: Access, reader: Reader) -> Response {
     let every = app.options.limits.sse_ping;
     let mut ping = interval_at(Instant::now() + every, every);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let writer =
-        Writer { app: app.clone(), reader, ping, pending: VecDeque::new(), state: State::New, _open: OpenStream::new("sse") };
-    let frames = stream::unfold(writer, |mut writer| async move {
-        let frame = writer.frame().await?;
-        Some((Ok::<_, Infallible>(frame), writer))
+    let (app, open) = (app.clone(), OpenStream::new("sse"));
+    let writer = Writer { app, access, reader, ping, pending: VecDeque::new(), state: State::New, _open: open };
+    // The body outlives the request; its log lines belong to it all the same.
+    let span = Span::current();
+    let frames = stream::unfold((writer, span), |(mut writer, span)| async move {
+        let frame = writer.frame().instrument(span.clone()).await?;
+        Some((Ok::<_, Infallible>(frame), (writer, span)))
     });
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -59,6 +64,7 @@ enum State {
 
 struct Writer {
     app: App,
+    access: Access,
     reader: Reader,
     ping: Interval,
     pending: VecDeque<StreamItem>,
@@ -78,14 +84,16 @@ impl Writer {
             State::Open => {}
             State::Over => return None,
         }
+        // A slow client may ask for what is pending long after it could be sent.
+        if self.access.is_over() {
+            return Some(self.last_words(KEY_IS_OVER));
+        }
         while self.pending.is_empty() {
             let shutdown = self.app.options.shutdown.clone();
             tokio::select! {
                 biased;
-                () = shutdown.cancelled() => {
-                    self.state = State::Over;
-                    return Some(farewell());
-                }
+                () = self.access.over() => return Some(self.last_words(KEY_IS_OVER)),
+                () = shutdown.cancelled() => return Some(self.last_words(farewell())),
                 items = self.reader.next() => match items {
                     Ok(Some(items)) => self.pending = items.into(),
                     Ok(None) => return None,
@@ -102,6 +110,11 @@ impl Writer {
             }
         }
         Some(self.render())
+    }
+
+    fn last_words(&mut self, words: Bytes) -> Bytes {
+        self.state = State::Over;
+        words
     }
 
     fn render(&mut self) -> Bytes {

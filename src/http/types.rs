@@ -14,6 +14,7 @@ use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::tool::ToolDefinition;
+use crate::domain::trace::TraceId;
 use crate::service::ServerStatus;
 use crate::service::{Content, NewPart, StartRun};
 
@@ -42,11 +43,11 @@ pub(crate) struct StartRunBody {
 
 impl RequestBody for StartRunBody {}
 
-impl From<StartRunBody> for StartRun {
-    fn from(body: StartRunBody) -> Self {
-        let StartRunBody { input, conversation_id, agent, model, options, on_busy } = body;
+impl StartRunBody {
+    pub(crate) fn into_request(self, trace: TraceId) -> StartRun {
+        let Self { input, conversation_id, agent, model, options, on_busy } = self;
         let (content, on_busy) = (input.0, on_busy.unwrap_or_default());
-        Self { content, content_field: "input", conversation_id, agent, model, options, on_busy, create: true }
+        StartRun { content, content_field: "input", conversation_id, agent, model, options, on_busy, create: true, trace }
     }
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct SendMessageBody {
 impl RequestBody for SendMessageBody {}
 
 impl SendMessageBody {
-    pub(crate) fn into_request(self, conversation_id: ConversationId) -> StartRun {
+    pub(crate) fn into_request(self, conversation_id: ConversationId, trace: TraceId) -> StartRun {
         let Self { content: ContentBody(content), agent, model, options, on_busy } = self;
         StartRun {
             content,
@@ -84,6 +85,7 @@ impl SendMessageBody {
             options,
             on_busy: on_busy.unwrap_or_default(),
             create: false,
+            trace,
         }
     }
 }

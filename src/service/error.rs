@@ -49,6 +49,9 @@ pub enum Error {
     /// Not a model that is configured.
     #[error("no configured provider serves the model {0:?}; write it as provider/name")]
     UnknownModel(String),
+    /// A secret could not be made.
+    #[error("the operating system gives no random bytes")]
+    NoRandomness(#[source] getrandom::Error),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -78,7 +81,7 @@ impl Error {
             Self::TooManyRuns(_) => ProblemCode::TooManyRequests,
             Self::UnknownModel(_) => ProblemCode::UnknownModel,
             Self::Store(error) if error.is_transient() => ProblemCode::Unavailable,
-            Self::Store(_) => ProblemCode::Internal,
+            Self::Store(_) | Self::NoRandomness(_) => ProblemCode::Internal,
         }
     }
 
@@ -87,7 +90,7 @@ impl Error {
     pub fn problem(self) -> ProblemBody {
         let code = self.code();
         match self {
-            Self::Store(_) => code.body(if code == ProblemCode::Unavailable {
+            Self::Store(_) | Self::NoRandomness(_) => code.body(if code == ProblemCode::Unavailable {
                 "the server cannot reach its database; try again in a few seconds"
             } else {
                 "the server could not do this; its log has the cause under this request_id"

@@ -60,7 +60,7 @@ impl Service {
     }
 
     /// The conversation if it is the principal's.
-    async fn check_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
+    pub(super) async fn check_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
         self.store.conversation(&principal.user_id, id).await?.map(|_| ()).ok_or(Error::NotFound("conversation"))
     }
 

@@ -5,6 +5,7 @@ use crate::domain::ids::{ConversationId, PartId};
 use crate::domain::message::{FilePart, Part, TextPart};
 use crate::domain::model::ModelOptions;
 use crate::domain::run::OnBusy;
+use crate::domain::trace::TraceId;
 use crate::store::{IdempotencyClaim, Keyed};
 use crate::support::text;
 
@@ -61,6 +62,8 @@ pub struct StartRun {
     pub on_busy: OnBusy,
     /// Whether a missing conversation is made.
     pub create: bool,
+    /// The trace of the request.
+    pub trace: TraceId,
 }
 
 /// An idempotency key as a wire gave it.

@@ -8,16 +8,18 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::time::Instant;
 
-use super::{Result, Service};
+use super::access::KeyInUse;
+use super::{Access, Result, Service};
 use crate::domain::principal::Principal;
 use crate::support::json::hash_bytes;
 
-/// How long a good key is believed without asking the store: the longest that a revoked key lives on.
-const BELIEVED_FOR: Duration = Duration::from_secs(5);
+/// How long a good key is believed without asking the store. A revoked key opens nothing after that, and what it has opened
+/// until then ends at the next look of [`Service::watch_keys`]: 3 s together, of the 5 s that are promised.
+const BELIEVED_FOR: Duration = Duration::from_secs(2);
 /// Keys remembered at a time; more make the memory start afresh.
 const REMEMBERED: usize = 10_000;
 /// Longer texts are no keys and are not even hashed.
-const MAX_KEY_BYTES: usize = 512;
+pub(super) const MAX_KEY_BYTES: usize = 512;
 
 /// A key that was just made. The key itself is shown once and then forgotten.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,10 +43,15 @@ pub fn hash_key(key: &str) -> String {
 /// # Errors
 /// If the operating system gives no random bytes.
 pub fn new_key() -> std::result::Result<NewKey, getrandom::Error> {
+    let key = secret("cap_")?;
+    Ok(NewKey { hash: hash_key(&key), label: key.chars().take(10).collect(), key })
+}
+
+/// A prefix and 256 random bits, as a URL can carry them.
+pub(super) fn secret(prefix: &str) -> std::result::Result<String, getrandom::Error> {
     let mut random = [0_u8; 32];
     getrandom::fill(&mut random)?;
-    let key = format!("cap_{}", URL_SAFE_NO_PAD.encode(random));
-    Ok(NewKey { hash: hash_key(&key), label: key.chars().take(10).collect(), key })
+    Ok(format!("{prefix}{}", URL_SAFE_NO_PAD.encode(random)))
 }
 
 /// Keys that were good a moment ago, by hash.
@@ -57,12 +64,17 @@ impl KeyCache {
         known.get(hash).filter(|(_, since)| since.elapsed() < BELIEVED_FOR).map(|(principal, _)| principal.clone())
     }
 
-    fn put(&self, hash: String, principal: Principal) {
+    /// Remembers a key that the store was asked about at `asked`.
+    fn put(&self, hash: String, principal: Principal, asked: Instant) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= REMEMBERED {
             known.clear();
         }
-        known.insert(hash, (principal, Instant::now()));
+        known.insert(hash, (principal, asked));
+    }
+
+    pub(super) fn forget(&self, hash: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(hash);
     }
 }
 
@@ -71,21 +83,30 @@ impl Service {
     ///
     /// The key is compared by the hash of all of its bytes, in an index of the database: how long that takes says nothing
     /// about how much of a guess was right.
-    pub async fn authenticate(&self, key: &str) -> Result<Option<Principal>> {
+    pub async fn authenticate(&self, key: &str) -> Result<Option<Access>> {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
             return Ok(None);
         }
-        let hash = hash_key(key);
+        self.access_by_hash(hash_key(key)).await
+    }
+
+    /// The same for a key whose hash was kept.
+    pub(super) async fn access_by_hash(&self, hash: String) -> Result<Option<Access>> {
         if let Some(principal) = self.configured_keys.get(&hash) {
-            return Ok(Some(principal.clone()));
+            return Ok(Some(Access::with_key(principal.clone(), KeyInUse::unwatched(hash))));
         }
-        if let Some(principal) = self.keys.get(&hash) {
-            return Ok(Some(principal));
-        }
-        let Some(user) = self.store.user_by_key_hash(&hash).await? else { return Ok(None) };
-        let principal = Principal { user_id: user.id, role: user.role };
-        self.keys.put(hash, principal.clone());
-        Ok(Some(principal))
+        let principal = match self.keys.get(&hash) {
+            Some(principal) => principal,
+            None => {
+                // From before the question: the key may be revoked while the answer is on its way.
+                let asked = Instant::now();
+                let Some(user) = self.store.user_by_key_hash(&hash).await? else { return Ok(None) };
+                let principal = Principal { user_id: user.id, role: user.role };
+                self.keys.put(hash.clone(), principal.clone(), asked);
+                principal
+            }
+        };
+        Ok(Some(Access::with_key(principal, self.keys_in_use.enter(hash))))
     }
 }
 

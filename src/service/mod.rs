@@ -4,6 +4,7 @@
 //! asked in values of the domain and answers in them, for every wire alike. Each use case is one store transaction, followed by
 //! wake-ups.
 
+mod access;
 mod conversations;
 mod error;
 mod events;
@@ -14,10 +15,12 @@ mod poller;
 mod runs;
 mod snapshot;
 mod stream;
+mod tickets;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use access::Access;
 pub use conversations::NewConversationRequest;
 pub use error::{Error, Result};
 pub use events::{Cursor, EventPage, StreamStart};
@@ -28,6 +31,7 @@ pub use poller::poll_heads;
 pub use runs::{Started, Waited};
 pub use snapshot::{ActiveRun, Snapshot};
 pub use stream::{Reader, ResetReason, Scope, StreamItem};
+pub use tickets::{NewTicket, Redeemed, ShownFrom};
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{Page, PageRequest, StoreError};
@@ -97,6 +101,7 @@ pub struct Service {
     models: KnowsModel,
     limits: ServiceLimits,
     keys: keys::KeyCache,
+    keys_in_use: access::KeysInUse,
     configured_keys: HashMap<String, Principal>,
 }
 
@@ -115,6 +120,7 @@ impl Service {
             models,
             limits,
             keys: keys::KeyCache::default(),
+            keys_in_use: access::KeysInUse::default(),
             configured_keys: HashMap::new(),
         }
     }

@@ -12,6 +12,7 @@ use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::domain::run::{Run, RunStatus};
+use crate::domain::trace::TraceId;
 use crate::live::{Subscription, Tail};
 use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView};
 use crate::support::failpoint;
@@ -60,6 +61,7 @@ impl Service {
             profile,
             on_busy: request.on_busy,
             max_active_runs: self.limits.max_active_runs,
+            trace: request.trace,
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
@@ -169,11 +171,18 @@ impl Service {
     }
 
     /// Goes on with a run that waits for a retry, or after one that has failed.
-    pub async fn resume_run(&self, principal: &Principal, id: &RunId, key: Option<RequestKey>) -> Result<(Run, Replay)> {
+    pub async fn resume_run(
+        &self,
+        principal: &Principal,
+        id: &RunId,
+        key: Option<RequestKey>,
+        trace: TraceId,
+    ) -> Result<(Run, Replay)> {
         let resume = ResumeRun {
             owner: principal.user_id.clone(),
             run_id: id.clone(),
             new_run_id: RunId::generate(self.ids.as_ref()),
+            trace,
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);

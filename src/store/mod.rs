@@ -25,6 +25,7 @@ use crate::domain::message::Message;
 use crate::domain::principal::{User, UserRole};
 use crate::domain::record::{Fence, RunRecord, RunWrite};
 use crate::domain::run::Run;
+use crate::domain::ticket::StreamTicket;
 use crate::support::clock::UnixMillis;
 
 /// Result of every store call.
@@ -162,11 +163,33 @@ pub trait KeyStore: Send + Sync {
 
     /// Whether any key that is not revoked exists.
     async fn has_keys(&self) -> StoreResult<bool>;
+
+    /// Those of the keys, by hash, that are not revoked. Asked for all that a process has in use at once.
+    async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>>;
+
+    /// Every key, oldest first, revoked ones included.
+    async fn keys(&self) -> StoreResult<Vec<StoredKey>>;
+
+    /// Revokes a key for ever. False if there is no such key, or it was revoked before.
+    async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool>;
+}
+
+/// Tickets, by the hash of what their holders show.
+#[async_trait]
+pub trait TicketStore: Send + Sync {
+    /// Keeps a ticket for `lifetime_ms`, by the database's clock. Returns when it expires.
+    async fn create_ticket(&self, hash: &str, ticket: &StreamTicket, lifetime_ms: u32) -> StoreResult<UnixMillis>;
+
+    /// Takes the ticket out: of all that ask for it, one gets it. `None` if it is unknown, was taken or has expired.
+    async fn take_ticket(&self, hash: &str) -> StoreResult<Option<StreamTicket>>;
+
+    /// Removes tickets that nobody can use any more. Returns how many.
+    async fn remove_expired_tickets(&self) -> StoreResult<u64>;
 }
 
 /// Everything, behind one handle.
 #[async_trait]
-pub trait Store: ConversationStore + RunStore + QueueStore + LogStore + KeyStore {
+pub trait Store: ConversationStore + RunStore + QueueStore + LogStore + KeyStore + TicketStore {
     /// Answers if the database does, within `statement_timeout`.
     async fn ping(&self) -> StoreResult<()>;
 

@@ -4,10 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{ConversationId, MessageId, NodeId, RunId, UserId};
+use crate::domain::ids::{ConversationId, KeyId, MessageId, NodeId, RunId, UserId};
 use crate::domain::message::{Message, Part};
+use crate::domain::principal::User;
 use crate::domain::record::{ClaimCause, Fence};
 use crate::domain::run::{OnBusy, Run};
+use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 
 /// An Idempotency-Key as it came with a request.
@@ -115,6 +117,8 @@ pub struct AcceptRun {
     pub on_busy: OnBusy,
     /// Runs of one owner that are not terminal, this one included; more are refused. 0 for no limit.
     pub max_active_runs: u32,
+    /// The trace of the request, kept with a run that is made.
+    pub trace: TraceId,
     /// When it came.
     pub now: UnixMillis,
 }
@@ -202,6 +206,8 @@ pub struct ResumeRun {
     pub run_id: RunId,
     /// The id of the run that continues after a failed one.
     pub new_run_id: RunId,
+    /// The trace of the request, kept with a run that is made.
+    pub trace: TraceId,
     /// When it came.
     pub now: UnixMillis,
 }
@@ -238,15 +244,26 @@ pub struct Claim {
     pub cause: ClaimCause,
     /// How long it could have been claimed before, in milliseconds.
     pub queued_ms: u64,
+    /// The trace of the request that started it; none for runs of before there were traces.
+    pub trace: Option<TraceId>,
 }
 
 /// What a sweep found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// Runs made claimable.
-    pub taken: Vec<RunId>,
+    pub taken: Vec<Taken>,
     /// True if so many leases looked expired that nothing was taken: rather an outage than so many deaths.
     pub outage_suspected: bool,
+}
+
+/// A run whose worker has lost it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// The run.
+    pub run_id: RunId,
+    /// The trace of the request that started it.
+    pub trace: Option<TraceId>,
 }
 
 /// What came of a write.
@@ -314,4 +331,19 @@ pub struct Explanation {
     pub step: Option<(u32, String, String, i64)>,
     /// Calls that have been started and have no outcome, by tool name.
     pub tools_under_way: Vec<String>,
+}
+
+/// A key, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredKey {
+    /// Its id.
+    pub id: KeyId,
+    /// Its visible beginning.
+    pub label: String,
+    /// Whose it is.
+    pub user: User,
+    /// When it was made.
+    pub created_at: UnixMillis,
+    /// When it was revoked, if it was.
+    pub revoked_at: Option<UnixMillis>,
 }

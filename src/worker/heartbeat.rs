@@ -48,7 +48,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) 
                     run.renewed(sent_at);
                 } else if registry.get(&run.fence.run_id).is_some_and(|now| now.fence == run.fence) {
                     // A run that ended while the request was under way is no longer in the registry and not lost.
-                    tracing::warn!(run.id = %run.fence.run_id, epoch = run.fence.epoch, "lease lost");
+                    run.span.in_scope(|| tracing::warn!("lease lost"));
                     run.lost.cancel();
                 }
             }
@@ -66,7 +66,7 @@ async fn watch(options: &WorkerOptions, registry: &Registry) {
         tick.tick().await;
         for run in registry.all() {
             if !run.lost.is_cancelled() && !run.is_fresh(options.self_stop) {
-                tracing::warn!(run.id = %run.fence.run_id, epoch = run.fence.epoch, "lease not renewed in time, giving the run up");
+                run.span.in_scope(|| tracing::warn!("lease not renewed in time, giving the run up"));
                 run.lost.cancel();
             }
         }

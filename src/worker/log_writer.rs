@@ -67,6 +67,8 @@ struct Tokens {
     lost: CancellationToken,
     /// The store failed: load the run again.
     broken: CancellationToken,
+    /// The run's span: the writer speaks of runs from outside of them.
+    span: tracing::Span,
 }
 
 impl Tokens {
@@ -131,7 +133,7 @@ impl LogWriter {
     /// The log of one claimed run. `lost` is cancelled when a write finds the run fenced.
     #[must_use]
     pub fn for_run(&self, fence: Fence, attempt: u32, lost: CancellationToken, clock: SharedClock) -> RunLog {
-        let tokens = Arc::new(Tokens { lost, broken: CancellationToken::new() });
+        let tokens = Arc::new(Tokens { lost, broken: CancellationToken::new(), span: tracing::Span::current() });
         RunLog { shared: Arc::clone(&self.shared), fence, attempt, tokens, clock }
     }
 
@@ -214,7 +216,8 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
                     Ok(Some(answer)) => settle(hub, write, &tokens, reply, answer),
                     Ok(None) => fail(reply, LogError::Stopped),
                     Err(error) => {
-                        tracing::error!(error = &error as &dyn std::error::Error, run.id = %write.fence.run_id, "a write failed");
+                        let why = &error as &dyn std::error::Error;
+                        tokens.span.in_scope(|| tracing::error!(error = why, "a write failed"));
                         fail_entry(&tokens, reply, &Arc::new(error));
                     }
                 }

@@ -12,6 +12,7 @@ use super::driver::{self, Surround};
 use super::log_writer::LogWriter;
 use super::registry::Registry;
 use super::{WorkerDeps, WorkerOptions, control, heartbeat, sweeper};
+use crate::domain::trace::TraceId;
 use crate::store::{Claim, StoreError};
 use crate::support::failpoint;
 
@@ -142,8 +143,10 @@ impl Worker {
         #[expect(clippy::cast_precision_loss, reason = "no queue is 2^52 milliseconds long")]
         metrics::histogram!("capstan_queue_wait_seconds").record(claim.queued_ms as f64 / 1000.0);
         metrics::gauge!("capstan_runs_active").increment(1.0);
-        let span = tracing::info_span!("run", run.id = %claim.fence.run_id, epoch = claim.fence.epoch);
-        let (guard, mailbox) = self.registry.add(claim.fence, claimed_at);
+        let trace = claim.trace.as_ref().map(TraceId::as_str);
+        // Of the highest level, so that whatever is logged has it.
+        let span = tracing::error_span!("run", run.id = %claim.fence.run_id, trace.id = trace, epoch = claim.fence.epoch);
+        let (guard, mailbox) = self.registry.add(claim.fence, claimed_at, span.clone());
         let this = Arc::clone(self);
         let run = async move {
             let _active = ActiveRun;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::domain::ids::RunId;
 use crate::domain::record::Fence;
@@ -19,6 +20,8 @@ pub struct Held {
     pub fence: Fence,
     /// Cancelled when the run is no longer ours: stop at once and write nothing.
     pub lost: CancellationToken,
+    /// What the run's log lines have in common, for tasks that speak about it from outside.
+    pub span: Span,
     // Boxed, because a channel takes room for many of them at once, and most runs never get one.
     control: mpsc::Sender<Box<ControlSignal>>,
     renewed_at: Arc<Mutex<Instant>>,
@@ -55,9 +58,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Registry {
     /// Adds a run that was claimed by a request sent at `claimed_at`. It is removed when the guard is dropped, also by a panic
     /// of its driver: its lease then expires and the run is taken up again.
-    pub fn add(&self, fence: Fence, claimed_at: Instant) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
+    pub fn add(&self, fence: Fence, claimed_at: Instant, span: Span) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
         let (control, mailbox) = mpsc::channel(8);
-        let held = Held { fence, lost: CancellationToken::new(), control, renewed_at: Arc::new(Mutex::new(claimed_at)) };
+        let lost = CancellationToken::new();
+        let held = Held { fence, lost, span, control, renewed_at: Arc::new(Mutex::new(claimed_at)) };
         let before = lock(&self.runs).insert(held.fence.run_id.clone(), held.clone());
         if let Some(before) = before {
             // This very process had the run and lost it without noticing.

@@ -6,6 +6,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{WorkerDeps, WorkerOptions};
+use crate::domain::trace::TraceId;
+use crate::store::Taken;
 
 /// Runs put back per pass.
 const PER_PASS: u32 = 50;
@@ -36,8 +38,9 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
                 }
                 if !sweep.taken.is_empty() {
                     metrics::counter!("capstan_lease_takeovers_total").increment(sweep.taken.len() as u64);
-                    for run in &sweep.taken {
-                        tracing::warn!(run.id = %run, "lease expired, run put back into the queue");
+                    for Taken { run_id, trace } in &sweep.taken {
+                        let trace = trace.as_ref().map(TraceId::as_str);
+                        tracing::warn!(run.id = %run_id, trace.id = trace, "lease expired, run put back into the queue");
                     }
                     deps.hub.queue_signal().notify();
                 }

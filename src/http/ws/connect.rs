@@ -3,17 +3,21 @@
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::http::HeaderMap;
 use axum::http::header::SEC_WEBSOCKET_PROTOCOL;
+use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tracing::{Instrument as _, Span};
 
 use super::session::{self, Identity};
 use crate::domain::problem::ProblemCode;
-use crate::http::auth::{self, bearer, is_own_origin};
+use crate::domain::ticket::TicketTarget;
+use crate::http::auth::{self, bearer, by_ticket, is_own_origin, shown_from, ticket_in};
 use crate::http::options::{App, Auth};
 use crate::http::problem::{Answer, Problem};
+use crate::http::request::Trace;
+use crate::service::{Access, ShownFrom};
 
 /// The subprotocol that the server speaks and echoes.
 const PROTOCOL: &str = "capstan.v1";
@@ -26,17 +30,21 @@ const BUFFER_BYTES: usize = 4 * 1024;
 ///
 /// Subprotocol `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`; the server answers with
 /// the same id and pushes event envelopes. Methods: `subscribe`, `unsubscribe`, `run.start`, `run.cancel`, `ping`, `auth`.
-/// The key goes into the Authorization header, a subprotocol `bearer.<base64url>`, or a first frame with method `auth`.
+/// The key goes into the Authorization header, a subprotocol `bearer.<base64url>`, or a first frame with method `auth`; a ticket
+/// goes into the URL.
 #[utoipa::path(
     get, path = "/api/v1/ws", tag = "streams", operation_id = "websocket",
+    params(("ticket" = Option<String>, Query, description = "Instead of a key: a ticket for a WebSocket")),
     responses((status = 101, description = "The WebSocket is open")),
 )]
 pub(crate) async fn connect(
     State(app): State<App>,
+    Trace(trace): Trace,
+    uri: Uri,
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
-    let identity = identify(&app, &headers).await?;
+    let identity = identify(&app, &headers, ticket_in(&uri)?).await?;
     let Ok(upgrade) = upgrade else {
         return Err(match identity {
             Identity::Known(_) => Problem::new(ProblemCode::InvalidRequest, "open this path as a WebSocket"),
@@ -52,25 +60,38 @@ pub(crate) async fn connect(
         .read_buffer_size(BUFFER_BYTES)
         .write_buffer_size(BUFFER_BYTES);
     let connections = app.options.connections.clone();
-    Ok(upgrade.on_upgrade(move |socket| connections.track_future(session::run(app, socket, identity))))
+    // The socket outlives the request; its log lines belong to it all the same.
+    let span = Span::current();
+    Ok(upgrade.on_upgrade(move |socket| connections.track_future(session::run(app, socket, identity, trace).instrument(span))))
 }
 
-async fn identify(app: &App, headers: &HeaderMap) -> Answer<Identity> {
+async fn identify(app: &App, headers: &HeaderMap, ticket: Option<String>) -> Answer<Identity> {
+    let from_own_page = is_own_origin(app, headers);
     let key = match bearer(headers) {
         Some(key) => Some(key.to_owned()),
         None => key_in_subprotocol(headers),
     };
-    let Some(key) = key else {
-        // Nothing that the page had to know says that it may: then it must be one of ours.
-        if !is_own_origin(app, headers) {
-            return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin must send a key as subprotocol"));
+    // A server without keys believes any: there, only the origin keeps the pages of others out.
+    let local = match &app.options.auth {
+        Auth::Open(_) if !from_own_page => {
+            return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
         }
-        return Ok(match &app.options.auth {
-            Auth::Open(principal) => Identity::Known(principal.clone()),
-            Auth::Keys => Identity::Unsaid,
-        });
+        Auth::Open(principal) => Some(principal),
+        Auth::Keys => None,
     };
-    session::check(app, &key).await
+    match (key, ticket, local) {
+        (Some(key), _, _) => session::check(app, &key).await,
+        (None, Some(ticket), _) => {
+            let from = shown_from(headers, ShownFrom::Nowhere);
+            Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
+        }
+        // Nothing that the page had to know says that it may: then it must be one of ours.
+        (None, None, _) if !from_own_page => {
+            Err(Problem::new(ProblemCode::Forbidden, "pages of another origin must send a ticket, or a key as subprotocol"))
+        }
+        (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
+        (None, None, None) => Ok(Identity::Unsaid),
+    }
 }
 
 fn key_in_subprotocol(headers: &HeaderMap) -> Option<String> {

@@ -8,6 +8,7 @@ use super::frame::Frame;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemCode;
+use crate::domain::trace::TraceId;
 use crate::http::extract;
 use crate::http::options::App;
 use crate::http::problem::{Answer, Problem};
@@ -87,13 +88,13 @@ pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
 }
 
 /// Carries out a request.
-pub(super) async fn call(app: &App, principal: &Principal, frame: &Frame<'_>) -> Answer<Reply> {
+pub(super) async fn call(app: &App, principal: &Principal, trace: &TraceId, frame: &Frame<'_>) -> Answer<Reply> {
     match frame.method.as_ref() {
         "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }))),
         "auth" => Ok(Reply::Done(json!({ "authenticated": true }))),
         "subscribe" => subscribe(app, principal, params(frame)?).await,
         "unsubscribe" => Ok(Reply::Unsubscribe(params::<SubscribeParams>(frame)?.target()?)),
-        "run.start" => start(app, principal, params(frame)?).await,
+        "run.start" => start(app, principal, trace, params(frame)?).await,
         "run.cancel" => cancel(app, principal, params(frame)?).await,
         "approval.resolve" => Err(Error::NotFound("approval").into()),
         "input.resolve" => Err(Error::NotFound("input request").into()),
@@ -143,7 +144,7 @@ fn subscribed(scope: &Scope, head: i64) -> Value {
 }
 
 /// Like `POST /api/v1/runs`, with the idempotency key among the parameters. The same key over HTTP is the same request.
-async fn start(app: &App, principal: &Principal, mut params: Map<String, Value>) -> Answer<Reply> {
+async fn start(app: &App, principal: &Principal, trace: &TraceId, mut params: Map<String, Value>) -> Answer<Reply> {
     let key = match params.remove("idempotency_key") {
         None | Some(Value::Null) => None,
         Some(Value::String(key)) => Some(key),
@@ -152,7 +153,7 @@ async fn start(app: &App, principal: &Principal, mut params: Map<String, Value>)
     let params = Value::Object(params);
     let key = key.map(|key| request_key(key, "/api/v1/runs", &params)).transpose()?;
     let body: StartRunBody = extract::parse(params.to_string().as_bytes())?;
-    let started = app.service.start_run(principal, body.into(), key).await?;
+    let started = app.service.start_run(principal, body.into_request(trace.clone()), key).await?;
     let replayed = started.replay == Replay::Replayed;
     let result = json!({ "message": started.message, "run": started.run, "replayed": replayed });
     Ok(Reply::Stream { result, reader: Box::new(app.service.stream_started(started)) })

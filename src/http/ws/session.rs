@@ -13,11 +13,12 @@ use super::frame;
 use super::methods::{self, Reply, Target};
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemBody;
+use crate::domain::trace::TraceId;
 use crate::http::metrics::OpenStream;
 use crate::http::options::{App, Auth};
 use crate::http::problem::{Answer, Problem};
 use crate::http::wire;
-use crate::service::Reader;
+use crate::service::{Access, Reader};
 
 /// How long the peer may take to answer a close.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ pub(super) enum Close {
     TooSlow,
     /// One unreadable frame after the other.
     Abuse,
-    /// The token is missing or wrong.
+    /// The key or ticket is missing or wrong, or the key was revoked.
     Unauthorized,
     /// No token came in time.
     NoAuth,
@@ -56,7 +57,7 @@ impl Close {
             Self::Restart => (1012, "the server restarts; come back with your cursor"),
             Self::TooSlow => (1013, "too slow; come back with your cursor"),
             Self::Abuse => (4400, "too many unreadable frames"),
-            Self::Unauthorized => (4401, "the key is missing, wrong or revoked"),
+            Self::Unauthorized => (4401, "the key or ticket is missing, wrong, used or revoked"),
             Self::NoAuth => (4408, "no authentication in time"),
             Self::TooMany => (4429, "too many WebSockets"),
         };
@@ -67,8 +68,8 @@ impl Close {
 /// What the handshake said about who it is.
 pub(super) enum Identity {
     /// This one.
-    Known(Principal),
-    /// A key that is nobody's.
+    Known(Access),
+    /// A key or ticket that is nobody's.
     Refused,
     /// Nothing yet.
     Unsaid,
@@ -77,7 +78,7 @@ pub(super) enum Identity {
 /// Whose key this is.
 pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {
     match &app.options.auth {
-        Auth::Open(principal) => Ok(Identity::Known(principal.clone())),
+        Auth::Open(principal) => Ok(Identity::Known(Access::without_key(principal.clone()))),
         Auth::Keys => Ok(app.service.authenticate(key).await?.map_or(Identity::Refused, Identity::Known)),
     }
 }
@@ -89,28 +90,36 @@ type Lines = Result<Vec<String>, crate::service::StoreError>;
 type Subscriptions = StreamMap<Target, Pin<Box<dyn Stream<Item = Lines> + Send>>>;
 
 /// Serves a socket until it ends.
-pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity) {
-    let principal = match identity {
-        Identity::Known(principal) => principal,
+pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, trace: TraceId) {
+    let access = match identity {
+        Identity::Known(access) => access,
         Identity::Refused => return close(&mut socket, Close::Unauthorized).await,
         Identity::Unsaid => match first_frame(&app, &mut socket).await {
-            Ok(principal) => principal,
+            Ok(access) => access,
             Err(Some(reason)) => return close(&mut socket, reason).await,
             Err(None) => return,
         },
     };
-    let Some(_seat) = app.sockets.seat(&principal.user_id, app.options.limits.ws_max_per_principal) else {
+    let Some(_seat) = app.sockets.seat(&access.principal().user_id, app.options.limits.ws_max_per_principal) else {
         return close(&mut socket, Close::TooMany).await;
     };
     let _open = OpenStream::new("websocket");
-    let mut session = Session { app, socket, principal, subscriptions: StreamMap::new(), heard: Instant::now(), strikes: 0 };
-    if let Err(Some(reason)) = session.serve().await {
+    let principal = access.principal().clone();
+    let (subscriptions, heard) = (StreamMap::new(), Instant::now());
+    let mut session = Session { app, socket, principal, trace, subscriptions, heard, strikes: 0 };
+    let end = tokio::select! {
+        biased;
+        // Whatever the session is at: a peer that does not read can make it wait for long.
+        () = access.over() => Err(Some(Close::Unauthorized)),
+        end = session.serve() => end,
+    };
+    if let Err(Some(reason)) = end {
         close(&mut session.socket, reason).await;
     }
 }
 
 /// Waits for the frame that says who it is. `Err(None)` if the peer went away.
-async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Principal, Option<Close>> {
+async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Access, Option<Close>> {
     let deadline = Instant::now() + app.options.limits.ws_auth_timeout;
     loop {
         let text = tokio::select! {
@@ -126,10 +135,10 @@ async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Principal, Opt
         let Ok(frame) = frame::read(&text) else { return Err(Some(Close::Unauthorized)) };
         let Some(token) = methods::auth_token(&frame) else { return Err(Some(Close::Unauthorized)) };
         return match check(app, &token).await {
-            Ok(Identity::Known(principal)) => {
+            Ok(Identity::Known(access)) => {
                 let reply = frame::result(frame.id, &serde_json::json!({ "authenticated": true }));
                 write(app, socket, [reply]).await?;
-                Ok(principal)
+                Ok(access)
             }
             Ok(Identity::Refused | Identity::Unsaid) => Err(Some(Close::Unauthorized)),
             Err(_unavailable) => Err(Some(Close::TooSlow)),
@@ -192,6 +201,8 @@ struct Session {
     app: App,
     socket: WebSocket,
     principal: Principal,
+    /// Of the handshake: runs that are started here belong to it.
+    trace: TraceId,
     subscriptions: Subscriptions,
     heard: Instant,
     strikes: u32,
@@ -264,7 +275,7 @@ impl Session {
             }
         };
         self.strikes = 0;
-        match methods::call(&self.app, &self.principal, &frame).await {
+        match methods::call(&self.app, &self.principal, &self.trace, &frame).await {
             Ok(reply) => self.answer(frame.id, reply).await,
             Err(Problem(problem)) => self.refuse(frame.id, *problem).await,
         }

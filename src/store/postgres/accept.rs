@@ -17,6 +17,7 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::model::Usage;
 use crate::domain::run::{OnBusy, Run};
+use crate::domain::trace::TraceId;
 use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, StoreError, StoreResult, compose, rows};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -68,6 +69,7 @@ pub(super) struct NewRun<'a> {
     pub(super) profile: &'a str,
     pub(super) active: bool,
     pub(super) first_seq: i64,
+    pub(super) trace: &'a TraceId,
 }
 
 impl PostgresStore {
@@ -125,8 +127,8 @@ async fn accept_new(
                  SELECT id, cardinality($14::text[]) FROM conversation
              ), run AS (
                  INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                     agent_version, model, counters, usage, first_seq, created_at)
-                 SELECT $6, id, $2, 'queued', true, now_ms(), 'first', $7, $8, $9, $10, $11, $12, 1, $4 FROM conversation
+                     agent_version, model, counters, usage, first_seq, created_at, trace_id)
+                 SELECT $6, id, $2, 'queued', true, now_ms(), 'first', $7, $8, $9, $10, $11, $12, 1, $4, $22 FROM conversation
              ), message AS (
                  INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
                  SELECT $13, id, $2, $6, 1, 'user', $17, $4 FROM conversation
@@ -161,6 +163,7 @@ async fn accept_new(
     .bind(key.map(|key| key.fingerprint.as_str()))
     .bind(outcome)
     .bind(key.map(|key| key.now.0))
+    .bind(accept.trace.as_str())
     .fetch_optional(connection)
     .await?;
     Ok(made.map(|_| accepted(compose::numbered(&accept.conversation_id, 0, events))))
@@ -357,7 +360,7 @@ async fn start(
         status,
         now: accept.now,
         message: Some(message),
-        run: Some(NewRun { run, profile: &profile, active, first_seq }),
+        run: Some(NewRun { run, profile: &profile, active, first_seq, trace: &accept.trace }),
         events: &events,
         ended: &ended,
         record: record(key, &accepted)?,
@@ -411,8 +414,8 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
              UPDATE conversations c SET title = $4, status = $5, updated_at = $6 FROM head WHERE c.id = head.id
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                 agent_version, model, counters, usage, first_seq, created_at)
-             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6
+                 agent_version, model, counters, usage, first_seq, created_at, trace_id)
+             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $29
              FROM head WHERE $7 IS NOT NULL
          ), event AS (
              INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
@@ -456,6 +459,7 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
     .bind(record.as_ref().map(|(key, _)| key.fingerprint.as_str()))
     .bind(record.as_ref().map(|(_, outcome)| outcome.as_str()))
     .bind(record.as_ref().map(|(key, _)| key.now.0))
+    .bind(run.as_ref().map(|new| new.trace.as_str()))
     .fetch_optional(connection)
     .await?;
     Ok(written.is_some())

@@ -134,6 +134,7 @@ fn migrations() -> Migrator {
     Migrator::with_migrations(vec![
         step(1, "backbone", include_str!("../../../migrations/postgres/0001_backbone.sql")),
         step(2, "joined", include_str!("../../../migrations/postgres/0002_joined.sql")),
+        step(3, "access", include_str!("../../../migrations/postgres/0003_access.sql")),
     ])
 }
 

@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 use super::PostgresStore;
 use crate::domain::ids::{KeyId, UserId};
 use crate::domain::principal::{User, UserRole};
-use crate::store::{KeyStore, Store, StoreResult, rows};
+use crate::store::{KeyStore, Store, StoreResult, StoredKey, rows};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
@@ -61,6 +61,40 @@ impl KeyStore for PostgresStore {
     async fn has_keys(&self) -> StoreResult<bool> {
         Ok(sqlx::query_scalar("SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)").fetch_one(&self.api).await?)
     }
+
+    async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
+        let live = sqlx::query_scalar("SELECT hash FROM api_keys WHERE hash = ANY($1) AND revoked_at IS NULL");
+        Ok(live.bind(hashes).fetch_all(&self.api).await?)
+    }
+
+    async fn keys(&self) -> StoreResult<Vec<StoredKey>> {
+        let found = sqlx::query(
+            "SELECT k.id AS key_id, k.label, k.created_at, k.revoked_at, u.id, u.name, u.role
+             FROM api_keys k JOIN users u ON u.id = k.user_id ORDER BY k.created_at, k.id",
+        )
+        .fetch_all(&self.api)
+        .await?;
+        found.iter().map(key).collect()
+    }
+
+    async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool> {
+        let revoked = sqlx::query("UPDATE api_keys SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL")
+            .bind(now.0)
+            .bind(storable(id.as_str()))
+            .execute(&self.api)
+            .await?;
+        Ok(revoked.rows_affected() > 0)
+    }
+}
+
+fn key(row: &PgRow) -> StoreResult<StoredKey> {
+    Ok(StoredKey {
+        id: KeyId::from_stored(row.try_get("key_id")?),
+        label: row.try_get("label")?,
+        user: user(row)?,
+        created_at: UnixMillis(row.try_get("created_at")?),
+        revoked_at: row.try_get::<Option<i64>, _>("revoked_at")?.map(UnixMillis),
+    })
 }
 
 #[async_trait]

@@ -26,6 +26,7 @@ mod queue;
 mod resume;
 mod runs;
 mod statement;
+mod tickets;
 
 pub use connect::{PostgresOptions, PostgresStore};
 pub use notify::{Merger, Notice, PgNotifier};

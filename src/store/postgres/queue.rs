@@ -10,7 +10,8 @@ use super::errors::retried;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
-use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, rows};
+use crate::domain::trace::TraceId;
+use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken, rows};
 
 /// Every owner with claimable runs and the time of the oldest, by hopping from owner to owner along the index: however many
 /// runs one of them has queued, it costs one step.
@@ -60,7 +61,8 @@ const CLAIM: &str = concat!(
     ), claimed AS (
         UPDATE runs r SET claimable_at = NULL, attempt = r.attempt + 1, crashes = r.crashes + 1
         FROM locked l WHERE r.id = l.id
-        RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, l.rank, (SELECT now FROM clock) - l.claimable_at AS queued_ms
+        RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, l.rank,
+            (SELECT now FROM clock) - l.claimable_at AS queued_ms
     ), head AS (
         UPDATE conversation_heads h SET run_id = c.id, epoch = h.epoch + 1
         FROM claimed c WHERE h.conversation_id = c.conversation_id RETURNING c.id, h.epoch
@@ -70,7 +72,7 @@ const CLAIM: &str = concat!(
         ON CONFLICT (run_id) DO UPDATE SET node_id = excluded.node_id, epoch = excluded.epoch,
             claimed_at = excluded.claimed_at, lease_until = excluded.lease_until
     )
-    SELECT c.id, c.conversation_id, c.owner_id, c.claim_cause, c.queued_ms, h.epoch
+    SELECT c.id, c.conversation_id, c.owner_id, c.claim_cause, c.trace_id, c.queued_ms, h.epoch
     FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank"
 );
 
@@ -89,7 +91,7 @@ const SWEEP: &str = "WITH expired AS (
         FROM expired e WHERE h.conversation_id = e.conversation_id AND h.run_id = e.run_id
     )
     UPDATE runs r SET claimable_at = now_ms(), claim_cause = 'crash'
-    FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id";
+    FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id, r.trace_id";
 
 #[async_trait]
 impl QueueStore for PostgresStore {
@@ -112,6 +114,7 @@ impl QueueStore for PostgresStore {
                     cause: rows::word("runs", "claim_cause", run_id.as_str(), &cause, ClaimCause::from_word)?,
                     owner: UserId::from_stored(row.try_get("owner_id")?),
                     queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
+                    trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
                     fence: Fence {
                         run_id,
                         conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
@@ -163,9 +166,11 @@ impl QueueStore for PostgresStore {
         if !despite_outage && expired >= 4 && expired * 2 > all {
             return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
         }
-        let taken: Vec<String> =
-            retried(|| async { Ok(sqlx::query_scalar(SWEEP).bind(i64::from(limit)).fetch_all(&self.lease).await?) }).await?;
-        Ok(Sweep { taken: taken.into_iter().map(RunId::from_stored).collect(), outage_suspected: false })
+        let taken: Vec<(String, Option<String>)> =
+            retried(|| async { Ok(sqlx::query_as(SWEEP).bind(i64::from(limit)).fetch_all(&self.lease).await?) }).await?;
+        let taken = taken.into_iter();
+        let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
+        Ok(Sweep { taken: taken.collect(), outage_suspected: false })
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {

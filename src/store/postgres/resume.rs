@@ -69,7 +69,7 @@ async fn go_on_after(
     conversation: &ConversationId,
     base: i64,
 ) -> StoreResult<Resumed> {
-    let ResumeRun { owner, run_id, new_run_id, now } = resume;
+    let ResumeRun { owner, run_id, new_run_id, trace, now } = resume;
     let (profile, title, status, busy): (String, String, String, bool) = sqlx::query_as(
         "SELECT r.profile, c.title, c.status, EXISTS (SELECT FROM runs a WHERE a.conversation_id = c.id AND a.active)
          FROM runs r JOIN conversations c ON c.id = r.conversation_id WHERE r.id = $1",
@@ -104,7 +104,7 @@ async fn go_on_after(
         status: ConversationStatus::Queued,
         now: *now,
         message: None,
-        run: Some(NewRun { run: &next, profile: &profile, active: true, first_seq: base + 1 }),
+        run: Some(NewRun { run: &next, profile: &profile, active: true, first_seq: base + 1, trace }),
         events: &events,
         ended: &[],
         record: record(key, &resumed)?,

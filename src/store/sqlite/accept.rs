@@ -18,6 +18,7 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::model::Usage;
 use crate::domain::run::OnBusy;
+use crate::domain::trace::TraceId;
 use crate::store::rows::{RunRow, encode, signed, storable_message, unsigned, word};
 use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, StoreResult, compose};
 use crate::support::clock::UnixMillis;
@@ -66,6 +67,7 @@ async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Accepted> {
         owner: &accept.owner,
         profile: &accept.profile,
         message: Some(storable_message(compose::user_message(&accept, &accept.run_id))?.0),
+        trace: &accept.trace,
         now: accept.now,
     };
     let (row, message, own_events) = store_run(tx, new).await?;
@@ -142,6 +144,7 @@ pub(super) struct NewRun<'a> {
     pub profile: &'a AgentProfile,
     /// The message that it answers; none for a run that continues after a failed one.
     pub message: Option<Message>,
+    pub trace: &'a TraceId,
     pub now: UnixMillis,
 }
 
@@ -182,10 +185,10 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     let first_seq = events.first().map_or(0, |event| event.seq);
     sqlx::query(concat!(
         "INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                           agent_version, model, counters, usage, first_seq, created_at)
+                           agent_version, model, counters, usage, first_seq, created_at, trace_id)
          VALUES (?1, ?2, ?3, 'queued', ?4, CASE WHEN ?4 THEN ",
         now!(),
-        " END, 'first', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
+        " END, 'first', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
     ))
     .bind(new.id.as_str())
     .bind(new.conversation_id.as_str())
@@ -199,6 +202,7 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     .bind(encode("runs", "usage", new.id.as_str(), &Usage::default())?)
     .bind(first_seq)
     .bind(new.now.0)
+    .bind(new.trace.as_str())
     .execute(&mut **tx)
     .await?;
     if let Some(message) = &new.message {

@@ -1,6 +1,7 @@
 //! Users and their keys.
 
 use async_trait::async_trait;
+use serde_json::json;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
@@ -8,7 +9,7 @@ use super::SqliteStore;
 use crate::domain::ids::{KeyId, UserId};
 use crate::domain::principal::{User, UserRole};
 use crate::store::rows::word;
-use crate::store::{KeyStore, StoreResult};
+use crate::store::{KeyStore, StoreResult, StoredKey};
 use crate::support::clock::UnixMillis;
 
 #[async_trait]
@@ -58,6 +59,44 @@ impl KeyStore for SqliteStore {
         let any = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL)");
         Ok(any.fetch_one(self.reader()).await?)
     }
+
+    async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
+        let live =
+            sqlx::query_scalar("SELECT hash FROM api_keys WHERE hash IN (SELECT value FROM json_each(?)) AND revoked_at IS NULL");
+        Ok(live.bind(json!(hashes).to_string()).fetch_all(self.reader()).await?)
+    }
+
+    async fn keys(&self) -> StoreResult<Vec<StoredKey>> {
+        let found = sqlx::query(
+            "SELECT k.id AS key_id, k.label, k.created_at, k.revoked_at, u.id, u.name, u.role
+             FROM api_keys k JOIN users u ON u.id = k.user_id ORDER BY k.created_at, k.id",
+        )
+        .fetch_all(self.reader())
+        .await?;
+        found.iter().map(read_key).collect()
+    }
+
+    async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool> {
+        let mut tx = self.write().await?;
+        let revoked = sqlx::query("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL")
+            .bind(now.0)
+            .bind(id.as_str())
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        tx.commit().await?;
+        Ok(revoked > 0)
+    }
+}
+
+fn read_key(row: &SqliteRow) -> StoreResult<StoredKey> {
+    Ok(StoredKey {
+        id: KeyId::from_stored(row.try_get("key_id")?),
+        label: row.try_get("label")?,
+        user: read_user(row)?,
+        created_at: UnixMillis(row.try_get("created_at")?),
+        revoked_at: row.try_get::<Option<i64>, _>("revoked_at")?.map(UnixMillis),
+    })
 }
 
 fn read_user(row: &SqliteRow) -> StoreResult<User> {

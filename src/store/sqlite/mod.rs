@@ -23,5 +23,6 @@ mod load;
 mod log;
 mod queue;
 mod runs;
+mod tickets;
 
 pub use connection::SqliteStore;

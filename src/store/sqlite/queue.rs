@@ -11,8 +11,9 @@ use super::connection::Tx;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::trace::TraceId;
 use crate::store::rows::{decode, word};
-use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep};
+use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
 
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
 const OUTAGE_FLOOR: i64 = 4;
@@ -76,15 +77,18 @@ impl QueueStore for SqliteStore {
             return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
         }
         let mut tx = self.write().await?;
-        let expired = sqlx::query_scalar(concat!(
-            "SELECT run_id FROM run_leases WHERE lease_until < ",
+        let expired = sqlx::query_as(concat!(
+            "SELECT l.run_id, r.trace_id FROM run_leases l LEFT JOIN runs r ON r.id = l.run_id WHERE l.lease_until < ",
             now!(),
-            " ORDER BY lease_until LIMIT ?"
+            " ORDER BY l.lease_until LIMIT ?"
         ));
-        let expired: Vec<String> = expired.bind(limit).fetch_all(&mut *tx).await?;
-        take_away(&mut tx, &expired).await?;
+        let expired: Vec<(String, Option<String>)> = expired.bind(limit).fetch_all(&mut *tx).await?;
+        let (runs, traces): (Vec<_>, Vec<_>) = expired.into_iter().unzip();
+        take_away(&mut tx, &runs).await?;
         tx.commit().await?;
-        Ok(Sweep { taken: expired.into_iter().map(RunId::from_stored).collect(), outage_suspected: false })
+        let taken = runs.into_iter().zip(traces);
+        let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
+        Ok(Sweep { taken: taken.collect(), outage_suspected: false })
     }
 
     async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {
@@ -162,7 +166,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64) -> StoreRe
            FROM owners WHERE owners.owner_id IS NOT NULL
          ),
          live (owner_id, leases) AS (SELECT owner_id, count(*) FROM run_leases GROUP BY owner_id)
-         SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, ",
+         SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, ",
         now!(),
         " - r.claimable_at AS queued_ms
          FROM owners
@@ -223,6 +227,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64) -> StoreRe
             owner: UserId::from_stored(row.try_get("owner_id")?),
             cause: word("runs", "claim_cause", &id, row.try_get("claim_cause")?, ClaimCause::from_word)?,
             queued_ms: u64::try_from(queued_ms).unwrap_or(0),
+            trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
             fence: Fence {
                 epoch: epochs.get(&conversation).copied().unwrap_or_default(),
                 run_id: RunId::from_stored(id),

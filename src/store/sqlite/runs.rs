@@ -190,6 +190,7 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, failed: RunRow) -> Stor
         owner: &resume.owner,
         profile: &profile,
         message: None,
+        trace: &resume.trace,
         now: resume.now,
     };
     let (row, _, events) = store_run(tx, new).await?;

@@ -9,17 +9,11 @@ use crate::support::database::Kind;
 use crate::support::server::Site;
 use crate::support::ws::WsClient;
 
-async fn key_of(site: &Site, user: &str) -> String {
-    let (ok, output) = site.command(&["keys", "create", "--user", user]).await;
-    assert!(ok, "{output}");
-    output.lines().last().unwrap().trim().to_owned()
-}
-
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let site = Site::new(kind).await;
-    let (ada, bob) = (key_of(&site, "ada").await, key_of(&site, "bob").await);
+    let (ada, bob) = (site.key_of("ada").await, site.key_of("bob").await);
     let mut server = site.start().await;
     assert_eq!(server.get("/conversations").send().await.unwrap().status(), 401);
     server.set_key("cap_wrong");
@@ -102,7 +96,7 @@ async fn no_public_address_without_a_key() {
     let log = server.log_text();
     assert!(log.contains("keys create"), "the message names the way out: {log}");
     // A key never stands in the log.
-    let key = key_of(&site, "ada").await;
+    let key = site.key_of("ada").await;
     let mut server = site.start().await;
     server.set_key(&key);
     server.get_json("/conversations").await;

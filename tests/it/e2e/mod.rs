@@ -13,4 +13,6 @@ mod mcp_servers;
 mod nodes;
 mod readme;
 mod resume;
+mod revoked;
+mod traces;
 mod zombie;

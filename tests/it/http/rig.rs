@@ -107,8 +107,10 @@ impl Rig {
         let mut options = HttpOptions { limits, ..HttpOptions::new(auth) };
         change(&mut options);
         let shutdown = options.shutdown.clone();
+        let mut servers = JoinSet::new();
+        servers.spawn(Arc::clone(&service).watch_keys(CancellationToken::new()));
         let app = router(service, options);
-        let mut rig = Self { store, hub, shutdown, app, key: None, servers: JoinSet::new(), _folder: folder };
+        let mut rig = Self { store, hub, shutdown, app, key: None, servers, _folder: folder };
         if keys == Keys::One {
             rig.key = Some(rig.user("ann").await);
         }
@@ -121,6 +123,20 @@ impl Rig {
         let key = new_key().unwrap();
         self.store.create_key(KeyId::generate(&UuidIds), &user.id, &key.hash, &key.label, UnixMillis(0)).await.unwrap();
         key.key
+    }
+
+    /// Revokes every key that there is.
+    pub async fn revoke_all(&self) {
+        for key in self.store.keys().await.unwrap() {
+            assert!(self.store.revoke_key(&key.id, UnixMillis(1)).await.unwrap());
+        }
+    }
+
+    /// A ticket, asked for by a page of this origin; by no page if that is empty.
+    pub async fn ticket(&self, body: Value, origin: &str) -> String {
+        let reply = self.send(Method::POST, "/api/v1/stream-tickets", &[("origin", origin)], Some(body)).await;
+        assert_eq!(reply.status, StatusCode::CREATED, "{}", reply.body);
+        text(&reply.json()["ticket"])
     }
 
     /// Listens on a port of its own and returns `127.0.0.1:PORT`.

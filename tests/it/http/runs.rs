@@ -1,9 +1,12 @@
 //! Starting, watching and steering runs.
 
 use axum::http::{Method, StatusCode};
-use serde_json::json;
+use capstan::domain::ids::NodeId;
+use capstan::support::ids::UuidIds;
+use serde_json::{Value, json};
 
 use super::rig::{Rig, new_conversation_id, text};
+use super::sockets::connect;
 
 #[tokio::test]
 async fn a_message_makes_conversation_and_run() {
@@ -118,4 +121,35 @@ async fn a_run_in_progress_is_asked_to_end() {
 async fn tools_are_listed() {
     let rig = Rig::new().await;
     assert_eq!(rig.get("/api/v1/tools").await.json()["data"][0]["name"], "clock");
+}
+
+#[tokio::test]
+async fn a_run_is_in_the_trace_of_its_request() {
+    let mut rig = Rig::new().await;
+    let address = rig.listen().await;
+    let traceparent = |n: u8| format!("00-{n:032x}-00f067aa0ba902b7-01");
+    let post = async |path: &str, header: &str, body: Value| {
+        let reply = rig.send(Method::POST, path, &[("traceparent", header)], Some(body)).await;
+        assert_eq!(reply.status, StatusCode::ACCEPTED, "{}", reply.body);
+    };
+    let claimed = async || {
+        let claim = rig.store.claim_runs(&NodeId::generate(&UuidIds), 1, 600_000).await.unwrap().remove(0);
+        claim.trace.unwrap().as_str().to_owned()
+    };
+    post("/api/v1/runs", &traceparent(1), json!({"input": "a"})).await;
+    assert_eq!(claimed().await, format!("{:032x}", 1));
+    let conversation = text(&rig.post("/api/v1/conversations", json!({})).await.json()["id"]);
+    post(&format!("/api/v1/conversations/{conversation}/messages"), &traceparent(2), json!({"content": "b"})).await;
+    assert_eq!(claimed().await, format!("{:032x}", 2));
+    // Without a valid one, each request is a trace of its own.
+    let mut made = Vec::new();
+    for header in ["", "00-nonsense-01"] {
+        post("/api/v1/runs", header, json!({"input": "c"})).await;
+        made.push(claimed().await);
+    }
+    assert!(made[0] != made[1] && made.iter().all(|trace| trace.len() == 32), "{made:?}");
+    let header = traceparent(5);
+    let mut socket = connect(&address, &[("traceparent", &header)]).await.unwrap();
+    assert!(socket.call("run.start", json!({"input": "e"})).await["result"].is_object());
+    assert_eq!(claimed().await, format!("{:032x}", 5));
 }

@@ -14,11 +14,16 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
 use super::rig::{Keys, Rig, SOON, text};
 
-struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
+pub struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 /// What a refused handshake says, or an open socket.
-async fn connect(address: &str, headers: &[(&str, &str)]) -> Result<Socket, StatusCode> {
-    let mut request = format!("ws://{address}/api/v1/ws").into_client_request().unwrap();
+pub async fn connect(address: &str, headers: &[(&str, &str)]) -> Result<Socket, StatusCode> {
+    connect_with(address, "", headers).await
+}
+
+/// The same with a query.
+pub async fn connect_with(address: &str, query: &str, headers: &[(&str, &str)]) -> Result<Socket, StatusCode> {
+    let mut request = format!("ws://{address}/api/v1/ws{query}").into_client_request().unwrap();
     for (name, value) in headers {
         let name: axum::http::HeaderName = name.parse().unwrap();
         request.headers_mut().insert(name, value.parse().unwrap());
@@ -31,11 +36,11 @@ async fn connect(address: &str, headers: &[(&str, &str)]) -> Result<Socket, Stat
 }
 
 impl Socket {
-    async fn send(&mut self, text: impl Into<String>) {
+    pub async fn send(&mut self, text: impl Into<String>) {
         self.0.send(Message::text(text.into())).await.unwrap();
     }
 
-    async fn next(&mut self) -> Result<Value, u16> {
+    pub async fn next(&mut self) -> Result<Value, u16> {
         loop {
             match tokio::time::timeout(SOON, self.0.next()).await.expect("something comes") {
                 Some(Ok(Message::Text(text))) => return Ok(serde_json::from_str(&text).unwrap()),
@@ -46,7 +51,7 @@ impl Socket {
         }
     }
 
-    async fn call(&mut self, method: &str, params: Value) -> Value {
+    pub async fn call(&mut self, method: &str, params: Value) -> Value {
         self.send(json!({"id": method, "method": method, "params": params}).to_string()).await;
         let reply = self.next().await.unwrap();
         assert_eq!(reply["id"], method, "{reply}");

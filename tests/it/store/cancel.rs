@@ -4,6 +4,7 @@ use capstan::domain::change::{Change, ReleaseCause, StepKind};
 use capstan::domain::ids::RunId;
 use capstan::domain::record::ClaimCause;
 use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
+use capstan::domain::trace::TraceId;
 use capstan::store::{Cancelled, Keyed, ResumeRun, Resumed};
 use capstan::support::ids::UuidIds;
 
@@ -126,7 +127,8 @@ async fn a_run_that_is_over_stays_as_it_is(world: &World) {
 }
 
 fn resume(owner: &capstan::domain::ids::UserId, id: &RunId) -> ResumeRun {
-    ResumeRun { owner: owner.clone(), run_id: id.clone(), new_run_id: RunId::generate(&UuidIds), now: NOW }
+    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
+    ResumeRun { owner: owner.clone(), run_id: id.clone(), new_run_id, trace, now: NOW }
 }
 
 async fn a_waiting_run_is_woken(world: &World) {
@@ -162,7 +164,9 @@ async fn a_failed_run_is_continued_by_a_new_one(world: &World) {
     assert_eq!(old.status, RunStatus::Failed, "what has ended does not change");
     let again = world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap();
     assert_eq!(again, Keyed::Replayed(Resumed::Run { run: run.clone(), events: Vec::new() }));
-    let next = world.claim_one().await;
+    let claim = world.claim(1).await.remove(0);
+    assert_eq!(claim.trace, Some(request.trace), "the new run belongs to the request that asked for it");
+    let next = claim.fence;
     assert_eq!(next.run_id, run.id);
     let record = world.load(&next).await;
     assert_eq!((record.cause, record.attempt, record.history.len()), (ClaimCause::First, 1, 2));

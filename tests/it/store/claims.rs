@@ -22,6 +22,35 @@ contract! {
     the_oldest_of_an_owner_goes_first,
     a_finished_run_is_never_claimed_again,
     the_next_claimable_time_is_known,
+    a_claim_names_the_trace_that_started_the_run,
+}
+
+async fn a_claim_names_the_trace_that_started_the_run(world: &World) {
+    let owner = user();
+    // In a new conversation, in an idle one, and behind a run that is under way.
+    let id = conversation();
+    let first = hello(&owner, &id);
+    world.accept(first.clone()).await;
+    let claim = world.claim(1).await.remove(0);
+    assert_eq!(claim.trace, Some(first.trace));
+    let behind = hello(&owner, &id);
+    world.accept(behind.clone()).await;
+    world.commit_one(completed(&claim.fence)).await.unwrap();
+    let claim = world.claim(1).await.remove(0);
+    assert_eq!(claim.trace, Some(behind.trace.clone()));
+    // It stays the run's own, whoever takes it up.
+    world.commit_one(released(&claim.fence, Some(0), ReleaseCause::Drain)).await.unwrap();
+    let claim = world.claim(1).await.remove(0);
+    assert_eq!(claim.trace, Some(behind.trace));
+    world.commit_one(completed(&claim.fence)).await.unwrap();
+    let idle = hello(&owner, &id);
+    world.accept(idle.clone()).await;
+    let claim = world.claim(1).await.remove(0);
+    assert_eq!(claim.trace, Some(idle.trace));
+    // A run that an earlier version stored has none.
+    world.run(&owner).await;
+    world.database.rows("UPDATE runs SET trace_id = NULL").await;
+    assert_eq!(world.claim(1).await.remove(0).trace, None);
 }
 
 async fn a_claim_says_what_it_is(world: &World) {

@@ -11,6 +11,7 @@ use capstan::domain::model::Usage;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState};
+use capstan::domain::trace::TraceId;
 use capstan::store::{
     AcceptRun, Accepted, Claim, IdempotencyClaim, Keyed, PageRequest, Refused, RunView, Store, StoreOptions, open,
 };
@@ -75,6 +76,7 @@ pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
         profile: AgentProfile::default(),
         on_busy: OnBusy::Queue,
         max_active_runs: 0,
+        trace: TraceId::generate(&UuidIds),
         now: NOW,
     }
 }

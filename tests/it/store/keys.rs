@@ -2,6 +2,8 @@
 
 use capstan::domain::ids::{KeyId, UserId};
 use capstan::domain::principal::{User, UserRole};
+use capstan::store::StoredKey;
+use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{NOW, World};
@@ -9,6 +11,7 @@ use super::fixture::{NOW, World};
 contract! {
     a_user_is_made_once,
     a_key_names_its_user,
+    a_revoked_key_is_nobodys,
 }
 
 async fn ensure(world: &World, name: &str, role: UserRole) -> User {
@@ -47,4 +50,32 @@ async fn a_key_names_its_user(world: &World) {
     let nobody = UserId::generate(&UuidIds);
     let orphan = world.store.create_key(KeyId::generate(&UuidIds), &nobody, "hash-3", "cap_ab", NOW).await;
     assert!(orphan.is_err(), "a key belongs to somebody");
+}
+
+async fn a_revoked_key_is_nobodys(world: &World) {
+    let (ann, bob) = (ensure(world, "ann", UserRole::Admin).await, ensure(world, "bob", UserRole::Member).await);
+    let (first, second) = (KeyId::generate(&UuidIds), KeyId::generate(&UuidIds));
+    world.store.create_key(first.clone(), &ann.id, "hash-1", "cap_1", NOW).await.unwrap();
+    world.store.create_key(second.clone(), &bob.id, "hash-2", "cap_2", UnixMillis(NOW.0 + 1)).await.unwrap();
+    let live = || async {
+        let mut live = world.store.live_keys(&["hash-1", "hash-2", "hash-3"].map(str::to_owned)).await.unwrap();
+        live.sort();
+        live
+    };
+    assert_eq!(live().await, ["hash-1", "hash-2"]);
+    assert_eq!(world.store.live_keys(&[]).await.unwrap(), [""; 0]);
+
+    let later = UnixMillis(NOW.0 + 2);
+    assert!(!world.store.revoke_key(&KeyId::generate(&UuidIds), later).await.unwrap(), "there is no such key");
+    assert!(world.store.revoke_key(&first, later).await.unwrap());
+    assert!(!world.store.revoke_key(&first, UnixMillis(NOW.0 + 3)).await.unwrap(), "revoked is revoked");
+    assert_eq!(live().await, ["hash-2"]);
+    assert_eq!(world.store.user_by_key_hash("hash-1").await.unwrap(), None);
+    assert!(world.store.has_keys().await.unwrap());
+    let keys = world.store.keys().await.unwrap();
+    let key = |id, label: &str, user, created_at, revoked_at| StoredKey { id, label: label.into(), user, created_at, revoked_at };
+    let expected = [key(first, "cap_1", ann, NOW, Some(later)), key(second.clone(), "cap_2", bob, UnixMillis(NOW.0 + 1), None)];
+    assert_eq!(keys, expected);
+    assert!(world.store.revoke_key(&second, later).await.unwrap());
+    assert!(!world.store.has_keys().await.unwrap());
 }

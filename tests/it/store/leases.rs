@@ -116,13 +116,16 @@ async fn renewal_does_not_revive_a_lost_lease(world: &World) {
 async fn an_expired_lease_is_swept_and_fenced(world: &World) {
     let fence = dead_claims(world, 1).await.remove(0);
     assert!(world.commit_one(deltas(&fence, 1)).await.is_ok(), "not taken away yet");
-    assert_eq!(sweep(world, 10, false).await, Sweep { taken: vec![fence.run_id.clone()], outage_suspected: false });
+    let swept = sweep(world, 10, false).await;
+    assert_eq!(swept.taken.iter().map(|taken| &taken.run_id).collect::<Vec<_>>(), [&fence.run_id]);
+    assert!(!swept.outage_suspected);
     assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
     assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "who lost its lease writes nothing more");
     assert_eq!(world.commit_one(completed(&fence)).await, Err(Refused::Fenced));
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, LONG).await.unwrap(), []);
     let claims = world.claim(10).await;
     assert_eq!((claims.len(), claims[0].cause), (1, ClaimCause::Crash));
+    assert!(claims[0].trace.is_some() && swept.taken[0].trace == claims[0].trace, "{swept:?} {claims:?}");
     assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced));
     assert!(world.commit_one(deltas(&claims[0].fence, 1)).await.is_ok());
 }

@@ -37,3 +37,4 @@ mod load;
 mod log;
 mod postgres;
 mod sqlite_file;
+mod tickets;

@@ -143,6 +143,13 @@ impl Site {
         Server { child, url: format!("http://127.0.0.1:{port}"), client, log, key: None }
     }
 
+    /// A new key of a user.
+    pub async fn key_of(&self, user: &str) -> String {
+        let (ok, output) = self.command(&["keys", "create", "--user", user]).await;
+        assert!(ok, "{output}");
+        output.lines().last().unwrap().trim().to_owned()
+    }
+
     /// Runs a command of the binary to its end and gives its standard output.
     pub async fn command(&self, arguments: &[&str]) -> (bool, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_capstan"));

@@ -32,7 +32,12 @@ pub enum Incoming {
 impl WsClient {
     /// Connects to `ws://.../api/v1/ws` of a server and checks that the subprotocol is echoed.
     pub async fn connect(server_url: &str, token: Option<&str>) -> Self {
-        let mut request = format!("{}/api/v1/ws", server_url.replacen("http", "ws", 1)).into_client_request().unwrap();
+        Self::connect_with(server_url, "", token).await
+    }
+
+    /// The same with a query.
+    pub async fn connect_with(server_url: &str, query: &str, token: Option<&str>) -> Self {
+        let mut request = format!("{}/api/v1/ws{query}", server_url.replacen("http", "ws", 1)).into_client_request().unwrap();
         request.headers_mut().insert("sec-websocket-protocol", "capstan.v1".parse().unwrap());
         if let Some(token) = token {
             request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());

@@ -13,6 +13,7 @@ use capstan::domain::message::{Part, TextPart, ToolContent};
 use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
 use capstan::domain::run::{OnBusy, Run, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use capstan::domain::trace::TraceId;
 use capstan::live::{Hub, HubLimits};
 use capstan::provider::{ModelClient, ModelStream};
 use capstan::store::{AcceptRun, Accepted, Keyed, Store, StoreOptions};
@@ -240,6 +241,7 @@ impl Harness {
             },
             on_busy,
             max_active_runs: 0,
+            trace: TraceId::generate(self.ids.as_ref()),
             now: UnixMillis(1_767_225_600_000),
         }
     }

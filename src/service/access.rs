@@ -1,0 +1,174 @@
+//! The right to be served, and its end: what is open on behalf of a key ends soon after the key was revoked.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::Service;
+use crate::domain::principal::Principal;
+
+/// How often the keys in use are looked up. Together with the time that a key is believed unseen, this bounds how long
+/// anything outlives the key that it was opened with.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// Who calls, for as long as that is so. Whatever stays open keeps one, and ends when [`Access::over`] says so.
+#[derive(Debug, Clone)]
+pub struct Access {
+    principal: Principal,
+    key: Option<Arc<KeyInUse>>,
+}
+
+impl Access {
+    /// That of the one user of a server without keys, which never ends.
+    #[must_use]
+    pub fn without_key(principal: Principal) -> Self {
+        Self { principal, key: None }
+    }
+
+    pub(super) fn with_key(principal: Principal, key: Arc<KeyInUse>) -> Self {
+        Self { principal, key: Some(key) }
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    pub(super) fn key_hash(&self) -> Option<&str> {
+        self.key.as_deref().map(|key| key.hash.as_str())
+    }
+
+    /// Whether the key was found revoked.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.key.as_deref().is_some_and(|key| key.revoked.is_cancelled())
+    }
+
+    /// Waits until the key is found revoked. Cancel-safe.
+    pub async fn over(&self) {
+        match &self.key {
+            Some(key) => key.revoked.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A key that something was opened with.
+#[derive(Debug)]
+pub(super) struct KeyInUse {
+    hash: String,
+    revoked: CancellationToken,
+}
+
+impl KeyInUse {
+    /// A key that nobody looks up: it lasts as long as the process. For one that may be revoked, see [`KeysInUse::enter`].
+    pub(super) fn unwatched(hash: String) -> Arc<Self> {
+        Arc::new(Self { hash, revoked: CancellationToken::new() })
+    }
+}
+
+/// The keys of the store with which anything is open in this process, each once.
+#[derive(Default)]
+pub(super) struct KeysInUse(Mutex<HashMap<String, Weak<KeyInUse>>>);
+
+impl KeysInUse {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<KeyInUse>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something is opened with a key: it is looked up from now on.
+    pub(super) fn enter(&self, hash: String) -> Arc<KeyInUse> {
+        let mut keys = self.lock();
+        if let Some(key) = keys.get(&hash).and_then(Weak::upgrade) {
+            return key;
+        }
+        let key = KeyInUse::unwatched(hash.clone());
+        keys.insert(hash, Arc::downgrade(&key));
+        key
+    }
+
+    /// All of them; those with which nothing is open any more are forgotten.
+    fn hashes(&self) -> Vec<String> {
+        let mut keys = self.lock();
+        keys.retain(|_, key| key.strong_count() > 0);
+        keys.keys().cloned().collect()
+    }
+
+    /// Ends what is open with a key. A request that still believes it makes an entry of its own, which ends at the next look.
+    fn end(&self, hash: &str) {
+        if let Some(key) = self.lock().remove(hash).and_then(|key| key.upgrade()) {
+            key.revoked.cancel();
+        }
+    }
+}
+
+impl Service {
+    /// Asks the store every second, in one query, which of the keys in use here are still good, and ends what is open with the
+    /// others. Ends with `stop`.
+    ///
+    /// While the store does not answer, everything stays open: a key cannot be revoked then, and no event can be stored that a
+    /// stream would show.
+    pub async fn watch_keys(self: Arc<Self>, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval(CHECK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let hashes = self.keys_in_use.hashes();
+            if hashes.is_empty() {
+                continue;
+            }
+            let live: HashSet<String> = match self.store.live_keys(&hashes).await {
+                Ok(live) => live.into_iter().collect(),
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "the keys of open streams could not be checked");
+                    }
+                    failing = true;
+                    continue;
+                }
+            };
+            failing = false;
+            for hash in hashes.iter().filter(|hash| !live.contains(*hash)) {
+                self.keys.forget(hash);
+                self.keys_in_use.end(hash);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::UserId;
+    use crate::domain::principal::UserRole;
+
+    #[test]
+    fn a_key_is_in_use_as_long_as_something_is_open_with_it() {
+        let keys = KeysInUse::default();
+        let principal = Principal { user_id: UserId::from_stored("user_1".into()), role: UserRole::Member };
+        let access = |hash: &str| Access::with_key(principal.clone(), keys.enter(hash.to_owned()));
+        let (first, second, other) = (access("a"), access("a"), access("b"));
+        let mut hashes = keys.hashes();
+        hashes.sort();
+        assert_eq!(hashes, ["a", "b"]);
+        drop(other);
+        drop(first.clone());
+        assert_eq!(keys.hashes(), ["a"]);
+        keys.end("a");
+        assert!(first.is_over() && second.is_over());
+        assert_eq!(keys.hashes(), [""; 0]);
+        // Whoever comes after that is looked at anew.
+        let late = access("a");
+        assert!(!late.is_over());
+        assert_eq!(keys.hashes(), ["a"]);
+        assert!(!Access::without_key(principal.clone()).is_over());
+    }
+}

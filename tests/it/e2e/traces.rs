@@ -1,0 +1,98 @@
+//! One grep for the trace of a request finds the lines of the request and of its run, wherever the run is worked on.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::database::Kind;
+use crate::support::server::{Server, Site};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+fn traceparent() -> String {
+    format!("00-{TRACE}-00f067aa0ba902b7-01")
+}
+
+/// Starts a run in a trace; its id.
+async fn start_in(server: &Server, traceparent: &str, input: &str) -> String {
+    let answer = server.post("/runs", &json!({"input": input})).header("traceparent", traceparent).send().await.unwrap();
+    assert_eq!(answer.status(), 202);
+    let answer: Value = answer.json().await.unwrap();
+    answer["run"]["id"].as_str().unwrap().to_owned()
+}
+
+/// A line of the log with the fields of its spans.
+struct Line {
+    message: String,
+    text: String,
+    scopes: Vec<Value>,
+}
+
+impl Line {
+    fn has(&self, field: &str, value: &str) -> bool {
+        self.scopes.iter().any(|scope| scope[field] == value)
+    }
+}
+
+fn lines(server: &Server) -> Vec<Line> {
+    let read = |text: &str| {
+        let line: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let mut scopes = line["spans"].as_array().cloned().unwrap_or_default();
+        let message = line["message"].as_str().unwrap_or_default().to_owned();
+        scopes.push(line);
+        Line { message, text: text.to_owned(), scopes }
+    };
+    server.log_text().lines().map(read).collect()
+}
+
+/// The lines about a run, every one of which must be in the trace.
+fn lines_of(server: &Server, run: &str, trace: &str) -> Vec<String> {
+    let about: Vec<Line> = lines(server).into_iter().filter(|line| line.has("run.id", run)).collect();
+    for line in &about {
+        assert!(line.has("trace.id", trace), "not in the trace {trace}: {}", line.text);
+    }
+    about.into_iter().map(|line| line.message).collect()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn request_and_run_have_one_trace(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let site = Site::new(kind).await.env("CAPSTAN_LOG__FORMAT", "json").env("CAPSTAN_LOG__LEVEL", "info,capstan=debug");
+    let server = site.start().await;
+    let run = start_in(&server, &traceparent(), "What is 17*23?").await;
+    server.finished(&run).await;
+    let found = lines_of(&server, &run, TRACE);
+    for message in ["run accepted", "tool call ended", "run ended"] {
+        assert!(found.iter().any(|line| line == message), "{message} in {found:?}");
+    }
+    let lines_in = |trace: &str| lines(&server).into_iter().filter(|line| line.text.contains(trace)).collect::<Vec<_>>();
+    let answered = |line: &Line| line.message == "answered" && line.has("path", "/api/v1/runs");
+    assert!(lines_in(TRACE).iter().any(answered), "the request's own lines are in the trace, too");
+
+    // What is no traceparent is ignored, and the request has a trace of its own.
+    for wrong in ["00-0-0-0", "", &traceparent().to_uppercase(), &format!("{} ", traceparent().replace("00-4", "ff-4"))] {
+        let run = start_in(&server, wrong, "hello").await;
+        server.finished(&run).await;
+        let accepted = lines(&server).into_iter().find(|line| line.message == "run accepted" && line.has("run.id", &run)).unwrap();
+        let trace = accepted.scopes.iter().find_map(|scope| scope["trace.id"].as_str()).unwrap().to_owned();
+        assert!(trace.len() == 32 && trace != TRACE && trace.bytes().all(|byte| byte.is_ascii_hexdigit()), "{trace}");
+        assert!(lines_of(&server, &run, &trace).contains(&"run ended".to_owned()), "{wrong:?}");
+        assert!(lines_in(&trace).iter().any(answered));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_keeps_its_trace_on_another_node() {
+    let site = Site::new(Kind::Postgres).await.short_leases().env("CAPSTAN_LOG__FORMAT", "json");
+    let mut first = site.start_with(&[("CAPSTAN_FAILPOINTS", "C07=kill@4")]).await;
+    let run = start_in(&first, &traceparent(), "What is 17*23?").await;
+    first.ended(Duration::from_secs(30)).await;
+    lines_of(&first, &run, TRACE);
+    let second = site.start().await;
+    second.finished(&run).await;
+    let found = lines_of(&second, &run, TRACE);
+    for message in ["lease expired, run put back into the queue", "run ended"] {
+        assert!(found.iter().any(|line| line == message), "{message} in {found:?}");
+    }
+}
