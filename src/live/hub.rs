@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::domain::event::SharedEvent;
 use crate::domain::ids::{ConversationId, RunId};
 
-use super::Signal;
+use super::{Reception, Signal};
 
 /// Bounds of one subscription's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +68,7 @@ pub struct Hub {
     listeners: Mutex<Listeners>,
     queue_signal: Signal,
     control_signal: Signal,
+    reception: Reception,
     /// Called with the conversations of each published batch; wakes other nodes.
     announce: Mutex<Option<Announce>>,
     /// Called when workers of other nodes may have something to do.
@@ -106,6 +107,7 @@ impl Hub {
             listeners: Mutex::default(),
             queue_signal: Signal::default(),
             control_signal: Signal::default(),
+            reception: Reception::default(),
             announce: Mutex::default(),
             wake_elsewhere: Mutex::default(),
         })
@@ -205,6 +207,12 @@ impl Hub {
     #[must_use]
     pub fn control_signal(&self) -> &Signal {
         &self.control_signal
+    }
+
+    /// Where the worker of this process takes runs on as they are accepted.
+    #[must_use]
+    pub fn reception(&self) -> &Reception {
+        &self.reception
     }
 
     /// Says that a run may have become claimable, here and elsewhere.

@@ -4,7 +4,9 @@
 //! nothing, or too late, reads there. Must not know the store.
 
 mod hub;
+mod reception;
 mod signal;
 
 pub use hub::{Elsewhere, Hub, HubLimits, Subscription, Tail};
+pub use reception::{Reception, Seat, TakenRun};
 pub use signal::Signal;

@@ -14,7 +14,7 @@ use crate::domain::principal::Principal;
 use crate::domain::run::{Run, RunStatus};
 use crate::domain::trace::TraceId;
 use crate::live::{Subscription, Tail};
-use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView};
+use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView, Taker};
 use crate::support::failpoint;
 
 /// A message that was accepted, with the run that answers it.
@@ -50,6 +50,8 @@ impl Service {
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
         // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
         let tail = self.hub.subscribe(&conversation_id);
+        let seat = self.hub.reception().reserve();
+        let trace = request.trace.clone();
         let accept = AcceptRun {
             owner: principal.user_id.clone(),
             conversation_id,
@@ -62,17 +64,20 @@ impl Service {
             on_busy: request.on_busy,
             max_active_runs: self.limits.max_active_runs,
             trace: request.trace,
+            taker: seat.as_ref().map(|seat| Taker { node: seat.node().clone(), lease_ms: seat.lease_ms() }),
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
         failpoint::reached("C01");
         let (accepted, replay) = keyed(self.store.accept_run(accept, claim).await?)?;
         failpoint::reached("C02");
+        let mut handed = None;
         let (run, message, first_seq, events) = match accepted {
-            Accepted::Run { run, message, first_seq, events, interrupted } => {
+            Accepted::Run { run, message, first_seq, events, interrupted, taken } => {
                 for run in &interrupted {
                     self.hub.notify_control(run);
                 }
+                handed = seat.zip(taken);
                 (run, message, first_seq, events)
             }
             Accepted::Steered { run, message, first_seq, events } => {
@@ -85,7 +90,10 @@ impl Service {
         };
         tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
         self.publish(&run.conversation_id, events);
-        self.hub.notify_queue();
+        match handed {
+            Some((seat, record)) => seat.take(*record, trace),
+            None => self.hub.notify_queue(),
+        }
         // A replayed request may have been for another conversation than the one minted for this one.
         let tail = match replay {
             Replay::Fresh => tail,

@@ -7,7 +7,7 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, KeyId, MessageId, NodeId, RunId, UserId};
 use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
-use crate::domain::record::{ClaimCause, Fence};
+use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
@@ -119,8 +119,19 @@ pub struct AcceptRun {
     pub max_active_runs: u32,
     /// The trace of the request, kept with a run that is made.
     pub trace: TraceId,
+    /// The worker that takes the run on at once if nothing stands before it. A store may leave the run to the queue instead.
+    pub taker: Option<Taker>,
     /// When it came.
     pub now: UnixMillis,
+}
+
+/// A worker that claims a run in the moment in which it is accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taker {
+    /// Its process.
+    pub node: NodeId,
+    /// How long its lease lasts without renewal.
+    pub lease_ms: u64,
 }
 
 /// What came of a message. Serialised with the idempotency key, so fields are only ever added.
@@ -141,6 +152,9 @@ pub enum Accepted {
         /// A run that was asked to end, for its worker to be told. Empty when replayed.
         #[serde(skip)]
         interrupted: Vec<RunId>,
+        /// The claimed run, if its taker has it.
+        #[serde(skip)]
+        taken: Option<Box<RunRecord>>,
     },
     /// The message joined the active run.
     Steered {

@@ -46,15 +46,20 @@ pub struct Surround {
     pub stop_now: CancellationToken,
 }
 
-/// Drives the run until it has ended, was released, or is no longer ours.
-pub async fn drive(surround: &Surround, held: &Held, mut mailbox: mpsc::Receiver<Box<ControlSignal>>) {
+/// Drives the run until it has ended, was released, or is no longer ours. `record` is what would be loaded, if it is known.
+pub async fn drive(
+    surround: &Surround,
+    held: &Held,
+    mut mailbox: mpsc::Receiver<Box<ControlSignal>>,
+    mut record: Option<RunRecord>,
+) {
     let mut reload_pause = Duration::from_millis(50);
     let mut cause = None;
     loop {
         let end = tokio::select! {
             biased;
             () = held.lost.cancelled() => return,
-            end = attempt(surround, held, &mut mailbox, cause) => end,
+            end = attempt(surround, held, &mut mailbox, record.take(), cause) => end,
         };
         match end {
             End::Over | End::Fenced => return,
@@ -91,9 +96,14 @@ async fn attempt(
     surround: &Surround,
     held: &Held,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
+    known: Option<RunRecord>,
     cause: Option<ClaimCause>,
 ) -> End {
-    let mut record = match surround.deps.store.load_run(&held.fence).await {
+    let loaded = match known {
+        Some(record) => Ok(Some(record)),
+        None => surround.deps.store.load_run(&held.fence).await,
+    };
+    let mut record = match loaded {
         Ok(Some(record)) => record,
         Ok(None) => return End::Fenced,
         Err(error) => {

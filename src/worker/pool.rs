@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -12,7 +13,9 @@ use super::driver::{self, Surround};
 use super::log_writer::LogWriter;
 use super::registry::Registry;
 use super::{WorkerDeps, WorkerOptions, control, heartbeat, sweeper};
+use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
+use crate::live::TakenRun;
 use crate::store::{Claim, StoreError};
 use crate::support::failpoint;
 
@@ -23,10 +26,14 @@ const CLAIM_BATCH: u32 = 64;
 pub struct Worker {
     surround: Surround,
     registry: Registry,
+    /// Room for runs; each holds a permit.
+    slots: Arc<Semaphore>,
     runs: TaskTracker,
     tasks: TaskTracker,
     /// Ends claiming and sweeping.
     stop_claiming: CancellationToken,
+    /// No run will be begun any more.
+    claimed_all: CancellationToken,
     /// Ends heartbeat and control.
     stop_tasks: CancellationToken,
     /// Ends the log writer, after everything else.
@@ -46,12 +53,15 @@ impl Worker {
         }
         let writer = LogWriter::new(options.gather, options.max_delta_bytes);
         let surround = Surround { deps, options, writer, drain: CancellationToken::new(), stop_now: CancellationToken::new() };
+        let slots = Arc::new(Semaphore::new(surround.options.slots as usize));
         let worker = Arc::new(Self {
             surround,
             registry: Registry::default(),
+            slots,
             runs: TaskTracker::new(),
             tasks: TaskTracker::new(),
             stop_claiming: CancellationToken::new(),
+            claimed_all: CancellationToken::new(),
             stop_tasks: CancellationToken::new(),
             stop_writer: CancellationToken::new(),
         });
@@ -81,7 +91,14 @@ impl Worker {
         self.tasks.spawn(sweep.instrument(tracing::info_span!("sweeper")));
 
         let this = Arc::clone(self);
-        self.tasks.spawn(async move { this.claim_loop().await }.instrument(tracing::info_span!("claim")));
+        let lease = heartbeat::millis(this.surround.options.lease);
+        let for_queue = this.slots.available_permits() / 2;
+        let taken = deps.hub.reception().open(this.surround.options.node.clone(), lease, Arc::clone(&this.slots), for_queue);
+        let claims = async move {
+            futures_util::future::join(this.claim_loop(), this.take_on(taken)).await;
+            this.claimed_all.cancel();
+        };
+        self.tasks.spawn(claims.instrument(tracing::info_span!("claim")));
     }
 
     /// Runs under way.
@@ -93,20 +110,22 @@ impl Worker {
     async fn claim_loop(self: &Arc<Self>) {
         loop {
             let mut wait = self.surround.options.poll;
-            let free = self.free_slots();
-            if free > 0 {
+            if let Some(mut slots) = self.free_slots() {
                 let claimed_at = Instant::now();
                 let deps = &self.surround.deps;
                 let lease = heartbeat::millis(self.surround.options.lease);
-                match deps.store.claim_runs(&self.surround.options.node, free.min(CLAIM_BATCH), lease).await {
+                let wanted = u32::try_from(slots.num_permits()).unwrap_or(CLAIM_BATCH);
+                match deps.store.claim_runs(&self.surround.options.node, wanted, lease).await {
                     Ok(claims) => {
-                        let all = claims.len();
                         for claim in claims {
-                            self.spawn_run(claim, claimed_at);
+                            let Some(slot) = slots.split(1) else { break };
+                            let Claim { fence, queued_ms, trace, .. } = claim;
+                            self.begin(Begin { fence, queued_ms, trace, claimed_at, slot, record: None });
                         }
-                        if all as u64 >= u64::from(free.min(CLAIM_BATCH)) {
+                        if slots.num_permits() == 0 {
                             continue;
                         }
+                        drop(slots);
                         wait = self.until_next_timer().await;
                     }
                     Err(error) => {
@@ -125,9 +144,34 @@ impl Worker {
         }
     }
 
-    fn free_slots(&self) -> u32 {
-        let busy = u32::try_from(self.registry.len()).unwrap_or(u32::MAX);
-        self.surround.options.slots.saturating_sub(busy)
+    /// Takes runs on as they are accepted, until nobody brings any more.
+    async fn take_on(self: &Arc<Self>, mut taken: mpsc::UnboundedReceiver<TakenRun>) {
+        let closed = async {
+            self.stop_claiming.cancelled().await;
+            self.surround.deps.hub.reception().close();
+        };
+        let begun = async {
+            while let Some(TakenRun { record, trace, reserved_at, slot }) = taken.recv().await {
+                let fence = record.fence.clone();
+                let begin = Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at: reserved_at, slot, record: Some(record) };
+                self.begin(begin);
+            }
+        };
+        futures_util::future::join(closed, begun).await;
+    }
+
+    /// As many slots as there are, at most for one claim. `None` if all are taken.
+    fn free_slots(&self) -> Option<OwnedSemaphorePermit> {
+        loop {
+            let free = u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX).min(CLAIM_BATCH);
+            if free == 0 {
+                return None;
+            }
+            // Fails only if one was taken just now.
+            if let Ok(slots) = Arc::clone(&self.slots).try_acquire_many_owned(free) {
+                return Some(slots);
+            }
+        }
     }
 
     /// How long until a retry is due, at most `poll`.
@@ -138,21 +182,22 @@ impl Worker {
         }
     }
 
-    fn spawn_run(self: &Arc<Self>, claim: Claim, claimed_at: Instant) {
+    fn begin(self: &Arc<Self>, begin: Begin) {
+        let Begin { fence, queued_ms, trace, claimed_at, slot, record } = begin;
         failpoint::reached("C04");
         #[expect(clippy::cast_precision_loss, reason = "no queue is 2^52 milliseconds long")]
-        metrics::histogram!("capstan_queue_wait_seconds").record(claim.queued_ms as f64 / 1000.0);
+        metrics::histogram!("capstan_queue_wait_seconds").record(queued_ms as f64 / 1000.0);
         metrics::gauge!("capstan_runs_active").increment(1.0);
-        let trace = claim.trace.as_ref().map(TraceId::as_str);
+        let trace = trace.as_ref().map(TraceId::as_str);
         // Of the highest level, so that whatever is logged has it.
-        let span = tracing::error_span!("run", run.id = %claim.fence.run_id, trace.id = trace, epoch = claim.fence.epoch);
-        let (guard, mailbox) = self.registry.add(claim.fence, claimed_at, span.clone());
+        let span = tracing::error_span!("run", run.id = %fence.run_id, trace.id = trace, epoch = fence.epoch);
+        let (guard, mailbox) = self.registry.add(fence, claimed_at, span.clone());
         let this = Arc::clone(self);
         let run = async move {
             let _active = ActiveRun;
-            driver::drive(&this.surround, &guard.held, mailbox).await;
-            let was_full = this.free_slots() == 0;
-            drop(guard);
+            driver::drive(&this.surround, &guard.held, mailbox, record).await;
+            let was_full = this.slots.available_permits() == 0;
+            drop((guard, slot));
             if was_full {
                 this.surround.deps.hub.queue_signal().notify();
             }
@@ -164,6 +209,8 @@ impl Worker {
     pub async fn drain(&self, grace: Duration) {
         self.stop_claiming.cancel();
         self.surround.drain.cancel();
+        // Requests that are being accepted bring their runs within moments; one that does not leaves it to its lease.
+        let _ = tokio::time::timeout(Duration::from_secs(2), self.claimed_all.cancelled()).await;
         self.runs.close();
         if tokio::time::timeout(grace, self.runs.wait()).await.is_err() {
             tracing::warn!(runs = self.registry.len(), "giving up the steps still under way");
@@ -183,6 +230,18 @@ impl Worker {
     pub fn stop_now(&self) {
         self.surround.stop_now.cancel();
     }
+}
+
+/// A run to begin.
+struct Begin {
+    fence: Fence,
+    queued_ms: u64,
+    trace: Option<TraceId>,
+    /// Before the lease began.
+    claimed_at: Instant,
+    slot: OwnedSemaphorePermit,
+    /// What would be loaded, if it is known.
+    record: Option<RunRecord>,
 }
 
 /// Counts a run as active as long as it lives, also through a panic of its driver.

@@ -215,7 +215,7 @@ impl QueueStore for PostgresStore {
     }
 }
 
-fn millis(value: u64) -> i64 {
+pub(super) fn millis(value: u64) -> i64 {
     // Far beyond any lease, and small enough to be added to the present.
     i64::try_from(value).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }

@@ -2,13 +2,15 @@
 
 use capstan::domain::change::Change;
 use capstan::domain::conversation::ConversationStatus;
-use capstan::domain::ids::RunId;
+use capstan::domain::ids::{NodeId, RunId};
 use capstan::domain::message::Part;
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Accepted, Keyed, Refused};
+use capstan::store::{AcceptRun, Accepted, Keyed, Refused, Taker};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, NOW, World, completed, conversation, fresh, hello, key, page, started, stored, text, user};
+use super::fixture::{
+    LONG, NOW, World, assistant, changes, completed, conversation, fresh, hello, key, page, started, stored, text, user,
+};
 
 contract! {
     what_a_message_stores,
@@ -19,6 +21,7 @@ contract! {
     a_busy_conversation_queues,
     a_busy_conversation_rejects,
     a_busy_conversation_is_steered,
+    a_run_is_taken_on_as_it_is_accepted,
     nobody_joins_a_run_that_is_about_to_end,
     a_busy_conversation_is_interrupted,
     owners_have_a_limit_of_runs,
@@ -149,6 +152,44 @@ async fn a_busy_conversation_rejects(world: &World) {
     let fence = world.claim_one().await;
     world.commit_one(completed(&fence)).await.unwrap();
     stored(fresh(world.store.accept_run(reject(), key(&owner, "k", "f")).await.unwrap()));
+}
+
+async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
+    let (owner, id, node) = (user(), conversation(), NodeId::generate(&UuidIds));
+    for round in 0..2 {
+        let taker = Some(Taker { node: node.clone(), lease_ms: LONG });
+        let accept = AcceptRun { taker, ..hello(&owner, &id) };
+        let Accepted::Run { run, taken, .. } = fresh(world.store.accept_run(accept, None).await.unwrap()) else {
+            panic!("a run was expected")
+        };
+        // A store may leave it to the queue; then it can be claimed as any other.
+        let fence = match taken {
+            Some(record) => {
+                assert_eq!(world.load(&record.fence).await, *record, "what the driver gets is what it would load");
+                assert!(world.store.claim_runs(&node, 1, LONG).await.unwrap().is_empty(), "it is claimed");
+                let fences = [record.fence.clone()];
+                let renewed = world.store.renew_leases(&node, &fences, LONG, 0).await.unwrap();
+                assert_eq!(renewed, [run.id.clone()]);
+                let other = NodeId::generate(&UuidIds);
+                assert!(world.store.renew_leases(&other, &fences, LONG, 0).await.unwrap().is_empty());
+                record.fence
+            }
+            None => world.claim_one().await,
+        };
+        assert_eq!(fence.epoch, round + 1);
+        world.commit_one(started(&fence)).await.unwrap();
+        // Whoever waits behind it is left to the queue.
+        let taker = Some(Taker { node: node.clone(), lease_ms: LONG });
+        let Accepted::Run { run: behind, taken, .. } =
+            fresh(world.store.accept_run(AcceptRun { taker, ..hello(&owner, &id) }, None).await.unwrap())
+        else {
+            panic!("a run was expected")
+        };
+        assert!(taken.is_none());
+        fresh(world.store.cancel_run(&owner, &behind.id, "user", NOW, None).await.unwrap());
+        world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, "an answer"))])).await.unwrap();
+        world.commit_one(completed(&fence)).await.unwrap();
+    }
 }
 
 async fn a_busy_conversation_is_steered(world: &World) {

@@ -77,6 +77,7 @@ pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
         on_busy: OnBusy::Queue,
         max_active_runs: 0,
         trace: TraceId::generate(&UuidIds),
+        taker: None,
         now: NOW,
     }
 }
@@ -165,7 +166,9 @@ pub fn fresh<T: std::fmt::Debug>(keyed: Keyed<T>) -> T {
 
 pub fn stored(accepted: Accepted) -> Stored {
     match accepted {
-        Accepted::Run { run, message, first_seq, events, interrupted } => Stored { run, message, first_seq, events, interrupted },
+        Accepted::Run { run, message, first_seq, events, interrupted, taken: _ } => {
+            Stored { run, message, first_seq, events, interrupted }
+        }
         Accepted::Steered { .. } | Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {
             panic!("expected a run, got {accepted:?}")
         }

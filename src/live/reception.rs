@@ -1,0 +1,123 @@
+//! Where the worker of this process takes runs on in the moment in which they are accepted.
+//!
+//! Most messages come while a worker here has room. Its claim is then written together with the message, and the run is handed
+//! over with all that its driver needs, instead of waiting in the queue for the same worker to find it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
+
+use crate::domain::ids::NodeId;
+use crate::domain::record::RunRecord;
+use crate::domain::trace::TraceId;
+
+/// A run that a worker has taken on.
+pub struct TakenRun {
+    /// All that its driver needs.
+    pub record: RunRecord,
+    /// The trace of the request that started it.
+    pub trace: TraceId,
+    /// Before the lease began.
+    pub reserved_at: Instant,
+    /// The worker's slot that was kept for it.
+    pub slot: OwnedSemaphorePermit,
+}
+
+#[derive(Clone)]
+struct Desk {
+    node: NodeId,
+    lease_ms: u64,
+    slots: Arc<Semaphore>,
+    /// Slots that are left for runs from the queue: whoever waits there is not to be overtaken by those who come.
+    for_queue: usize,
+    runs: mpsc::UnboundedSender<TakenRun>,
+}
+
+/// See the module documentation.
+#[derive(Default)]
+pub struct Reception {
+    desk: Mutex<Option<Desk>>,
+}
+
+impl Reception {
+    /// Lets runs be taken on for `node` as long as more than `for_queue` of its slots are free.
+    pub fn open(&self, node: NodeId, lease_ms: u64, slots: Arc<Semaphore>, for_queue: usize) -> mpsc::UnboundedReceiver<TakenRun> {
+        let (runs, taken) = mpsc::unbounded_channel();
+        *self.desk() = Some(Desk { node, lease_ms, slots, for_queue, runs });
+        taken
+    }
+
+    /// Takes nothing on any more. The receiver ends when those who have a seat have used it or given it up.
+    pub fn close(&self) {
+        *self.desk() = None;
+    }
+
+    /// Keeps a slot for a run that is about to be accepted. `None` if there is no worker here, or not much room.
+    #[must_use]
+    pub fn reserve(&self) -> Option<Seat> {
+        let desk = self.desk().clone()?;
+        if desk.slots.available_permits() <= desk.for_queue {
+            return None;
+        }
+        let slot = Arc::clone(&desk.slots).try_acquire_owned().ok()?;
+        Some(Seat { desk, slot, reserved_at: Instant::now() })
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Option<Desk>> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A slot that is kept for a run. Dropping it frees the slot.
+pub struct Seat {
+    desk: Desk,
+    slot: OwnedSemaphorePermit,
+    reserved_at: Instant,
+}
+
+impl Seat {
+    /// Whose lease it will be.
+    #[must_use]
+    pub fn node(&self) -> &NodeId {
+        &self.desk.node
+    }
+
+    /// How long the lease is to last at first.
+    #[must_use]
+    pub fn lease_ms(&self) -> u64 {
+        self.desk.lease_ms
+    }
+
+    /// Hands over the run, whose claim is stored. Should the worker be gone, its lease expires and another takes it.
+    pub fn take(self, record: RunRecord, trace: TraceId) {
+        let Self { desk, slot, reserved_at } = self;
+        if desk.runs.send(TakenRun { record, trace, reserved_at, slot }).is_err() {
+            tracing::warn!("a run was taken on by a worker that has ended; it is resumed when its lease expires");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::ids::SequentialIds;
+
+    #[tokio::test]
+    async fn seats_are_given_while_there_is_room_beside_the_queue() {
+        let reception = Reception::default();
+        assert!(reception.reserve().is_none(), "no worker");
+        let slots = Arc::new(Semaphore::new(3));
+        let node = NodeId::generate(&SequentialIds::default());
+        let mut taken = reception.open(node.clone(), 10_000, Arc::clone(&slots), 1);
+        let (one, two) = (reception.reserve().unwrap(), reception.reserve().unwrap());
+        assert_eq!((one.node(), one.lease_ms(), slots.available_permits()), (&node, 10_000, 1));
+        assert!(reception.reserve().is_none(), "the last slot is for the queue");
+        drop(one);
+        assert_eq!(slots.available_permits(), 2);
+        reception.close();
+        assert!(reception.reserve().is_none());
+        drop(two);
+        assert!(taken.recv().await.is_none());
+    }
+}
