@@ -309,6 +309,8 @@ pub struct ControlSignal {
     pub cancel_by: Option<String>,
     /// Messages that joined the run since it was accepted, oldest first. The worker drops those it knows.
     pub joined: Vec<Message>,
+    /// There is no such run any more: its conversation was deleted.
+    pub gone: bool,
 }
 
 /// Where a log begins and ends.

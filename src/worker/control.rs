@@ -24,7 +24,11 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
         match deps.store.control_signals(&runs).await {
             Ok(signals) => {
                 for signal in signals {
-                    if let Some(held) = registry.get(&signal.run_id) {
+                    let Some(held) = registry.get(&signal.run_id) else { continue };
+                    if signal.gone {
+                        // Nobody waits for the answer, and nothing of it could be written.
+                        held.lost.cancel();
+                    } else {
                         held.tell(signal);
                     }
                 }

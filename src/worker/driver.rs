@@ -21,12 +21,18 @@ use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::ModelError;
+use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
+use crate::domain::run::RunStatus;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::{Command, Decision, Input, RunState, StreamItem, Surroundings, decide, model_request};
-use crate::store::ControlSignal;
+use crate::store::{ControlSignal, StoreError};
 use crate::support::failpoint;
 use crate::tools::Progress;
+
+/// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
+/// the run is given up: each further try would ask the model again.
+const MAX_STRIKES: u32 = 5;
 
 /// How long a cancelled tool gets to say what became of its call.
 const TOOL_STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -54,6 +60,7 @@ pub async fn drive(
     mut record: Option<RunRecord>,
 ) {
     let mut reload_pause = Duration::from_millis(50);
+    let mut strikes = 0;
     let mut cause = None;
     loop {
         let end = tokio::select! {
@@ -63,7 +70,9 @@ pub async fn drive(
         };
         match end {
             End::Over | End::Fenced => return,
-            End::Reload => {
+            End::Broken if strikes + 1 >= MAX_STRIKES => return give_up(surround, held).await,
+            End::Reload | End::Broken => {
+                strikes += u32::from(matches!(end, End::Broken));
                 // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
                 cause = Some(ClaimCause::Crash);
                 tokio::select! {
@@ -80,14 +89,35 @@ pub async fn drive(
 enum End {
     Over,
     Fenced,
+    /// The database was away.
     Reload,
+    /// The rows could not be read or written, and may never be.
+    Broken,
+}
+
+impl From<&StoreError> for End {
+    fn from(error: &StoreError) -> Self {
+        if error.is_transient() { Self::Reload } else { Self::Broken }
+    }
+}
+
+/// Ends a run that can be neither read nor carried on, by a write that needs nothing but its fence.
+async fn give_up(surround: &Surround, held: &Held) {
+    tracing::error!("the run is given up: its rows cannot be read or written");
+    let error = ProblemCode::Internal.body("the run was given up, because its rows could not be read or written");
+    let log = surround.writer.for_run(held.fence.clone(), 0, held.lost.clone(), surround.deps.clock.clone());
+    let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
+    if let Err(error) = log.commit(&[EventBody::RunFailed { error }], vec![end], Urgency::Now).await {
+        tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
+    }
 }
 
 impl From<LogError> for End {
     fn from(error: LogError) -> Self {
         match error {
             LogError::Fenced => Self::Fenced,
-            LogError::Unheard | LogError::Store(_) | LogError::Stopped => Self::Reload,
+            LogError::Store(error) => Self::from(error.as_ref()),
+            LogError::Unheard | LogError::Stopped => Self::Reload,
         }
     }
 }
@@ -107,16 +137,16 @@ async fn attempt(
         Ok(Some(record)) => record,
         Ok(None) => return End::Fenced,
         Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, run.id = %held.fence.run_id, "run could not be loaded");
-            return End::Reload;
+            tracing::error!(error = &error as &dyn std::error::Error, "run could not be loaded");
+            return End::from(&error);
         }
     };
     if let Some(cause) = cause {
         record.cause = cause;
     }
-    let tools = match &record.tools {
-        Some(_) => Vec::new(),
-        None => offered(surround, &record).await,
+    let input = match &record.tools {
+        Some(_) => Input::Claimed { tools: Vec::new() },
+        None => first_input(surround, &mut record, mailbox).await,
     };
     let log = surround.writer.for_run(held.fence.clone(), record.attempt, held.lost.clone(), surround.deps.clock.clone());
     let mut drive = Drive {
@@ -135,7 +165,7 @@ async fn attempt(
     if surround.drain.is_cancelled() {
         drive.drain();
     }
-    let mut input = Input::Claimed { tools };
+    let mut input = input;
     loop {
         match drive.follow(input).await {
             ControlFlow::Continue(()) => {}
@@ -148,9 +178,34 @@ async fn attempt(
     }
 }
 
-async fn offered(surround: &Surround, record: &RunRecord) -> Vec<ToolDefinition> {
+/// Asks for the tools on offer. That may mean to start servers, and nobody who wants the run to end shall have to wait for them.
+async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Input {
+    let profile = record.profile.clone();
+    let offered = offered(surround, profile.tools.as_deref());
+    tokio::pin!(offered);
+    loop {
+        let signal = tokio::select! {
+            biased;
+            Some(signal) = mailbox.recv() => signal,
+            () = surround.drain.cancelled() => return Input::Drain,
+            tools = &mut offered => return Input::Claimed { tools },
+        };
+        for message in signal.joined {
+            if record.history.iter().all(|known| known.id != message.id) {
+                record.history.push(message);
+                record.joined += 1;
+            }
+        }
+        if signal.cancel_by.is_some() {
+            record.cancel_requested_by = signal.cancel_by;
+            return Input::Claimed { tools: Vec::new() };
+        }
+    }
+}
+
+async fn offered(surround: &Surround, wanted: Option<&[String]>) -> Vec<ToolDefinition> {
     let mut tools = surround.deps.tools.definitions().await;
-    if let Some(wanted) = &record.profile.tools {
+    if let Some(wanted) = wanted {
         tools.retain(|tool| wanted.contains(&tool.name));
     }
     tools
@@ -380,6 +435,7 @@ impl Drive<'_> {
                     self.stop_tools().await;
                     return ControlFlow::Continue(Input::Drain);
                 }
+                Happened::Broken if self.log.is_broken_for_good() => return ControlFlow::Break(End::Broken),
                 Happened::Broken => return ControlFlow::Break(End::Reload),
             }
         }

@@ -6,6 +6,7 @@
 //! commits.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ struct Tokens {
     lost: CancellationToken,
     /// The store failed: load the run again.
     broken: CancellationToken,
+    /// Not because it was away: trying again may not help.
+    for_good: AtomicBool,
     /// The run's span: the writer speaks of runs from outside of them.
     span: tracing::Span,
 }
@@ -133,7 +136,12 @@ impl LogWriter {
     /// The log of one claimed run. `lost` is cancelled when a write finds the run fenced.
     #[must_use]
     pub fn for_run(&self, fence: Fence, attempt: u32, lost: CancellationToken, clock: SharedClock) -> RunLog {
-        let tokens = Arc::new(Tokens { lost, broken: CancellationToken::new(), span: tracing::Span::current() });
+        let tokens = Arc::new(Tokens {
+            lost,
+            broken: CancellationToken::new(),
+            for_good: AtomicBool::new(false),
+            span: tracing::Span::current(),
+        });
         RunLog { shared: Arc::clone(&self.shared), fence, attempt, tokens, clock }
     }
 
@@ -278,6 +286,7 @@ fn settle(
 }
 
 fn fail_entry(tokens: &Tokens, reply: Option<oneshot::Sender<Result<(), LogError>>>, error: &Arc<StoreError>) {
+    tokens.for_good.fetch_or(!error.is_transient(), Ordering::Relaxed);
     tokens.broken.cancel();
     fail(reply, LogError::Store(Arc::clone(error)));
 }
@@ -312,6 +321,12 @@ impl RunLog {
     #[must_use]
     pub fn broken(&self) -> &CancellationToken {
         &self.tokens.broken
+    }
+
+    /// Whether it was not because the store was away, so that trying again may not help.
+    #[must_use]
+    pub fn is_broken_for_good(&self) -> bool {
+        self.tokens.for_good.load(Ordering::Relaxed)
     }
 
     /// Hands over what a model says, to be written soon. Never waits: call [`RunLog::room`] before the next.

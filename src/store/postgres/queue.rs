@@ -182,22 +182,23 @@ impl QueueStore for PostgresStore {
             return Ok(Vec::new());
         }
         // Whatever the user said after the run's first event joined it later.
-        let found: Vec<(String, Option<String>, Option<String>)> = sqlx::query_as(
-            "SELECT r.id, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
-             FROM runs r LEFT JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
+        let found: Vec<(String, bool, Option<String>, Option<String>)> = sqlx::query_as(
+            "SELECT w.id, r.id IS NULL, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
+             FROM unnest($1::text[]) AS w (id) LEFT JOIN runs r ON r.id = w.id
+             LEFT JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
                  AND m.run_id = r.id AND m.role = 'user'
-             WHERE r.id = ANY($1::text[]) AND r.finished_at IS NULL AND (r.cancel_requested_at IS NOT NULL OR m.id IS NOT NULL)
-             ORDER BY r.id, m.position",
+             WHERE r.id IS NULL OR (r.finished_at IS NULL AND (r.cancel_requested_at IS NOT NULL OR m.id IS NOT NULL))
+             ORDER BY w.id, m.position",
         )
         .bind(runs.iter().map(RunId::as_str).collect::<Vec<_>>())
         .fetch_all(&self.worker)
         .await?;
         let mut signals: Vec<ControlSignal> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
-        for (id, cancel_by, body) in found {
+        for (id, gone, cancel_by, body) in found {
             let joined: Option<Message> = body.map(|body| rows::decode("messages", "body", &id, &body)).transpose()?;
             let place = *places.entry(id.clone()).or_insert_with(|| {
-                signals.push(ControlSignal { run_id: RunId::from_stored(id), cancel_by, joined: Vec::new() });
+                signals.push(ControlSignal { run_id: RunId::from_stored(id), cancel_by, joined: Vec::new(), gone });
                 signals.len() - 1
             });
             // The server's own hints are messages of the user's side, too.
@@ -205,7 +206,7 @@ impl QueueStore for PostgresStore {
                 signal.joined.push(message);
             }
         }
-        signals.retain(|signal| signal.cancel_by.is_some() || !signal.joined.is_empty());
+        signals.retain(|signal| signal.gone || signal.cancel_by.is_some() || !signal.joined.is_empty());
         Ok(signals)
     }
 

@@ -106,9 +106,9 @@ impl QueueStore for SqliteStore {
         }
         let ids = json!(runs).to_string();
         let mut tx = self.read().await?;
-        let cancelled: Vec<(String, String)> = sqlx::query_as(
-            "SELECT id, cancel_requested_by FROM runs
-             WHERE cancel_requested_at IS NOT NULL AND finished_at IS NULL AND id IN (SELECT value FROM json_each(?))",
+        let known: Vec<(String, Option<String>)> = sqlx::query_as(
+            "SELECT id, CASE WHEN cancel_requested_at IS NOT NULL AND finished_at IS NULL THEN cancel_requested_by END FROM runs
+             WHERE id IN (SELECT value FROM json_each(?))",
         )
         .bind(&ids)
         .fetch_all(&mut *tx)
@@ -123,7 +123,7 @@ impl QueueStore for SqliteStore {
         .bind(&ids)
         .fetch_all(&mut *tx)
         .await?;
-        let mut cancelled: HashMap<String, String> = cancelled.into_iter().collect();
+        let known: HashMap<String, Option<String>> = known.into_iter().collect();
         let mut joined: HashMap<String, Vec<Message>> = HashMap::new();
         for row in &messages {
             let message: Message = decode("messages", "body", row.try_get("id")?, row.try_get("body")?)?;
@@ -134,10 +134,11 @@ impl QueueStore for SqliteStore {
         }
         let signals = runs.iter().map(|run| ControlSignal {
             run_id: run.clone(),
-            cancel_by: cancelled.remove(run.as_str()),
+            cancel_by: known.get(run.as_str()).cloned().flatten(),
             joined: joined.remove(run.as_str()).unwrap_or_default(),
+            gone: !known.contains_key(run.as_str()),
         });
-        Ok(signals.filter(|signal| signal.cancel_by.is_some() || !signal.joined.is_empty()).collect())
+        Ok(signals.filter(|signal| signal.gone || signal.cancel_by.is_some() || !signal.joined.is_empty()).collect())
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {

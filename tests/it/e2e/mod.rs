@@ -4,6 +4,7 @@ mod busy;
 mod cancel;
 mod crash;
 mod crowd;
+mod damaged;
 mod drain;
 mod harness;
 mod hostile;

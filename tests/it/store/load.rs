@@ -8,7 +8,7 @@ use capstan::domain::model::Usage;
 use capstan::domain::record::{ClaimCause, RunRecord};
 use capstan::domain::run::RunStatus;
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::store::{AcceptRun, Refused};
+use capstan::store::{AcceptRun, ControlSignal, Refused};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{NOW, World, assistant, changes, completed, conversation, hello, planned_call, released, started, user};
@@ -189,7 +189,10 @@ async fn hints_of_the_loop_have_not_joined(world: &World) {
     };
     world.commit_one(changes(&fence, vec![Change::AddMessage(hint.clone())])).await.unwrap();
     assert_eq!(world.load(&fence).await.history[1], hint);
-    let runs = [fence.run_id, RunId::generate(&UuidIds)];
-    assert_eq!(world.store.control_signals(&runs).await.unwrap(), []);
+    assert_eq!(world.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap(), []);
+    // A run that is not there any more is told of, so that its worker stops.
+    let missing = RunId::generate(&UuidIds);
+    let gone = ControlSignal { run_id: missing.clone(), cancel_by: None, joined: Vec::new(), gone: true };
+    assert_eq!(world.store.control_signals(&[fence.run_id, missing]).await.unwrap(), [gone]);
     assert_eq!(world.store.control_signals(&[]).await.unwrap(), []);
 }

@@ -4,6 +4,7 @@ use capstan::domain::ids::ConversationId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
 use capstan::domain::run::{FinishReason, OnBusy, RunStatus};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -186,4 +187,49 @@ async fn a_message_that_joins_is_in_the_next_request() {
     let request = h.model.requests.lock().unwrap()[1].clone();
     let all: String = request.messages.iter().map(|message| message.text()).collect::<Vec<_>>().join("|");
     assert!(all.contains("also this"), "{all}");
+}
+
+#[tokio::test]
+async fn a_run_can_be_cancelled_while_tools_are_still_starting() {
+    let h = Harness::new().await;
+    h.tools.never_start.store(true, Ordering::SeqCst);
+    let _worker = h.worker().await;
+    let (_, run) = h.say("go").await;
+    until("the claim", async || (h.run(&run).await.attempt == 1).then_some(())).await;
+    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.hub.notify_control(&run);
+    h.until(&run, RunStatus::Cancelled).await;
+    assert_eq!(h.model.request_count(), 0);
+}
+
+#[tokio::test]
+async fn a_run_whose_tools_are_still_starting_is_handed_back_with_the_choice_open() {
+    let h = Harness::new().await;
+    h.tools.never_start.store(true, Ordering::SeqCst);
+    h.model.then(Answer::Calls(vec!["quick"]));
+    let first = h.worker().await;
+    let (_, run) = h.say("go").await;
+    until("the claim", async || (h.run(&run).await.attempt == 1).then_some(())).await;
+    let asked = Instant::now();
+    first.drain(Duration::from_secs(20)).await;
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    h.tools.never_start.store(false, Ordering::SeqCst);
+    let _second = h.worker().await;
+    h.until(&run, RunStatus::Completed).await;
+    assert_eq!(*h.tools.executed.lock().unwrap(), ["quick"], "the tools were not frozen as none");
+}
+
+#[tokio::test]
+async fn the_run_of_a_deleted_conversation_stops_at_once() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Hang("it begins "));
+    let worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    let asked = Instant::now();
+    h.store.delete_conversation(&h.owner, &conversation).await.unwrap();
+    h.hub.notify_control(&run);
+    until("the stream to be closed", async || (h.model.open_streams() == 0).then_some(())).await;
+    assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
+    until("the slot to be free", async || (worker.active() == 0).then_some(())).await;
 }

@@ -1,7 +1,7 @@
 //! A worker with everything around it that is scripted.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -127,11 +127,16 @@ fn words(text: &str, finish: ModelFinish) -> Vec<ModelEvent> {
 #[derive(Default)]
 pub struct ScriptedTools {
     pub executed: Mutex<Vec<String>>,
+    /// Their servers never finish starting.
+    pub never_start: AtomicBool,
 }
 
 #[async_trait]
 impl Toolbox for ScriptedTools {
     async fn definitions(&self) -> Vec<ToolDefinition> {
+        if self.never_start.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         let tool = |name: &str, replay| ToolDefinition {
             name: name.to_owned(),
             server: None,

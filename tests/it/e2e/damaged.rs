@@ -1,0 +1,29 @@
+//! Rows that cannot be read.
+
+use rstest::rstest;
+use serde_json::json;
+
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::Site;
+
+/// One conversation is lost, as it is; it must not keep a slot, nor be tried for ever.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_rows_cannot_be_read_fails(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let run = server.start_run(&json!({"input": "[[id:one]][[text:2,0]][[hold]]"})).await;
+    let conversation = run["conversation_id"].as_str().unwrap().to_owned();
+    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    let second = server.send(&conversation, "[[id:two]][[text:2,0]]", "queue").await;
+    site.database.rows("UPDATE messages SET body = '{' WHERE role = 'user'").await;
+    model.release("one");
+    let failed = server.finished(second["run"]["id"].as_str().unwrap()).await;
+    assert_eq!((&failed["status"], &failed["error"]["code"]), (&json!("failed"), &json!("internal_error")), "{failed}");
+    assert!(model.exchanges("two").is_empty());
+    assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM run_leases").await, 0);
+    let other = server.start_run(&json!({"input": "[[id:three]][[text:2,0]]"})).await;
+    assert_eq!(server.finished(other["id"].as_str().unwrap()).await["status"], "completed");
+}
