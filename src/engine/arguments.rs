@@ -2,6 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::support::json::nesting;
+
+/// The deepest nesting of JSON that comes from outside and becomes part of our own. It leaves room for what is put around it:
+/// parsers, ours and those of clients, commonly give up at 128 levels.
+pub(super) const MAX_NESTING: usize = 64;
+
 /// The arguments as they are stored, and what is wrong with them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Arguments {
@@ -17,6 +23,9 @@ pub(super) fn parse(raw: &str) -> Arguments {
     let text = raw.trim();
     if text.is_empty() {
         return Arguments { value: Value::Object(Map::new()), fault: None };
+    }
+    if nesting(text) > MAX_NESTING {
+        return unusable(raw, &format!("they are nested more than {MAX_NESTING} levels deep"));
     }
     match serde_json::from_str::<Value>(text) {
         Ok(Value::Object(map)) => Arguments { value: Value::Object(map), fault: None },
@@ -45,6 +54,16 @@ mod tests {
     #[case(r#" {"a": [1, null]} "#, json!({"a": [1, null]}))]
     fn accepts(#[case] raw: &str, #[case] value: Value) {
         assert_eq!(parse(raw), Arguments { value, fault: None });
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let nested = |levels: usize| format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+        assert_eq!(parse(&nested(MAX_NESTING)).fault, None);
+        let too_deep = nested(MAX_NESTING + 1);
+        let arguments = parse(&too_deep);
+        assert_eq!(arguments.value, json!({ "_raw": too_deep }));
+        assert!(arguments.fault.is_some_and(|reason| reason.contains("64 levels")));
     }
 
     #[rstest]

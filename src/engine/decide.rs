@@ -1,5 +1,8 @@
 //! The transition function: which rule answers which input.
 
+use std::sync::Arc;
+
+use super::arguments::MAX_NESTING;
 use super::draft::Draft;
 use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_step, tool_step};
 use crate::domain::agent::OnInterrupt;
@@ -11,6 +14,7 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::FinishReason;
 use crate::domain::tool::{ToolDefinition, ToolOutcome};
+use crate::support::json::is_deeper_than;
 
 /// What follows from `input` in `state`. Pure; never panics, whatever order inputs come in: an input that makes no sense in a
 /// state gives an empty decision.
@@ -70,10 +74,14 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
     go_on(draft);
 }
 
-/// The tools of the run from now on: those that the agent may use, each name once.
+/// The tools of the run from now on: those that the agent may use, each name once. A schema that is nested too deeply to be
+/// stored within a set becomes one that takes any object: the tool's server still tests what it is given.
 fn frozen(tools: Vec<ToolDefinition>, wanted: Option<&[String]>) -> Vec<ToolDefinition> {
     let mut kept: Vec<ToolDefinition> = Vec::with_capacity(tools.len());
-    for tool in tools {
+    for mut tool in tools {
+        if is_deeper_than(&tool.parameters, MAX_NESTING) {
+            tool.parameters = Arc::new(serde_json::json!({ "type": "object" }));
+        }
         let is_wanted = wanted.is_none_or(|names| names.contains(&tool.name));
         if is_wanted && kept.iter().all(|known| known.name != tool.name) {
             kept.push(tool);

@@ -11,8 +11,8 @@ pub enum StoreError {
     /// A deadlock, serialisation failure or lock time-out that persisted over its retries.
     #[error("the database is contended")]
     Contended(#[source] sqlx::Error),
-    /// A row holds what this version cannot read.
-    #[error("cannot read {column} of {table} row {id}: {reason}")]
+    /// A row holds what this version cannot read, or would if it were written.
+    #[error("{column} of {table} row {id} cannot be read: {reason}")]
     Corrupt {
         /// The table.
         table: &'static str,

@@ -13,6 +13,7 @@ use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::Message;
 use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use crate::support::clock::UnixMillis;
+use crate::support::json::nesting;
 use crate::support::text::storable_json;
 
 /// The columns that make a [`RunRow`], for a table called `runs`.
@@ -226,9 +227,20 @@ pub(super) fn encode_storable<T: Serialize>(table: &'static str, column: &'stati
     encode(table, column, id, value).map(storable_json)
 }
 
-/// A value as JSON text.
+/// Why a write is refused that holds what could not be read again.
+pub(super) const UNREADABLE: &str = "a value could not be read again";
+
+/// The deepest nesting that [`decode`] takes. Writing has no such limit by itself, and a row that cannot be read again would
+/// take its whole conversation with it.
+const MAX_NESTING: usize = 127;
+
+/// A value as JSON text, which [`decode`] can read.
 pub(super) fn encode<T: Serialize>(table: &'static str, column: &'static str, id: &str, value: &T) -> StoreResult<String> {
-    serde_json::to_string(value).map_err(|error| corrupt(table, column, id, error))
+    let text = serde_json::to_string(value).map_err(|error| corrupt(table, column, id, error))?;
+    if nesting(&text) > MAX_NESTING {
+        return Err(corrupt(table, column, id, format!("it is nested more than {MAX_NESTING} levels deep")));
+    }
+    Ok(text)
 }
 
 /// A value from JSON text.
@@ -275,6 +287,16 @@ pub(super) fn parse_conversation_cursor(text: &str) -> Option<(i64, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_encoded_can_be_decoded() {
+        let nested = |levels: usize| (0..levels).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+        for levels in 0..=MAX_NESTING {
+            let text = encode("t", "c", "id", &nested(levels)).unwrap();
+            assert_eq!(decode::<serde_json::Value>("t", "c", "id", &text).unwrap(), nested(levels));
+        }
+        assert!(encode("t", "c", "id", &nested(MAX_NESTING + 1)).is_err());
+    }
 
     #[test]
     fn cursors_round_trip_and_refuse_what_is_none() {

@@ -73,6 +73,38 @@ pub fn mend_surrogates(json: &str) -> Option<String> {
     Some(mended)
 }
 
+/// How deep objects and arrays are nested in JSON text: 0 for a single value. Looks at brackets only, so it has an answer for
+/// any text and needs no stack.
+#[must_use]
+pub fn nesting(json: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// Whether objects and arrays are nested more than `levels` deep in a value. Looks no deeper than that.
+#[must_use]
+pub fn is_deeper_than(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Object(map) => levels == 0 || map.values().any(|inner| is_deeper_than(inner, levels - 1)),
+        Value::Array(items) => levels == 0 || items.iter().any(|inner| is_deeper_than(inner, levels - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +115,17 @@ mod tests {
         let one: Value = serde_json::from_str(r#"{"b":1,"a":{"y":2,"x":[1]}}"#).unwrap();
         assert_eq!(hash(&one), hash(&json!({"a": {"x": [1], "y": 2}, "b": 1})));
         assert_ne!(hash(&json!({"a": 1})), hash(&json!({"a": "1"})));
+    }
+
+    #[test]
+    fn nesting_counts_brackets_outside_of_strings() {
+        assert_eq!(nesting(""), 0);
+        assert_eq!(nesting("7"), 0);
+        assert_eq!(nesting(r#"{"a":[{}],"b":[]}"#), 3);
+        assert_eq!(nesting(r#"["[[[\"[[","{\\",[]]"#), 2);
+        assert_eq!(nesting("]]]["), 1);
+        let value = json!({"a": [{}], "b": []});
+        assert!(is_deeper_than(&value, 2) && !is_deeper_than(&value, 3) && !is_deeper_than(&json!(1), 0));
     }
 
     #[test]

@@ -3,12 +3,14 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call};
+use super::world::{Say, World, call, tool};
 use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, OnUnknown, ToolErrorPolicy};
 use crate::domain::change::ReleaseCause;
+use crate::domain::message::Part;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
-use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::{Input, texts};
 
 #[test]
@@ -33,6 +35,26 @@ fn arguments_that_are_no_object_are_answered_and_kept() {
     world.calls(&[Say::Call("write", String::new()), Say::Call("write", "null".to_owned())]);
     assert_eq!(world.under_way.len(), 2);
     assert_eq!(world.under_way[0].arguments, json!({}));
+}
+
+#[test]
+fn what_comes_from_outside_is_nested_within_bounds() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &nested(100)), call("write", &nested(60))]);
+    assert_eq!(world.under_way.len(), 1);
+    let raw = nested(100).to_string();
+    assert_eq!(world.rows.calls[0].arguments, json!({ "_raw": raw }));
+    let Part::ToolCall(part) = &world.rows.history.last().unwrap().parts[0] else { panic!("the message holds the call") };
+    assert_eq!(part.arguments, json!({ "_raw": raw }));
+    world.tool_says(0, "ok");
+    assert!(world.results()[0].contains("64 levels"), "{:?}", world.results());
+
+    let mut world = World::new(AgentProfile::default());
+    world.load(ClaimCause::First);
+    let deep = ToolDefinition { parameters: nested(100).into(), ..tool("deep", ReplayClass::Read) };
+    world.feed(Input::Claimed { tools: vec![deep, tool("read", ReplayClass::Read)] });
+    assert_eq!(world.rows.tools.as_ref().unwrap()[0].parameters, json!({ "type": "object" }).into());
 }
 
 #[test]

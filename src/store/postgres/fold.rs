@@ -18,7 +18,7 @@ use crate::domain::problem::ProblemBody;
 use crate::domain::record::{Fence, RunWrite};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use crate::store::{StoreResult, rows};
+use crate::store::{StoreError, StoreResult, rows};
 use crate::support::json;
 use crate::support::text::storable_json;
 
@@ -186,7 +186,10 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
         let mut messages = 0;
         for change in &write.changes {
             let mut at = At { ord: index, fenced, messages: &mut messages, write };
-            tables.add(&mut at, change)?;
+            match tables.add(&mut at, change) {
+                Err(StoreError::Corrupt { .. }) => tables.refused = Some(rows::UNREADABLE),
+                added => added?,
+            }
         }
         for event in &write.events {
             fenced.events += 1;

@@ -13,7 +13,7 @@ use crate::domain::change::Change;
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::record::RunWrite;
-use crate::store::rows::{encode, read_event, stored};
+use crate::store::rows::{UNREADABLE, encode, read_event, stored};
 use crate::store::{Committed, LogBounds, LogStore, Refused, StoreError, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -133,12 +133,14 @@ fn ends_unheard(write: &RunWrite, joined: i64) -> bool {
     write.changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(heard), .. } if *heard != joined))
 }
 
-/// A row that meets another one is a mistake of one run and must not take the batch of all others with it.
+/// A row that meets another one, or that could not be read again, is a mistake of one run and must not take the batch of all
+/// others with it.
 fn spare_neighbours(applied: StoreResult<Applied>) -> StoreResult<Applied> {
     match applied {
         Err(StoreError::Statement(error)) if error.as_database_error().is_some_and(|error| error.is_unique_violation()) => {
             Ok(Applied::Refused("a row exists already"))
         }
+        Err(StoreError::Corrupt { .. }) => Ok(Applied::Refused(UNREADABLE)),
         Ok(_) | Err(_) => applied,
     }
 }

@@ -2,13 +2,16 @@
 
 use capstan::domain::change::{Change, StepKind, StepStatus};
 use capstan::domain::event::EventBody;
-use capstan::domain::ids::ConversationId;
+use capstan::domain::ids::{ConversationId, PartId};
+use capstan::domain::message::{Message, Part, ToolCallPart};
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::{AcceptRun, LogBounds, Refused};
+use capstan::support::ids::UuidIds;
+use serde_json::json;
 
 use super::fixture::{
-    NOW, World, assistant, changes, completed, conversation, delta, deltas, failed, hello, page, started, user, write,
+    NOW, World, assistant, changes, completed, conversation, delta, deltas, failed, hello, page, planned_call, started, user, write,
 };
 
 contract! {
@@ -16,6 +19,7 @@ contract! {
     writes_of_one_run_are_carried_out_in_order,
     what_follows_the_end_in_a_batch_is_fenced,
     a_write_that_breaks_a_rule_spares_its_neighbours,
+    what_could_not_be_read_again_is_not_written,
     numbers_have_no_gaps_under_concurrent_writers,
     events_come_back_as_they_were_written,
     bounds_and_heads,
@@ -97,6 +101,39 @@ async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
     assert_eq!(answers, [Ok(4), Err(Refused::Fenced), Ok(5)]);
     assert_eq!(world.load(&one).await.status, RunStatus::Queued);
     assert_eq!(world.log(&one.conversation_id).await.len(), 5);
+}
+
+/// However deep: either it is refused, and its neighbours go through, or it can be read again.
+async fn what_could_not_be_read_again_is_not_written(world: &World) {
+    let owner = user();
+    let neighbour = world.claimed(&owner).await;
+    for levels in [64, 115, 120, 122, 124, 126, 127, 200] {
+        let fence = world.claimed(&owner).await;
+        let message = assistant(&fence, "calls");
+        let mut call = planned_call(&fence, &message.id, 0);
+        call.arguments = (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
+        let part = ToolCallPart {
+            id: PartId::generate(&UuidIds),
+            call_id: call.id.clone(),
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+            provider_call_id: None,
+        };
+        let message = Message { parts: vec![Part::ToolCall(part)], ..message };
+        let deep = changes(&fence, vec![Change::AddMessage(message.clone()), Change::AddToolCalls(vec![call.clone()])]);
+        let answers = world.commit_all(&[deltas(&neighbour, 1), deep, deltas(&neighbour, 1)]).await;
+        assert!(answers[0].is_ok() && answers[2].is_ok(), "{levels}: {answers:?}");
+        let record = world.load(&fence).await;
+        match answers[1] {
+            Ok(_) => assert_eq!((record.history.last(), record.calls), (Some(&message), vec![call]), "{levels}"),
+            Err(refused) => {
+                assert_eq!((refused, record.history.len(), record.calls.len()), (Refused::Fenced, 1, 0), "{levels}");
+                assert!(levels > 115, "{levels} levels are refused");
+            }
+        }
+        let messages = world.store.messages(&owner, &fence.conversation_id, &page(10, None)).await.unwrap().unwrap();
+        assert_eq!(messages.items, record.history, "{levels}");
+    }
 }
 
 async fn numbers_have_no_gaps_under_concurrent_writers(world: &World) {
