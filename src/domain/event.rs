@@ -125,7 +125,8 @@ events! {
     StepReset = "step.reset" {
         /// The step.
         step: u32,
-        /// `retry`, `crash`, `handed_back` or `continuation`.
+        /// `retry`, `crash`, `handed_back` or `continuation`: the step is made again. `failed` or `cancelled`: the run ends.
+        /// `calls_dropped`: calls that came with the answer are not carried out. What is kept after the last two is shown again.
         reason: String,
     }
     /// A part of a message begins.

@@ -165,29 +165,20 @@ impl Assembler {
         Ok((message, turn, closing))
     }
 
-    /// What was shown so far of an answer that is given up, for storing as a partial message: text and reasoning only.
-    /// `None` if nothing of that was shown.
+    /// What was shown so far of an answer that is given up, calls included. `None` if nothing was shown.
     #[must_use]
     pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
         let id = self.message_id.take()?;
         let usage = self.counted_usage();
-        let words = self.slots.iter().filter(|slot| match slot.kind {
-            Kind::Text | Kind::Reasoning => !slot.text.is_empty(),
-            Kind::Call { .. } => false,
-        });
-        let open = words.clone().filter(|slot| !slot.closed);
+        let open = self.slots.iter().filter(|slot| !slot.closed);
         let closing = open.map(|slot| EventBody::PartCompleted { message_id: id.clone(), part: slot.part() }).collect();
-        let parts: Vec<Part> = words.map(Slot::part).collect();
-        if parts.is_empty() {
-            return None;
-        }
         let message = Message {
             id,
             conversation_id: self.conversation_id,
             run_id: self.run_id,
             role: Role::Assistant,
             status: MessageStatus::Partial,
-            parts,
+            parts: self.slots.iter().map(Slot::part).collect(),
             finish_reason: Some(FinishReason::Cancelled),
             model: Some(self.model),
             usage: Some(usage),

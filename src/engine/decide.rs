@@ -44,16 +44,16 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
     let profile = draft.profile();
     let is_first_start = record.tools.is_none();
     if let Some(by) = &record.cancel_requested_by {
-        void_open_step(draft);
+        end_lost_step(draft);
         return draft.cancel(by.clone());
     }
     if profile.max_crashes > 0 && record.crashes >= profile.max_crashes {
-        void_open_step(draft);
+        end_lost_step(draft);
         let detail = format!("the run's worker died {} times; the run was given up", record.crashes);
         return draft.fail(ProblemCode::Poison, detail);
     }
     if record.cause == ClaimCause::Crash && profile.on_interrupt == OnInterrupt::Fail && !is_first_start {
-        void_open_step(draft);
+        end_lost_step(draft);
         return draft.fail(ProblemCode::Interrupted, "the run's worker died and the agent does not resume; resume the run by hand");
     }
     if is_first_start {
@@ -67,10 +67,11 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
         return model_step::begin(draft);
     }
     draft.event(EventBody::RunResumed { cause: record.cause.as_str().to_owned() });
-    void_open_step(draft);
     if draft.is_out_of_time() {
+        end_lost_step(draft);
         return model_step::fail_for_time(draft);
     }
+    void_lost_step(draft);
     go_on(draft);
 }
 
@@ -111,20 +112,28 @@ fn is_answer(message: &Message) -> bool {
         && !message.text().trim().is_empty()
 }
 
-/// What a dead or abandoned attempt has shown of a model step is void.
-fn void_open_step(draft: &mut Draft<'_>) {
-    let Some(step) = draft.open_model_step() else { return };
+/// What a dead attempt has shown of a model step is void. The step, if there is one, stays open: it begins again.
+fn void_lost_step(draft: &mut Draft<'_>) -> Option<u32> {
+    let step = draft.open_model_step()?;
     let reason = match draft.base.record.cause {
         ClaimCause::First | ClaimCause::Crash => "crash",
         ClaimCause::HandedBack => "handed_back",
         ClaimCause::Timer | ClaimCause::Request => "retry",
     };
-    draft.event(EventBody::StepReset { step, reason: reason.to_owned() });
+    draft.reset(step, reason);
+    Some(step)
+}
+
+/// The same in a run that ends here.
+fn end_lost_step(draft: &mut Draft<'_>) {
+    if let Some(step) = void_lost_step(draft) {
+        draft.abandon_step(step);
+    }
 }
 
 fn cancelled(draft: &mut Draft<'_>, by: String, partial: Option<PartialAnswer>, stopped: Vec<(CallId, ToolOutcome)>) {
-    if let (Some(_), Some(partial)) = (draft.open_model_step(), partial) {
-        model_step::keep_partial(draft, partial);
+    if let (Some(step), Some(partial)) = (draft.open_model_step(), partial) {
+        model_step::keep_partial(draft, step, partial);
     }
     for (id, outcome) in stopped {
         tool_step::record_outcome(draft, &id, outcome);
@@ -136,7 +145,7 @@ fn cancelled(draft: &mut Draft<'_>, by: String, partial: Option<PartialAnswer>, 
 /// are judged by their class there.
 fn drained(draft: &mut Draft<'_>) {
     if let Some(step) = draft.open_model_step() {
-        draft.event(EventBody::StepReset { step, reason: ReleaseCause::Drain.as_str().to_owned() });
+        draft.reset(step, ReleaseCause::Drain.as_str());
         draft.abandon_step(step);
     }
     draft.release(Some(0), ReleaseCause::Drain);

@@ -124,6 +124,11 @@ impl<'a> Draft<'a> {
         self.change(Change::StepEnded { step, status: StepStatus::Abandoned, usage: None });
     }
 
+    /// Everything shown since the step began is void. Whoever reads the log drops it, as the rows never had it.
+    pub(super) fn reset(&mut self, step: u32, reason: &str) {
+        self.event(EventBody::StepReset { step, reason: reason.to_owned() });
+    }
+
     /// The number of the model step that is under way.
     pub(super) fn open_model_step(&self) -> Option<u32> {
         self.work.open_step().filter(|row| row.kind == StepKind::Model).map(|row| row.step)
@@ -173,20 +178,34 @@ impl<'a> Draft<'a> {
     /// An assistant message that no model wrote, shown like one.
     pub(super) fn say(&mut self, text: &str, finish_reason: FinishReason) {
         let part = self.text_part(text);
-        let message = Message { finish_reason: Some(finish_reason), ..self.message(Role::Assistant, vec![part.clone()]) };
-        self.event(EventBody::MessageStarted { message_id: message.id.clone(), role: Role::Assistant });
-        self.event(EventBody::PartStarted {
-            message_id: message.id.clone(),
-            part_id: part.id().clone(),
-            index: 0,
-            kind: "text".to_owned(),
-            call_id: None,
-            name: None,
-        });
-        self.event(EventBody::PartDelta { part_id: part.id().clone(), delta: text.to_owned() });
-        self.event(EventBody::PartCompleted { message_id: message.id.clone(), part });
+        let message = Message { finish_reason: Some(finish_reason), ..self.message(Role::Assistant, vec![part]) };
+        self.show(&message);
         self.event(EventBody::MessageCompleted { message: message.clone() });
         self.change(Change::AddMessage(message));
+    }
+
+    /// Shows the words of an assistant message all at once, up to its end.
+    pub(super) fn show(&mut self, message: &Message) {
+        let message_id = &message.id;
+        self.event(EventBody::MessageStarted { message_id: message_id.clone(), role: message.role });
+        for (part, index) in message.parts.iter().zip(0_u32..) {
+            let (kind, text) = match part {
+                Part::Text(part) => ("text", &part.text),
+                Part::Reasoning(part) => ("reasoning", &part.text),
+                Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => continue,
+            };
+            let part_id = part.id();
+            self.event(EventBody::PartStarted {
+                message_id: message_id.clone(),
+                part_id: part_id.clone(),
+                index,
+                kind: kind.to_owned(),
+                call_id: None,
+                name: None,
+            });
+            self.event(EventBody::PartDelta { part_id: part_id.clone(), delta: text.clone() });
+            self.event(EventBody::PartCompleted { message_id: message_id.clone(), part: part.clone() });
+        }
     }
 
     /// The results of a step's calls as one message, in call order.
@@ -271,8 +290,9 @@ impl<'a> Draft<'a> {
 
     // Ends.
 
-    /// Gives every open call its outcome and closes the open step, so that the history can be sent whatever ended the run.
-    fn settle(&mut self) {
+    /// Gives every open call its outcome and closes the open step, so that the history can be sent whatever ended the run. What
+    /// an unfinished model step has shown and nobody has kept is void, for `reason`.
+    fn settle(&mut self, reason: &str) {
         let open: Vec<(CallId, ToolOutcome)> = self
             .work
             .record
@@ -300,6 +320,7 @@ impl<'a> Draft<'a> {
             self.complete_step(step, None);
         }
         if let Some(step) = self.open_model_step() {
+            self.reset(step, reason);
             self.abandon_step(step);
         }
     }
@@ -314,7 +335,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn fail(&mut self, code: ProblemCode, detail: impl Into<String>) {
-        self.settle();
+        self.settle("failed");
         let error = code.body(detail);
         self.conversation_updated(ConversationStatus::from(RunStatus::Failed));
         self.event(EventBody::RunFailed { error: error.clone() });
@@ -323,7 +344,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn cancel(&mut self, by: String) {
-        self.settle();
+        self.settle("cancelled");
         self.conversation_updated(ConversationStatus::from(RunStatus::Cancelled));
         self.event(EventBody::RunCancelled { by });
         let finish_reason = Some(FinishReason::Cancelled);

@@ -68,7 +68,7 @@ pub enum Input {
     CancelRequested {
         /// Who: `user`, `interrupt` or `shutdown`.
         by: String,
-        /// What was shown of an unfinished answer; complete tool calls are not part of it.
+        /// What was shown of an unfinished answer. Its words are kept, its calls are not.
         partial: Option<PartialAnswer>,
         /// Outcomes of calls that were under way: the driver has stopped them and says what became of each.
         stopped: Vec<(CallId, ToolOutcome)>,
@@ -82,7 +82,7 @@ pub enum Input {
 /// What was shown of an answer that somebody stopped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartialAnswer {
-    /// The message, with its text and reasoning so far.
+    /// The message, with its parts so far.
     pub message: Message,
     /// `part.completed` of its parts that are still open.
     pub closing: Vec<EventBody>,

@@ -131,12 +131,12 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
     }
     match verdict {
         Verdict::Refused => {
-            store_answer(draft, step, without_calls(message), without_call_parts(closing), usage);
+            store_words(draft, step, message, closing, usage);
             draft.complete(FinishReason::Refused);
         }
         Verdict::Final => {
             let reason = last_reason(draft, before, is_last).unwrap_or(turn.finish.as_finish_reason());
-            store_answer(draft, step, without_calls(message), without_call_parts(closing), usage);
+            store_words(draft, step, message, closing, usage);
             if draft.base.has_unseen_messages() && !is_last {
                 draft.hint(texts::JOINED);
                 return begin(draft);
@@ -155,7 +155,7 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
             tool_step::begin(draft, calls);
         }
         Verdict::Empty => {
-            store_answer(draft, step, without_calls(message), without_call_parts(closing), usage);
+            store_words(draft, step, message, closing, usage);
             nudge(draft, texts::EMPTY_REPLY, is_last);
         }
         Verdict::Hollow => {
@@ -209,15 +209,30 @@ fn store_answer(draft: &mut Draft<'_>, step: u32, message: Message, closing: Vec
     draft.complete_step(step, Some(usage));
 }
 
-/// Calls in an answer that ends the run are not carried out, so they are not kept: a call without a result cannot be sent.
-fn without_calls(mut message: Message) -> Message {
-    message.parts.retain(|part| !matches!(part, Part::ToolCall(_)));
-    message
+/// Stores an answer whose calls are not carried out.
+fn store_words(draft: &mut Draft<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
+    let (message, closing) = without_calls(draft, step, message, closing, "calls_dropped");
+    store_answer(draft, step, message, closing, usage);
 }
 
-fn without_call_parts(mut closing: Vec<EventBody>) -> Vec<EventBody> {
-    closing.retain(|event| !matches!(event, EventBody::PartCompleted { part: Part::ToolCall(_), .. }));
-    closing
+/// Calls that are not carried out are not kept: a call without a result cannot be sent. Where some were shown, all that was
+/// shown is void and the words are shown again, so that whoever reads the log has what is stored and nothing else.
+fn without_calls(
+    draft: &mut Draft<'_>,
+    step: u32,
+    mut message: Message,
+    closing: Vec<EventBody>,
+    reason: &str,
+) -> (Message, Vec<EventBody>) {
+    if message.tool_calls().next().is_none() {
+        return (message, closing);
+    }
+    message.parts.retain(|part| !matches!(part, Part::ToolCall(_)));
+    draft.reset(step, reason);
+    if !message.parts.is_empty() {
+        draft.show(&message);
+    }
+    (message, Vec::new())
 }
 
 /// Adds an estimate of the request to figures that know only the answer, so that a silent provider cannot outrun a budget.
@@ -267,7 +282,7 @@ pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
     }
     let counters = draft.counters();
     counters.model_failures = counters.model_failures.saturating_add(1);
-    draft.event(EventBody::StepReset { step, reason: "retry".to_owned() });
+    draft.reset(step, "retry");
     draft.event(EventBody::RunRetrying { after_ms, error: problem });
     draft.event(EventBody::RunWaiting { reason: WaitReason::Backoff, id: None });
     draft.abandon_step(step);
@@ -275,23 +290,25 @@ pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
     draft.release(Some(after_ms), ReleaseCause::Waiting);
 }
 
-/// Keeps what was shown of an answer that somebody stopped.
-pub(super) fn keep_partial(draft: &mut Draft<'_>, PartialAnswer { message: partial, closing }: PartialAnswer) {
+/// Keeps the words that were shown of an answer that somebody stopped. If there are none, the step stays open, and its end says
+/// that what was shown is void.
+pub(super) fn keep_partial(draft: &mut Draft<'_>, step: u32, PartialAnswer { message: partial, closing }: PartialAnswer) {
     if draft.base.record.history.iter().any(|known| known.id == partial.id) {
         return;
     }
-    let partial =
-        Message { status: MessageStatus::Partial, finish_reason: Some(FinishReason::Cancelled), ..without_calls(partial) };
     if let Some(usage) = partial.usage {
         let usage = counted(draft, usage);
         draft.charge(usage);
     }
-    if partial.parts.is_empty() {
+    if partial.parts.iter().all(|part| matches!(part, Part::ToolCall(_))) {
         return;
     }
-    for event in without_call_parts(closing) {
+    let partial = Message { status: MessageStatus::Partial, finish_reason: Some(FinishReason::Cancelled), ..partial };
+    let (partial, closing) = without_calls(draft, step, partial, closing, "cancelled");
+    for event in closing {
         draft.event(event);
     }
     draft.event(EventBody::MessageCompleted { message: partial.clone() });
     draft.change(Change::AddMessage(partial));
+    draft.abandon_step(step);
 }

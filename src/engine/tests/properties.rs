@@ -14,13 +14,15 @@ use crate::domain::message::Role;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::tool::{ToolCallState, ToolOutcome};
-use crate::engine::{Decision, Input, PartialAnswer, RunState, Surroundings, decide};
+use crate::engine::{Decision, Input, RunState, Surroundings, decide};
 
 #[derive(Debug, Clone)]
 enum Act {
     /// The model calls tools: name, and a small number as the argument, so that calls repeat.
     Calls(Vec<(u8, u8)>, ModelFinish),
     Text(ModelFinish),
+    /// The model says a part of its answer: words, a call, or both.
+    Begins(Vec<u8>),
     Nothing(ModelFinish),
     ModelFails(ModelErrorKind),
     /// One of the tools under way ends: well, badly, unknown, or with a state that is no outcome.
@@ -51,6 +53,7 @@ fn any_act() -> impl Strategy<Value = Act> {
     prop_oneof![
         10 => (prop::collection::vec((0..4_u8, 0..3_u8), 1..5), any_finish()).prop_map(|(calls, finish)| Act::Calls(calls, finish)),
         1 => any_finish().prop_map(Act::Text),
+        4 => prop::collection::vec(0..3_u8, 1..4).prop_map(Act::Begins),
         1 => Just(Act::Text(ModelFinish::Refused)),
         3 => any_finish().prop_map(Act::Nothing),
         2 => prop_oneof![Just(ModelErrorKind::Overloaded), Just(ModelErrorKind::IncompleteStream), Just(ModelErrorKind::Auth)]
@@ -175,9 +178,23 @@ impl Play {
                 self.answer(&say, finish);
             }
             Act::Text(finish) => self.answer(&[Say::Text("Some words.")], finish),
+            Act::Begins(pieces) => {
+                if self.world.asked.is_some() {
+                    let say: Vec<_> = pieces
+                        .into_iter()
+                        .map(|piece| match piece {
+                            0 => Say::Reasoning("Well."),
+                            1 => Say::Text("Some wor"),
+                            _ => Say::Call("write", "{\"n\":".to_owned()),
+                        })
+                        .collect();
+                    self.world.show(&say);
+                }
+            }
             Act::Nothing(finish) => self.answer(&[Say::Reasoning("Hm.")], finish),
             Act::ModelFails(kind) => {
-                if self.world.asked.take().is_some() {
+                if self.world.asked.is_some() {
+                    self.world.hang_up();
                     self.feed(Input::ModelFailed(ModelError::new(kind, "")));
                 }
             }
@@ -233,13 +250,7 @@ impl Play {
             self.world.rows.cancel_requested_by = Some("user".to_owned());
             return;
         }
-        let partial = match self.world.asked.is_some() {
-            true => match self.world.answer(&[Say::Text("Some wor")], ModelFinish::Stop) {
-                Input::ModelFinished { message, closing, .. } => Some(PartialAnswer { message, closing }),
-                other => panic!("{other:?}"),
-            },
-            false => None,
-        };
+        let partial = self.world.hang_up();
         let stopped = self.world.under_way.drain(..).take(1).map(|call| (call.id, done("just in time"))).collect();
         self.feed(Input::CancelRequested { by: "user".to_owned(), partial, stopped });
     }
@@ -321,16 +332,9 @@ impl Play {
         }
 
         // The log and the rows tell the same story.
-        let told: Vec<_> = world
-            .events
-            .iter()
-            .filter_map(|event| match event {
-                EventBody::MessageCompleted { message } | EventBody::MessageCreated { message } => Some(message),
-                _ => None,
-            })
-            .collect();
-        let stored: Vec<_> = world.rows.history.iter().filter(|message| message.role != Role::User || message.internal).collect();
-        assert_eq!(told, stored);
+        let history = world.rows.history.iter();
+        let stored: Vec<_> = history.filter(|message| message.role != Role::User || message.internal).cloned().collect();
+        assert_eq!(world.followed(), stored);
         assert_eq!(world.rows.history.len(), stored.len() + 1 + self.from_outside as usize);
     }
 }

@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use super::world::{Say, World, call};
-use crate::domain::agent::{AgentProfile, ToolsPolicy};
-use crate::domain::change::Change;
+use crate::domain::agent::{AgentProfile, LlmRetry, ToolsPolicy};
+use crate::domain::change::{Change, StepStatus};
 use crate::domain::event::EventBody;
-use crate::domain::message::Part;
-use crate::domain::model::ModelFinish;
+use crate::domain::message::{MessageStatus, Part};
+use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
-use crate::engine::{Command, Decision, Input, PartialAnswer};
+use crate::engine::{Command, Decision, Input};
 
 fn kinds(decision: &Decision) -> Vec<&'static str> {
     decision.events.iter().map(EventBody::kind).collect()
@@ -155,19 +155,65 @@ fn cancelling_keeps_what_was_shown_and_answers_every_call() {
     assert_eq!(world.states(), [ToolCallState::Done, ToolCallState::Cancelled]);
     assert_eq!(world.results().len(), 2);
     world.check_next_turn();
+}
+
+fn cancelled_while_it_says(say: &[Say]) -> (World, Decision) {
+    let mut world = World::started(AgentProfile::default());
+    world.show(say);
+    let partial = world.hang_up();
+    let decision = world.feed(Input::CancelRequested { by: "user".to_owned(), partial, stopped: Vec::new() });
+    assert_eq!(world.ended().status, RunStatus::Cancelled);
+    assert!(world.rows.calls.is_empty());
+    assert_eq!(world.rows.steps[0].status, StepStatus::Abandoned);
+    assert_eq!(world.followed(), world.rows.history[1..]);
+    world.check_next_turn();
+    (world, decision)
+}
+
+#[test]
+fn cancelling_keeps_the_words_of_an_answer_and_drops_its_calls() {
+    let (world, decision) = cancelled_while_it_says(&[Say::Text("The file ho")]);
+    assert_eq!(kinds(&decision)[..2], ["part.completed", "message.completed"]);
+    assert_eq!(world.rows.history[1].status, MessageStatus::Partial);
+
+    // What is kept is shown again without the calls.
+    let (world, decision) = cancelled_while_it_says(&[Say::Text("The file ho"), Say::Call("read", "{\"pa".to_owned())]);
+    assert_eq!(decision.events[0], EventBody::StepReset { step: 1, reason: "cancelled".to_owned() });
+    assert_eq!(kinds(&decision)[1..6], ["message.started", "part.started", "part.delta", "part.completed", "message.completed"]);
+    let kept = &world.rows.history[1];
+    assert_eq!((kept.text().as_str(), kept.parts.len(), kept.status), ("The file ho", 1, MessageStatus::Partial));
+
+    let (world, decision) = cancelled_while_it_says(&[call("read", &json!({}))]);
+    assert_eq!(kinds(&decision), ["step.reset", "conversation.updated", "run.cancelled"]);
+    assert_eq!(world.rows.history.len(), 1);
+    assert_eq!(world.rows.usage.model_calls, 1, "it was paid for");
+}
+
+#[test]
+fn what_a_failed_step_has_shown_is_void() {
+    let mut world = World::started(AgentProfile {
+        llm_retry: LlmRetry { delays_ms: Vec::new(), ..LlmRetry::default() },
+        ..AgentProfile::default()
+    });
+    world.show(&[Say::Text("The file ho"), call("read", &json!({}))]);
+    let failed = world.fails(ModelErrorKind::IncompleteStream);
+    assert_eq!(failed.events[0], EventBody::StepReset { step: 1, reason: "failed".to_owned() });
+    assert_eq!(kinds(&failed), ["step.reset", "conversation.updated", "run.failed"]);
+    assert_eq!(world.followed(), []);
 
     let mut world = World::started(AgentProfile::default());
-    let Input::ModelFinished { message, closing, .. } =
-        world.answer(&[Say::Text("The file ho"), call("read", &json!({}))], ModelFinish::Stop)
-    else {
-        unreachable!()
-    };
-    let partial = Some(PartialAnswer { message, closing });
-    world.feed(Input::CancelRequested { by: "user".to_owned(), partial, stopped: Vec::new() });
-    assert_eq!(world.rows.history.last().unwrap().text(), "The file ho");
-    assert!(world.rows.calls.is_empty());
-    assert_eq!(world.kinds().last(), Some(&"run.cancelled"));
-    world.check_next_turn();
+    world.show(&[Say::Text("The file ho")]);
+    world.hang_up();
+    assert_eq!(kinds(&world.feed(Input::TimedOut)), ["step.reset", "conversation.updated", "run.failed"]);
+    assert_eq!(world.followed(), []);
+}
+
+#[test]
+fn calls_that_are_not_carried_out_are_not_shown_as_if_they_were() {
+    let mut world = World::started(AgentProfile { max_rounds: 0, ..AgentProfile::default() });
+    let last = world.says(&[Say::Text("In short: nothing."), call("write", &json!({}))], ModelFinish::ToolCalls);
+    assert_eq!(last.events[0], EventBody::StepReset { step: 1, reason: "calls_dropped".to_owned() });
+    assert_eq!(world.followed(), world.rows.history[1..]);
 }
 
 #[test]

@@ -15,7 +15,9 @@ use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::history::check_sendable;
-use crate::engine::{Assembler, Command, Decision, Input, RunState, StreamItem, Surroundings, decide, model_request};
+use crate::engine::{
+    Assembler, Command, Decision, Input, PartialAnswer, RunState, StreamItem, Surroundings, decide, model_request,
+};
 use crate::support::clock::UnixMillis;
 use crate::support::ids::SequentialIds;
 
@@ -69,6 +71,8 @@ pub(super) struct World {
     pub(super) state: Option<RunState>,
     /// The request of the model call under way.
     pub(super) asked: Option<ModelRequest>,
+    /// What the call has said so far, and how many calls are in it.
+    saying: Option<(Assembler, usize)>,
     pub(super) under_way: Vec<ToolCall>,
     /// How often each call was handed to its tool.
     pub(super) executions: HashMap<CallId, u32>,
@@ -108,6 +112,7 @@ impl World {
             ending: None,
             state: None,
             asked: None,
+            saying: None,
             under_way: Vec::new(),
             executions: HashMap::new(),
             released: None,
@@ -166,6 +171,7 @@ impl World {
     pub(super) fn die(&mut self) {
         self.state = None;
         self.asked = None;
+        self.saying = None;
         self.under_way.clear();
     }
 
@@ -306,33 +312,46 @@ impl World {
 
     // The model and the tools.
 
-    /// The input that follows from a scripted answer, put through the assembler.
-    pub(super) fn answer(&mut self, say: &[Say], finish: ModelFinish) -> Input {
-        self.asked = None;
+    /// The model says a part of its answer, put through the assembler and shown.
+    pub(super) fn show(&mut self, say: &[Say]) {
         let fence = &self.rows.fence;
-        let mut assembler = Assembler::new(fence.run_id.clone(), fence.conversation_id.clone(), "demo/demo".to_owned());
+        let fresh = || (Assembler::new(fence.run_id.clone(), fence.conversation_id.clone(), "demo/demo".to_owned()), 0);
+        let (assembler, calls) = self.saying.get_or_insert_with(fresh);
         let mut shown = Vec::new();
-        for (index, piece) in say.iter().enumerate() {
+        for piece in say {
             match piece {
                 Say::Reasoning(text) => shown.extend(assembler.push(ModelEvent::Reasoning((*text).to_owned()), &self.ids)),
                 Say::Text(text) => shown.extend(assembler.push(ModelEvent::Text((*text).to_owned()), &self.ids)),
                 Say::Call(name, arguments) => {
+                    let index = *calls;
+                    *calls += 1;
                     let begun = ModelEvent::ToolCallStarted { index, provider_call_id: String::new(), name: (*name).to_owned() };
                     shown.extend(assembler.push(begun, &self.ids));
                     shown.extend(assembler.push(ModelEvent::ToolCallArguments { index, delta: arguments.clone() }, &self.ids));
                 }
             }
         }
+        self.events.extend(shown.into_iter().map(|item| match item {
+            StreamItem::Event(event) => event,
+            StreamItem::Delta(part_id, delta) => EventBody::PartDelta { part_id, delta },
+        }));
+    }
+
+    /// The input that follows from a scripted answer.
+    pub(super) fn answer(&mut self, say: &[Say], finish: ModelFinish) -> Input {
+        self.show(say);
+        self.asked = None;
+        let (mut assembler, _) = self.saying.take().expect("the model has been heard");
         assembler.push(ModelEvent::Usage(Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() }), &self.ids);
         assembler.push(ModelEvent::Finished(finish), &self.ids);
-        for item in shown {
-            match item {
-                StreamItem::Event(event) => self.events.push(event),
-                StreamItem::Delta(part_id, delta) => self.events.push(EventBody::PartDelta { part_id, delta }),
-            }
-        }
         let (message, turn, closing) = assembler.finish(&self.ids, NOW).unwrap();
         Input::ModelFinished { message, turn, closing }
+    }
+
+    /// The model call is given up.
+    pub(super) fn hang_up(&mut self) -> Option<PartialAnswer> {
+        self.asked = None;
+        self.saying.take()?.0.partial(NOW)
     }
 
     pub(super) fn says(&mut self, say: &[Say], finish: ModelFinish) -> Decision {
@@ -349,7 +368,7 @@ impl World {
     }
 
     pub(super) fn fails(&mut self, kind: ModelErrorKind) -> Decision {
-        self.asked = None;
+        self.hang_up();
         self.feed(Input::ModelFailed(ModelError::new(kind, "no luck")))
     }
 
@@ -384,6 +403,42 @@ impl World {
 
     pub(super) fn error_code(&self) -> &str {
         &self.ended().error.as_ref().expect("the run has failed").code
+    }
+
+    /// The messages of a client that follows the log and knows nothing else. Panics where the log leaves something open, or a
+    /// whole message is not what its parts came to.
+    pub(super) fn followed(&self) -> Vec<Message> {
+        let mut whole = Vec::new();
+        let mut open: Vec<(MessageId, Vec<(PartId, Option<Part>)>)> = Vec::new();
+        for event in &self.events {
+            match event {
+                EventBody::MessageCreated { message } => whole.push(message.clone()),
+                EventBody::MessageStarted { message_id, .. } => open.push((message_id.clone(), Vec::new())),
+                EventBody::PartStarted { message_id, part_id, .. } => {
+                    let (_, parts) = open.iter_mut().find(|(id, _)| id == message_id).expect("a part of an open message");
+                    parts.push((part_id.clone(), None));
+                }
+                EventBody::PartCompleted { message_id, part } => {
+                    let (_, parts) = open.iter_mut().find(|(id, _)| id == message_id).expect("a part of an open message");
+                    let (_, slot) = parts.iter_mut().find(|(id, _)| id == part.id()).expect("the part was started");
+                    assert!(slot.replace(part.clone()).is_none(), "a part is completed once");
+                }
+                EventBody::MessageCompleted { message } => {
+                    let at = open.iter().position(|(id, _)| *id == message.id).expect("the message was started");
+                    let (_, parts) = open.remove(at);
+                    if message.role == Role::Assistant {
+                        let parts: Vec<Part> =
+                            parts.into_iter().map(|(id, part)| part.unwrap_or_else(|| panic!("{id} is not completed"))).collect();
+                        assert_eq!(parts, message.parts);
+                    }
+                    whole.push(message.clone());
+                }
+                EventBody::StepReset { .. } => open.clear(),
+                event if ends_run(event) => assert!(open.is_empty(), "left open at the end: {open:?}"),
+                _ => {}
+            }
+        }
+        whole
     }
 
     /// The hints that the loop has given.
