@@ -178,11 +178,14 @@ impl PostgresStore {
         now: UnixMillis,
         key: Option<&IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>> {
-        let mut tx = self.api.begin().await?;
-        let outcome = cancel_locked(&mut tx, owner, id, by, now, key).await?;
-        // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
-        tx.commit().await?;
-        Ok(outcome)
+        let cancelled = async {
+            let mut tx = self.api.begin().await?;
+            let outcome = cancel_locked(&mut tx, owner, id, by, now, key).await?;
+            // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
+            tx.commit().await?;
+            Ok(outcome)
+        };
+        self.or_recorded(cancelled.await, key).await
     }
 }
 

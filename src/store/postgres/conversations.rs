@@ -13,7 +13,7 @@ use crate::domain::message::Message;
 use crate::store::rows::ConversationRow;
 use crate::store::{
     ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed, NewConversation, Page,
-    PageRequest, StoreResult, compose, rows,
+    PageRequest, StoreError, StoreResult, compose, rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -228,11 +228,23 @@ impl PostgresStore {
         match made {
             Ok(Some(_)) => Ok(Keyed::Fresh(created)),
             Ok(None) => Ok(self.recorded(key).await?.unwrap_or(Keyed::Fresh(Created::Exists))),
-            Err(error) if is_unique_violation(&error) => match self.recorded(key).await? {
+            Err(error) => self.or_recorded(Err(error.into()), key).await,
+        }
+    }
+
+    /// The outcome of a transaction that writes `key`. If it met a row that is there already, another request came first with
+    /// the same key, which no lock of ours has kept apart: then what came of that one.
+    pub(super) async fn or_recorded<T: serde::de::DeserializeOwned>(
+        &self,
+        outcome: StoreResult<Keyed<T>>,
+        key: Option<&IdempotencyClaim>,
+    ) -> StoreResult<Keyed<T>> {
+        match outcome {
+            Err(StoreError::Statement(error)) if is_unique_violation(&error) => match self.recorded(key).await? {
                 Some(recorded) => Ok(recorded),
-                None => Err(error.into()),
+                None => Err(StoreError::Statement(error)),
             },
-            Err(error) => Err(error.into()),
+            Ok(_) | Err(_) => outcome,
         }
     }
 

@@ -14,11 +14,14 @@ use crate::store::{IdempotencyClaim, Keyed, ResumeRun, Resumed, StoreResult, com
 
 impl PostgresStore {
     pub(super) async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
-        let mut tx = self.api.begin().await?;
-        let outcome = resume_locked(&mut tx, resume, key).await?;
-        // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
-        tx.commit().await?;
-        Ok(outcome)
+        let resumed = async {
+            let mut tx = self.api.begin().await?;
+            let outcome = resume_locked(&mut tx, resume, key).await?;
+            // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
+            tx.commit().await?;
+            Ok(outcome)
+        };
+        self.or_recorded(resumed.await, key).await
     }
 }
 

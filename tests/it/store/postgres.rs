@@ -6,14 +6,16 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::run::RunStatus;
+use capstan::domain::trace::TraceId;
 use capstan::store::postgres::{Notice, PgNotifier};
-use capstan::store::{Refused, StoreError, StoreOptions, open};
+use capstan::store::{Cancelled, Keyed, Refused, ResumeRun, StoreError, StoreOptions, open};
 use capstan::support::ids::UuidIds;
 use futures_util::StreamExt as _;
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
-use super::fixture::{LONG, World, completed, conversation, deltas, hello, started, user};
+use super::fixture::{LONG, NOW, World, completed, conversation, deltas, failed, fresh, hello, key, started, user};
 use crate::support::database::Kind;
 use crate::support::wait::{until, within};
 
@@ -132,6 +134,46 @@ async fn an_end_that_waited_finds_the_run_that_was_queued_meanwhile() {
     assert_eq!(active.map(|run| run.id), Some(queued.clone()));
     assert_eq!(world.status(&owner, &fence.conversation_id).await, "queued");
     assert_eq!(world.claim_one().await.run_id, queued);
+    world.store.close().await;
+}
+
+/// The same key for requests about different runs, whose heads are different locks. The first one has written the key and not
+/// yet committed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let first = world.run(&owner).await.run;
+    let other = world.run(&owner).await.run;
+    fresh(world.store.cancel_run(&owner, &first.id, "user", NOW, key(&owner, "used", "one")).await.unwrap());
+    let fence = world.claim_one().await;
+    assert_eq!(fence.run_id, other.id);
+    world.commit_one(failed(&fence)).await.unwrap();
+    let waiting = world.run(&owner).await.run;
+
+    let mut session = PgConnection::connect_with(&PgConnectOptions::from_str(&world.database.url).unwrap()).await.unwrap();
+    sqlx::query("BEGIN").execute(&mut session).await.unwrap();
+    sqlx::query(
+        "INSERT INTO idempotency_keys SELECT owner_id, k, fingerprint, outcome, created_at
+         FROM idempotency_keys, unnest(ARRAY['a', 'b']) AS k WHERE key = 'used'",
+    )
+    .execute(&mut session)
+    .await
+    .unwrap();
+    let cancel = world.store.cancel_run(&owner, &waiting.id, "user", NOW, key(&owner, "a", "one"));
+    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
+    let request = ResumeRun { owner: owner.clone(), run_id: other.id.clone(), new_run_id, trace, now: NOW };
+    let resume = world.store.resume_run(request, key(&owner, "b", "two"));
+    let after = async {
+        blocked(&world, 2).await;
+        sqlx::query("COMMIT").execute(&mut session).await.unwrap();
+    };
+    let (cancelled, resumed, ()) = within("the answers", SOON, async { tokio::join!(cancel, resume, after) }).await;
+    let Keyed::Replayed(Cancelled::Over { run, .. }) = cancelled.unwrap() else { panic!("what came of the first one") };
+    assert_eq!(run.id, first.id);
+    assert_eq!(resumed.unwrap(), Keyed::Mismatch);
+    assert_eq!(world.view(&owner, &waiting.id).await.run.status, RunStatus::Queued, "nothing was done");
+    assert_eq!(world.store.active_run(&owner, &fence.conversation_id).await.unwrap(), None, "nothing was done");
     world.store.close().await;
 }
 
