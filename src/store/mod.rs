@@ -91,6 +91,7 @@ pub trait RunStore: Send + Sync {
     ) -> StoreResult<Keyed<Cancelled>>;
 
     /// Wakes a run that waits for a retry, or continues after a failed run with a new one (terminal statuses never change).
+    /// A failed run can be continued as long as it is the newest one of its conversation, and so only once.
     async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>>;
 
     /// What is known about why the run is or is not moving.

@@ -238,7 +238,7 @@ pub enum Resumed {
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
-    /// The run is neither waiting nor failed, or another run is active in its conversation.
+    /// The run is neither waiting nor failed, or it has failed and is not the newest one of its conversation.
     NotResumable {
         /// The run.
         run: Run,

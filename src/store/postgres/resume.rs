@@ -73,14 +73,16 @@ async fn go_on_after(
     base: i64,
 ) -> StoreResult<Resumed> {
     let ResumeRun { owner, run_id, new_run_id, trace, now } = resume;
-    let (profile, title, status, busy): (String, String, String, bool) = sqlx::query_as(
-        "SELECT r.profile, c.title, c.status, EXISTS (SELECT FROM runs a WHERE a.conversation_id = c.id AND a.active)
+    // What came after any other run than the newest has answered it, or has been resumed already.
+    let (profile, title, status, is_newest): (String, String, String, bool) = sqlx::query_as(
+        "SELECT r.profile, c.title, c.status,
+             NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = c.id AND n.first_seq > r.first_seq)
          FROM runs r JOIN conversations c ON c.id = r.conversation_id WHERE r.id = $1",
     )
     .bind(run_id.as_str())
     .fetch_one(&mut *tx)
     .await?;
-    if busy {
+    if !is_newest {
         return Ok(Resumed::NotResumable { run });
     }
     let next = Run {

@@ -176,10 +176,16 @@ async fn wake(tx: &mut Tx, resume: &ResumeRun, row: RunRow) -> StoreResult<Resum
     Ok(Resumed::Run { run: row.into_run()?, events: Vec::new() })
 }
 
-/// A new run with the profile of the failed one goes on from the same history.
+/// A new run with the profile of the failed one goes on from the same history. Only the newest run of its conversation can be
+/// gone on from: what came after any other has answered it, or has been resumed already.
 async fn continue_after(tx: &mut Tx, resume: &ResumeRun, failed: RunRow) -> StoreResult<Resumed> {
     let conversation_id = ConversationId::from_stored(failed.conversation_id.clone());
-    if active_run(tx, &resume.owner, &conversation_id).await?.is_some() {
+    let is_newest: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ? AND first_seq > ?)")
+        .bind(&failed.conversation_id)
+        .bind(failed.first_seq)
+        .fetch_one(&mut **tx)
+        .await?;
+    if !is_newest {
         return Ok(Resumed::NotResumable { run: failed.into_run()? });
     }
     let profile = sqlx::query("SELECT profile FROM runs WHERE id = ?").bind(&failed.id).fetch_one(&mut **tx).await?;

@@ -191,9 +191,15 @@ async fn what_cannot_be_resumed(world: &World) {
     assert_eq!(world.status(&owner, &fence.conversation_id).await, "queued", "the next one counts");
     refused(world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap());
     let next = world.claim_one().await;
-    world.commit_one(completed(&next)).await.unwrap();
-    let later = world.store.resume_run(resume(&owner, &fence.run_id), key(&owner, "k", "f")).await.unwrap();
-    assert!(matches!(fresh(later), Resumed::Run { .. }), "a refusal keeps no key");
+    world.commit_one(failed(&next)).await.unwrap();
+    // Nor one after which another one has ended, however that ended.
+    let old = refused(world.store.resume_run(resume(&owner, &fence.run_id), None).await.unwrap());
+    assert_eq!(old.id, fence.run_id);
+    let newest = world.store.resume_run(resume(&owner, &next.run_id), key(&owner, "k", "f")).await.unwrap();
+    let Resumed::Run { run, .. } = fresh(newest) else { panic!("a refusal keeps no key") };
+    assert_eq!(world.claim_one().await.run_id, run.id);
+    // Nor twice.
+    refused(world.store.resume_run(resume(&owner, &next.run_id), None).await.unwrap());
     let missing = world.store.resume_run(resume(&owner, &RunId::generate(&UuidIds)), None).await.unwrap();
     assert_eq!(fresh(missing), Resumed::NoRun);
 }
