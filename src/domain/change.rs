@@ -84,6 +84,8 @@ pub struct RunCounters {
     pub force_final: bool,
     /// Tools that are no longer offered.
     pub dropped_tools: Vec<String>,
+    /// How many messages had joined runs of the conversation when a model step of this run last began: the model hears those.
+    pub heard: i64,
 }
 
 /// One change to the rows of a run.

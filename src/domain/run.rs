@@ -186,6 +186,6 @@ pub enum OnBusy {
     Reject,
     /// Cancel the active run, then start the new one.
     Interrupt,
-    /// Join the active run before its next model call; no new run.
+    /// Join the active run before its next model call; no new run. The run does not complete without having answered it.
     Steer,
 }

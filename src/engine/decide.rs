@@ -100,7 +100,7 @@ fn go_on(draft: &mut Draft<'_>) {
     // would give the user two.
     if draft.open_model_step().is_none() && draft.newest_message().is_some_and(is_answer) {
         let reason = draft.newest_message().and_then(|message| message.finish_reason).unwrap_or(FinishReason::Stop);
-        return draft.complete(reason);
+        return model_step::end_turn(draft, reason);
     }
     model_step::begin(draft);
 }

@@ -4,7 +4,7 @@ use super::decide::next_step;
 use super::draft::Draft;
 use super::{Command, PartialAnswer, texts, tool_step};
 use crate::domain::agent::{BreakerAction, OnLimit};
-use crate::domain::change::{Change, ReleaseCause, StepKind};
+use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind};
 use crate::domain::event::EventBody;
 use crate::domain::message::{Message, MessageStatus, Part, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelTurn, Usage};
@@ -22,6 +22,8 @@ pub(super) fn begin(draft: &mut Draft<'_>) {
     if draft.is_out_of_time() {
         return fail_for_time(draft);
     }
+    let was_forced = draft.work.record.counters.force_final;
+    renew(draft);
     if !draft.work.record.counters.force_final {
         if is_over_budget(draft, draft.work.record.usage) {
             draft.force_final(texts::FORCED_BUDGET);
@@ -41,10 +43,30 @@ pub(super) fn begin(draft: &mut Draft<'_>) {
             draft.force_final(texts::FORCED_BREAKER);
         }
     }
+    if was_forced && !draft.work.record.counters.force_final {
+        draft.hint(texts::NO_LONGER_FORCED);
+    }
     draft.set_status(RunStatus::Processing, None);
     let step = next_step(draft, StepKind::Model);
     draft.start_step(step, StepKind::Model);
     draft.command(Command::CallModel);
+}
+
+/// A message that the model has not heard gives the run a new beginning, of which the message is the first word: whatever
+/// counts rounds, empty replies and the like counts from here. Bounded by the number of messages that users send.
+pub(super) fn renew(draft: &mut Draft<'_>) {
+    if !draft.work.has_unseen_messages() {
+        return;
+    }
+    let heard = draft.work.record.joined;
+    let counters = draft.counters();
+    *counters = RunCounters {
+        heard,
+        // These belong to the model's provider and to tools, which a message does not mend.
+        model_failures: counters.model_failures,
+        dropped_tools: std::mem::take(&mut counters.dropped_tools),
+        ..RunCounters::default()
+    };
 }
 
 fn is_over_budget(draft: &Draft<'_>, usage: Usage) -> bool {
@@ -132,16 +154,12 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
     match verdict {
         Verdict::Refused => {
             store_words(draft, step, message, closing, usage);
-            draft.complete(FinishReason::Refused);
+            end_turn(draft, FinishReason::Refused);
         }
         Verdict::Final => {
             let reason = last_reason(draft, before, is_last).unwrap_or(turn.finish.as_finish_reason());
             store_words(draft, step, message, closing, usage);
-            if draft.base.has_unseen_messages() && !is_last {
-                draft.hint(texts::JOINED);
-                return begin(draft);
-            }
-            draft.complete(reason);
+            end_turn(draft, reason);
         }
         Verdict::Calls => {
             let calls = tool_step::planned(draft, &message, turn, step.saturating_add(1), tool_step::Completeness::Whole);
@@ -165,6 +183,15 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
     }
 }
 
+/// The run ends with the answer that was just stored, unless a message has joined that the answer does not know of.
+pub(super) fn end_turn(draft: &mut Draft<'_>, reason: FinishReason) {
+    if draft.work.has_unseen_messages() {
+        draft.hint(texts::JOINED);
+        return begin(draft);
+    }
+    draft.complete(reason);
+}
+
 /// Whether the model has run into the output limit inside tool calls too often.
 pub(super) fn is_cut_too_often(draft: &Draft<'_>) -> bool {
     draft.work.record.counters.cut_answers > CUT_ANSWERS
@@ -172,6 +199,10 @@ pub(super) fn is_cut_too_often(draft: &Draft<'_>) -> bool {
 
 /// Asks again after an answer that holds nothing; then once without tools; then gives up. An empty answer is never a success.
 fn nudge(draft: &mut Draft<'_>, hint: &str, is_last: bool) {
+    if draft.work.has_unseen_messages() {
+        draft.hint(hint);
+        return begin(draft);
+    }
     let limit = draft.profile().empty_replies;
     let counters = draft.counters();
     counters.empty_replies = counters.empty_replies.saturating_add(1);

@@ -1,7 +1,7 @@
 //! A run as the loop sees it.
 
 use crate::domain::agent::ToolsPolicy;
-use crate::domain::change::{Change, StepKind, StepRow, StepStatus};
+use crate::domain::change::{Change, StepRow, StepStatus};
 use crate::domain::message::Message;
 use crate::domain::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
@@ -12,8 +12,6 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 pub struct RunState {
     /// The record it was loaded from, kept up to date.
     pub record: RunRecord,
-    /// A user message has joined since the last request was decided on: the model has not seen it.
-    unseen: bool,
     /// The lease was given up: the run belongs to whoever claims it next.
     released: bool,
     /// Nothing new shall begin.
@@ -24,7 +22,7 @@ impl RunState {
     /// Takes over what was loaded.
     #[must_use]
     pub fn load(record: RunRecord) -> Self {
-        Self { record, unseen: false, released: false, draining: false }
+        Self { record, released: false, draining: false }
     }
 
     /// Carries out in memory what the store carries out in rows. If the store then fails, the state is void: load it again.
@@ -46,20 +44,15 @@ impl RunState {
             Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
             Change::Counters(counters) => record.counters = counters.clone(),
             Change::Usage(usage) => record.usage = *usage,
-            Change::StepStarted { step, kind } => {
-                match record.steps.iter_mut().find(|row| row.step == *step) {
-                    Some(row) => row.status = StepStatus::Started,
-                    None => record.steps.push(StepRow {
-                        run_id: record.fence.run_id.clone(),
-                        step: *step,
-                        kind: *kind,
-                        status: StepStatus::Started,
-                    }),
-                }
-                if *kind == StepKind::Model {
-                    self.unseen = false;
-                }
-            }
+            Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
+                Some(row) => row.status = StepStatus::Started,
+                None => record.steps.push(StepRow {
+                    run_id: record.fence.run_id.clone(),
+                    step: *step,
+                    kind: *kind,
+                    status: StepStatus::Started,
+                }),
+            },
             Change::StepEnded { step, status, usage: _ } => {
                 if let Some(row) = record.steps.iter_mut().find(|row| row.step == *step) {
                     row.status = *status;
@@ -93,7 +86,6 @@ impl RunState {
         }
         self.record.history.push(message);
         self.record.joined += 1;
-        self.unseen = true;
     }
 
     /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way
@@ -106,8 +98,10 @@ impl RunState {
         self.draining
     }
 
+    /// Whether a user message has joined the run and no request to the model has had it. Said by the rows, so that a crash
+    /// does not make it forgotten.
     pub(super) fn has_unseen_messages(&self) -> bool {
-        self.unseen
+        self.record.joined > self.record.counters.heard
     }
 
     /// Whether nothing is left to decide: the run has ended or was given up.

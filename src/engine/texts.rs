@@ -38,6 +38,10 @@ pub(super) const ERROR_ROUNDS: &str = "The last tool calls all failed. Read the 
 pub(super) const JOINED: &str =
     "While you were answering, the user sent the message before your last answer. Take it into account now.";
 
+/// Before a call that may use tools again, because a message has joined after they were taken away.
+pub(super) const NO_LONGER_FORCED: &str =
+    "The user has sent another message since. You may go on working, with the tools that are on offer now.";
+
 /// Ends a run whose rounds are used up and whose agent wants no summary.
 pub(super) const LIMIT_MESSAGE: &str =
     "I have reached the limit of rounds for this turn and stop here. Send another message if I shall go on.";

@@ -261,6 +261,7 @@ fn failure(draft: &Draft<'_>, step: u32) -> Option<(ProblemCode, String)> {
 fn end(draft: &mut Draft<'_>, step: u32) {
     draft.add_tool_message(step);
     draft.complete_step(step, None);
+    model_step::renew(draft);
     if model_step::is_cut_too_often(draft) {
         let detail =
             "the answers were cut at the output limit inside tool calls; allow more output tokens or ask for less at a time";

@@ -10,9 +10,10 @@ use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnInterrupt, O
 use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
-use crate::domain::message::Role;
+use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
+use crate::domain::run::RunStatus;
 use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::engine::{Decision, Input, RunState, Surroundings, decide};
 
@@ -111,12 +112,12 @@ struct Play {
     death: Death,
     fresh: u32,
     /// Messages that came from outside.
-    from_outside: u32,
+    joined: Vec<Message>,
 }
 
 impl Play {
     fn new(profile: AgentProfile) -> Self {
-        Self { world: World::new(profile), death: Death::None, fresh: 0, from_outside: 0 }
+        Self { world: World::new(profile), death: Death::None, fresh: 0, joined: Vec::new() }
     }
 
     fn is_over(&self) -> bool {
@@ -200,13 +201,8 @@ impl Play {
             }
             Act::ToolEnds(at, how) => self.tool_ends(at, how),
             Act::Joins => {
-                let message = self.world.user("Also this.");
-                self.from_outside += 1;
-                self.world.rows.history.push(message.clone());
-                if let Some(state) = &mut self.world.state {
-                    state.join(message.clone());
-                    self.feed(Input::Joined(message));
-                }
+                let message = self.world.join("Also this.");
+                self.joined.push(message);
             }
             Act::Cancel => self.cancel(),
             Act::Drain => {
@@ -335,7 +331,17 @@ impl Play {
         let history = world.rows.history.iter();
         let stored: Vec<_> = history.filter(|message| message.role != Role::User || message.internal).cloned().collect();
         assert_eq!(world.followed(), stored);
-        assert_eq!(world.rows.history.len(), stored.len() + 1 + self.from_outside as usize);
+        assert_eq!(world.rows.history.len(), stored.len() + 1 + self.joined.len());
+
+        // The fixed text of an agent that may not ask its model at all is an answer to everything.
+        let profile = &world.rows.profile;
+        let may_ask = profile.max_rounds > 0 || profile.on_limit != OnLimit::Message;
+        if world.ended().status == RunStatus::Completed && may_ask {
+            for message in &self.joined {
+                let asked = message.parts.iter().all(|part| world.asked_about.contains(part.id()));
+                assert!(asked, "nobody has answered {message:?}");
+            }
+        }
     }
 }
 
@@ -382,7 +388,7 @@ proptest! {
                 play.play(Act::Text(ModelFinish::Stop));
             }
         }
-        prop_assert_eq!(play.world.ended().status, crate::domain::run::RunStatus::Completed);
+        prop_assert_eq!(play.world.ended().status, RunStatus::Completed);
         play.judge();
     }
 }

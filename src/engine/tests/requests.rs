@@ -32,9 +32,7 @@ fn a_missing_result_names_the_stored_state() {
 fn messages_between_a_call_and_its_result_come_after_it() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("read", &json!({}))]);
-    let joined = world.user("Wait!");
-    world.rows.history.push(joined.clone());
-    world.state.as_mut().unwrap().join(joined);
+    world.join("Wait!");
     world.tool_says(0, "ok");
     let roles: Vec<_> = world.asked.as_ref().unwrap().messages.iter().map(|message| message.role).collect();
     assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool, Role::User]);

@@ -1,16 +1,18 @@
 //! The ordinary turn: which events and rows come in which decision.
 
+use rstest::rstest;
 use serde_json::json;
 
 use super::world::{Say, World, call};
-use crate::domain::agent::{AgentProfile, LlmRetry, ToolsPolicy};
+use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, ToolsPolicy};
 use crate::domain::change::{Change, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::message::{MessageStatus, Part};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
+use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
-use crate::engine::{Command, Decision, Input};
+use crate::engine::{Command, Decision, Input, texts};
 
 fn kinds(decision: &Decision) -> Vec<&'static str> {
     decision.events.iter().map(EventBody::kind).collect()
@@ -115,7 +117,7 @@ fn calls_run_although_the_model_says_stop() {
 fn a_message_that_joins_is_seen_by_the_next_call() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("read", &json!({}))]);
-    join(&mut world, "And be quick.");
+    world.join("And be quick.");
     world.tool_says(0, "ok");
     let request = world.asked.clone().unwrap();
     assert_eq!(request.messages.last().unwrap().text(), "And be quick.");
@@ -126,7 +128,7 @@ fn a_message_that_joins_is_seen_by_the_next_call() {
 #[test]
 fn a_message_that_joins_during_the_last_answer_is_answered_too() {
     let mut world = World::started(AgentProfile::default());
-    join(&mut world, "And the weather?");
+    world.join("And the weather?");
     world.says_text("The file is empty.");
     assert!(world.ending.is_none());
     let request = world.asked.clone().unwrap();
@@ -135,13 +137,67 @@ fn a_message_that_joins_during_the_last_answer_is_answered_too() {
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-fn join(world: &mut World, text: &str) {
-    let message = world.user(text);
-    world.rows.history.push(message.clone());
-    let state = world.state.as_mut().unwrap();
-    state.join(message.clone());
-    state.join(message.clone());
-    assert_eq!(world.feed(Input::Joined(message)), Decision::default());
+/// A message joins during a last call that a limit has forced.
+#[rstest]
+#[case(AgentProfile { max_rounds: 1, ..AgentProfile::default() }, true)]
+#[case(AgentProfile { duplicate_calls: 1, ..AgentProfile::default() }, true)]
+#[case(AgentProfile { max_run_tokens: 15, ..AgentProfile::default() }, false)]
+#[case(AgentProfile { breaker_failures: 1, breaker_action: BreakerAction::ForceFinal, ..AgentProfile::default() }, false)]
+fn a_message_that_joins_a_forced_answer_is_answered_too(#[case] profile: AgentProfile, #[case] with_tools: bool) {
+    for finish in [ModelFinish::Stop, ModelFinish::Refused] {
+        let mut world = World::started(profile.clone());
+        for _ in 0..2 {
+            if world.asked.as_ref().is_some_and(|request| request.tools.is_empty()) {
+                break;
+            }
+            world.calls(&[call("read", &json!({}))]);
+            if !world.under_way.is_empty() {
+                let fails = profile.breaker_action == BreakerAction::ForceFinal;
+                if fails {
+                    world.tool_fails(0)
+                } else {
+                    world.tool_says(0, "ok")
+                };
+            }
+        }
+        assert!(world.asked.as_ref().unwrap().tools.is_empty(), "the last call");
+        world.join("And the weather?");
+        world.says(&[Say::Text("So far.")], finish);
+        assert!(world.ending.is_none());
+        let request = world.asked.clone().unwrap();
+        assert!(request.messages.iter().any(|message| message.text().contains("And the weather?")));
+        assert_eq!(!request.tools.is_empty(), with_tools, "{:?}", world.hints());
+        assert_eq!(world.hints().contains(&texts::NO_LONGER_FORCED.to_owned()), with_tools);
+        world.says_text("Sunny.");
+        assert_eq!(world.ended().status, RunStatus::Completed);
+        world.check_next_turn();
+    }
+}
+
+#[test]
+fn a_message_that_joins_before_the_rounds_are_used_up_begins_them_anew() {
+    for on_limit in [OnLimit::Fail, OnLimit::Message] {
+        let mut world = World::started(AgentProfile { max_rounds: 1, on_limit, ..AgentProfile::default() });
+        world.calls(&[call("read", &json!({}))]);
+        // Nobody has the run when the message comes, and nothing but the rows tells of it.
+        world.die();
+        world.join("And the weather?");
+        world.claim(ClaimCause::Crash);
+        world.tool_says(0, "ok");
+        assert!(world.ending.is_none());
+        world.says_text("Sunny.");
+        assert_eq!(world.ended().reason, Some(FinishReason::Stop));
+    }
+}
+
+#[test]
+fn a_message_that_joins_an_empty_answer_gets_a_try_of_its_own() {
+    let mut world = World::started(AgentProfile { empty_replies: 0, ..AgentProfile::default() });
+    world.join("And the weather?");
+    world.says(&[], ModelFinish::Stop);
+    assert!(world.ending.is_none());
+    world.says(&[], ModelFinish::Stop);
+    assert_eq!(world.error_code(), "provider_empty_response");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A store, a model and tools that are only as large as the loop can see them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
@@ -74,6 +74,8 @@ pub(super) struct World {
     /// What the call has said so far, and how many calls are in it.
     saying: Option<(Assembler, usize)>,
     pub(super) under_way: Vec<ToolCall>,
+    /// The parts of user messages that stood in any request.
+    pub(super) asked_about: HashSet<PartId>,
     /// How often each call was handed to its tool.
     pub(super) executions: HashMap<CallId, u32>,
     pub(super) released: Option<(Option<u64>, ReleaseCause)>,
@@ -114,6 +116,7 @@ impl World {
             asked: None,
             saying: None,
             under_way: Vec::new(),
+            asked_about: HashSet::new(),
             executions: HashMap::new(),
             released: None,
             elapsed_ms: 0,
@@ -144,6 +147,19 @@ impl World {
             internal: false,
             created_at: NOW.to_rfc3339(),
         }
+    }
+
+    /// A message joins the run, and its worker, if there is one, is told at once.
+    pub(super) fn join(&mut self, text: &str) -> Message {
+        let message = self.user(text);
+        self.rows.history.push(message.clone());
+        self.rows.joined += 1;
+        if let Some(state) = &mut self.state {
+            state.join(message.clone());
+            state.join(message.clone());
+            assert_eq!(self.feed(Input::Joined(message.clone())), Decision::default());
+        }
+        message
     }
 
     // The worker.
@@ -199,6 +215,8 @@ impl World {
                     assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time");
                     let request = model_request(self.state.as_ref().unwrap());
                     check_sendable(&request.messages).unwrap();
+                    let user = request.messages.iter().filter(|message| message.role == Role::User);
+                    self.asked_about.extend(user.flat_map(|message| &message.parts).map(|part| part.id().clone()));
                     self.asked = Some(request);
                 }
                 Command::RunTool(call) => {
@@ -234,6 +252,7 @@ impl World {
             assert_eq!(state.record.calls, self.rows.calls);
             assert_eq!(state.record.steps, self.rows.steps);
             assert_eq!(state.record.counters, self.rows.counters);
+            assert_eq!(state.record.joined, self.rows.joined);
             assert_eq!(state.record.status, self.rows.status);
         }
         assert_eq!(self.ending.is_some(), self.events.last().is_some_and(ends_run), "the last event of a run is its end");
@@ -300,8 +319,10 @@ impl World {
                 row.state = outcome.state;
                 row.outcome = Some(outcome.clone());
             }
-            Change::Finish { status, finish_reason, error, joined: _ } => {
+            Change::Finish { status, finish_reason, error, joined } => {
                 assert!(status.is_terminal());
+                assert!(joined.is_none_or(|heard| heard == rows.joined), "the end has heard of every message");
+                assert_eq!(joined.is_some(), *status == RunStatus::Completed);
                 assert_eq!(error.is_some(), *status == RunStatus::Failed);
                 (rows.status, rows.reason) = (*status, None);
                 self.ending = Some(Ending { status: *status, reason: *finish_reason, error: error.clone() });
