@@ -224,8 +224,9 @@ events! {
     }
     /// Title or status changed.
     ConversationUpdated = "conversation.updated" {
-        /// The title.
-        title: String,
+        /// The title. In a run's write it is left to the store, which knows what it is when the write is committed.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        title: Option<String>,
         /// The status.
         status: super::conversation::ConversationStatus,
     }

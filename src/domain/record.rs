@@ -27,7 +27,8 @@ pub struct Fence {
 pub struct RunWrite {
     /// The right to do it.
     pub fence: Fence,
-    /// Appended to the conversation's log, in order.
+    /// Appended to the conversation's log, in order. To a `conversation.updated` the store adds the title; the last one in a
+    /// write that ends the run gets the status that the conversation then has. Such a write also changes the status.
     pub events: Vec<NewEvent>,
     /// Carried out in order, in the same transaction.
     pub changes: Vec<Change>,
@@ -76,8 +77,6 @@ pub struct RunRecord {
     pub fence: Fence,
     /// Whose run it is.
     pub owner: UserId,
-    /// The conversation's title.
-    pub title: String,
     /// How often the run was claimed, this claim included.
     pub attempt: u32,
     /// Claims before this one that did not end well.

@@ -105,7 +105,7 @@ impl<'a> Draft<'a> {
     }
 
     fn conversation_updated(&mut self, status: ConversationStatus) {
-        self.event(EventBody::ConversationUpdated { title: self.base.record.title.clone(), status });
+        self.event(EventBody::ConversationUpdated { title: None, status });
     }
 
     // Steps.

@@ -149,7 +149,6 @@ impl RunState {
             record: RunRecord {
                 fence: record.fence.clone(),
                 owner: record.owner.clone(),
-                title: record.title.clone(),
                 attempt: record.attempt,
                 crashes: record.crashes,
                 cause: record.cause,

@@ -3,10 +3,12 @@
 
 use super::{AcceptRun, rows};
 use crate::domain::agent::AgentProfile;
+use crate::domain::change::Change;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, Role};
+use crate::domain::record::RunWrite;
 use crate::domain::run::{Run, RunStatus};
 use crate::support::clock::UnixMillis;
 use crate::support::text;
@@ -93,7 +95,39 @@ pub(super) fn run_cancelled(run: &RunId, attempt: u32, by: &str, now: UnixMillis
 
 /// `conversation.updated`, an event of no run.
 pub(super) fn conversation_updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
-    NewEvent::new(&EventBody::ConversationUpdated { title: title.to_owned(), status }, None, 0, now)
+    NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status }, None, 0, now)
+}
+
+/// The type of events whose title, and whose status where a run ends, are known only to the transaction that stores them.
+pub(super) const UPDATED: &str = "conversation.updated";
+
+/// Why [`updates_nothing`] is refused.
+pub(super) const UPDATES_NOTHING: &str = "an event tells of a conversation's status that the write does not change";
+
+/// Whether a write tells of a conversation's status without a change of it. Then nobody could say what to add.
+pub(super) fn updates_nothing(write: &RunWrite) -> bool {
+    let changes = |change: &Change| matches!(change, Change::Status(..) | Change::Finish { .. });
+    write.events.iter().any(|event| event.kind == UPDATED) && !write.changes.iter().any(changes)
+}
+
+/// The place of the event that tells which status the conversation has after the run's end, if the write ends the run.
+pub(super) fn final_update(write: &RunWrite) -> Option<usize> {
+    let ends = write.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
+    write.events.iter().rposition(|event| event.kind == UPDATED).filter(|_| ends)
+}
+
+/// The data of a write's [`UPDATED`] events as they are stored, with their places. `title` is JSON, `status` is the one that the
+/// conversation has now. The statements of Postgres put the same bytes together.
+pub(super) fn updates(write: &RunWrite, title: &str, status: &str) -> Vec<(usize, String)> {
+    let last = final_update(write);
+    let updated = write.events.iter().enumerate().filter(|(_, event)| event.kind == UPDATED);
+    updated
+        .map(|(place, event)| {
+            let stored = format!("\"status\":\"{status}\"}}");
+            let rest = if Some(place) == last { &stored } else { event.data.strip_prefix('{').unwrap_or_default() };
+            (place, format!("{{\"title\":{title},{rest}"))
+        })
+        .collect()
 }
 
 /// The events of a message that starts a run, in order: `message.created`, `run.queued`, and `conversation.updated` if the

@@ -281,12 +281,14 @@ pub struct Taken {
 }
 
 /// What came of a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// The `seq` of its first event.
     pub first_seq: i64,
     /// It ended a run, and the one behind it in the conversation can be claimed now.
     pub next_waits: bool,
+    /// Events that the store has completed: their places in the write, and their data as stored.
+    pub completed: Vec<(usize, String)>,
 }
 
 /// Why a write was left out.

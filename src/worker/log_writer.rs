@@ -249,10 +249,15 @@ fn settle(
     answer: Result<Committed, Refused>,
 ) {
     match answer {
-        Ok(Committed { first_seq, next_waits }) => {
+        Ok(Committed { first_seq, next_waits, completed }) => {
             let conversation_id = write.fence.conversation_id;
-            let events: Vec<SharedEvent> = write
-                .events
+            let mut events = write.events;
+            for (place, data) in completed {
+                if let Some(event) = events.get_mut(place) {
+                    event.data = data;
+                }
+            }
+            let events: Vec<SharedEvent> = events
                 .into_iter()
                 .zip(first_seq..)
                 .map(|(event, seq)| {

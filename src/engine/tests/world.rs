@@ -89,7 +89,6 @@ impl World {
         let fence = Fence { run_id: RunId::generate(&ids), conversation_id: ConversationId::generate(&ids), epoch: 1 };
         let rows = RunRecord {
             owner: UserId::generate(&ids),
-            title: "A title".to_owned(),
             attempt: 1,
             crashes: 0,
             cause: ClaimCause::First,

@@ -194,7 +194,7 @@ async fn accept_new(
         && accept.taker.is_some()
     {
         let head = Written { epoch: 1, joined: 0 };
-        *taken = Some(Box::new(taken_on(accept, &title, head, vec![message])));
+        *taken = Some(Box::new(taken_on(accept, head, vec![message])));
     }
     Ok(Some(accepted))
 }
@@ -226,7 +226,7 @@ async fn accept_idle(
     if found.active.is_some() || found.unfinished > 0 || found.full || found.keyed {
         return Ok(None);
     }
-    let (base, title) = (found.base, compose::title_or_made(&found.title, &accept.parts));
+    let base = found.base;
     let Some(started) = start_for(connection, accept, key, &found, Ended::default(), accept.taker.as_ref()).await? else {
         return Ok(None);
     };
@@ -235,7 +235,7 @@ async fn accept_idle(
         *events = compose::numbered(&accept.conversation_id, base, stored);
         if accept.taker.is_some() {
             let history = found.history.into_iter().chain([message.clone()]).collect();
-            *taken = Some(Box::new(taken_on(accept, &title, head, history)));
+            *taken = Some(Box::new(taken_on(accept, head, history)));
         }
     }
     Ok(Some(accepted))
@@ -428,11 +428,10 @@ async fn start_for(
 }
 
 /// The record that a claim would load, of a run that is claimed as it is accepted.
-fn taken_on(accept: &AcceptRun, title: &str, head: Written, history: Vec<Message>) -> RunRecord {
+fn taken_on(accept: &AcceptRun, head: Written, history: Vec<Message>) -> RunRecord {
     RunRecord {
         fence: Fence { run_id: accept.run_id.clone(), conversation_id: accept.conversation_id.clone(), epoch: head.epoch },
         owner: accept.owner.clone(),
-        title: title.to_owned(),
         attempt: 1,
         crashes: 0,
         cause: ClaimCause::First,

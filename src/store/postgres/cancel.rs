@@ -112,10 +112,21 @@ pub(super) async fn end_or_mark(
     Ok(stopped)
 }
 
+/// An event that tells what became of a conversation, and is written when that is known.
+pub(super) struct Told<'a> {
+    pub(super) conversation: &'a ConversationId,
+    pub(super) seq: i64,
+    pub(super) at: UnixMillis,
+    /// Its data but for the title. `None`: it tells the status that the conversation gets.
+    pub(super) data: Option<&'a str>,
+}
+
 /// What became of a conversation whose active run has ended.
 pub(super) struct Settled {
     pub(super) conversation: ConversationId,
     pub(super) title: String,
+    /// The title as JSON, as it stands in the events.
+    pub(super) title_json: String,
     pub(super) status: ConversationStatus,
 }
 
@@ -125,6 +136,7 @@ pub(super) struct Settled {
 pub(super) async fn settle(
     connection: &mut PgConnection,
     ended: &[(&ConversationId, ConversationStatus)],
+    told: &[Told<'_>],
 ) -> StoreResult<Vec<Settled>> {
     let settled = sqlx::query(
         "WITH ended AS (
@@ -135,13 +147,26 @@ pub(super) async fn settle(
                  SELECT id FROM runs WHERE conversation_id = e.conversation_id AND finished_at IS NULL ORDER BY first_seq LIMIT 1
              ) n
              WHERE r.id = n.id AND NOT r.active RETURNING r.conversation_id
+         ), settled AS (
+             UPDATE conversations c SET updated_at = now_ms(),
+                 status = CASE WHEN EXISTS (SELECT FROM next n WHERE n.conversation_id = c.id) THEN 'queued' ELSE e.status END
+             FROM ended e WHERE c.id = e.conversation_id
+             RETURNING c.id, c.title, c.status, to_json(c.title)::text AS title_json
+         ), event AS (
+             INSERT INTO events (conversation_id, seq, attempt, kind, at, data)
+             SELECT s.id, t.seq, 0, 'conversation.updated', t.at,
+                 '{\"title\":' || s.title_json || ',' || coalesce(substr(t.data, 2), '\"status\":\"' || s.status || '\"}')
+             FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::text[]) AS t (conversation_id, seq, at, data)
+             JOIN settled s ON s.id = t.conversation_id
          )
-         UPDATE conversations c SET updated_at = now_ms(),
-             status = CASE WHEN EXISTS (SELECT FROM next n WHERE n.conversation_id = c.id) THEN 'queued' ELSE e.status END
-         FROM ended e WHERE c.id = e.conversation_id RETURNING c.id, c.title, c.status",
+         SELECT id, title, status, title_json FROM settled",
     )
     .bind(ended.iter().map(|(conversation, _)| conversation.as_str()).collect::<Vec<_>>())
     .bind(ended.iter().map(|(_, status)| status.as_str()).collect::<Vec<_>>())
+    .bind(told.iter().map(|told| told.conversation.as_str()).collect::<Vec<_>>())
+    .bind(told.iter().map(|told| told.seq).collect::<Vec<_>>())
+    .bind(told.iter().map(|told| told.at.0).collect::<Vec<_>>())
+    .bind(told.iter().map(|told| told.data).collect::<Vec<_>>())
     .fetch_all(connection)
     .await?;
     settled
@@ -150,7 +175,8 @@ pub(super) async fn settle(
             let id: String = row.try_get("id")?;
             let status: String = row.try_get("status")?;
             let status = rows::word("conversations", "status", &id, &status, ConversationStatus::from_word)?;
-            Ok(Settled { title: row.try_get("title")?, status, conversation: ConversationId::from_stored(id) })
+            let (title, title_json) = (row.try_get("title")?, row.try_get("title_json")?);
+            Ok(Settled { title, title_json, status, conversation: ConversationId::from_stored(id) })
         })
         .collect()
 }
@@ -213,7 +239,7 @@ async fn cancel_locked(
     let stopped = end_or_mark(tx, unfinished.into_iter().filter(|run| run.id == *id).collect(), base, by, now).await?;
     let mut events = stopped.events;
     if stopped.ended_active {
-        let settled = settle(tx, &[(conversation, RunStatus::Cancelled.into())]).await?;
+        let settled = settle(tx, &[(conversation, RunStatus::Cancelled.into())], &[]).await?;
         // A run that nobody had begun left its conversation queued.
         let changed = settled.into_iter().filter(|settled| settled.status != ConversationStatus::Queued);
         events.extend(changed.map(|settled| compose::conversation_updated(&settled.title, settled.status, now)));

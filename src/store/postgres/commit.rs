@@ -9,14 +9,14 @@ use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
 
 use super::PostgresStore;
-use super::cancel::settle;
+use super::cancel::{Settled, Told, settle};
 use super::errors::{is_refusal, retried};
-use super::fold::{self, Folded, Place};
+use super::fold::{self, Fenced, Folded, Place};
 use super::statement::statement;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::RunId;
 use crate::domain::record::{Fence, RunWrite};
-use crate::store::{Committed, Refused, StoreError, StoreResult, rows};
+use crate::store::{Committed, Refused, StoreError, StoreResult, compose, rows};
 
 impl PostgresStore {
     /// Commits a batch. Tried again only when the database says that it was rolled back.
@@ -35,7 +35,7 @@ impl PostgresStore {
         };
         // A write that breaks a rule takes back all of its batch, but shall only cost itself.
         let Some(found) = found else { return retried(|| self.write_one_by_one(writes)).await };
-        let mut answers: Vec<_> = batch.places.iter().map(|place| answer(*place, &found)).collect();
+        let mut answers: Vec<_> = writes.iter().zip(&batch.places).map(|(write, place)| answer(write, *place, &found)).collect();
         // An end that comes too early takes back all writes of its fence, and shall only cost itself, too.
         let early = |fence: usize| batch.fences[fence].joined.is_some() && found[fence].is_none();
         let again: Vec<usize> =
@@ -93,7 +93,7 @@ impl PostgresStore {
                 Ok(found) => {
                     savepoint.commit().await?;
                     let place = alone.places.first().copied().flatten();
-                    let answer = match answer(place, &found) {
+                    let answer = match answer(write, place, &found) {
                         Err(Refused::Fenced) if place.is_some() && holds(&mut tx, &write.fence).await? => Err(Refused::Unheard),
                         answer => answer,
                     };
@@ -113,18 +113,25 @@ impl PostgresStore {
 }
 
 /// What a write met at the head of its conversation.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Head {
     /// The number that the log stood at.
     base: i64,
-    /// The run's end has made another run claimable.
-    next_waits: bool,
+    /// The conversation's title as JSON, if it was looked at.
+    title: Option<String>,
+    /// What the run's end has made of the conversation.
+    status: Option<ConversationStatus>,
 }
 
-fn answer(place: Option<Place>, found: &[Option<Head>]) -> Result<Committed, Refused> {
+fn answer(write: &RunWrite, place: Option<Place>, found: &[Option<Head>]) -> Result<Committed, Refused> {
     let place = place.ok_or(Refused::Fenced)?;
-    let head = found.get(place.fence).copied().flatten().ok_or(Refused::Fenced)?;
-    Ok(Committed { first_seq: head.base + place.offset + 1, next_waits: head.next_waits })
+    let Head { base, title, status } = found.get(place.fence).and_then(Option::as_ref).ok_or(Refused::Fenced)?;
+    let completed = match title {
+        Some(title) => compose::updates(write, title, status.map_or("", ConversationStatus::as_str)),
+        None => Vec::new(),
+    };
+    let next_waits = *status == Some(ConversationStatus::Queued);
+    Ok(Committed { first_seq: base + place.offset + 1, next_waits, completed })
 }
 
 /// Whether a fence is the newest. The head is locked.
@@ -156,12 +163,18 @@ async fn write_and_settle(connection: &mut PgConnection, batch: &Folded<'_>) -> 
     let mut found = write(connection, batch).await?;
     let ended = fold::ended(&batch.fences, |fence| found.get(fence).is_some_and(Option::is_some));
     if !ended.is_empty() {
-        let settled = settle(connection, &ended).await?;
-        let queued: Vec<_> = settled.iter().filter(|settled| settled.status == ConversationStatus::Queued).collect();
-        for (fenced, head) in batch.fences.iter().zip(&mut found) {
-            let next_waits = queued.iter().any(|settled| settled.conversation == fenced.fence.conversation_id);
-            if let Some(head) = head.as_mut().filter(|_| fenced.ends_as.is_some()) {
-                head.next_waits = next_waits;
+        let told = batch.updates.iter().filter_map(|update| {
+            let base = found.get(update.fence)?.as_ref()?.base;
+            let data = (!update.is_final).then_some(update.event.data.as_str());
+            let conversation = &batch.fences.get(update.fence)?.fence.conversation_id;
+            Some(Told { conversation, seq: base + update.place, at: update.event.at, data })
+        });
+        let told: Vec<_> = told.collect();
+        for Settled { conversation, title_json, status, .. } in settle(connection, &ended, &told).await? {
+            let of_it = |fenced: &Fenced<'_>| fenced.ends_as.is_some() && fenced.fence.conversation_id == conversation;
+            let heads = batch.fences.iter().zip(&mut found).filter(|(fenced, _)| of_it(fenced));
+            if let Some(head) = heads.filter_map(|(_, head)| head.as_mut()).next() {
+                (head.title, head.status) = (Some(title_json), Some(status));
             }
         }
     }
@@ -195,7 +208,7 @@ async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult
         let ord: i32 = row.try_get("ord")?;
         let base: i64 = row.try_get("base")?;
         if let Some(slot) = usize::try_from(ord).ok().and_then(|ord| found.get_mut(ord)) {
-            *slot = Some(Head { base, next_waits: false });
+            *slot = Some(Head { base, title: row.try_get("title")?, status: None });
         }
     }
     Ok(found)

@@ -18,7 +18,7 @@ use crate::domain::problem::ProblemBody;
 use crate::domain::record::{Fence, RunWrite};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use crate::store::{StoreError, StoreResult, rows};
+use crate::store::{StoreError, StoreResult, compose, rows};
 use crate::support::json;
 use crate::support::text::storable_json;
 
@@ -47,6 +47,17 @@ pub(super) struct Place {
     pub(super) offset: i64,
 }
 
+/// A `conversation.updated` under a fence whose run ends.
+pub(super) struct Update<'a> {
+    /// Its fence's place in [`Folded::fences`].
+    pub(super) fence: usize,
+    /// Its place among the fence's events, counted from 1.
+    pub(super) place: i64,
+    pub(super) event: &'a NewEvent,
+    /// Whether it tells what came of the end.
+    pub(super) is_final: bool,
+}
+
 /// Rows to change in one table, tied to a fence by `ord`.
 #[derive(Default)]
 pub(super) struct Tables {
@@ -71,6 +82,8 @@ pub(super) struct Folded<'a> {
     pub(super) refused: Option<&'static str>,
     /// Every event with its fence and its place among the fence's events, counted from 1.
     pub(super) events: Vec<(i32, i64, &'a NewEvent)>,
+    /// Those that cannot be written before the conversation of a run that ends is settled.
+    pub(super) updates: Vec<Update<'a>>,
     /// The other tables that change, with their rows as JSON lists.
     pub(super) lists: Vec<(Part, String)>,
 }
@@ -169,7 +182,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
     }
     let mut tables = Tables::default();
     let mut places = Vec::with_capacity(writes.len());
-    let mut events = Vec::new();
+    let (mut events, mut updates) = (Vec::new(), Vec::new());
     for write in writes {
         let Some(index) = known.get(&write.fence).copied() else { continue };
         let Some(fenced) = fences.get_mut(index).filter(|fenced| !fenced.lets_go) else {
@@ -191,13 +204,20 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
                 added => added?,
             }
         }
-        for event in &write.events {
+        let last = compose::final_update(write);
+        for (at, event) in write.events.iter().enumerate() {
             fenced.events += 1;
-            events.push((ord, fenced.events, event));
+            if event.kind == compose::UPDATED {
+                updates.push(Update { fence: index, place: fenced.events, event, is_final: last == Some(at) });
+            } else {
+                events.push((ord, fenced.events, event));
+            }
         }
     }
+    let (updates, early): (Vec<_>, Vec<_>) = updates.into_iter().partition(|update| fences[update.fence].ends_as.is_some());
+    events.extend(early.iter().map(|update| (i32::try_from(update.fence).unwrap_or(i32::MAX), update.place, update.event)));
     let refused = tables.refused;
-    Ok(Folded { fences, places, refused, events, lists: tables.into_lists()? })
+    Ok(Folded { fences, places, refused, events, updates, lists: tables.into_lists()? })
 }
 
 /// Says that a write was refused, which is a mistake of its maker.
@@ -231,6 +251,9 @@ fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             | Change::ToolStarted(_)
             | Change::ToolFinished(..) => {}
         }
+    }
+    if compose::updates_nothing(write) {
+        return Some(compose::UPDATES_NOTHING);
     }
     (messages > write.events.len()).then_some("more messages than events, so that positions would meet")
 }

@@ -16,7 +16,7 @@ impl PostgresStore {
     pub(super) async fn load(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
         let mut connection = self.worker.acquire().await?;
         let found = sqlx::query(
-            "SELECT r.owner_id, c.title, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
+            "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
                  t.definitions, r.cancel_requested_by, h.joined, now_ms() - r.started_at AS elapsed_ms,
                  EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id)
                      OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id) AS has_steps,
@@ -24,7 +24,7 @@ impl PostgresStore {
                      SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id
                      WHERE m.conversation_id = r.conversation_id AND o.first_seq <= r.first_seq ORDER BY o.first_seq, m.position
                  ) AS history
-             FROM conversation_heads h JOIN runs r ON r.id = h.run_id JOIN conversations c ON c.id = h.conversation_id
+             FROM conversation_heads h JOIN runs r ON r.id = h.run_id
              LEFT JOIN tool_sets t ON t.hash = r.tools_hash
              WHERE h.conversation_id = $1 AND h.run_id = $2 AND h.epoch = $3 AND r.finished_at IS NULL",
         )
@@ -73,7 +73,6 @@ impl PostgresStore {
         Ok(Some(RunRecord {
             fence: fence.clone(),
             owner: UserId::from_stored(row.try_get("owner_id")?),
-            title: row.try_get("title")?,
             attempt: rows::unsigned(row.try_get("attempt")?),
             // The claim under way is counted, but has not ended yet.
             crashes: rows::unsigned(row.try_get("crashes")?).saturating_sub(1),

@@ -1,8 +1,8 @@
 //! The text of the log writer's statement. It has only the parts that a batch needs: the database pays for every part of a
 //! statement, also for one that finds nothing to do.
 
-/// The heads that match, and their events. `$1` to `$13`.
-const HEADS_AND_EVENTS: &str = "WITH fence AS (
+/// The heads that match. `$1` to `$6`.
+const HEADS: &str = "WITH fence AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bool[], $6::bigint[])
         WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, lets_go, joined, place)
 ), head AS (
@@ -12,12 +12,26 @@ const HEADS_AND_EVENTS: &str = "WITH fence AS (
     WHERE h.conversation_id = f.conversation_id AND h.run_id = f.run_id AND h.epoch = f.epoch
         AND h.joined = coalesce(f.joined, h.joined)
     RETURNING f.place::int - 1 AS ord, h.conversation_id, f.run_id, f.epoch, f.lets_go, h.last_seq - f.events AS base
-), event AS (
+)";
+
+/// Their events. `$7` to `$13`.
+const EVENTS: &str = ", event AS (
     INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
     FROM unnest($7::int[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::bigint[], $13::text[])
         AS e (ord, place, run_id, attempt, kind, at, data)
     JOIN head h ON h.ord = e.ord
+)";
+
+/// The same where conversations change. What an event says of one is put together from the row that the change has met: a
+/// title read by itself could be older than the lock of the head.
+const EVENTS_AND_UPDATES: &str = ", event AS (
+    INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
+    SELECT h.conversation_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at,
+        CASE WHEN e.kind = 'conversation.updated' THEN '{\"title\":' || v.title || ',' || substr(e.data, 2) ELSE e.data END
+    FROM unnest($7::int[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::bigint[], $13::text[])
+        AS e (ord, place, run_id, attempt, kind, at, data)
+    JOIN head h ON h.ord = e.ord LEFT JOIN conversation v ON v.ord = e.ord
 )";
 
 /// The first parameter that is a list of rows.
@@ -61,26 +75,41 @@ impl Part {
 }
 
 /// The statement for a batch that changes these tables, in the order in which their lists are bound. `lets_go`: a run ends or
-/// is released. Answers with the place of each fence that holds, and the number that its log stood at.
+/// is released. Answers with the place of each fence that holds, the number that its log stood at, and as JSON the title of its
+/// conversation if that changes.
 pub(super) fn statement(parts: &[Part], lets_go: bool) -> String {
-    let mut text = String::from(HEADS_AND_EVENTS);
+    let mut text = String::from(HEADS);
     let mut checks = Vec::new();
-    for (index, part) in parts.iter().enumerate() {
-        let list = format!("${}::json", FIRST_LIST + index);
+    let with_list = |index: usize, sql: &str| sql.replace("{list}", &format!("${}::json", FIRST_LIST + index));
+    let conversations = parts.iter().position(|part| *part == Part::Conversations);
+    match conversations {
+        Some(index) => {
+            text.push_str(", ");
+            text.push_str(&with_list(index, CONVERSATIONS));
+            text.push_str(EVENTS_AND_UPDATES);
+        }
+        None => text.push_str(EVENTS),
+    }
+    for (index, part) in parts.iter().enumerate().filter(|(index, _)| Some(*index) != conversations) {
         text.push_str(", ");
-        text.push_str(&part.sql().replace("{list}", &list));
-        checks.extend(part.check().map(|check| check.replace("{list}", &list)));
+        text.push_str(&with_list(index, part.sql()));
+        checks.extend(part.check().map(|check| with_list(index, check)));
     }
     if lets_go {
         text.push_str(", ");
         text.push_str(LEASES);
     }
-    if checks.is_empty() {
-        text.push_str(" SELECT ord, base FROM head");
-    } else {
+    if !checks.is_empty() {
         text.push_str(", refused AS (");
         text.push_str(&checks.join(" UNION ALL "));
-        text.push_str(") SELECT ord, base FROM head WHERE (SELECT count(reason) FROM refused) = 0");
+        text.push(')');
+    }
+    text.push_str(match conversations {
+        Some(_) => " SELECT ord, base, (SELECT v.title FROM conversation v WHERE v.ord = head.ord) AS title FROM head",
+        None => " SELECT ord, base, NULL::text AS title FROM head",
+    });
+    if !checks.is_empty() {
+        text.push_str(" WHERE (SELECT count(reason) FROM refused) = 0");
     }
     text
 }
@@ -171,7 +200,7 @@ const CALLS_CHANGED: &str = "call_changed AS (
 const CONVERSATIONS: &str = "conversation AS (
     UPDATE conversations v SET status = c.status, updated_at = now_ms()
     FROM json_to_recordset({list}) AS c (ord int, status text) JOIN head h ON h.ord = c.ord
-    WHERE v.id = h.conversation_id AND v.status <> c.status
+    WHERE v.id = h.conversation_id RETURNING h.ord, to_json(v.title)::text AS title
 )";
 
 /// Ends and releases give the lease up.

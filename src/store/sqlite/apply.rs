@@ -11,8 +11,8 @@ use crate::domain::problem::ProblemBody;
 use crate::domain::record::RunWrite;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
-use crate::store::StoreResult;
 use crate::store::rows::{encode, encode_storable, signed, storable_message};
+use crate::store::{StoreResult, compose};
 use crate::support::text::storable;
 
 /// What a write did to its run.
@@ -126,6 +126,9 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
         if let Some(reason) = refused {
             return Ok(Applied::Refused(reason));
         }
+    }
+    if compose::updates_nothing(write) {
+        return Ok(Applied::Refused(compose::UPDATES_NOTHING));
     }
     if messages > i64::try_from(write.events.len()).unwrap_or(i64::MAX) {
         return Ok(Applied::Refused("more messages than events, so that positions would meet"));

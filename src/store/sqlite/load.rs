@@ -18,13 +18,12 @@ impl SqliteStore {
         let mut tx = self.read().await?;
         let run = sqlx::query(concat!(
             "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
-                    runs.attempt, runs.crashes, runs.cancel_requested_by, h.joined, tool_sets.definitions, conversations.title,
+                    runs.attempt, runs.crashes, runs.cancel_requested_by, h.joined, tool_sets.definitions,
                     max(coalesce(",
             now!(),
             " - runs.started_at, 0), 0) AS elapsed_ms
              FROM runs
              JOIN conversation_heads h ON h.conversation_id = runs.conversation_id AND h.run_id = runs.id AND h.epoch = ?
-             JOIN conversations ON conversations.id = runs.conversation_id
              LEFT JOIN tool_sets ON tool_sets.hash = runs.tools_hash
              WHERE runs.id = ? AND runs.finished_at IS NULL"
         ))
@@ -41,7 +40,6 @@ impl SqliteStore {
         Ok(Some(RunRecord {
             fence: fence.clone(),
             owner: UserId::from_stored(run.try_get("owner_id")?),
-            title: run.try_get("title")?,
             attempt: unsigned(run.try_get("attempt")?),
             // The claim that is being loaded has been counted already.
             crashes: unsigned(run.try_get("crashes")?).saturating_sub(1),

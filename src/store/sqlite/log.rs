@@ -1,5 +1,6 @@
 //! The log: group commit, appends by use cases, reads.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
@@ -14,7 +15,7 @@ use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::record::RunWrite;
 use crate::store::rows::{UNREADABLE, encode, read_event, stored};
-use crate::store::{Committed, LogBounds, LogStore, Refused, StoreError, StoreResult};
+use crate::store::{Committed, LogBounds, LogStore, Refused, StoreError, StoreResult, compose};
 use crate::support::clock::UnixMillis;
 
 /// The head of a conversation's log as a transaction sees and changes it.
@@ -114,18 +115,31 @@ impl SqliteStore {
                     return Ok(Attempt::Refused(at));
                 }
             }
-            for event in &write.events {
+            let completed = complete(&mut tx, write).await?;
+            for (place, event) in write.events.iter().enumerate() {
                 head.last_seq += 1;
-                events.push(&fence.conversation_id, head.last_seq, event);
+                let data = completed.iter().find(|(at, _)| *at == place).map(|(_, data)| data.clone());
+                events.push(&fence.conversation_id, head.last_seq, event, data);
             }
             head.changed |= !write.events.is_empty();
-            answers.push(Ok(Committed { first_seq: base + 1, next_waits }));
+            answers.push(Ok(Committed { first_seq: base + 1, next_waits, completed }));
         }
         events.insert(&mut tx).await?;
         write_heads(&mut tx, &heads).await?;
         tx.commit().await?;
         Ok(Attempt::Committed(answers))
     }
+}
+
+/// What the write's events are to say of its conversation, whose rows are as the write leaves them.
+async fn complete(tx: &mut Tx, write: &RunWrite) -> StoreResult<Vec<(usize, String)>> {
+    if write.events.iter().all(|event| event.kind != compose::UPDATED) {
+        return Ok(Vec::new());
+    }
+    let id = write.fence.conversation_id.as_str();
+    let (title, status): (String, String) =
+        sqlx::query_as("SELECT title, status FROM conversations WHERE id = ?").bind(id).fetch_one(&mut **tx).await?;
+    Ok(compose::updates(write, &encode("conversations", "title", id, &title)?, &status))
 }
 
 /// Whether a write would end its run before a message that joined it is heard.
@@ -191,11 +205,13 @@ async fn write_heads(tx: &mut Tx, heads: &HashMap<String, Head>) -> StoreResult<
 struct Rows<'a>(Vec<EventRow<'a>>);
 
 /// A row in the order of the columns below.
-type EventRow<'a> = (&'a ConversationId, i64, Option<&'a RunId>, u32, &'a str, UnixMillis, &'a str);
+type EventRow<'a> = (&'a ConversationId, i64, Option<&'a RunId>, u32, &'a str, UnixMillis, Cow<'a, str>);
 
 impl<'a> Rows<'a> {
-    fn push(&mut self, conversation: &'a ConversationId, seq: i64, event: &'a NewEvent) {
-        self.0.push((conversation, seq, event.run_id.as_ref(), event.attempt, event.kind, event.at, &event.data));
+    /// An event with its own data, or with other data than its own.
+    fn push(&mut self, conversation: &'a ConversationId, seq: i64, event: &'a NewEvent, data: Option<String>) {
+        let data = data.map_or(Cow::Borrowed(event.data.as_str()), Cow::Owned);
+        self.0.push((conversation, seq, event.run_id.as_ref(), event.attempt, event.kind, event.at, data));
     }
 
     async fn insert(self, tx: &mut Tx) -> StoreResult<()> {
@@ -227,7 +243,7 @@ pub(super) async fn append(tx: &mut Tx, conversation: &ConversationId, events: V
             .await?;
     let mut rows = Rows::default();
     for (seq, event) in (head - count + 1..).zip(&events) {
-        rows.push(conversation, seq, event);
+        rows.push(conversation, seq, event, None);
     }
     rows.insert(tx).await?;
     Ok((head - count + 1..).zip(events).map(|(seq, event)| stored(event, conversation, seq)).collect())

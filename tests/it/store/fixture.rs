@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, ReleaseCause};
+use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{CallId, ConversationId, MessageId, NodeId, PartId, RunId, UserId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
@@ -121,6 +122,11 @@ pub fn released(fence: &Fence, after_ms: Option<u64>, cause: ReleaseCause) -> Ru
 /// The run as a worker starts it.
 pub fn started(fence: &Fence) -> RunWrite {
     changes(fence, vec![Change::Started, Change::Status(RunStatus::Processing, None)])
+}
+
+/// What the loop says of its conversation: all but the title.
+pub fn updated(status: ConversationStatus) -> NewEvent {
+    NewEvent::new(&EventBody::ConversationUpdated { title: None, status }, None, 0, NOW)
 }
 
 pub fn assistant(fence: &Fence, says: &str) -> Message {

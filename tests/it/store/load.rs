@@ -55,7 +55,6 @@ async fn everything_comes_back(world: &World) {
     let fresh = RunRecord {
         fence: fence.clone(),
         owner: owner.clone(),
-        title: "A title".to_owned(),
         attempt: 1,
         crashes: 0,
         cause: ClaimCause::First,

@@ -1,17 +1,19 @@
 //! The log: numbers, fences, batches.
 
 use capstan::domain::change::{Change, StepKind, StepStatus};
+use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::EventBody;
 use capstan::domain::ids::{ConversationId, PartId};
 use capstan::domain::message::{Message, Part, ToolCallPart};
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, LogBounds, Refused};
+use capstan::store::{AcceptRun, Committed, LogBounds, Refused};
 use capstan::support::ids::UuidIds;
 use serde_json::json;
 
 use super::fixture::{
-    NOW, World, assistant, changes, completed, conversation, delta, deltas, failed, hello, page, planned_call, started, user, write,
+    NOW, World, assistant, changes, completed, conversation, delta, deltas, failed, hello, page, planned_call, started, updated,
+    user, write,
 };
 
 contract! {
@@ -23,6 +25,7 @@ contract! {
     numbers_have_no_gaps_under_concurrent_writers,
     events_come_back_as_they_were_written,
     bounds_and_heads,
+    what_is_said_of_a_conversation_is_what_is_stored,
     an_end_is_complete_in_one_transaction,
     deleting_a_conversation_fences_its_writer,
     an_empty_batch_is_nothing,
@@ -207,6 +210,80 @@ async fn bounds_and_heads(world: &World) {
     assert_eq!(world.store.heads(&[]).await.unwrap(), []);
 }
 
+/// Writes with what the loop says of the conversation before their own event. What the answers tell of it is what is stored.
+async fn told(world: &World, writes: &[(RunWrite, ConversationStatus)]) -> Vec<String> {
+    let writes = writes.iter().map(|(write, status)| {
+        let events = [updated(*status)].into_iter().chain(write.events.clone()).collect();
+        RunWrite { events, ..write.clone() }
+    });
+    let writes: Vec<_> = writes.collect();
+    let answers = world.store.commit(&writes).await.unwrap();
+    let mut told = Vec::new();
+    for (write, answer) in writes.iter().zip(answers) {
+        let Committed { first_seq, completed, .. } = answer.unwrap();
+        let stored = world.store.events(&write.fence.conversation_id, first_seq - 1, 1).await.unwrap().remove(0);
+        assert_eq!((stored.seq, stored.kind.as_ref(), stored.at, &stored.run_id), (first_seq, "conversation.updated", NOW, &None));
+        assert_eq!(completed, [(0, stored.data.clone())], "what is published is what is stored");
+        world.log(&write.fence.conversation_id).await;
+        told.push(stored.data);
+    }
+    told
+}
+
+async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
+    use ConversationStatus::{Failed, Idle, Processing, ToolLoop};
+    let owner = user();
+    let (one, two, three) = (world.claimed(&owner).await, world.claimed(&owner).await, world.claimed(&owner).await);
+    let status = |fence: &Fence, status| changes(fence, vec![Change::Status(status, None)]);
+    let title = "Ä \"new\" \\ one\n\u{7f}\u{1f}\u{2028}\u{1F600}</script>";
+    world.store.rename_conversation(&owner, &one.conversation_id, title, NOW).await.unwrap().unwrap();
+    let batch = [
+        (status(&one, RunStatus::Processing), Processing),
+        (status(&two, RunStatus::Processing), Processing),
+        // There and back again in one batch.
+        (status(&one, RunStatus::ToolLoop), ToolLoop),
+        (status(&one, RunStatus::Processing), Processing),
+    ];
+    let said = told(world, &batch).await;
+    let titles: Vec<(String, String)> = said
+        .iter()
+        .map(|data| serde_json::from_str::<serde_json::Value>(data).unwrap())
+        .map(|data| (data["title"].as_str().unwrap().to_owned(), data["status"].as_str().unwrap().to_owned()))
+        .collect();
+    let pair = |title: &str, status: &str| (title.to_owned(), status.to_owned());
+    assert_eq!(
+        titles,
+        [pair(title, "processing"), pair("A title", "processing"), pair(title, "tool_loop"), pair(title, "processing")]
+    );
+    assert_eq!(said[1], r#"{"title":"A title","status":"processing"}"#);
+
+    // A run waits behind the first one, and the second one is renamed while it runs.
+    world.accept(hello(&owner, &one.conversation_id)).await;
+    world.store.rename_conversation(&owner, &one.conversation_id, "One", NOW).await.unwrap().unwrap();
+    world.store.rename_conversation(&owner, &two.conversation_id, "Two", NOW).await.unwrap().unwrap();
+    let batch = [
+        (status(&one, RunStatus::ToolLoop), ToolLoop),
+        (completed(&one), Idle),
+        (failed(&two), Failed),
+        (status(&three, RunStatus::Processing), Processing),
+    ];
+    assert_eq!(
+        told(world, &batch).await,
+        [
+            r#"{"title":"One","status":"tool_loop"}"#,
+            r#"{"title":"One","status":"queued"}"#,
+            r#"{"title":"Two","status":"failed"}"#,
+            r#"{"title":"A title","status":"processing"}"#
+        ]
+    );
+    assert_eq!(world.status(&owner, &one.conversation_id).await, "queued");
+    assert_eq!(world.status(&owner, &two.conversation_id).await, "failed");
+
+    // What changes nothing has nothing to say.
+    let idle = RunWrite { fence: three.clone(), events: vec![updated(Idle)], changes: Vec::new() };
+    assert_eq!(world.commit_one(idle).await, Err(Refused::Fenced));
+}
+
 async fn an_end_is_complete_in_one_transaction(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
@@ -214,9 +291,7 @@ async fn an_end_is_complete_in_one_transaction(world: &World) {
     // The terminal event is the one that counts, wherever it stands.
     let mut end = failed(&fence);
     end.events.insert(0, delta(&fence, "before"));
-    let title = "x".to_owned();
-    let after = EventBody::ConversationUpdated { title, status: capstan::domain::conversation::ConversationStatus::Failed };
-    end.events.push(capstan::domain::event::NewEvent::new(&after, None, 0, NOW));
+    end.events.push(updated(ConversationStatus::Failed));
     let first = world.commit_one(end).await.unwrap();
     let view = world.view(&owner, &fence.run_id).await;
     assert_eq!((view.run.status, view.last_seq), (RunStatus::Failed, Some(first + 1)));

@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use std::str::FromStr as _;
 use std::time::Duration;
 
+use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::record::RunWrite;
 use capstan::domain::run::RunStatus;
 use capstan::domain::trace::TraceId;
 use capstan::store::postgres::{Notice, PgNotifier};
@@ -15,7 +17,7 @@ use futures_util::StreamExt as _;
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
-use super::fixture::{LONG, NOW, World, completed, conversation, deltas, failed, fresh, hello, key, started, user};
+use super::fixture::{LONG, NOW, World, completed, conversation, deltas, failed, fresh, hello, key, started, updated, user};
 use crate::support::database::Kind;
 use crate::support::wait::{until, within};
 
@@ -137,6 +139,29 @@ async fn an_end_that_waited_finds_the_run_that_was_queued_meanwhile() {
     world.store.close().await;
 }
 
+/// The statement begins before the new title is committed and waits for the head behind it: what it sees of the conversation
+/// is older than the lock that it gets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_waited_tells_the_title_that_was_given_meanwhile() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let writes = [("One", ConversationStatus::Processing, started(&fence)), ("Two", ConversationStatus::Idle, completed(&fence))];
+    for (title, status, write) in writes {
+        let mut session = hold_head(&world, fence.conversation_id.as_str()).await;
+        sqlx::query("UPDATE conversations SET title = $1").bind(title).execute(&mut session).await.unwrap();
+        let write = RunWrite { events: [updated(status)].into_iter().chain(write.events).collect(), ..write };
+        let after = async {
+            blocked(&world, 1).await;
+            sqlx::query("COMMIT").execute(&mut session).await.unwrap();
+        };
+        let (first, ()) = tokio::join!(world.commit_one(write), after);
+        let told = world.store.events(&fence.conversation_id, first.unwrap() - 1, 1).await.unwrap().remove(0);
+        assert_eq!(told.data, format!(r#"{{"title":"{title}","status":"{}"}}"#, status.as_str()));
+    }
+    world.store.close().await;
+}
+
 /// The same key for requests about different runs, whose heads are different locks. The first one has written the key and not
 /// yet committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -168,7 +193,7 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
         blocked(&world, 2).await;
         sqlx::query("COMMIT").execute(&mut session).await.unwrap();
     };
-    let (cancelled, resumed, ()) = within("the answers", SOON, async { tokio::join!(cancel, resume, after) }).await;
+    let (cancelled, resumed, ()) = tokio::join!(cancel, resume, after);
     let Keyed::Replayed(Cancelled::Over { run, .. }) = cancelled.unwrap() else { panic!("what came of the first one") };
     assert_eq!(run.id, first.id);
     assert_eq!(resumed.unwrap(), Keyed::Mismatch);
