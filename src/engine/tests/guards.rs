@@ -177,6 +177,11 @@ fn empty_answers_are_nudged_then_forced_then_fail() {
     world.says(&[Say::Text("  \n")], ModelFinish::Stop);
     assert_eq!(world.error_code(), "provider_empty_response");
     world.check_next_turn();
+
+    // Also when calls were announced and nothing is there.
+    let mut world = World::started(AgentProfile { empty_replies: 0, ..AgentProfile::default() });
+    world.says(&[], ModelFinish::ToolCalls);
+    assert_eq!(world.error_code(), "provider_empty_response");
 }
 
 #[test]

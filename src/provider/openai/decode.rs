@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::calls::Calls;
 use super::wire::{Choice, Chunk, Delta, Figures};
-use crate::domain::message::Role;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::provider::failure;
 use crate::support::{json, text};
@@ -20,8 +19,6 @@ pub(super) struct Expectation {
     tools: Vec<String>,
     max_output_tokens: Option<u32>,
     request_bytes: usize,
-    /// Whether the model was told the result of a tool, after which it may have nothing to add.
-    answers_tool: bool,
 }
 
 impl Expectation {
@@ -30,7 +27,6 @@ impl Expectation {
             tools: request.tools.iter().map(|tool| tool.name.clone()).collect(),
             max_output_tokens: request.options.max_output_tokens,
             request_bytes,
-            answers_tool: request.messages.last().is_some_and(|message| message.role == Role::Tool),
         }
     }
 }
@@ -51,7 +47,6 @@ pub(super) enum Progress {
 pub(super) struct Decoder {
     max_output_tokens: Option<u32>,
     request_bytes: usize,
-    answers_tool: bool,
     calls: Calls,
     finish: Option<ModelFinish>,
     refused: bool,
@@ -64,11 +59,10 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new(expectation: Expectation) -> Self {
-        let Expectation { tools, max_output_tokens, request_bytes, answers_tool } = expectation;
+        let Expectation { tools, max_output_tokens, request_bytes } = expectation;
         Self {
             max_output_tokens,
             request_bytes,
-            answers_tool,
             calls: Calls::new(tools),
             finish: None,
             refused: false,
@@ -128,7 +122,7 @@ impl Decoder {
         self.calls.finish(out)?;
         let usage = self.usage();
         if let ModelFinish::Stop | ModelFinish::ToolCalls = finish {
-            finish = self.judge(finish, &usage)?;
+            finish = self.judge(finish, &usage);
         }
         out.push_back(ModelEvent::Usage(usage));
         out.push_back(ModelEvent::Finished(finish));
@@ -148,19 +142,15 @@ impl Decoder {
         Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended before the model said why it stopped"))
     }
 
-    /// What an answer that the provider calls finished really is: the calls that are there decide, not the word.
-    fn judge(&self, finish: ModelFinish, usage: &Usage) -> Result<ModelFinish, ModelError> {
-        if !self.calls.is_empty() {
-            // Some servers report an answer that ran into its limit as one that wants tools. Its last call may be cut.
-            let at_limit = !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
-            return Ok(if at_limit { ModelFinish::Length } else { ModelFinish::ToolCalls });
+    /// What an answer that the provider calls finished really is: the calls that are there decide, not the word. Where nothing is
+    /// at all, the loop judges.
+    fn judge(&self, finish: ModelFinish, usage: &Usage) -> ModelFinish {
+        if self.calls.is_empty() {
+            return finish;
         }
-        // What there is, the loop judges. Where nothing is, only a model that was told the result of a tool may have meant it.
-        let nothing = self.text_bytes == 0 && self.reasoning_bytes == 0;
-        if nothing && (finish == ModelFinish::ToolCalls || !self.answers_tool) {
-            return Err(ModelError::new(ModelErrorKind::EmptyResponse, "the model said nothing"));
-        }
-        Ok(finish)
+        // Some servers report an answer that ran into its limit as one that wants tools. Its last call may be cut.
+        let at_limit = !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
+        if at_limit { ModelFinish::Length } else { ModelFinish::ToolCalls }
     }
 
     fn json(&mut self, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {

@@ -195,23 +195,16 @@ async fn reasons_that_are_failures(#[case] word: &str, #[case] kind: ModelErrorK
     assert_eq!(outcome_of([delta(json!({"content": "Hel"})), finish(word), DONE.to_owned()].concat()).await.error(), kind);
 }
 
-// L-22, L-30
+// L-22, L-30: the loop judges it.
+#[rstest]
+#[case("stop", ModelFinish::Stop)]
+#[case("tool_calls", ModelFinish::ToolCalls)]
 #[tokio::test]
-async fn nothing_at_all_is_a_failure_but_after_a_tool() {
-    let silent = |reason| [finish(reason), usage(3, 0), DONE.to_owned()].concat();
-    assert_eq!(outcome_of(silent("stop")).await.error(), ModelErrorKind::EmptyResponse);
-    assert_eq!(outcome_of(silent("tool_calls")).await.error(), ModelErrorKind::EmptyResponse);
-
-    let wire = Wire::play(vec![Answer::stream(silent("stop"))]).await;
-    let ids = capstan::support::ids::SequentialIds::default();
-    let (call, result) = super::drive::call(&ids, Some("a"), json!({}), "noon");
-    let mut request = question();
-    request.messages.push(super::drive::message(&ids, capstan::domain::message::Role::Assistant, |_| vec![call]));
-    request.messages.push(super::drive::message(&ids, capstan::domain::message::Role::Tool, |_| vec![result]));
-    assert_eq!(ask(options(&wire), request).await.finish(), ModelFinish::Stop);
-
-    let thought = outcome_of([delta(json!({"reasoning": "hm"})), finish("stop"), DONE.to_owned()].concat()).await;
-    assert_eq!((thought.finish(), thought.reasoning().as_str()), (ModelFinish::Stop, "hm"));
+async fn nothing_at_all_is_an_answer(#[case] reason: &str, #[case] expected: ModelFinish) {
+    let outcome = outcome_of([finish(reason), usage(3, 0), DONE.to_owned()].concat()).await;
+    assert_eq!((outcome.finish(), outcome.text().as_str()), (expected, ""));
+    let thought = outcome_of([delta(json!({"reasoning": "hm"})), finish(reason), DONE.to_owned()].concat()).await;
+    assert_eq!((thought.finish(), thought.reasoning().as_str()), (expected, "hm"));
 }
 
 // L-39
