@@ -33,8 +33,11 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
         // answer comes that did not know of it.
         Input::Joined(_) => {}
         Input::CancelRequested { by, partial, stopped } => cancelled(&mut draft, by, partial, stopped),
-        Input::Drain => drained(&mut draft),
-        Input::TimedOut => model_step::fail_for_time(&mut draft),
+        Input::Drain { stopped } => drained(&mut draft, stopped),
+        Input::TimedOut { stopped } => {
+            record_outcomes(&mut draft, stopped);
+            model_step::fail_for_time(&mut draft);
+        }
     }
     draft.done()
 }
@@ -135,20 +138,25 @@ fn cancelled(draft: &mut Draft<'_>, by: String, partial: Option<PartialAnswer>, 
     if let (Some(step), Some(partial)) = (draft.open_model_step(), partial) {
         model_step::keep_partial(draft, step, partial);
     }
-    for (id, outcome) in stopped {
-        tool_step::record_outcome(draft, &id, outcome);
-    }
+    record_outcomes(draft, stopped);
     draft.cancel(by);
 }
 
 /// Hands the run back. A model step under way is void and begins again at the next claim; calls under way stay `started` and
 /// are judged by their class there.
-fn drained(draft: &mut Draft<'_>) {
+fn drained(draft: &mut Draft<'_>, stopped: Vec<(CallId, ToolOutcome)>) {
+    record_outcomes(draft, stopped);
     if let Some(step) = draft.open_model_step() {
         draft.reset(step, ReleaseCause::Drain.as_str());
         draft.abandon_step(step);
     }
     draft.release(Some(0), ReleaseCause::Drain);
+}
+
+fn record_outcomes(draft: &mut Draft<'_>, stopped: Vec<(CallId, ToolOutcome)>) {
+    for (id, outcome) in stopped {
+        tool_step::record_outcome(draft, &id, outcome);
+    }
 }
 
 /// The number of the next step of a kind: a model step that ended without a result is done again under its number.

@@ -80,9 +80,15 @@ pub enum Input {
         stopped: Vec<(CallId, ToolOutcome)>,
     },
     /// The server shuts down and the run stands between steps, or its step was abandoned.
-    Drain,
+    Drain {
+        /// Outcomes of calls that ended while their step was being abandoned. Calls without one stay `started`.
+        stopped: Vec<(CallId, ToolOutcome)>,
+    },
     /// The run's own time limit was reached.
-    TimedOut,
+    TimedOut {
+        /// Outcomes of calls that were under way, as in [`Input::CancelRequested`].
+        stopped: Vec<(CallId, ToolOutcome)>,
+    },
 }
 
 /// What was shown of an answer that somebody stopped.

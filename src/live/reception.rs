@@ -15,7 +15,7 @@ use crate::domain::trace::TraceId;
 /// A run that a worker has taken on.
 pub struct TakenRun {
     /// All that its driver needs.
-    pub record: RunRecord,
+    pub record: Box<RunRecord>,
     /// The trace of the request that started it.
     pub trace: TraceId,
     /// Before the lease began.
@@ -90,7 +90,7 @@ impl Seat {
     }
 
     /// Hands over the run, whose claim is stored. Should the worker be gone, its lease expires and another takes it.
-    pub fn take(self, record: RunRecord, trace: TraceId) {
+    pub fn take(self, record: Box<RunRecord>, trace: TraceId) {
         let Self { desk, slot, reserved_at } = self;
         if desk.runs.send(TakenRun { record, trace, reserved_at, slot }).is_err() {
             tracing::warn!("a run was taken on by a worker that has ended; it is resumed when its lease expires");

@@ -91,7 +91,7 @@ impl Service {
         tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
         self.publish(&run.conversation_id, events);
         match handed {
-            Some((seat, record)) => seat.take(*record, trace),
+            Some((seat, record)) => seat.take(record, trace),
             None => self.hub.notify_queue(),
         }
         // A replayed request may have been for another conversation than the one minted for this one.

@@ -72,7 +72,7 @@ mod active {
         // `status`, so nothing after this point runs before the signal.
         let pid = std::process::id().to_string();
         let _ = std::process::Command::new("kill").arg(format!("-{which}")).arg(pid).status();
-        // Another thread may be the one that receives it, a moment later on a busy machine.
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        // Another thread may be the one that receives it, a moment later on a busy machine: nothing may run until then.
+        let _ = std::process::Command::new("sleep").arg("0.1").status();
     }
 }

@@ -42,9 +42,11 @@ const MAX_KEPT: usize = 256;
 /// Checks arguments, and keeps what it made of each schema: making it costs far more than using it.
 #[derive(Default)]
 pub struct Validators {
-    /// By the address of the schema, which stays taken as long as the entry holds the schema.
-    made: Mutex<HashMap<usize, (Arc<Value>, Arc<Validator>)>>,
+    made: Mutex<Made>,
 }
+
+/// By the address of the schema, which stays taken as long as the entry holds the schema.
+type Made = HashMap<usize, (Arc<Value>, Arc<Validator>)>;
 
 impl Validators {
     /// Checks `arguments` against `schema`. References to other documents are never fetched: such a schema is broken.
@@ -69,7 +71,7 @@ impl Validators {
         violations(&validator, arguments)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<usize, (Arc<Value>, Arc<Validator>)>> {
+    fn lock(&self) -> MutexGuard<'_, Made> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

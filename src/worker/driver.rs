@@ -24,7 +24,7 @@ use crate::domain::model::ModelError;
 use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
-use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::{Command, Decision, Input, RunState, StreamItem, Surroundings, decide, model_request};
 use crate::store::{ControlSignal, StoreError};
 use crate::support::failpoint;
@@ -57,7 +57,7 @@ pub async fn drive(
     surround: &Surround,
     held: &Held,
     mut mailbox: mpsc::Receiver<Box<ControlSignal>>,
-    mut record: Option<RunRecord>,
+    mut record: Option<Box<RunRecord>>,
 ) {
     let mut reload_pause = Duration::from_millis(50);
     let mut strikes = 0;
@@ -126,11 +126,11 @@ async fn attempt(
     surround: &Surround,
     held: &Held,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
-    known: Option<RunRecord>,
+    known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
 ) -> End {
     let loaded = match known {
-        Some(record) => Ok(Some(record)),
+        Some(record) => Ok(Some(*record)),
         None => surround.deps.store.load_run(&held.fence).await,
     };
     let mut record = match loaded {
@@ -187,7 +187,7 @@ async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut 
         let signal = tokio::select! {
             biased;
             Some(signal) = mailbox.recv() => signal,
-            () = surround.drain.cancelled() => return Input::Drain,
+            () = surround.drain.cancelled() => return Input::Drain { stopped: Vec::new() },
             tools = &mut offered => return Input::Claimed { tools },
         };
         for message in signal.joined {
@@ -232,8 +232,19 @@ impl Drive<'_> {
     /// Decides, commits, and begins what was decided.
     async fn follow(&mut self, input: Input) -> ControlFlow<End> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
-        // The beginning of a model call: nobody acts on it before the model speaks, and nothing would be lost with it.
-        let urgency = if matches!(input, Input::Claimed { .. }) { Urgency::Soon } else { Urgency::Now };
+        // Where a model call begins, nobody acts on what is written before the model speaks. It may wait for that if nothing
+        // would be lost with it: a call that only reads can be made again.
+        let can_wait = match &input {
+            Input::Claimed { .. } => true,
+            Input::ToolFinished(id, _) => self.is_read(id),
+            Input::ModelFinished { .. }
+            | Input::ModelFailed(_)
+            | Input::Joined(_)
+            | Input::CancelRequested { .. }
+            | Input::Drain { .. }
+            | Input::TimedOut { .. } => false,
+        };
+        let urgency = if can_wait { Urgency::Soon } else { Urgency::Now };
         let decision = loop {
             let decision = self.decide(input.clone());
             match self.write(&decision, urgency).await {
@@ -256,6 +267,10 @@ impl Drive<'_> {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    fn is_read(&self, id: &CallId) -> bool {
+        self.state.record.calls.iter().any(|call| call.id == *id && call.replay == ReplayClass::Read)
     }
 
     /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; what it says is written after the
@@ -418,22 +433,23 @@ impl Drive<'_> {
                 }
                 Happened::TimedOut => {
                     self.model = None;
-                    self.stop_tools().await;
-                    return ControlFlow::Continue(Input::TimedOut);
+                    let stopped = self.stop_tools().await;
+                    return ControlFlow::Continue(Input::TimedOut { stopped });
                 }
                 Happened::Draining => {
                     self.drain();
                     // Between steps nothing is under way, and the run is handed back at once.
                     if self.model.is_none() && self.tools.is_empty() {
-                        return ControlFlow::Continue(Input::Drain);
+                        return ControlFlow::Continue(Input::Drain { stopped: Vec::new() });
                     }
                 }
                 Happened::StopNow => {
                     self.drain();
                     self.model = None;
-                    // Calls that were handed over stay `started`: the next attempt judges them by their class.
-                    self.stop_tools().await;
-                    return ControlFlow::Continue(Input::Drain);
+                    // What has ended has its outcome. The other calls stay `started`: the next attempt judges them by their class.
+                    let mut stopped = self.stop_tools().await;
+                    stopped.retain(|(_, outcome)| matches!(outcome.state, ToolCallState::Done | ToolCallState::Failed));
+                    return ControlFlow::Continue(Input::Drain { stopped });
                 }
                 Happened::Broken if self.log.is_broken_for_good() => return ControlFlow::Break(End::Broken),
                 Happened::Broken => return ControlFlow::Break(End::Reload),
@@ -540,6 +556,9 @@ async fn run_model(
 async fn show_progress(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Progress>) {
     while let Some(report) = reports.recv().await {
         let Progress { progress, total, message } = report;
-        log.push(vec![StreamItem::Event(EventBody::ToolProgress { call_id: call.clone(), progress, total, message })]);
+        log.push(
+            vec![StreamItem::Event(EventBody::ToolProgress { call_id: call.clone(), progress, total, message })],
+            Urgency::Now,
+        );
     }
 }

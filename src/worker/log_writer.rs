@@ -108,6 +108,15 @@ struct Shared {
     gather: Duration,
 }
 
+impl Shared {
+    fn wake(&self, urgency: Urgency) {
+        match urgency {
+            Urgency::Now => self.wake.notify_one(),
+            Urgency::Soon => self.wake_soon.notify_one(),
+        }
+    }
+}
+
 fn lock(mutex: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -335,7 +344,7 @@ impl RunLog {
     }
 
     /// Hands over what a model says, to be written soon. Never waits: call [`RunLog::room`] before the next.
-    pub fn push(&self, items: Vec<StreamItem>) {
+    pub fn push(&self, items: Vec<StreamItem>, urgency: Urgency) {
         if items.is_empty() {
             return;
         }
@@ -354,7 +363,7 @@ impl RunLog {
             }
         }
         drop(pending);
-        self.shared.wake.notify_one();
+        self.shared.wake(urgency);
     }
 
     /// Waits until little of this run is pending, so that a fast model cannot fill the memory while the database is slow.
@@ -400,10 +409,7 @@ impl RunLog {
             entry.reply = Some(reply);
             pending.open.remove(&self.fence.run_id);
         }
-        match urgency {
-            Urgency::Now => self.shared.wake.notify_one(),
-            Urgency::Soon => self.shared.wake_soon.notify_one(),
-        }
+        self.shared.wake(urgency);
         answer.await.unwrap_or(Err(LogError::Stopped))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
-use super::log_writer::RunLog;
+use super::log_writer::{RunLog, Urgency};
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
 use crate::domain::record::RunRecord;
 use crate::engine::{Assembler, PartialAnswer};
@@ -62,12 +62,15 @@ impl ModelCall {
                     };
                     let event = event?;
                     let finished = matches!(event, ModelEvent::Finished(_));
+                    // Words are waited for. A call's beginning is most often followed at once by the call, whole.
+                    let is_call = matches!(event, ModelEvent::ToolCallStarted { .. } | ModelEvent::ToolCallArguments { .. });
+                    let urgency = if is_call { Urgency::Soon } else { Urgency::Now };
                     let items = self.assembler.push(event, self.ids.as_ref());
                     if !self.shown && !items.is_empty() {
                         self.shown = true;
                         metrics::histogram!("capstan_first_token_seconds").record(self.began.elapsed().as_secs_f64());
                     }
-                    log.push(items);
+                    log.push(items, urgency);
                     if finished {
                         self.phase = Phase::Over;
                     }

@@ -241,7 +241,7 @@ struct Begin {
     claimed_at: Instant,
     slot: OwnedSemaphorePermit,
     /// What would be loaded, if it is known.
-    record: Option<RunRecord>,
+    record: Option<Box<RunRecord>>,
 }
 
 /// Counts a run as active as long as it lives, also through a panic of its driver.

@@ -207,7 +207,7 @@ impl Play {
             Act::Cancel => self.cancel(),
             Act::Drain => {
                 if self.world.state.is_some() {
-                    self.feed(Input::Drain);
+                    self.feed(Input::Drain { stopped: Vec::new() });
                 }
             }
             Act::WindDown => {
@@ -217,7 +217,7 @@ impl Play {
             }
             Act::TimeIsUp => {
                 if self.world.state.is_some() {
-                    self.feed(Input::TimedOut);
+                    self.feed(Input::TimedOut { stopped: Vec::new() });
                 }
             }
             Act::Dies => self.world.die(),
@@ -300,8 +300,8 @@ impl Play {
             Input::ModelFailed(ModelError::new(ModelErrorKind::Network, "")),
             Input::ToolFinished(call, done("late")),
             Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
-            Input::Drain,
-            Input::TimedOut,
+            Input::Drain { stopped: Vec::new() },
+            Input::TimedOut { stopped: Vec::new() },
         ] {
             assert_eq!(decide(&state, input, &around), Decision::default());
         }

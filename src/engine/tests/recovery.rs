@@ -118,7 +118,7 @@ fn an_agent_can_refuse_to_resume() {
     world.check_next_turn();
 
     let mut world = World::started(AgentProfile { on_interrupt: OnInterrupt::Fail, ..AgentProfile::default() });
-    world.feed(Input::Drain);
+    world.feed(Input::Drain { stopped: Vec::new() });
     world.claim(ClaimCause::HandedBack);
     assert!(world.ending.is_none(), "a hand-back is no interruption");
 }
@@ -161,7 +161,7 @@ fn a_continuation_of_another_run_asks_the_model() {
 #[test]
 fn draining_hands_back_and_nothing_is_shown_twice() {
     let mut world = World::started(AgentProfile::default());
-    let drained = world.feed(Input::Drain);
+    let drained = world.feed(Input::Drain { stopped: Vec::new() });
     assert_eq!(kinds(&drained), ["step.reset"]);
     assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
     let resumed = world.claim(ClaimCause::HandedBack);
@@ -191,6 +191,25 @@ fn a_draining_run_keeps_results_and_starts_nothing() {
     world.says_text("Done.");
     assert!(world.executions.values().all(|count| *count == 1));
     assert_eq!(world.executions.len(), 3);
+}
+
+#[test]
+fn what_ended_while_it_was_being_stopped_keeps_its_outcome() {
+    let two = [call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))];
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&two);
+    let first = world.under_way[0].id.clone();
+    world.feed(Input::Drain { stopped: vec![(first, done("1"))] });
+    assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
+    world.claim(ClaimCause::HandedBack);
+    assert_eq!(world.states(), [Done, Unknown], "an unsafe call is not made again, one that ended is not unknown");
+
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&two);
+    let first = world.under_way[0].id.clone();
+    world.feed(Input::TimedOut { stopped: vec![(first, done("1"))] });
+    assert_eq!(world.states()[0], Done);
+    assert_eq!(world.ended().status, RunStatus::Failed);
 }
 
 #[test]

@@ -83,6 +83,9 @@ pub(super) struct World {
     pub(super) decisions: u32,
 }
 
+/// A message with its parts; one that is not complete is none yet.
+type Shown = (MessageId, Vec<(PartId, Option<Part>)>);
+
 impl World {
     pub(super) fn new(profile: AgentProfile) -> Self {
         let ids = SequentialIds::default();
@@ -429,7 +432,7 @@ impl World {
     /// whole message is not what its parts came to.
     pub(super) fn followed(&self) -> Vec<Message> {
         let mut whole = Vec::new();
-        let mut open: Vec<(MessageId, Vec<(PartId, Option<Part>)>)> = Vec::new();
+        let mut open: Vec<Shown> = Vec::new();
         for event in &self.events {
             match event {
                 EventBody::MessageCreated { message } => whole.push(message.clone()),

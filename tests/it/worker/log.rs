@@ -24,7 +24,7 @@ async fn deltas_that_gather_become_one_event_and_are_published_after_the_commit(
     let log = writer.for_run(claim.fence, 1, CancellationToken::new(), Arc::new(SystemClock));
     let part = PartId::generate(h.ids.as_ref());
     for word in ["aaaa", "bbbb", "cccc"] {
-        log.push(vec![StreamItem::Delta(part.clone(), word.to_owned())]);
+        log.push(vec![StreamItem::Delta(part.clone(), word.to_owned())], Urgency::Now);
     }
     let head = h.store.log_bounds(&conversation).await.unwrap().unwrap().head;
     let stop = CancellationToken::new();
