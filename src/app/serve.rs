@@ -68,6 +68,8 @@ struct Server {
     listener: TaskTracker,
     /// WebSockets.
     sockets: TaskTracker,
+    /// Commits of requests.
+    commits: TaskTracker,
     tasks: TaskTracker,
 }
 
@@ -110,9 +112,10 @@ impl Server {
         };
 
         let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.as_ref(), &sources).await?) };
-        let service = Arc::new(service(&config, &store, &hub, &tools, &models, &sources).with_configured_keys(keys));
+        let (shutdown, sockets, commits) = (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
+        let service = service(&config, &store, &hub, &tools, &models, &sources, commits.clone());
+        let service = Arc::new(service.with_configured_keys(keys));
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
-        let (shutdown, sockets) = (CancellationToken::new(), TaskTracker::new());
         let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
         let app = match config.server.role {
             Role::All | Role::Api => http::router(service, options),
@@ -122,7 +125,7 @@ impl Server {
         greet(&config, &socket, &models, &auth, &node)?;
         listener.spawn(listen::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
         listener.close();
-        Ok(Self { config, store, hub, tools, worker, drain, shutdown, stop, listener, sockets, tasks })
+        Ok(Self { config, store, hub, tools, worker, drain, shutdown, stop, listener, sockets, commits, tasks })
     }
 
     async fn listener_ended(&self) {
@@ -163,7 +166,10 @@ impl Server {
         self.hub.close_all();
         self.stop.cancel();
         self.tasks.close();
-        for (what, end) in [("tasks", self.tasks.wait()), ("connections", self.listener.wait())] {
+        self.commits.close();
+        // Commits last: connections that were dropped just now leave theirs behind.
+        let ends = [("tasks", self.tasks.wait()), ("connections", self.listener.wait()), ("commits", self.commits.wait())];
+        for (what, end) in ends {
             if tokio::time::timeout(LAST_GRACE, end).await.is_err() {
                 tracing::warn!(what, "left behind");
             }
@@ -214,6 +220,7 @@ fn service(
     tools: &Arc<Door>,
     models: &Models,
     sources: &Sources,
+    commits: TaskTracker,
 ) -> Service {
     let router = Arc::clone(&models.router);
     Service::new(ServiceDeps {
@@ -225,6 +232,7 @@ fn service(
         default_profile: config.agent.clone(),
         models: Arc::new(move |model| router.knows(model)),
         limits: ServiceLimits { max_active_runs: config.limits.max_active_runs_per_owner, ..ServiceLimits::default() },
+        commits,
     })
 }
 

@@ -1,5 +1,7 @@
 //! Lists: limits, opaque cursors, links; and entity tags.
 
+use std::str::FromStr;
+
 use axum::Json;
 use axum::http::header::{ETAG, IF_NONE_MATCH, LINK};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -12,7 +14,7 @@ use utoipa::IntoParams;
 use super::problem::Answer;
 use super::types::ListBody;
 use crate::service::Error;
-use crate::service::{Page, PageRequest};
+use crate::service::{InvalidCursor, Page, PageRequest};
 use crate::support::json;
 
 /// Rows of a page if the client does not say.
@@ -40,19 +42,16 @@ pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
 
 impl PageParams {
     /// The page in the store's words.
-    pub(crate) fn request(&self) -> Answer<PageRequest> {
-        let after = match &self.cursor {
-            None => None,
-            Some(cursor) => {
-                let invalid = || Error::InvalidCursor("give the next_cursor of the page before, or none".to_owned());
-                let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| invalid())?;
-                let text = String::from_utf8(bytes).map_err(|_| invalid())?;
-                // No database takes it in a text, and no cursor of ours has it.
-                Some(text).filter(|text| !text.contains('\0')).ok_or_else(invalid).map(Some)?
-            }
-        };
-        Ok(PageRequest { limit: limit(self.limit)?, after })
+    pub(crate) fn request<C: FromStr<Err = InvalidCursor>>(&self) -> Answer<PageRequest<C>> {
+        let after = self.cursor.as_deref().map(decode).transpose();
+        let invalid = |InvalidCursor| Error::InvalidCursor("give the next_cursor of the page before, or none".to_owned());
+        Ok(PageRequest { limit: limit(self.limit)?, after: after.map_err(invalid)? })
     }
+}
+
+fn decode<C: FromStr<Err = InvalidCursor>>(cursor: &str) -> Result<C, InvalidCursor> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
+    std::str::from_utf8(&bytes).map_err(|_| InvalidCursor)?.parse()
 }
 
 /// Answers with a page. `path` and `rest` (an encoded query without limit and cursor, possibly empty) name the list.

@@ -27,6 +27,10 @@ pub(crate) fn line(item: &StreamItem, scope: &Scope, now: UnixMillis) -> Line {
         StreamItem::End { last_seq } => {
             Line { cursor: None, json: control("stream.end", scope, now, json!({ "last_seq": last_seq })) }
         }
+        StreamItem::Deleted { last_seq } => {
+            let data = json!({ "last_seq": last_seq, "reason": "deleted" });
+            Line { cursor: None, json: control("stream.end", scope, now, data) }
+        }
     }
 }
 

@@ -35,7 +35,9 @@ pub enum Tail {
     Events(Vec<SharedEvent>),
     /// Something may have happened; the store knows what.
     Reread,
-    /// The conversation was deleted or the server is shutting down; nothing more will come.
+    /// The conversation was deleted; nothing more will come.
+    Deleted,
+    /// The server is shutting down; nothing more will come from here.
     Closed,
 }
 
@@ -44,7 +46,14 @@ struct Queue {
     events: VecDeque<SharedEvent>,
     bytes: usize,
     reread: bool,
-    closed: bool,
+    end: Option<Ending>,
+}
+
+/// Why nothing more will come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Deleted,
+    Closed,
 }
 
 struct Listener {
@@ -157,18 +166,22 @@ impl Hub {
         }
     }
 
-    /// Ends the subscriptions of a conversation.
-    pub fn close(&self, conversation: &ConversationId) {
-        for listener in self.of(conversation) {
-            lock(&listener.queue).closed = true;
-            listener.wake.notify_one();
+    /// Ends the subscriptions of a conversation that was deleted.
+    pub fn deleted(&self, conversation: &ConversationId) {
+        self.end(conversation, Ending::Deleted);
+    }
+
+    /// Ends all subscriptions, because the server ends.
+    pub fn close_all(&self) {
+        for conversation in self.watched() {
+            self.end(&conversation, Ending::Closed);
         }
     }
 
-    /// Ends all subscriptions.
-    pub fn close_all(&self) {
-        for conversation in self.watched() {
-            self.close(&conversation);
+    fn end(&self, conversation: &ConversationId, ending: Ending) {
+        for listener in self.of(conversation) {
+            lock(&listener.queue).end.get_or_insert(ending);
+            listener.wake.notify_one();
         }
     }
 
@@ -270,8 +283,10 @@ impl Subscription {
                     queue.bytes = 0;
                     return Tail::Events(std::mem::take(&mut queue.events).into());
                 }
-                if queue.closed {
-                    return Tail::Closed;
+                match queue.end {
+                    Some(Ending::Deleted) => return Tail::Deleted,
+                    Some(Ending::Closed) => return Tail::Closed,
+                    None => {}
                 }
             }
             self.listener.wake.notified().await;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::input::{Replay, RequestKey, keyed};
+use super::runs::publish;
 use super::{Error, Result, Service};
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
-use crate::store::{ConversationFilter, Created, NewConversation, Page, PageRequest};
+use crate::store::{ConversationCursor, ConversationFilter, Created, MessageCursor, NewConversation, Page, PageRequest};
 use crate::support::text;
 
 /// A conversation to make.
@@ -37,7 +38,12 @@ impl Service {
         };
         let claim = self.claim(&principal.user_id, key);
         match keyed(self.store.create_conversation(new, claim).await?)? {
-            (Created::Conversation(conversation), replay) => Ok((conversation, replay)),
+            (Created::Conversation(conversation), Replay::Fresh) => Ok((conversation, Replay::Fresh)),
+            (Created::Conversation(conversation), Replay::Replayed) => {
+                // The record of the earlier request outlives the conversation.
+                self.conversation(principal, &conversation.id).await?;
+                Ok((conversation, Replay::Replayed))
+            }
             (Created::Exists, _) => Err(Error::Conflict("this conversation id is taken; mint another one".to_owned())),
         }
     }
@@ -52,7 +58,7 @@ impl Service {
         &self,
         principal: &Principal,
         query: Option<String>,
-        page: &PageRequest,
+        page: &PageRequest<ConversationCursor>,
     ) -> Result<Page<Conversation>> {
         let query = query.map(|query| text::storable(query.trim()).into_owned()).filter(|query| !query.is_empty());
         Ok(self.store.conversations(&principal.user_id, &ConversationFilter { query }, page).await?)
@@ -61,24 +67,39 @@ impl Service {
     /// Gives a conversation a title.
     pub async fn rename_conversation(&self, principal: &Principal, id: &ConversationId, title: &str) -> Result<Conversation> {
         let title = self.title(title)?;
-        let renamed = self.store.rename_conversation(&principal.user_id, id, &title, self.clock.now()).await?;
-        let (conversation, events) = renamed.ok_or(Error::NotFound("conversation"))?;
-        self.hub.publish(id, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
-        Ok(conversation)
+        let (store, hub, now) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.clock.now());
+        let (owner, id) = (principal.user_id.clone(), id.clone());
+        let renamed = self.whole(async move {
+            let renamed = store.rename_conversation(&owner, &id, &title, now).await?;
+            let (conversation, events) = renamed.ok_or(Error::NotFound("conversation"))?;
+            publish(&hub, &id, events);
+            Ok(conversation)
+        });
+        renamed.await
     }
 
     /// Deletes a conversation with all that belongs to it. A run in progress is told to stop.
     pub async fn delete_conversation(&self, principal: &Principal, id: &ConversationId) -> Result<()> {
-        let deleted = self.store.delete_conversation(&principal.user_id, id).await?.ok_or(Error::NotFound("conversation"))?;
-        if let Some(run) = &deleted.active_run {
-            self.hub.notify_control(run);
-        }
-        self.hub.close(id);
-        Ok(())
+        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
+        let (owner, id) = (principal.user_id.clone(), id.clone());
+        let deleted = self.whole(async move {
+            let deleted = store.delete_conversation(&owner, &id).await?.ok_or(Error::NotFound("conversation"))?;
+            if let Some(run) = &deleted.active_run {
+                hub.notify_control(run);
+            }
+            hub.deleted(&id);
+            Ok(())
+        });
+        deleted.await
     }
 
     /// A page of messages, oldest first.
-    pub async fn messages(&self, principal: &Principal, id: &ConversationId, page: &PageRequest) -> Result<Page<Message>> {
+    pub async fn messages(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> Result<Page<Message>> {
         self.store.messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))
     }
 

@@ -52,6 +52,9 @@ pub enum Error {
     /// A secret could not be made.
     #[error("the operating system gives no random bytes")]
     NoRandomness(#[source] getrandom::Error),
+    /// The process ends.
+    #[error("the server is ending; try again in a few seconds")]
+    Ending,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -80,6 +83,7 @@ impl Error {
             Self::IdempotencyMismatch => ProblemCode::IdempotencyMismatch,
             Self::TooManyRuns(_) => ProblemCode::TooManyRequests,
             Self::UnknownModel(_) => ProblemCode::UnknownModel,
+            Self::Ending => ProblemCode::Unavailable,
             Self::Store(error) if error.is_transient() => ProblemCode::Unavailable,
             Self::Store(_) | Self::NoRandomness(_) => ProblemCode::Internal,
         }
@@ -103,7 +107,8 @@ impl Error {
             | Self::CursorGone { .. }
             | Self::IdempotencyMismatch
             | Self::TooManyRuns(_)
-            | Self::UnknownModel(_)) => code.body(other.to_string()),
+            | Self::UnknownModel(_)
+            | Self::Ending) => code.body(other.to_string()),
         }
     }
 }

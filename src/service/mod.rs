@@ -18,6 +18,7 @@ mod stream;
 mod tickets;
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
 
 pub use access::Access;
@@ -34,8 +35,11 @@ pub use stream::{Reader, ResetReason, Scope, StreamItem};
 pub use tickets::{NewTicket, Redeemed, ShownFrom};
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
-pub use crate::store::{Page, PageRequest, StoreError};
+pub use crate::store::{ConversationCursor, InvalidCursor, MessageCursor, Page, PageRequest, StoreError};
 pub use crate::tools::ServerStatus;
+
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::principal::Principal;
@@ -88,6 +92,9 @@ pub struct ServiceDeps {
     pub models: KnowsModel,
     /// Bounds.
     pub limits: ServiceLimits,
+    /// Owns the commits under way: they end, with what follows from them, though whoever asked is gone. To be waited for
+    /// before the store is closed.
+    pub commits: TaskTracker,
 }
 
 /// The use cases. See the module documentation.
@@ -100,6 +107,7 @@ pub struct Service {
     default_profile: AgentProfile,
     models: KnowsModel,
     limits: ServiceLimits,
+    commits: TaskTracker,
     keys: keys::KeyCache,
     keys_in_use: access::KeysInUse,
     configured_keys: HashMap<String, Principal>,
@@ -109,7 +117,7 @@ impl Service {
     /// The use cases over `deps`.
     #[must_use]
     pub fn new(deps: ServiceDeps) -> Self {
-        let ServiceDeps { store, hub, tools, clock, ids, default_profile, models, limits } = deps;
+        let ServiceDeps { store, hub, tools, clock, ids, default_profile, models, limits, commits } = deps;
         Self {
             store,
             hub,
@@ -119,6 +127,7 @@ impl Service {
             default_profile,
             models,
             limits,
+            commits,
             keys: keys::KeyCache::default(),
             keys_in_use: access::KeysInUse::default(),
             configured_keys: HashMap::new(),
@@ -141,6 +150,18 @@ impl Service {
     pub async fn tools(&self) -> (Vec<ToolDefinition>, Vec<ServerStatus>) {
         let definitions = self.tools.definitions().await;
         (definitions, self.tools.servers().await)
+    }
+
+    /// Carries out a commit with what follows from it, to the end. A use case lives in its client's connection and is dropped
+    /// with it, at any `await`; between a commit and its events that would keep them from everybody who listens.
+    async fn whole<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        match self.commits.spawn(work.in_current_span()).await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Error::Ending),
+            },
+        }
     }
 
     /// New ids, for what names requests.

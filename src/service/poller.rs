@@ -48,9 +48,10 @@ pub async fn poll_heads(store: Arc<dyn Store>, hub: Arc<Hub>, stop: Cancellation
                 (Some(head), before) if *head > before.copied().unwrap_or(-1).max(hub.published(conversation)) => {
                     hub.hint(conversation);
                 }
-                // It had a log and has none: another node deleted it.
-                (None, Some(_)) => hub.close(conversation),
-                (Some(_) | None, _) => {}
+                // It has no log. Either another node deleted it, perhaps before this loop ever saw it, or it is being made
+                // here at this moment. The listeners read the store, which knows.
+                (None, _) => hub.hint(conversation),
+                (Some(_), _) => {}
             }
         }
         seen = heads;

@@ -13,7 +13,7 @@ use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::domain::run::{Run, RunStatus};
 use crate::domain::trace::TraceId;
-use crate::live::{Subscription, Tail};
+use crate::live::{Hub, Subscription, Tail};
 use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView, Taker};
 use crate::support::failpoint;
 
@@ -36,6 +36,12 @@ pub enum Waited {
     Settled(Run),
     /// The time ran out first.
     StillGoing(Run),
+}
+
+/// Hands events to those who listen in this process.
+pub(super) fn publish(hub: &Hub, conversation: &ConversationId, events: Vec<StoredEvent>) {
+    let events: Vec<_> = events.into_iter().map(Arc::new).collect();
+    hub.publish(conversation, &events);
 }
 
 fn is_settled(run: &Run) -> bool {
@@ -68,38 +74,53 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        failpoint::reached("C01");
-        let (accepted, replay) = keyed(self.store.accept_run(accept, claim).await?)?;
-        failpoint::reached("C02");
-        let mut handed = None;
-        let (run, message, first_seq, events) = match accepted {
-            Accepted::Run { run, message, first_seq, events, interrupted, taken } => {
-                for run in &interrupted {
-                    self.hub.notify_control(run);
+        let (store, hub, most) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.limits.max_active_runs);
+        let accepted = self.whole(async move {
+            failpoint::reached("C01");
+            let (accepted, replay) = keyed(store.accept_run(accept, claim).await?)?;
+            failpoint::reached("C02");
+            let mut handed = None;
+            let (run, message, first_seq, events) = match accepted {
+                Accepted::Run { run, message, first_seq, events, interrupted, taken } => {
+                    for run in &interrupted {
+                        hub.notify_control(run);
+                    }
+                    handed = seat.zip(taken);
+                    (run, message, first_seq, events)
                 }
-                handed = seat.zip(taken);
-                (run, message, first_seq, events)
+                Accepted::Steered { run, message, first_seq, events } => {
+                    hub.notify_control(&run.id);
+                    (run, message, first_seq, events)
+                }
+                Accepted::Busy { run_id } => return Err(Error::RunActive(run_id)),
+                Accepted::NoConversation => return Err(Error::NotFound("conversation")),
+                Accepted::TooManyRuns => return Err(Error::TooManyRuns(most)),
+            };
+            tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
+            publish(&hub, &run.conversation_id, events);
+            match handed {
+                Some((seat, record)) => seat.take(*record, trace),
+                None => hub.notify_queue(),
             }
-            Accepted::Steered { run, message, first_seq, events } => {
-                self.hub.notify_control(&run.id);
-                (run, message, first_seq, events)
-            }
-            Accepted::Busy { run_id } => return Err(Error::RunActive(run_id)),
-            Accepted::NoConversation => return Err(Error::NotFound("conversation")),
-            Accepted::TooManyRuns => return Err(Error::TooManyRuns(self.limits.max_active_runs)),
-        };
-        tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
-        self.publish(&run.conversation_id, events);
-        match handed {
-            Some((seat, record)) => seat.take(record, trace),
-            None => self.hub.notify_queue(),
-        }
-        // A replayed request may have been for another conversation than the one minted for this one.
+            Ok((run, message, first_seq, replay))
+        });
+        let (run, message, first_seq, replay) = accepted.await?;
         let tail = match replay {
             Replay::Fresh => tail,
-            Replay::Replayed => self.hub.subscribe(&run.conversation_id),
+            Replay::Replayed => {
+                // It may have been for another conversation than the one minted for this request.
+                let tail = self.hub.subscribe(&run.conversation_id);
+                self.check_replayed(principal, &run).await?;
+                tail
+            }
         };
         Ok(Started { run, message, replay, first_seq, tail })
+    }
+
+    /// The record of an earlier request outlives the run that it names: an answer about one that is gone would send the client
+    /// to wait for nothing.
+    async fn check_replayed(&self, principal: &Principal, run: &Run) -> Result<()> {
+        self.run_view(principal, &run.id).await.map(drop)
     }
 
     /// The stream of an accepted run, from the first event that its message caused.
@@ -152,29 +173,37 @@ impl Service {
                     }
                 }
                 Tail::Reread => return true,
-                Tail::Closed => return false,
+                Tail::Deleted | Tail::Closed => return false,
             }
         }
     }
 
     /// Asks for a run to be cancelled. A run that is over stays as it is.
     pub async fn cancel_run(&self, principal: &Principal, id: &RunId, key: Option<RequestKey>) -> Result<(Run, Replay)> {
-        let claim = self.claim(&principal.user_id, key);
-        let cancelled = self.store.cancel_run(&principal.user_id, id, "user", self.clock.now(), claim).await?;
-        let (cancelled, replay) = keyed(cancelled)?;
-        let run = match cancelled {
-            Cancelled::Over { run, events } => {
-                self.publish(&run.conversation_id, events);
-                run
-            }
-            Cancelled::Requested { run } => {
-                self.hub.notify_control(id);
-                run
-            }
-            Cancelled::NoRun => return Err(Error::NotFound("run")),
-        };
-        // A run that waited can be claimed now, and so can the one behind a run that was cancelled at once.
-        self.hub.notify_queue();
+        let (claim, now) = (self.claim(&principal.user_id, key), self.clock.now());
+        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
+        let (owner, id) = (principal.user_id.clone(), id.clone());
+        let cancelled = self.whole(async move {
+            let (cancelled, replay) = keyed(store.cancel_run(&owner, &id, "user", now, claim).await?)?;
+            let run = match cancelled {
+                Cancelled::Over { run, events } => {
+                    publish(&hub, &run.conversation_id, events);
+                    run
+                }
+                Cancelled::Requested { run } => {
+                    hub.notify_control(&id);
+                    run
+                }
+                Cancelled::NoRun => return Err(Error::NotFound("run")),
+            };
+            // A run that waited can be claimed now, and so can the one behind a run that was cancelled at once.
+            hub.notify_queue();
+            Ok((run, replay))
+        });
+        let (run, replay) = cancelled.await?;
+        if replay == Replay::Replayed {
+            self.check_replayed(principal, &run).await?;
+        }
         Ok((run, replay))
     }
 
@@ -194,30 +223,33 @@ impl Service {
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let (resumed, replay) = keyed(self.store.resume_run(resume, claim).await?)?;
-        match resumed {
-            Resumed::Run { run, events } => {
-                self.publish(&run.conversation_id, events);
-                self.hub.notify_queue();
-                Ok((run, replay))
+        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
+        let resumed = self.whole(async move {
+            let (resumed, replay) = keyed(store.resume_run(resume, claim).await?)?;
+            match resumed {
+                Resumed::Run { run, events } => {
+                    publish(&hub, &run.conversation_id, events);
+                    hub.notify_queue();
+                    Ok((run, replay))
+                }
+                Resumed::NotResumable { run } => Err(Error::Conflict(format!(
+                    "a run that is {} cannot be resumed, nor can one while another is active; only waiting and failed runs go on",
+                    run.status.as_str()
+                ))),
+                Resumed::NoRun => Err(Error::NotFound("run")),
             }
-            Resumed::NotResumable { run } => Err(Error::Conflict(format!(
-                "a run that is {} cannot be resumed, nor can one while another is active; only waiting and failed runs go on",
-                run.status.as_str()
-            ))),
-            Resumed::NoRun => Err(Error::NotFound("run")),
+        });
+        let (run, replay) = resumed.await?;
+        if replay == Replay::Replayed {
+            self.check_replayed(principal, &run).await?;
         }
+        Ok((run, replay))
     }
 
     /// Why a run is or is not moving.
     pub async fn explain_run(&self, principal: &Principal, id: &RunId) -> Result<RunExplanation> {
         let explanation = self.store.explain_run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
         Ok(RunExplanation::from(explanation))
-    }
-
-    fn publish(&self, conversation: &ConversationId, events: Vec<StoredEvent>) {
-        let events: Vec<_> = events.into_iter().map(Arc::new).collect();
-        self.hub.publish(conversation, &events);
     }
 
     /// The profile that is frozen into the run.

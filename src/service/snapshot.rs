@@ -11,10 +11,9 @@ use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, UserId};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, TextPart, ToolCallPart};
 use crate::domain::run::Run;
-use crate::store::PageRequest;
 
 /// Messages in a snapshot; earlier ones are read from the list of messages.
-const MAX_MESSAGES: usize = 500;
+const MAX_MESSAGES: u32 = 500;
 
 /// A conversation as of `head`. Events after `head` continue it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -47,13 +46,14 @@ impl Service {
     /// Rows are read first and may be older than the end of the log when that is reached; the events in between hold whole
     /// messages, which are put in. So the snapshot is exactly the state at `head`, however busy the conversation is.
     pub(super) async fn snapshot(&self, owner: &UserId, conversation: &ConversationId, head: i64) -> Result<Snapshot> {
-        let (messages, truncated) = self.newest_messages(owner, conversation).await?;
+        let newest = self.store.newest_messages(owner, conversation, MAX_MESSAGES).await?;
+        let newest = newest.ok_or(Error::NotFound("conversation"))?;
         let active = self.store.active_run(owner, conversation).await?;
         let since = match &active {
             Some(run) => self.store.run(owner, &run.id).await?.map_or(head, |view| view.first_seq - 1),
             None => head,
         };
-        let mut fold = Fold { messages, truncated, partial: None, runs_changed: false };
+        let mut fold = Fold { messages: newest.items.into(), truncated: newest.earlier, partial: None, runs_changed: false };
         let mut cursor = since.min(head);
         loop {
             let page = self.store.events(conversation, cursor, PAGE).await?;
@@ -74,25 +74,6 @@ impl Service {
             ActiveRun { run, partial_message }
         });
         Ok(Snapshot { messages: messages.into(), truncated, active_run, pending_approvals: Vec::new(), head: cursor.max(head) })
-    }
-
-    async fn newest_messages(&self, owner: &UserId, conversation: &ConversationId) -> Result<(VecDeque<Message>, bool)> {
-        let mut newest = VecDeque::new();
-        let mut truncated = false;
-        let mut after = None;
-        loop {
-            let request = PageRequest { limit: 100, after };
-            let page = self.store.messages(owner, conversation, &request).await?.ok_or(Error::NotFound("conversation"))?;
-            newest.extend(page.items);
-            while newest.len() > MAX_MESSAGES {
-                newest.pop_front();
-                truncated = true;
-            }
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok((newest, truncated)),
-            }
-        }
     }
 }
 
@@ -166,7 +147,7 @@ impl Fold {
             return;
         }
         self.messages.push_back(message);
-        if self.messages.len() > MAX_MESSAGES {
+        if self.messages.len() > MAX_MESSAGES as usize {
             self.messages.pop_front();
             self.truncated = true;
         }

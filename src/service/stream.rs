@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::event::SharedEvent;
+use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::live::{Subscription, Tail};
 use crate::store::{LogStore, StoreError};
@@ -62,6 +62,22 @@ pub enum StreamItem {
         /// The `seq` of its last event.
         last_seq: i64,
     },
+    /// The conversation was deleted, and its log with it; nothing follows.
+    Deleted {
+        /// The newest `seq` that was looked at.
+        last_seq: i64,
+    },
+}
+
+impl StreamItem {
+    /// Whether nothing follows.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        match self {
+            Self::End { .. } | Self::Deleted { .. } => true,
+            Self::Event(_) | Self::Snapshot(_) | Self::Reset { .. } => false,
+        }
+    }
 }
 
 /// What a stream is about.
@@ -101,10 +117,8 @@ impl Scope {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Reads the store.
+    /// Reads the store; if there is nothing, the conversation may be gone.
     CatchUp,
-    /// Reads the store because of a hint; if there is nothing, the conversation may be gone.
-    Reread,
     /// Follows the tail.
     Live,
     /// Nothing more will come.
@@ -182,7 +196,7 @@ impl Reader {
         loop {
             let items = match self.phase {
                 Phase::Over => return Ok(None),
-                Phase::CatchUp | Phase::Reread => self.read_page().await?,
+                Phase::CatchUp => self.read_page().await?,
                 Phase::Live => self.follow().await,
             };
             if !items.is_empty() {
@@ -195,16 +209,9 @@ impl Reader {
         if self.is_past_the_end() {
             return Ok(self.end());
         }
-        let conversation = self.scope.conversation_id();
-        let page = match self.store.events(conversation, self.cursor, PAGE).await {
-            Ok(page) if page.is_empty() && self.phase == Phase::Reread => {
-                if self.store.log_bounds(conversation).await?.is_none() {
-                    self.phase = Phase::Over;
-                    return Ok(Vec::new());
-                }
-                page
-            }
-            Ok(page) => page,
+        let page = match self.page().await {
+            Ok(Some(page)) => page,
+            Ok(None) => return Ok(self.deleted()),
             Err(error) if error.is_transient() => {
                 tokio::time::sleep(self.pause).await;
                 self.pause = (self.pause * 2).min(MAX_PAUSE);
@@ -221,6 +228,16 @@ impl Reader {
             self.take(Arc::new(event), &mut items);
         }
         Ok(items)
+    }
+
+    /// What follows the cursor; `None` if there is no such log any more.
+    async fn page(&self) -> Result<Option<Vec<StoredEvent>>, StoreError> {
+        let conversation = self.scope.conversation_id();
+        let page = self.store.events(conversation, self.cursor, PAGE).await?;
+        if page.is_empty() && self.store.log_bounds(conversation).await?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(page))
     }
 
     async fn follow(&mut self) -> Vec<StreamItem> {
@@ -245,7 +262,8 @@ impl Reader {
                     self.take(event, &mut items);
                 }
             }
-            Tail::Reread => self.phase = Phase::Reread,
+            Tail::Reread => self.phase = Phase::CatchUp,
+            Tail::Deleted => return self.deleted(),
             Tail::Closed => self.phase = Phase::Over,
         }
         items
@@ -277,6 +295,11 @@ impl Reader {
             Scope::Run { last_seq: Some(last), .. } => self.cursor >= *last,
             Scope::Run { last_seq: None, .. } | Scope::Conversation(_) => false,
         }
+    }
+
+    fn deleted(&mut self) -> Vec<StreamItem> {
+        self.phase = Phase::Over;
+        vec![StreamItem::Deleted { last_seq: self.cursor }]
     }
 
     fn end(&mut self) -> Vec<StreamItem> {

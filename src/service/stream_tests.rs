@@ -6,7 +6,6 @@ use futures_util::FutureExt as _;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::event::StoredEvent;
 use crate::domain::record::RunWrite;
 use crate::live::{Hub, HubLimits};
 use crate::store::{Committed, LogBounds, Refused, StoreResult};
@@ -42,6 +41,7 @@ struct Log {
     events: Mutex<Vec<SharedEvent>>,
     announced: Mutex<usize>,
     meanwhile: Mutex<VecDeque<Op>>,
+    deleted: Mutex<bool>,
     last: i64,
 }
 
@@ -53,6 +53,7 @@ impl Log {
             events: Mutex::default(),
             announced: Mutex::default(),
             meanwhile: Mutex::new(meanwhile.into()),
+            deleted: Mutex::new(false),
             last,
         })
     }
@@ -127,7 +128,7 @@ impl LogStore for Log {
     }
 
     async fn log_bounds(&self, _: &ConversationId) -> StoreResult<Option<LogBounds>> {
-        Ok(Some(LogBounds { oldest: 1, head: self.head() }))
+        Ok((!*self.deleted.lock().unwrap()).then(|| LogBounds { oldest: 1, head: self.head() }))
     }
 
     async fn heads(&self, _: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
@@ -241,7 +242,31 @@ async fn a_closed_conversation_ends_the_stream_after_its_last_event() {
     assert!(drain(&mut reader, &mut said));
     log.apply(Op::Commit(2));
     log.apply(Op::Publish(2));
-    log.hub.close(&conversation());
+    log.hub.deleted(&conversation());
     assert!(!drain(&mut reader, &mut said));
     assert_eq!(seqs(&said), [1, 2]);
+    assert_eq!(said.last(), Some(&StreamItem::Deleted { last_seq: 2 }));
+}
+
+#[tokio::test]
+async fn a_log_that_was_deleted_unnoticed_ends_the_stream_that_looks_for_it() {
+    let log = Log::new(i64::MAX, Vec::new());
+    log.apply(Op::Commit(2));
+    let mut reader = log.reader(Scope::Conversation(conversation()), 2);
+    // Another node deletes it, and nobody says so.
+    log.events.lock().unwrap().clear();
+    *log.deleted.lock().unwrap() = true;
+    let mut said = Vec::new();
+    assert!(!drain(&mut reader, &mut said));
+    assert_eq!(said, [StreamItem::Deleted { last_seq: 2 }]);
+}
+
+#[tokio::test]
+async fn a_server_that_ends_says_nothing_of_the_conversation() {
+    let log = Log::new(i64::MAX, Vec::new());
+    let mut reader = log.reader(Scope::Conversation(conversation()), 0);
+    log.hub.close_all();
+    let mut said = Vec::new();
+    assert!(!drain(&mut reader, &mut said));
+    assert_eq!(said, []);
 }

@@ -46,7 +46,7 @@ pub trait ConversationStore: Send + Sync {
         &self,
         owner: &UserId,
         filter: &ConversationFilter,
-        page: &PageRequest,
+        page: &PageRequest<ConversationCursor>,
     ) -> StoreResult<Page<Conversation>>;
 
     /// Sets the title and appends `conversation.updated`. `None` if there is no such conversation.
@@ -63,7 +63,15 @@ pub trait ConversationStore: Send + Sync {
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>>;
 
     /// A page of messages, oldest first.
-    async fn messages(&self, owner: &UserId, id: &ConversationId, page: &PageRequest) -> StoreResult<Option<Page<Message>>>;
+    async fn messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> StoreResult<Option<Page<Message>>>;
+
+    /// The newest messages, at most `limit`. `None` if there is no such conversation.
+    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>>;
 }
 
 /// Runs as their owners see and steer them.

@@ -273,17 +273,6 @@ pub(super) fn signed(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// The keyset cursor of a list of conversations.
-pub(super) fn conversation_cursor(created_at: i64, id: &str) -> String {
-    format!("{created_at}:{id}")
-}
-
-/// Reads [`conversation_cursor`].
-pub(super) fn parse_conversation_cursor(text: &str) -> Option<(i64, &str)> {
-    let (created_at, id) = text.split_once(':')?;
-    Some((created_at.parse().ok()?, id))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,13 +285,5 @@ mod tests {
             assert_eq!(decode::<serde_json::Value>("t", "c", "id", &text).unwrap(), nested(levels));
         }
         assert!(encode("t", "c", "id", &nested(MAX_NESTING + 1)).is_err());
-    }
-
-    #[test]
-    fn cursors_round_trip_and_refuse_what_is_none() {
-        let cursor = conversation_cursor(-5, "conv_1");
-        assert_eq!(parse_conversation_cursor(&cursor), Some((-5, "conv_1")));
-        assert_eq!(parse_conversation_cursor("x:conv_1"), None);
-        assert_eq!(parse_conversation_cursor("5"), None);
     }
 }

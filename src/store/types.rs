@@ -1,7 +1,11 @@
 //! Values that store calls take and give, beyond the domain's own.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
+use super::{StoreResult, rows};
 use crate::domain::agent::AgentProfile;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, KeyId, MessageId, NodeId, RunId, UserId};
@@ -45,13 +49,87 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-/// Which page is wanted.
+/// Which page is wanted of a list with cursors of type `C`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PageRequest {
+pub struct PageRequest<C> {
     /// How many rows, 1 to 100.
     pub limit: u32,
-    /// `next` of the page before. A text that is no such value gives an empty page, never an error of the database.
-    pub after: Option<String>,
+    /// `next` of the page before.
+    pub after: Option<C>,
+}
+
+/// A text that is no cursor of the list it was given for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a cursor of this list")]
+pub struct InvalidCursor;
+
+/// The last conversation of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConversationCursor {
+    /// When it was made, in milliseconds.
+    pub created_at: i64,
+    /// Which one it is among those of that moment.
+    pub id: ConversationId,
+}
+
+impl fmt::Display for ConversationCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.created_at, self.id)
+    }
+}
+
+impl FromStr for ConversationCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (created_at, id) = text.split_once(':').ok_or(InvalidCursor)?;
+        let created_at = created_at.parse().map_err(|_| InvalidCursor)?;
+        let cursor = Self { created_at, id: ConversationId::parse(id).map_err(|_| InvalidCursor)? };
+        written_by_us(cursor, text)
+    }
+}
+
+/// The last message of a page, by its position, which counts from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageCursor(pub i64);
+
+impl fmt::Display for MessageCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for MessageCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let position = text.parse().ok().filter(|position| *position > 0).ok_or(InvalidCursor)?;
+        written_by_us(Self(position), text)
+    }
+}
+
+/// Numbers have several spellings, and we use one.
+fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
+    if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }
+}
+
+/// The newest messages of a conversation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewestMessages {
+    /// The messages, oldest first.
+    pub items: Vec<Message>,
+    /// Whether there are earlier ones.
+    pub earlier: bool,
+}
+
+impl NewestMessages {
+    /// Reads ids and bodies, newest first, of which one beyond the limit only shows that there is more.
+    pub(super) fn read(mut found: Vec<(String, String)>, limit: u32) -> StoreResult<Self> {
+        let earlier = found.len() > limit as usize;
+        found.truncate(limit as usize);
+        let items = found.iter().rev().map(|(id, body)| rows::decode("messages", "body", id, body));
+        Ok(Self { items: items.collect::<StoreResult<_>>()?, earlier })
+    }
 }
 
 /// Which conversations are wanted.
@@ -364,4 +442,23 @@ pub struct StoredKey {
     pub created_at: UnixMillis,
     /// When it was revoked, if it was.
     pub revoked_at: Option<UnixMillis>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_round_trip_and_refuse_what_is_none() {
+        let id = "conv_01980000000070008000000000000003";
+        let cursor = ConversationCursor { created_at: 5, id: ConversationId::parse(id).unwrap() };
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for bad in ["", "5", "abc", "x:conv_1", "5:conv_1", &format!("+5:{id}"), &format!("05:{id}"), &format!("5:{id}\0")] {
+            assert_eq!(bad.parse::<ConversationCursor>(), Err(InvalidCursor), "{bad:?}");
+        }
+        assert_eq!("12".parse(), Ok(MessageCursor(12)));
+        for bad in ["", "0", "-5", "+5", "05", "zzz", "1:2", "9223372036854775808", "1\0", "' OR 1=1"] {
+            assert_eq!(bad.parse::<MessageCursor>(), Err(InvalidCursor), "{bad:?}");
+        }
+    }
 }

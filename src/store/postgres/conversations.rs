@@ -12,8 +12,8 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::rows::ConversationRow;
 use crate::store::{
-    ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed, NewConversation, Page,
-    PageRequest, StoreError, StoreResult, compose, rows,
+    ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed,
+    MessageCursor, NewConversation, NewestMessages, Page, PageRequest, StoreError, StoreResult, compose, rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -102,14 +102,10 @@ impl ConversationStore for PostgresStore {
         &self,
         owner: &UserId,
         filter: &ConversationFilter,
-        page: &PageRequest,
+        page: &PageRequest<ConversationCursor>,
     ) -> StoreResult<Page<Conversation>> {
-        let after = match page.after.as_deref().map(rows::parse_conversation_cursor) {
-            Some(None) => return Ok(Page { items: Vec::new(), next: None }),
-            Some(Some((created_at, id))) => (created_at, storable(id)),
-            // Later than any: the first page.
-            None => (i64::MAX, "".into()),
-        };
+        // Later than any: the first page.
+        let after = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.created_at, after.id.as_str()));
         let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
         let found = sqlx::query(
             "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, h.last_seq, r.id AS active_run_id
@@ -128,8 +124,10 @@ impl ConversationStore for PostgresStore {
         let mut found = found.iter().map(ConversationRow::read).collect::<Result<Vec<_>, _>>()?;
         let more = found.len() > limit;
         found.truncate(limit);
-        let next = found.last().filter(|_| more).map(|last| rows::conversation_cursor(last.created_at, &last.id));
-        let items = found.into_iter().map(ConversationRow::into_conversation).collect::<StoreResult<_>>()?;
+        let last_made = found.last().map(|last| last.created_at);
+        let items = found.into_iter().map(ConversationRow::into_conversation).collect::<StoreResult<Vec<_>>>()?;
+        let last = last_made.zip(items.last()).filter(|_| more);
+        let next = last.map(|(created_at, last)| ConversationCursor { created_at, id: last.id.clone() }.to_string());
         Ok(Page { items, next })
     }
 
@@ -147,13 +145,13 @@ impl ConversationStore for PostgresStore {
         retried(|| self.delete(owner, id)).await
     }
 
-    async fn messages(&self, owner: &UserId, id: &ConversationId, page: &PageRequest) -> StoreResult<Option<Page<Message>>> {
-        let after = match page.after.as_deref().map(str::parse::<i64>) {
-            None => 0,
-            Some(Ok(after)) => after,
-            // Behind any message: an empty page, if the conversation exists.
-            Some(Err(_)) => i64::MAX,
-        };
+    async fn messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> StoreResult<Option<Page<Message>>> {
+        let after = page.after.map_or(0, |MessageCursor(position)| position);
         let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
         // The conversation comes as a row even if the page is empty.
         let found: Vec<(Option<String>, Option<i64>, Option<String>)> = sqlx::query_as(
@@ -184,7 +182,28 @@ impl ConversationStore for PostgresStore {
             last = Some(position);
             items.push(rows::decode("messages", "body", &id, &body)?);
         }
-        Ok(Some(Page { items, next: last.filter(|_| more).map(|position: i64| position.to_string()) }))
+        Ok(Some(Page { items, next: last.filter(|_| more).map(|position| MessageCursor(position).to_string()) }))
+    }
+
+    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
+        // The conversation comes as a row even if it has no messages.
+        let found: Vec<(Option<String>, Option<String>)> = sqlx::query_as(
+            "SELECT m.id, m.body FROM conversations c
+             LEFT JOIN LATERAL (
+                 SELECT id, position, body FROM messages WHERE conversation_id = c.id ORDER BY position DESC LIMIT $3
+             ) m ON true
+             WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position DESC",
+        )
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .bind(i64::from(limit) + 1)
+        .fetch_all(&self.api)
+        .await?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let found = found.into_iter().filter_map(|(id, body)| id.zip(body)).collect();
+        NewestMessages::read(found, limit).map(Some)
     }
 }
 

@@ -12,10 +12,10 @@ use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::store::rows::{ConversationRow, conversation_cursor, decode, parse_conversation_cursor};
+use crate::store::rows::{ConversationRow, decode};
 use crate::store::{
-    ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed, NewConversation, Page,
-    PageRequest, StoreResult, compose,
+    ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed,
+    MessageCursor, NewConversation, NewestMessages, Page, PageRequest, StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -69,15 +69,9 @@ impl ConversationStore for SqliteStore {
         &self,
         owner: &UserId,
         filter: &ConversationFilter,
-        page: &PageRequest,
+        page: &PageRequest<ConversationCursor>,
     ) -> StoreResult<Page<Conversation>> {
-        let (created_at, id) = match &page.after {
-            None => (i64::MAX, "~"),
-            Some(after) => match parse_conversation_cursor(after) {
-                Some(cursor) => cursor,
-                None => return Ok(Page { items: Vec::new(), next: None }),
-            },
-        };
+        let (created_at, id) = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.created_at, after.id.as_str()));
         // SQLite folds the case of ASCII only, so titles are compared here, row by row, until the page is full.
         let wanted = filter.query.as_deref().map(str::to_lowercase);
         let mut rows = sqlx::query(select_conversation!(
@@ -102,8 +96,10 @@ impl ConversationStore for SqliteStore {
         drop(rows);
         let more = found.len() > limit;
         found.truncate(limit);
-        let next = found.last().filter(|_| more).map(|last| conversation_cursor(last.created_at, &last.id));
-        let items = found.into_iter().map(ConversationRow::into_conversation).collect::<StoreResult<_>>()?;
+        let last_made = found.last().map(|last| last.created_at);
+        let items = found.into_iter().map(ConversationRow::into_conversation).collect::<StoreResult<Vec<_>>>()?;
+        let last = last_made.zip(items.last()).filter(|_| more);
+        let next = last.map(|(created_at, last)| ConversationCursor { created_at, id: last.id.clone() }.to_string());
         Ok(Page { items, next })
     }
 
@@ -164,18 +160,17 @@ impl ConversationStore for SqliteStore {
         Ok(Some(DeletedConversation { active_run: active.map(RunId::from_stored) }))
     }
 
-    async fn messages(&self, owner: &UserId, id: &ConversationId, page: &PageRequest) -> StoreResult<Option<Page<Message>>> {
+    async fn messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> StoreResult<Option<Page<Message>>> {
+        let after = page.after.map_or(0, |MessageCursor(position)| position);
         let mut tx = self.read().await?;
         if find(&mut tx, owner, id).await?.is_none() {
             return Ok(None);
         }
-        let after = match &page.after {
-            None => 0,
-            Some(after) => match after.parse::<i64>() {
-                Ok(position) => position,
-                Err(_) => return Ok(Some(Page { items: Vec::new(), next: None })),
-            },
-        };
         let rows = sqlx::query(
             "SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND position > ?
              ORDER BY position LIMIT ?",
@@ -188,11 +183,27 @@ impl ConversationStore for SqliteStore {
         .await?;
         let limit = page.limit as usize;
         let next = match rows.get(limit.wrapping_sub(1)).filter(|_| rows.len() > limit) {
-            Some(last) => Some(last.try_get::<i64, _>("position")?.to_string()),
+            Some(last) => Some(MessageCursor(last.try_get("position")?).to_string()),
             None => None,
         };
         let items = rows.iter().take(limit).map(|row| decode("messages", "body", row.try_get("id")?, row.try_get("body")?));
         Ok(Some(Page { items: items.collect::<StoreResult<_>>()?, next }))
+    }
+
+    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
+        let mut tx = self.read().await?;
+        if find(&mut tx, owner, id).await?.is_none() {
+            return Ok(None);
+        }
+        let found: Vec<(String, String)> = sqlx::query_as(
+            "SELECT id, body FROM messages WHERE conversation_id = ? AND owner_id = ? ORDER BY position DESC LIMIT ?",
+        )
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .bind(i64::from(limit) + 1)
+        .fetch_all(&mut *tx)
+        .await?;
+        NewestMessages::read(found, limit).map(Some)
     }
 }
 

@@ -47,6 +47,7 @@ async fn bodies_and_ids_and_cursors(#[values(Kind::Sqlite, Kind::Postgres)] kind
     let site = Site::new(kind).await;
     let mut server = site.start().await;
     let run = server.start_run(&json!({"input": "hello"})).await;
+    let conversation = run["conversation_id"].as_str().unwrap().to_owned();
     let run = run["id"].as_str().unwrap().to_owned();
     server.finished(&run).await;
 
@@ -96,7 +97,13 @@ async fn bodies_and_ids_and_cursors(#[values(Kind::Sqlite, Kind::Postgres)] kind
         (format!("/runs/{run}/events?after=999999"), 410, "cursor_gone"),
         (format!("/runs/{run}/events?cursor=%F0%9F%92%A9"), 400, "invalid_cursor"),
         ("/conversations?cursor=@@@".to_owned(), 400, "invalid_cursor"),
+        // U+0000, "abc", "zzz" and "-5" behind the encoding.
         ("/conversations?cursor=AAAA".to_owned(), 400, "invalid_cursor"),
+        ("/conversations?cursor=YWJj".to_owned(), 400, "invalid_cursor"),
+        ("/conversations?cursor=".to_owned(), 400, "invalid_cursor"),
+        (format!("/conversations/{conversation}/messages?cursor=AAAA"), 400, "invalid_cursor"),
+        (format!("/conversations/{conversation}/messages?cursor=enp6"), 400, "invalid_cursor"),
+        (format!("/conversations/{conversation}/messages?cursor=LTU"), 400, "invalid_cursor"),
         ("/conversations?limit=0".to_owned(), 400, "invalid_request"),
         ("/conversations?limit=101".to_owned(), 400, "invalid_request"),
         ("/conversations?limit=ten".to_owned(), 400, "invalid_request"),

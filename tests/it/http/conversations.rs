@@ -98,7 +98,25 @@ async fn bad_limits_and_cursors_are_refused() {
         let reply = rig.get(&format!("/api/v1/conversations?cursor={cursor}")).await;
         assert!(["invalid_cursor"].contains(&reply.code().as_str()), "{cursor}");
     }
-    // A cursor that looks like one of ours but is not gives an empty page.
-    let reply = rig.get("/api/v1/conversations?cursor=aGVsbG8").await;
-    assert_eq!((reply.status, reply.json()["data"].clone()), (StatusCode::OK, json!([])));
+}
+
+#[tokio::test]
+async fn a_cursor_that_no_page_ends_with_is_refused() {
+    use base64::Engine as _;
+    let rig = Rig::new().await;
+    let (conversation, _) = rig.start("hello").await;
+    rig.play().await;
+    let lists = ["/api/v1/conversations".to_owned(), format!("/api/v1/conversations/{conversation}/messages")];
+    for list in &lists {
+        for text in ["", "abc", "zzz", "-5", "0", "1:2", "5:conv_1", "\0", "9223372036854775808"] {
+            let cursor = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text);
+            let reply = rig.get(&format!("{list}?cursor={cursor}")).await;
+            assert_eq!((reply.status, reply.code().as_str()), (StatusCode::BAD_REQUEST, "invalid_cursor"), "{list} {text:?}");
+        }
+        assert_eq!(rig.get(&format!("{list}?cursor=***")).await.code(), "invalid_cursor");
+        // One list's cursor is not another's.
+        let next = text(&rig.get(&format!("{}?limit=1", lists[1])).await.json()["next_cursor"]);
+        let reply = rig.get(&format!("{list}?cursor={next}")).await;
+        assert_eq!(reply.status == StatusCode::OK, *list == lists[1], "{}", reply.body);
+    }
 }

@@ -69,6 +69,32 @@ async fn every_post_can_be_repeated() {
 }
 
 #[tokio::test]
+async fn a_request_whose_run_is_gone_is_not_answered_as_if_it_were_there() {
+    let rig = Rig::new().await;
+    let key = [("idempotency-key", "k1")];
+    let reply = rig.send(Method::POST, "/api/v1/runs", &key, Some(json!({"input": "a"}))).await.json();
+    let (conversation, run) = (text(&reply["run"]["conversation_id"]), text(&reply["run"]["id"]));
+    let cancel = format!("/api/v1/runs/{run}/cancel");
+    let cancelling = [("idempotency-key", "k2")];
+    rig.send(Method::POST, &cancel, &cancelling, Some(json!({}))).await;
+    let path = format!("/api/v1/conversations/{conversation}");
+    assert_eq!(rig.send(Method::DELETE, &path, &[], None).await.status, StatusCode::NO_CONTENT);
+    for how in [("accept", ""), ("prefer", "wait=1"), ("accept", "text/event-stream")] {
+        let again = rig.send(Method::POST, "/api/v1/runs", &[key[0], how], Some(json!({"input": "a"}))).await;
+        assert_eq!((again.status, again.code().as_str()), (StatusCode::NOT_FOUND, "not_found"), "{how:?}");
+    }
+    let again = rig.send(Method::POST, &cancel, &cancelling, Some(json!({}))).await;
+    assert_eq!(again.status, StatusCode::NOT_FOUND);
+
+    let key = [("idempotency-key", "k3")];
+    let made = rig.send(Method::POST, "/api/v1/conversations", &key, Some(json!({}))).await;
+    let path = format!("/api/v1/conversations/{}", text(&made.json()["id"]));
+    rig.send(Method::DELETE, &path, &[], None).await;
+    let again = rig.send(Method::POST, "/api/v1/conversations", &key, Some(json!({}))).await;
+    assert_eq!(again.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn a_repeated_stream_is_the_stream_of_the_same_run() {
     let rig = Rig::new().await;
     let key = [("idempotency-key", "k1")];

@@ -4,6 +4,7 @@ mod auth;
 mod conversations;
 mod errors;
 mod idempotency;
+mod interrupted;
 mod openapi;
 mod revocation;
 mod rig;

@@ -19,7 +19,7 @@ use capstan::domain::run::{FinishReason, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
 use capstan::http::{Auth, HttpLimits, HttpOptions, router};
 use capstan::live::{Hub, HubLimits};
-use capstan::service::{Service, ServiceDeps, ServiceLimits, new_key};
+use capstan::service::{Service, ServiceDeps, ServiceLimits, new_key, poll_heads};
 use capstan::store::{Store, StoreOptions, open};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{IdSource, UuidIds};
@@ -28,6 +28,7 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 /// How long anything may take that should come at once.
@@ -66,6 +67,9 @@ pub struct Rig {
     pub hub: Arc<Hub>,
     pub shutdown: CancellationToken,
     pub app: Router,
+    pub service: Arc<Service>,
+    /// The one user of a server without keys.
+    pub local: Principal,
     /// Sent with every request of [`Rig::send`] unless the request names its own.
     pub key: Option<String>,
     servers: JoinSet<()>,
@@ -98,10 +102,12 @@ impl Rig {
             default_profile: AgentProfile::default(),
             models: Arc::new(|model| model == "demo/demo"),
             limits: ServiceLimits { max_active_runs: 100, ..ServiceLimits::default() },
+            commits: TaskTracker::new(),
         }));
         let local = store.ensure_user(UserId::generate(ids.as_ref()), "local", UserRole::Admin, UnixMillis(0)).await.unwrap();
+        let local = Principal { user_id: local.id, role: local.role };
         let auth = match keys {
-            Keys::None => Auth::Open(Principal { user_id: local.id, role: local.role }),
+            Keys::None => Auth::Open(local.clone()),
             Keys::One => Auth::Keys,
         };
         let mut options = HttpOptions { limits, ..HttpOptions::new(auth) };
@@ -109,8 +115,8 @@ impl Rig {
         let shutdown = options.shutdown.clone();
         let mut servers = JoinSet::new();
         servers.spawn(Arc::clone(&service).watch_keys(CancellationToken::new()));
-        let app = router(service, options);
-        let mut rig = Self { store, hub, shutdown, app, key: None, servers, _folder: folder };
+        let app = router(Arc::clone(&service), options);
+        let mut rig = Self { store, hub, shutdown, app, service, local, key: None, servers, _folder: folder };
         if keys == Keys::One {
             rig.key = Some(rig.user("ann").await);
         }
@@ -146,6 +152,11 @@ impl Rig {
         let app = self.app.clone();
         self.servers.spawn(async move { axum::serve(listener, app).await.unwrap() });
         address
+    }
+
+    /// Looks for what other processes did to the database, as a server on Postgres does.
+    pub fn poll(&mut self) {
+        self.servers.spawn(poll_heads(Arc::clone(&self.store), Arc::clone(&self.hub), CancellationToken::new()));
     }
 
     /// Sends a request as it is.

@@ -195,9 +195,31 @@ async fn deleting_a_conversation_ends_its_streams() {
     let stream = rig.stream(&format!("/api/v1/conversations/{conversation}/events?after=0"), &[]).await;
     let reply = rig.send(Method::DELETE, &format!("/api/v1/conversations/{conversation}"), &[], None).await;
     assert_eq!(reply.status, StatusCode::NO_CONTENT);
-    stream.rest().await;
+    let end = stream.rest().await.pop().unwrap();
+    assert_eq!((end.kind().as_str(), &end.json()["data"]["reason"]), ("stream.end", &json!("deleted")));
     for path in [format!("/api/v1/conversations/{conversation}"), format!("/api/v1/runs/{run}")] {
         assert_eq!(rig.get(&path).await.status, StatusCode::NOT_FOUND);
+    }
+}
+
+/// The poller never saw the log: it was deleted before its first look.
+#[tokio::test]
+async fn a_deletion_by_another_process_ends_streams_that_began_just_before() {
+    let mut rig = Rig::new().await;
+    let (conversation, run) = rig.start("hello").await;
+    let paths = [format!("/api/v1/conversations/{conversation}/events"), format!("/api/v1/runs/{run}/events")];
+    let mut streams = Vec::new();
+    for path in &paths {
+        let mut stream = rig.stream(path, &[]).await;
+        stream.next().await.unwrap();
+        streams.push(stream);
+    }
+    let id = capstan::domain::ids::ConversationId::parse(&conversation).unwrap();
+    rig.store.delete_conversation(&rig.local.user_id, &id).await.unwrap().unwrap();
+    rig.poll();
+    for stream in streams {
+        let end = stream.rest().await.pop().unwrap();
+        assert_eq!((end.kind().as_str(), &end.json()["data"]["reason"]), ("stream.end", &json!("deleted")));
     }
 }
 

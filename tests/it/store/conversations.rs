@@ -19,7 +19,7 @@ contract! {
     pages_of_conversations_have_no_gaps,
     pages_of_messages_have_no_gaps,
     conversations_are_found_by_title,
-    a_cursor_that_is_none_gives_nothing,
+    the_newest_messages_are_read_alone,
 }
 
 async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, now: UnixMillis) -> ConversationId {
@@ -163,13 +163,20 @@ async fn conversations_are_found_by_title(world: &World) {
     assert_eq!((first.items.len(), second.items.len(), second.next), (1, 2, None));
 }
 
-async fn a_cursor_that_is_none_gives_nothing(world: &World) {
+async fn the_newest_messages_are_read_alone(world: &World) {
     let owner = user();
-    let stored = world.run(&owner).await;
-    for cursor in ["", "x", "-", "1:2:3", "9223372036854775808", "9223372036854775808:conv_", "' OR 1=1", "\0", "1:\0"] {
-        let wanted = page(10, Some(cursor.to_owned()));
-        world.store.conversations(&owner, &ConversationFilter::default(), &wanted).await.unwrap();
-        let messages = world.store.messages(&owner, &stored.run.conversation_id, &wanted).await.unwrap().unwrap();
-        assert_eq!((messages.items, messages.next), (Vec::new(), None), "{cursor:?}");
+    let fence = world.claimed(&owner).await;
+    for n in 0..4 {
+        let add = vec![Change::AddMessage(assistant(&fence, &n.to_string()))];
+        world.commit_one(changes(&fence, add)).await.unwrap();
     }
+    let id = &fence.conversation_id;
+    for (limit, texts, earlier) in [(2, vec!["2", "3"], true), (5, vec!["hello", "0", "1", "2", "3"], false)] {
+        let newest = world.store.newest_messages(&owner, id, limit).await.unwrap().unwrap();
+        assert_eq!(newest.items.iter().map(|message| message.text()).collect::<Vec<_>>(), texts);
+        assert_eq!(newest.earlier, earlier);
+    }
+    let empty = make(world, &owner, "x", NOW).await;
+    assert_eq!(world.store.newest_messages(&owner, &empty, 5).await.unwrap().unwrap().items, []);
+    assert_eq!(world.store.newest_messages(&user(), id, 5).await.unwrap(), None);
 }

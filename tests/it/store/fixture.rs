@@ -1,5 +1,6 @@
 //! A fresh store and short words for what the stories do with it.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use capstan::domain::agent::AgentProfile;
@@ -14,7 +15,7 @@ use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, Claim, IdempotencyClaim, Keyed, PageRequest, Refused, RunView, Store, StoreOptions, open,
+    AcceptRun, Accepted, Claim, IdempotencyClaim, InvalidCursor, Keyed, PageRequest, Refused, RunView, Store, StoreOptions, open,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -61,8 +62,8 @@ pub fn key(owner: &UserId, key: &str, fingerprint: &str) -> Option<IdempotencyCl
     Some(IdempotencyClaim { owner: owner.clone(), key: key.to_owned(), fingerprint: fingerprint.to_owned(), now: NOW })
 }
 
-pub fn page(limit: u32, after: Option<String>) -> PageRequest {
-    PageRequest { limit, after }
+pub fn page<C: FromStr<Err = InvalidCursor>>(limit: u32, after: Option<String>) -> PageRequest<C> {
+    PageRequest { limit, after: after.map(|after| after.parse().unwrap()) }
 }
 
 /// A message that makes its conversation if it is missing.

@@ -1,0 +1,90 @@
+//! Clients that go away while their request is being carried out.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+
+use capstan::domain::ids::{ConversationId, RunId};
+use capstan::domain::run::OnBusy;
+use capstan::domain::trace::TraceId;
+use capstan::live::{Subscription, Tail};
+use capstan::service::{Content, StartRun};
+use capstan::support::ids::UuidIds;
+use tokio::sync::Notify;
+
+use super::rig::{Rig, SOON};
+
+struct Woken(Notify);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
+/// Drops a request as soon as what it does is committed: after the database has answered and before the request is told.
+async fn cut<T>(request: impl Future<Output = T>, committed: impl AsyncFn() -> bool) {
+    let woken = Arc::new(Woken(Notify::new()));
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut request = Box::pin(request);
+    while request.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+        tokio::time::timeout(SOON, woken.0.notified()).await.expect("the request goes on");
+        if committed().await {
+            return;
+        }
+    }
+    panic!("the request was answered before it was seen to be committed");
+}
+
+async fn heard(tail: &Subscription, kind: &str) {
+    let listening = async {
+        loop {
+            match tail.next().await {
+                Tail::Events(events) if events.iter().any(|event| event.kind == kind) => return,
+                Tail::Deleted if kind == "deleted" => return,
+                Tail::Events(_) => {}
+                other @ (Tail::Reread | Tail::Deleted | Tail::Closed) => panic!("{other:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(SOON, listening).await.unwrap_or_else(|_| panic!("{kind} was committed and nobody heard of it"));
+}
+
+fn hello(conversation: &ConversationId) -> StartRun {
+    StartRun {
+        content: Content::Text("hello".into()),
+        content_field: "input",
+        conversation_id: Some(conversation.clone()),
+        agent: None,
+        model: None,
+        options: None,
+        on_busy: OnBusy::Queue,
+        create: true,
+        trace: TraceId::generate(&UuidIds),
+    }
+}
+
+/// Nothing polls the log on SQLite: what is not published by whoever committed it is never heard.
+#[tokio::test]
+async fn what_was_committed_is_heard_though_the_client_is_gone() {
+    let rig = Rig::new().await;
+    let (service, store, local) = (&rig.service, &rig.store, &rig.local);
+    let id = ConversationId::generate(&UuidIds);
+    let tail = rig.hub.subscribe(&id);
+
+    let exists = async || store.conversation(&local.user_id, &id).await.unwrap().is_some();
+    cut(service.start_run(local, hello(&id), None), exists).await;
+    heard(&tail, "run.queued").await;
+
+    let renamed = async || store.conversation(&local.user_id, &id).await.unwrap().is_some_and(|found| found.title == "New");
+    cut(service.rename_conversation(local, &id, "New"), renamed).await;
+    heard(&tail, "conversation.updated").await;
+
+    let run = store.active_run(&local.user_id, &id).await.unwrap().unwrap().id;
+    let over = async |run: &RunId| store.run(&local.user_id, run).await.unwrap().unwrap().run.status.is_terminal();
+    cut(service.cancel_run(local, &run, None), async || over(&run).await).await;
+    heard(&tail, "run.cancelled").await;
+
+    cut(service.delete_conversation(local, &id), async || !exists().await).await;
+    heard(&tail, "deleted").await;
+}
