@@ -5,6 +5,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::frame::Frame;
+use super::session::{self, Identity};
+use super::subscriptions::Targets;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemCode;
@@ -41,7 +43,7 @@ pub(super) enum Reply {
     /// An answer, then a stream.
     Stream { result: Value, reader: Box<Reader> },
     /// An answer, then the end of a stream that is over.
-    Finished { result: Value, line: String },
+    Finished { target: Target, result: Value, line: String },
     /// A subscription to end.
     Unsubscribe(Target),
 }
@@ -87,14 +89,14 @@ pub(super) fn auth_token(frame: &Frame<'_>) -> Option<String> {
     params.flatten().map(|params| params.token)
 }
 
-/// Carries out a request.
-pub(super) async fn call(app: &App, principal: &Principal, trace: &TraceId, frame: &Frame<'_>) -> Answer<Reply> {
+/// Carries out a request. `held` is what the socket follows already.
+pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, frame: &Frame<'_>) -> Answer<Reply> {
     match frame.method.as_ref() {
         "ping" => Ok(Reply::Done(json!({ "at": app.service.clock().now().to_rfc3339() }))),
-        "auth" => Ok(Reply::Done(json!({ "authenticated": true }))),
-        "subscribe" => subscribe(app, principal, params(frame)?).await,
+        "auth" => auth(app, principal, params(frame)?).await,
+        "subscribe" => subscribe(app, principal, held, params(frame)?).await,
         "unsubscribe" => Ok(Reply::Unsubscribe(params::<SubscribeParams>(frame)?.target()?)),
-        "run.start" => start(app, principal, trace, params(frame)?).await,
+        "run.start" => start(app, principal, held, trace, params(frame)?).await,
         "run.cancel" => cancel(app, principal, params(frame)?).await,
         "approval.resolve" => Err(Error::NotFound("approval").into()),
         "input.resolve" => Err(Error::NotFound("input request").into()),
@@ -114,23 +116,46 @@ fn params<T: DeserializeOwned>(frame: &Frame<'_>) -> Answer<T> {
     })
 }
 
-async fn subscribe(app: &App, principal: &Principal, params: SubscribeParams) -> Answer<Reply> {
+/// A token that comes when the socket has its user already is checked, and changes nothing.
+async fn auth(app: &App, principal: &Principal, params: AuthParams) -> Answer<Reply> {
+    match session::check(app, &params.token).await? {
+        Identity::Known(known) if known.principal().user_id == principal.user_id => {
+            Ok(Reply::Done(json!({ "authenticated": true })))
+        }
+        Identity::Known(_) => Err(Error::Conflict("this socket belongs to another user; open another one".to_owned()).into()),
+        Identity::Refused | Identity::Unsaid => {
+            Err(Problem::new(ProblemCode::Unauthorized, "the token is wrong or revoked; the socket stays as it was"))
+        }
+    }
+}
+
+/// What the socket follows already is not begun again unless the client says where: it would lose what the reader has still to
+/// say, or hear it twice.
+async fn subscribe(app: &App, principal: &Principal, held: &Targets, params: SubscribeParams) -> Answer<Reply> {
     let after = match params.after {
         Some(after) if after < 0 => return Err(Error::InvalidCursor("a cursor is the seq of an event, from 0".to_owned()).into()),
         after => after.map(Cursor),
     };
-    let start = match params.target()? {
+    let target = params.target()?;
+    let follows = held.follow(&target);
+    if !follows {
+        held.check_room()?;
+    }
+    let stays = follows && after.is_none();
+    let start = match target {
+        // From the beginning, for the answer only: without a cursor it would make a snapshot that nobody sees.
+        Target::Conversation(id) if stays => app.service.stream_conversation(principal, &id, Some(Cursor(0))).await?,
         Target::Conversation(id) => app.service.stream_conversation(principal, &id, after).await?,
         Target::Run(id) => app.service.stream_run(principal, &id, after).await?,
     };
     Ok(match start {
         StreamStart::Stream(reader) => {
             let result = subscribed(reader.scope(), reader.head());
-            Reply::Stream { result, reader: Box::new(reader) }
+            if stays { Reply::Done(result) } else { Reply::Stream { result, reader: Box::new(reader) } }
         }
         StreamStart::Finished { scope, last_seq } => {
             let line = wire::line(&StreamItem::End { last_seq }, &scope, app.service.clock().now()).json;
-            Reply::Finished { result: subscribed(&scope, last_seq), line }
+            Reply::Finished { target: Target::of(&scope), result: subscribed(&scope, last_seq), line }
         }
     })
 }
@@ -144,7 +169,10 @@ fn subscribed(scope: &Scope, head: i64) -> Value {
 }
 
 /// Like `POST /api/v1/runs`, with the idempotency key among the parameters. The same key over HTTP is the same request.
-async fn start(app: &App, principal: &Principal, trace: &TraceId, mut params: Map<String, Value>) -> Answer<Reply> {
+async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId, mut params: Map<String, Value>) -> Answer<Reply> {
+    // Before anything is stored: a refused request must not have started a run. Which run a message joins is known only
+    // afterwards, so there must be room even if that turns out to be one that the socket follows.
+    held.check_room()?;
     let key = match params.remove("idempotency_key") {
         None | Some(Value::Null) => None,
         Some(Value::String(key)) => Some(key),
@@ -156,6 +184,11 @@ async fn start(app: &App, principal: &Principal, trace: &TraceId, mut params: Ma
     let started = app.service.start_run(principal, body.into_request(trace.clone()), key).await?;
     let replayed = started.replay == Replay::Replayed;
     let result = json!({ "message": started.message, "run": started.run, "replayed": replayed });
+    // A message that joined a run which the socket follows: the reader that is there says everything, this one would begin at
+    // the message and leave out what the other has still to say.
+    if held.follow(&Target::Run(started.run.id.clone())) {
+        return Ok(Reply::Done(result));
+    }
     Ok(Reply::Stream { result, reader: Box::new(app.service.stream_started(started)) })
 }
 

@@ -7,5 +7,6 @@ mod connect;
 mod frame;
 mod methods;
 mod session;
+mod subscriptions;
 
 pub(crate) use connect::*;

@@ -1,24 +1,22 @@
 //! One socket from the handshake to its end.
 
 use std::error::Error as _;
-use std::pin::Pin;
 use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
-use futures_util::{SinkExt as _, Stream, stream};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout, timeout_at};
-use tokio_stream::{StreamExt as _, StreamMap};
+use futures_util::{FutureExt as _, SinkExt as _};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout, timeout_at};
 
 use super::frame;
-use super::methods::{self, Reply, Target};
+use super::methods::{self, Reply};
+use super::subscriptions::Subscriptions;
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemBody;
 use crate::domain::trace::TraceId;
 use crate::http::metrics::OpenStream;
 use crate::http::options::{App, Auth};
 use crate::http::problem::{Answer, Problem};
-use crate::http::wire;
-use crate::service::{Access, Reader};
+use crate::service::{Access, StoreError};
 
 /// How long the peer may take to answer a close.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -86,9 +84,6 @@ pub(super) async fn check(app: &App, key: &str) -> Answer<Identity> {
 /// The peer is gone, or the socket was closed.
 struct Gone;
 
-type Lines = Result<Vec<String>, crate::service::StoreError>;
-type Subscriptions = StreamMap<Target, Pin<Box<dyn Stream<Item = Lines> + Send>>>;
-
 /// Serves a socket until it ends.
 pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, trace: TraceId) {
     let access = match identity {
@@ -105,7 +100,7 @@ pub(super) async fn run(app: App, mut socket: WebSocket, identity: Identity, tra
     };
     let _open = OpenStream::new("websocket");
     let principal = access.principal().clone();
-    let (subscriptions, heard) = (StreamMap::new(), Instant::now());
+    let (subscriptions, heard) = (Subscriptions::new(app.options.limits.ws_max_subscriptions), Instant::now());
     let mut session = Session { app, socket, principal, trace, subscriptions, heard, strikes: 0 };
     let end = tokio::select! {
         biased;
@@ -211,8 +206,9 @@ struct Session {
 enum Happening {
     Shutdown,
     Tick,
+    Silence,
     Message(Option<Result<Message, axum::Error>>),
-    Lines(Lines),
+    Lines(Result<Vec<String>, StoreError>),
 }
 
 impl Session {
@@ -226,18 +222,19 @@ impl Session {
             let happening = tokio::select! {
                 () = shutdown.cancelled() => Happening::Shutdown,
                 _ = ping.tick() => Happening::Tick,
+                () = sleep_until(self.heard + self.app.options.limits.ws_silence) => Happening::Silence,
                 message = self.socket.recv() => Happening::Message(message),
-                Some((_, lines)) = self.subscriptions.next(), if !self.subscriptions.is_empty() => Happening::Lines(lines),
+                lines = self.subscriptions.next() => Happening::Lines(lines),
             };
             match happening {
                 Happening::Shutdown => return Err(Some(Close::Restart)),
                 Happening::Tick => self.tick().await?,
-                Happening::Message(message) => {
-                    self.heard = Instant::now();
-                    if let Some(text) = incoming(message)? {
-                        self.request(&text).await?;
-                    }
-                }
+                // What came while something slow was written lies there unread: that is no silence.
+                Happening::Silence => match self.socket.recv().now_or_never() {
+                    Some(message) => self.message(message).await?,
+                    None => return Err(None),
+                },
+                Happening::Message(message) => self.message(message).await?,
                 Happening::Lines(Ok(lines)) => write(&self.app, &mut self.socket, lines).await?,
                 Happening::Lines(Err(error)) => {
                     let error = &error as &dyn std::error::Error;
@@ -248,11 +245,16 @@ impl Session {
         }
     }
 
+    async fn message(&mut self, message: Option<Result<Message, axum::Error>>) -> Result<(), Option<Close>> {
+        self.heard = Instant::now();
+        match incoming(message)? {
+            Some(text) => self.request(&text).await,
+            None => Ok(()),
+        }
+    }
+
     async fn tick(&mut self) -> Result<(), Option<Close>> {
         let limits = &self.app.options.limits;
-        if self.heard.elapsed() > limits.ws_silence {
-            return Err(None);
-        }
         match timeout(limits.ws_write_timeout, self.socket.send(Message::Ping(bytes::Bytes::new()))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(None),
@@ -275,7 +277,8 @@ impl Session {
             }
         };
         self.strikes = 0;
-        match methods::call(&self.app, &self.principal, &self.trace, &frame).await {
+        let held = self.subscriptions.targets();
+        match methods::call(&self.app, &self.principal, held, &self.trace, &frame).await {
             Ok(reply) => self.answer(frame.id, reply).await,
             Err(Problem(problem)) => self.refuse(frame.id, *problem).await,
         }
@@ -285,28 +288,22 @@ impl Session {
         let (result, reader) = match reply {
             Reply::Done(result) => (result, None),
             Reply::Stream { result, reader } => (result, Some(reader)),
-            Reply::Finished { result, line } => {
+            Reply::Finished { target, result, line } => {
+                // Nothing may follow the end.
+                self.subscriptions.remove(&target);
                 return write(&self.app, &mut self.socket, [frame::result(id, &result), line]).await;
             }
             Reply::Unsubscribe(target) => {
-                let removed = self.subscriptions.remove(&target).is_some();
+                let removed = self.subscriptions.remove(&target);
                 (serde_json::json!({ "unsubscribed": removed }), None)
             }
         };
+        // The answer goes first, then the events.
+        write(&self.app, &mut self.socket, [frame::result(id, &result)]).await?;
         if let Some(reader) = reader {
-            let target = Target::of(reader.scope());
-            let most = self.app.options.limits.ws_max_subscriptions;
-            if self.subscriptions.len() >= most && !self.subscriptions.contains_key(&target) {
-                let detail = format!("a socket has at most {most} subscriptions; unsubscribe, or open another socket");
-                let problem = crate::domain::problem::ProblemCode::TooManyRequests.body(detail);
-                return self.refuse(id, problem).await;
-            }
-            // The answer goes first, then the events.
-            write(&self.app, &mut self.socket, [frame::result(id, &result)]).await?;
-            self.subscriptions.insert(target, Box::pin(lines(self.app.clone(), *reader)));
-            return Ok(());
+            self.subscriptions.insert(&self.app, *reader);
         }
-        write(&self.app, &mut self.socket, [frame::result(id, &result)]).await
+        Ok(())
     }
 
     async fn refuse(&mut self, id: &str, mut problem: ProblemBody) -> Result<(), Option<Close>> {
@@ -316,19 +313,4 @@ impl Session {
         }
         write(&self.app, &mut self.socket, [frame::error(id, &problem)]).await
     }
-}
-
-/// What a reader says, rendered.
-fn lines(app: App, reader: Reader) -> impl Stream<Item = Lines> + Send {
-    stream::unfold((app, reader), |(app, mut reader)| async move {
-        let lines = match reader.next().await {
-            Ok(Some(items)) => {
-                let now = app.service.clock().now();
-                Ok(items.iter().map(|item| wire::line(item, reader.scope(), now).json).collect())
-            }
-            Ok(None) => return None,
-            Err(error) => Err(error),
-        };
-        Some((lines, (app, reader)))
-    })
 }

@@ -135,6 +135,90 @@ async fn one_socket_follows_many_things() {
 }
 
 #[tokio::test]
+async fn a_stream_that_is_there_is_not_begun_again_by_a_message_or_a_second_wish() {
+    let mut rig = Rig::new().await;
+    let address = rig.listen().await;
+    let (conversation, run) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    let act = rig.play_half(&fence).await;
+    let mut socket = connect(&address, &[]).await.unwrap();
+    // Both are there before the first event can be read from the store.
+    let joining = json!({"input": "more", "conversation_id": conversation, "on_busy": "steer"});
+    for (method, params) in [("subscribe", json!({"run_id": run})), ("run.start", joining)] {
+        let frame = json!({"id": method, "method": method, "params": params}).to_string();
+        socket.0.feed(Message::text(frame)).await.unwrap();
+    }
+    socket.0.flush().await.unwrap();
+    let mut seen = Vec::new();
+    let mut replies = Vec::new();
+    while replies.len() < 2 || seen.len() < 2 {
+        let value = socket.next().await.unwrap();
+        if value.get("type").is_some() { seen.push(value) } else { replies.push(value) }
+    }
+    assert_eq!(replies[1]["result"]["run"]["id"], run.as_str(), "the message joined the run: {replies:?}");
+    socket.send(json!({"id": "again", "method": "subscribe", "params": {"run_id": run}}).to_string()).await;
+    loop {
+        let value = socket.next().await.unwrap();
+        if value.get("type").is_none() {
+            assert_eq!((&value["id"], &value["result"]["run_id"]), (&json!("again"), &json!(run)));
+            break;
+        }
+        seen.push(value);
+    }
+    rig.play_rest(&fence, act).await;
+    seen.extend(socket.until("stream.end").await);
+    let logged = rig.get(&format!("/api/v1/runs/{run}/events?limit=100")).await.json()["data"].as_array().unwrap().clone();
+    assert_eq!(seen[..seen.len() - 1], logged);
+
+    // With a cursor it is: the client says where.
+    let (_, run) = rig.start("again").await;
+    for _ in 0..2 {
+        socket.call("subscribe", json!({"run_id": run, "after": 0})).await;
+        assert_eq!(socket.next().await.unwrap()["type"], "message.created");
+        while socket.next().await.unwrap()["type"] != "run.queued" {}
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_conversation_says_so_to_its_subscribers() {
+    let mut rig = Rig::new().await;
+    let address = rig.listen().await;
+    let (conversation, run) = rig.start("hello").await;
+    let mut socket = connect(&address, &[]).await.unwrap();
+    socket.call("subscribe", json!({"run_id": run, "after": 3})).await;
+    socket.call("subscribe", json!({"conversation_id": conversation, "after": 3})).await;
+    rig.send(axum::http::Method::DELETE, &format!("/api/v1/conversations/{conversation}"), &[], None).await;
+    let mut ends = vec![socket.next().await.unwrap(), socket.next().await.unwrap()];
+    ends.sort_by_key(|end| end["run_id"].is_null());
+    assert_eq!(ends[0]["run_id"], run.as_str());
+    for end in ends {
+        assert_eq!((&end["type"], &end["data"]), (&json!("stream.end"), &json!({"last_seq": 3, "reason": "deleted"})));
+    }
+    for target in [json!({"run_id": run}), json!({"conversation_id": conversation})] {
+        assert_eq!(socket.call("unsubscribe", target.clone()).await["result"]["unsubscribed"], false);
+        assert_eq!(socket.call("subscribe", target).await["error"]["code"], "not_found");
+    }
+}
+
+#[tokio::test]
+async fn a_socket_without_room_starts_no_run() {
+    let limits = HttpLimits { ws_max_subscriptions: 1, ..HttpLimits::default() };
+    let mut rig = Rig::with(limits, |_| {}, Keys::None).await;
+    let address = rig.listen().await;
+    let (conversation, run) = rig.start("hello").await;
+    let mut socket = connect(&address, &[]).await.unwrap();
+    socket.call("subscribe", json!({"conversation_id": conversation, "after": 3})).await;
+    for (method, params) in [("run.start", json!({"input": "one too many"})), ("subscribe", json!({"run_id": run}))] {
+        assert_eq!(socket.call(method, params).await["error"]["code"], "too_many_requests", "{method}");
+    }
+    let made = rig.get("/api/v1/conversations?q=too%20many").await.json();
+    assert_eq!(made["data"], json!([]));
+    socket.call("unsubscribe", json!({"conversation_id": conversation})).await;
+    let started = socket.call("run.start", json!({"input": "one too many"})).await;
+    assert!(started["result"]["run"]["id"].is_string(), "{started}");
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_answered_and_the_socket_stays() {
     let mut rig = Rig::new().await;
     let address = rig.listen().await;
@@ -201,7 +285,9 @@ async fn a_restart_closes_sockets_with_a_reason() {
 
 #[tokio::test]
 async fn a_silent_peer_is_left() {
-    let limits = HttpLimits { ws_ping: Duration::from_millis(20), ws_silence: Duration::from_millis(100), ..HttpLimits::default() };
+    // Silence is noticed when it is due, not when the next ping is.
+    let limits =
+        HttpLimits { ws_ping: Duration::from_secs(3_600), ws_silence: Duration::from_millis(100), ..HttpLimits::default() };
     let mut rig = Rig::with(limits, |_| {}, Keys::None).await;
     let address = rig.listen().await;
     // A handshake by hand, and then nothing is ever answered.
@@ -256,10 +342,17 @@ async fn who_may_open_a_socket() {
     let mut first_frame = connect(&address, &[("origin", &origin)]).await.unwrap();
     assert_eq!(first_frame.call("auth", json!({"token": key})).await["result"]["authenticated"], true);
     assert!(first_frame.call("ping", json!({})).await["result"].is_object());
+    // Asked again it says the truth, and the socket keeps its user.
+    assert_eq!(first_frame.call("auth", json!({"token": key})).await["result"]["authenticated"], true);
+    let bob = rig.user("bob").await;
+    for (token, code) in [("nonsense", "unauthorized"), (bob.as_str(), "conflict")] {
+        assert_eq!(first_frame.call("auth", json!({"token": token})).await["error"]["code"], code);
+    }
+    assert!(first_frame.call("ping", json!({})).await["result"].is_object());
 
     // Somebody else's things look missing here too.
     let (conversation, run) = rig.start("mine").await;
-    let other = format!("Bearer {}", rig.user("bob").await);
+    let other = format!("Bearer {bob}");
     let mut bob = connect(&address, &[("authorization", &other)]).await.unwrap();
     for params in [json!({"run_id": run}), json!({"conversation_id": conversation})] {
         assert_eq!(bob.call("subscribe", params).await["error"]["code"], "not_found");
