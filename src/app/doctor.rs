@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::cli::print;
 use super::config::{Environment, Loaded};
-use super::models::{self, Models};
+use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
 use crate::tools::Toolbox as _;
 
@@ -111,10 +111,17 @@ async fn model(models: &Models, report: &mut Report) {
     for warning in &models.warnings {
         report.add("model", Finding::Doubtful, warning.clone());
     }
-    if models.demonstration {
-        report.add("model", Finding::Doubtful, "demo/demo answers: only a demonstration; set OPENAI_API_KEY or OPENAI_BASE_URL");
-    } else {
-        report.add("model", Finding::Good, format!("{} answers runs that name no other", models.default_model));
+    match &models.default_model {
+        _ if models.demonstration => {
+            report.add(
+                "model",
+                Finding::Doubtful,
+                "demo/demo answers: only a demonstration; set OPENAI_API_KEY or OPENAI_BASE_URL",
+            );
+        }
+        DefaultModel::Known(model) => report.add("model", Finding::Good, format!("{model} answers runs that name no other")),
+        // The warning above says it.
+        DefaultModel::FirstListed(_) => {}
     }
     for endpoint in &models.endpoints {
         let words = format!("{} at {}", endpoint.provider, endpoint.base_url);

@@ -1,16 +1,20 @@
 //! Which models there are: read off the environment, or found on this machine, or the demonstration.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
+use async_trait::async_trait;
 use secrecy::SecretString;
 use serde_json::Value;
+use tokio::sync::OnceCell;
 
 use super::config::{Environment, Loaded, OpenAiConfig};
 use crate::provider::demo::{DemoClient, DemoPace};
 use crate::provider::openai::{OpenAiClient, OpenAiOptions};
 use crate::provider::{Router, StreamLimits};
+use crate::service::FindModel;
 
 /// The API of OpenAI itself.
 const OPENAI_URL: &str = "https://api.openai.com/v1";
@@ -35,13 +39,53 @@ pub struct Models {
     /// Sends each request to its provider.
     pub router: Arc<Router>,
     /// The model of runs that name none.
-    pub default_model: String,
+    pub default_model: DefaultModel,
     /// Endpoints that can be asked whether they are there, by provider.
     pub endpoints: Vec<Endpoint>,
     /// Whether the default model is the demonstration because nothing else was found.
     pub demonstration: bool,
     /// What the operator should know.
     pub warnings: Vec<String>,
+}
+
+/// The model of runs that name none.
+#[derive(Clone)]
+pub enum DefaultModel {
+    /// This one.
+    Known(String),
+    /// The first that an endpoint will list, which listed none when it was asked.
+    FirstListed(Arc<FirstListed>),
+}
+
+impl fmt::Display for DefaultModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(model) => f.write_str(model),
+            Self::FirstListed(later) => write!(f, "{}/(none yet)", later.endpoint.provider),
+        }
+    }
+}
+
+/// Asks an endpoint for its first model until it has one.
+pub struct FirstListed {
+    endpoint: Endpoint,
+    found: OnceCell<String>,
+}
+
+#[async_trait]
+impl FindModel for FirstListed {
+    async fn find(&self) -> Result<String, String> {
+        let found = self.found.get_or_try_init(|| async {
+            let Endpoint { provider, base_url, .. } = &self.endpoint;
+            let model = first_model(&self.endpoint, LIST_PATIENCE).await;
+            let model = model.map(|model| format!("{provider}/{model}")).ok_or_else(|| {
+                format!("{base_url} lists no models; `ollama pull` one there, name one in the request, or set CAPSTAN_MODEL")
+            })?;
+            tracing::info!(model, "the model of runs that name none was found");
+            Ok(model)
+        });
+        found.await.cloned()
+    }
 }
 
 /// An OpenAI-compatible endpoint.
@@ -88,27 +132,40 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
     }
 
     let default_model = match (wanted, endpoints.first()) {
-        (Some(model), _) => model,
-        (None, Some(endpoint)) if endpoint.provider == "openai" && openai.base_url.is_none() => OPENAI_MODEL.to_owned(),
+        (Some(model), _) => DefaultModel::Known(model),
+        (None, Some(endpoint)) if endpoint.provider == "openai" && openai.base_url.is_none() => {
+            DefaultModel::Known(OPENAI_MODEL.to_owned())
+        }
         (None, Some(endpoint)) => {
             let first = match ollama_model {
                 Some(model) => Some(model),
                 None => first_model(endpoint, LIST_PATIENCE).await,
             };
             match first {
-                Some(model) => format!("{}/{model}", endpoint.provider),
+                Some(model) => DefaultModel::Known(format!("{}/{model}", endpoint.provider)),
+                // It may be starting beside us, or its first model is pulled later.
+                None if endpoint.provider == "ollama" => {
+                    warnings.push(format!(
+                        "{} does not answer or has no models yet; runs that name no model are refused until it lists one: \
+                         `ollama pull` one, or set CAPSTAN_MODEL",
+                        endpoint.base_url
+                    ));
+                    DefaultModel::FirstListed(Arc::new(FirstListed { endpoint: endpoint.clone(), found: OnceCell::new() }))
+                }
                 None => {
                     warnings
                         .push(format!("{} lists no models; set CAPSTAN_MODEL, or {OPENAI_MODEL} is asked for", endpoint.base_url));
-                    OPENAI_MODEL.to_owned()
+                    DefaultModel::Known(OPENAI_MODEL.to_owned())
                 }
             }
         }
-        (None, None) => "demo/demo".to_owned(),
+        (None, None) => DefaultModel::Known("demo/demo".to_owned()),
     };
-    if !router.knows(&default_model) {
+    if let DefaultModel::Known(model) = &default_model
+        && !router.knows(model)
+    {
         bail!(
-            "the model {default_model:?} belongs to no configured provider (configured: {}); set OPENAI_API_KEY or OPENAI_BASE_URL \
+            "the model {model:?} belongs to no configured provider (configured: {}); set OPENAI_API_KEY or OPENAI_BASE_URL \
              for openai/..., OLLAMA_HOST for ollama/..., or choose another model with CAPSTAN_MODEL",
             router.providers().join(", ")
         );
@@ -212,7 +269,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_alone_means_openai() {
         let models = selected(&[("OPENAI_API_KEY", "sk-x"), ("ANTHROPIC_API_KEY", "y")]).await.unwrap();
-        assert_eq!(models.default_model, "openai/gpt-5-mini");
+        assert_eq!(models.default_model.to_string(), "openai/gpt-5-mini");
         assert_eq!(models.endpoints[0].base_url, OPENAI_URL);
         assert!(!models.demonstration);
         assert!(models.warnings[0].starts_with("ANTHROPIC_*"), "{:?}", models.warnings);
@@ -223,7 +280,7 @@ mod tests {
         let error = selected(&[("CAPSTAN_MODEL", "anthropic/claude")]).await.err().unwrap().to_string();
         assert!(error.contains("anthropic/claude") && error.contains("demo"), "{error}");
         let models = selected(&[("CAPSTAN_MODEL", "ollama/llama"), ("OLLAMA_HOST", "gpu:99")]).await.unwrap();
-        assert_eq!(models.default_model, "ollama/llama");
+        assert_eq!(models.default_model.to_string(), "ollama/llama");
         assert_eq!(models.endpoints[0].base_url, "http://gpu:99/v1");
     }
 
@@ -237,9 +294,9 @@ mod tests {
         server.spawn(async move { axum::serve(listener, app).await });
 
         let models = selected(&[("OLLAMA_HOST", &address.to_string())]).await.unwrap();
-        assert_eq!(models.default_model, "ollama/qwen3:4b");
+        assert_eq!(models.default_model.to_string(), "ollama/qwen3:4b");
         let models = selected(&[("OPENAI_BASE_URL", &format!("http://{address}/v1/"))]).await.unwrap();
-        assert_eq!(models.default_model, "openai/qwen3:4b");
+        assert_eq!(models.default_model.to_string(), "openai/qwen3:4b");
         assert!(!models.demonstration && models.warnings.is_empty());
     }
 

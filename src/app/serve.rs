@@ -13,13 +13,13 @@ use tokio_util::task::TaskTracker;
 
 use super::config::{Config, Environment, Loaded, Role};
 use super::lifecycle::{self, Signals};
-use super::models::{self, Models};
+use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
 use super::{listen, notify, telemetry, upkeep};
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
-use crate::service::{Service, ServiceDeps, ServiceLimits};
+use crate::service::{FindModel, Service, ServiceDeps, ServiceLimits};
 use crate::store::Store;
 use crate::tools::{Door, Toolbox as _};
 use crate::worker::{Worker, WorkerDeps, WorkerOptions};
@@ -78,7 +78,9 @@ impl Server {
         let sources = Sources::real();
         let models = models::select(&loaded, environment).await?;
         let mut config = loaded.config;
-        config.agent.model.clone_from(&models.default_model);
+        if let DefaultModel::Known(model) = &models.default_model {
+            config.agent.model.clone_from(model);
+        }
 
         let store = parts::open_store(&config, Opener::Server).await?;
         let keys = parts::configured_keys(&config, store.as_ref(), &sources).await?;
@@ -223,7 +225,11 @@ fn service(
     commits: TaskTracker,
 ) -> Service {
     let router = Arc::clone(&models.router);
-    Service::new(ServiceDeps {
+    let find_model = match &models.default_model {
+        DefaultModel::Known(_) => None,
+        DefaultModel::FirstListed(later) => Some(Arc::clone(later) as Arc<dyn FindModel>),
+    };
+    let service = Service::new(ServiceDeps {
         store: Arc::clone(store),
         hub: Arc::clone(hub),
         tools: Arc::clone(tools) as _,
@@ -233,7 +239,8 @@ fn service(
         models: Arc::new(move |model| router.knows(model)),
         limits: ServiceLimits { max_active_runs: config.limits.max_active_runs_per_owner, ..ServiceLimits::default() },
         commits,
-    })
+    });
+    service.with_model_to_find(find_model)
 }
 
 fn http_options(

@@ -49,6 +49,9 @@ pub enum Error {
     /// Not a model that is configured.
     #[error("no configured provider serves the model {0:?}; write it as provider/name")]
     UnknownModel(String),
+    /// No model was named, and none is there to be the default.
+    #[error("no model was named and there is no default one: {0}")]
+    NoModel(String),
     /// A secret could not be made.
     #[error("the operating system gives no random bytes")]
     NoRandomness(#[source] getrandom::Error),
@@ -82,7 +85,7 @@ impl Error {
             Self::CursorGone { .. } => ProblemCode::CursorGone,
             Self::IdempotencyMismatch => ProblemCode::IdempotencyMismatch,
             Self::TooManyRuns(_) => ProblemCode::TooManyRequests,
-            Self::UnknownModel(_) => ProblemCode::UnknownModel,
+            Self::UnknownModel(_) | Self::NoModel(_) => ProblemCode::UnknownModel,
             Self::Ending => ProblemCode::Unavailable,
             Self::Store(error) if error.is_transient() => ProblemCode::Unavailable,
             Self::Store(_) | Self::NoRandomness(_) => ProblemCode::Internal,
@@ -108,6 +111,7 @@ impl Error {
             | Self::IdempotencyMismatch
             | Self::TooManyRuns(_)
             | Self::UnknownModel(_)
+            | Self::NoModel(_)
             | Self::Ending) => code.body(other.to_string()),
         }
     }

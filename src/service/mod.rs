@@ -38,6 +38,7 @@ pub use tickets::{NewTicket, Redeemed, ShownFrom};
 pub use crate::store::{ConversationCursor, InvalidCursor, MessageCursor, Page, PageRequest, StoreError};
 pub use crate::tools::ServerStatus;
 
+use async_trait::async_trait;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
@@ -52,6 +53,16 @@ use crate::tools::Toolbox;
 
 /// Whether a model name is one that can be served.
 pub type KnowsModel = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// Finds the model of runs that name none, where that is not settled when the server starts.
+#[async_trait]
+pub trait FindModel: Send + Sync {
+    /// The model, as `provider/name`. Asked at each such run.
+    ///
+    /// # Errors
+    /// In words: why there is none now, and the way out.
+    async fn find(&self) -> std::result::Result<String, String>;
+}
 
 /// Bounds of what one request or one principal may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +122,7 @@ pub struct Service {
     keys: keys::KeyCache,
     keys_in_use: access::KeysInUse,
     configured_keys: HashMap<String, Principal>,
+    find_model: Option<Arc<dyn FindModel>>,
 }
 
 impl Service {
@@ -131,6 +143,7 @@ impl Service {
             keys: keys::KeyCache::default(),
             keys_in_use: access::KeysInUse::default(),
             configured_keys: HashMap::new(),
+            find_model: None,
         }
     }
 
@@ -138,6 +151,13 @@ impl Service {
     #[must_use]
     pub fn with_configured_keys(mut self, keys: HashMap<String, Principal>) -> Self {
         self.configured_keys = keys;
+        self
+    }
+
+    /// The same, where runs that name no model get the one that `find_model` finds instead of the default profile's.
+    #[must_use]
+    pub fn with_model_to_find(mut self, find_model: Option<Arc<dyn FindModel>>) -> Self {
+        self.find_model = find_model;
         self
     }
 

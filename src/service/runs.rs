@@ -52,7 +52,7 @@ impl Service {
     /// Accepts a message. When this returns, message and run are stored and cannot be lost.
     pub async fn start_run(&self, principal: &Principal, request: StartRun, key: Option<RequestKey>) -> Result<Started> {
         let parts = self.parts(&request.content, request.content_field)?;
-        let profile = self.profile(&request)?;
+        let profile = self.profile(&request).await?;
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
         // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
         let tail = self.hub.subscribe(&conversation_id);
@@ -253,14 +253,16 @@ impl Service {
     }
 
     /// The profile that is frozen into the run.
-    fn profile(&self, request: &StartRun) -> Result<AgentProfile> {
+    async fn profile(&self, request: &StartRun) -> Result<AgentProfile> {
         let mut profile = self.default_profile.clone();
         if let Some(agent) = request.agent.as_deref().filter(|agent| *agent != profile.name) {
             let known = &profile.name;
             return Err(Error::field("/agent", format!("there is no agent {agent:?}; this server has {known:?}")));
         }
-        if let Some(model) = &request.model {
-            profile.model.clone_from(model);
+        match (&request.model, &self.find_model) {
+            (Some(model), _) => profile.model.clone_from(model),
+            (None, Some(find_model)) => profile.model = find_model.find().await.map_err(Error::NoModel)?,
+            (None, None) => {}
         }
         if !(self.models)(&profile.model) {
             return Err(Error::UnknownModel(profile.model));

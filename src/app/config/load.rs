@@ -22,7 +22,10 @@ const SHORT_NAMES: &[(&str, &str)] = &[
 ];
 
 /// Variables that other parts of the program read.
-const OTHER_NAMES: &[&str] = &["CAPSTAN_CONFIG", "CAPSTAN_FAILPOINTS", "CAPSTAN_URL", "CAPSTAN_KEY"];
+const OTHER_NAMES: &[&str] = &["CAPSTAN_CONFIG", "CAPSTAN_FAILPOINTS", "CAPSTAN_URL", "CAPSTAN_KEY", COMPOSE_KEY];
+
+/// What `docker/compose.yaml` makes its key of. Whoever exports it for that runs other commands in the same shell.
+const COMPOSE_KEY: &str = "CAPSTAN_ADMIN_KEY";
 
 /// Beginnings of variables that are not settings: the tests' own, and those that Kubernetes gives every pod of a namespace
 /// with a service named `capstan`.

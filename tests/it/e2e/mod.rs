@@ -12,6 +12,7 @@ mod idempotency;
 mod keys;
 mod mcp_servers;
 mod nodes;
+mod ollama;
 mod readme;
 mod resume;
 mod revoked;

@@ -40,6 +40,28 @@ fn every_setting_is_explained() {
 }
 
 #[test]
+fn every_variable_that_a_reader_may_export_is_one_that_commands_bear() {
+    let pages = files("docs", "md").into_iter().chain(["README.md", "docker/compose.yaml", "CONTRIBUTING.md"].map(Into::into));
+    let mut names = BTreeSet::new();
+    for page in pages {
+        let text = read(&page);
+        for (at, _) in text.match_indices("CAPSTAN_") {
+            let name: String = text[at..].chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
+            // Beginnings of names and the scheme of the long ones are no names.
+            if !name.ends_with('_') && !name.contains("__") {
+                names.insert(name);
+            }
+        }
+    }
+    assert!(names.contains("CAPSTAN_ADMIN_KEY"), "{names:?}");
+    for name in names {
+        let environment = Environment::from_iter([(name.as_str(), "x")]);
+        let refused = config::load(None, &environment, &[]).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(!refused.contains("no such setting"), "{refused}");
+    }
+}
+
+#[test]
 fn every_metric_is_described() {
     let described = read("src/app/telemetry.rs");
     let page = read("docs/operations.md");

@@ -1,0 +1,38 @@
+//! An Ollama that comes up beside the server and gets its first model later.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+
+use crate::support::database::Kind;
+use crate::support::server::Site;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_is_pulled_after_the_start_is_found_by_the_next_run() {
+    let pulled = Arc::new(AtomicBool::new(false));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let list = {
+        let pulled = Arc::clone(&pulled);
+        move || async move {
+            // Ollama without models answers null, not an empty list.
+            let data = if pulled.load(Ordering::SeqCst) { json!([{"id": "qwen3:4b"}]) } else { json!(null) };
+            axum::Json(json!({"object": "list", "data": data}))
+        }
+    };
+    let ollama = axum::Router::new().route("/v1/models", axum::routing::get(list));
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, ollama).await });
+
+    let site = Site::new(Kind::Sqlite).await.env("OLLAMA_HOST", &address);
+    let server = site.start().await;
+    let (status, problem) = server.post_json("/runs", &json!({"input": "hello"})).await;
+    assert_eq!((status.as_u16(), &problem["code"]), (400, &json!("unknown_model")), "{problem}");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains(&address) && detail.contains("ollama pull") && detail.contains("CAPSTAN_MODEL"), "{detail}");
+    // One that is named is served all the same.
+    assert_eq!(server.start_run(&json!({"input": "hello", "model": "demo/demo"})).await["model"], "demo/demo");
+    pulled.store(true, Ordering::SeqCst);
+    assert_eq!(server.start_run(&json!({"input": "hello"})).await["model"], "ollama/qwen3:4b");
+}
