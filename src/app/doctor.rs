@@ -143,7 +143,10 @@ async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) 
     for server in door.servers().await {
         match server.error {
             None => report.add("mcp server", Finding::Good, format!("{}: {} tools", server.name, server.tools)),
-            Some(error) => report.add("mcp server", Finding::Bad, format!("{}: {error}", server.name)),
+            Some(error) => {
+                let said = server.stderr.map(|said| format!("; its standard error ends with: {said}")).unwrap_or_default();
+                report.add("mcp server", Finding::Bad, format!("{}: {error}{said}", server.name));
+            }
         }
     }
     door.shutdown().await;

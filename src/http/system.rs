@@ -20,8 +20,8 @@ use crate::service::Error;
     get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
     responses((status = 200, description = "Tools and the state of their servers", body = ToolsBody)),
 )]
-pub(crate) async fn tools(State(app): State<App>, _caller: Caller) -> Json<ToolsBody> {
-    let (data, servers) = app.service.tools().await;
+pub(crate) async fn tools(State(app): State<App>, Caller(principal): Caller) -> Json<ToolsBody> {
+    let (data, servers) = app.service.tools(&principal).await;
     Json(ToolsBody { data, servers })
 }
 

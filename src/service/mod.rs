@@ -43,7 +43,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::principal::Principal;
+use crate::domain::principal::{Principal, UserRole};
 use crate::domain::tool::ToolDefinition;
 use crate::live::Hub;
 use crate::store::Store;
@@ -167,9 +167,15 @@ impl Service {
     }
 
     /// The tools on offer, and how their servers are doing. Connects to servers that are not connected yet.
-    pub async fn tools(&self) -> (Vec<ToolDefinition>, Vec<ServerStatus>) {
+    pub async fn tools(&self, principal: &Principal) -> (Vec<ToolDefinition>, Vec<ServerStatus>) {
         let definitions = self.tools.definitions().await;
-        (definitions, self.tools.servers().await)
+        let mut servers = self.tools.servers().await;
+        match principal.role {
+            UserRole::Admin => {}
+            // Nobody knows what a server writes there.
+            UserRole::Member => servers.iter_mut().for_each(|server| server.stderr = None),
+        }
+        (definitions, servers)
     }
 
     /// Carries out a commit with what follows from it, to the end. A use case lives in its client's connection and is dropped

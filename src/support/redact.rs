@@ -5,20 +5,107 @@ use super::text;
 /// The longest error text that is stored or shown, in bytes.
 pub const MAX_ERROR_BYTES: usize = 500;
 
+/// What stands in the place of a secret.
+pub const REDACTED: &str = "[redacted]";
+
+/// What is called by these names is a secret, also at the end of a longer name: `OPENAI_API_KEY`, `x-auth-token`, `apiKey`.
+const SECRET_NAMES: [&str; 6] = ["token", "key", "apikey", "authtoken", "accesstoken", "authorization"];
+
+/// The same, whatever stands before them: no other words end like these.
+const SECRET_ENDINGS: [&str; 4] = ["secret", "password", "passwd", "passphrase"];
+
+/// Whether something of this name is a secret.
+#[must_use]
+pub fn names_secret(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    if SECRET_ENDINGS.iter().any(|ending| lower.ends_with(ending)) {
+        return true;
+    }
+    SECRET_NAMES.iter().filter_map(|secret| lower.strip_suffix(secret)).any(|before| {
+        // The end of a name of several words, not of a word: no `monkey`.
+        let (head, tail) = name.split_at(before.len());
+        head.is_empty()
+            || head.ends_with(['-', '_', '.'])
+            || (head.ends_with(|c: char| c.is_ascii_lowercase()) && tail.starts_with(|c: char| c.is_ascii_uppercase()))
+    })
+}
+
 /// Masks what looks like a credential, drops the query and user part of URLs, and cuts the text at [`MAX_ERROR_BYTES`].
 #[must_use]
 pub fn error_text(raw: &str) -> String {
+    let raw = mask_named(&raw.split_whitespace().collect::<Vec<_>>().join(" "));
     let mut words: Vec<String> = Vec::new();
     let mut secret_follows = false;
-    for word in raw.split_whitespace() {
-        let masked = if secret_follows || looks_like_key(word) { "[redacted]".to_owned() } else { strip_url(word) };
-        let lower = word.to_ascii_lowercase();
-        secret_follows = lower.ends_with("bearer") || lower.ends_with("api_key:") || lower.ends_with("api-key:");
+    for word in raw.split(' ') {
+        let masked = if secret_follows || looks_like_key(word) { REDACTED.to_owned() } else { strip_url(word) };
+        secret_follows = word.to_ascii_lowercase().ends_with("bearer");
         words.push(masked);
     }
     let joined = words.join(" ");
     let cut = text::prefix(&joined, MAX_ERROR_BYTES);
     text::storable(cut).into_owned()
+}
+
+/// Masks the values in `token=...`, `"password": "..."`, `--api-key ...` and their like.
+fn mask_named(text: &str) -> String {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let mut masked = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(is_of_name) {
+        let (before, from_name) = rest.split_at(start);
+        let (name, after) = from_name.split_at(from_name.find(|c| !is_of_name(c)).unwrap_or(from_name.len()));
+        masked.push_str(before);
+        masked.push_str(name);
+        rest = after;
+        if let Some((separator, tail)) = split_value(name, after) {
+            masked.push_str(separator);
+            masked.push_str(REDACTED);
+            rest = tail;
+        }
+    }
+    masked.push_str(rest);
+    masked
+}
+
+/// What stands between a secret's name and its value, and what follows the value; `None` if there is no secret.
+fn split_value<'a>(name: &str, after: &'a str) -> Option<(&'a str, &'a str)> {
+    let is_flag = name.starts_with('-');
+    if !names_secret(name.trim_start_matches('-')) {
+        return None;
+    }
+    let is_between = |c: char| matches!(c, '"' | '\'' | '`' | '\\' | '=' | ':' | ',' | ' ');
+    let (separator, from_value) = after.split_at(after.find(|c| !is_between(c)).unwrap_or(after.len()));
+    let assigned = separator.contains(['=', ':']);
+    if !(assigned || separator == " " || (is_flag && !separator.is_empty())) {
+        return None;
+    }
+    let end = match separator.chars().last() {
+        Some(quote @ ('"' | '\'' | '`')) => from_value.find(quote),
+        Some(_) | None => {
+            let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ',' | ';' | ')' | ']' | '}' | '&' | '<' | '>');
+            // `Authorization: Bearer ...`: the scheme is none of it.
+            let scheme = ["bearer ", "basic "]
+                .into_iter()
+                .find(|scheme| from_value.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
+            let skipped = scheme.map_or(0, str::len);
+            from_value.get(skipped..).and_then(|value| value.find(ends)).map(|end| end + skipped)
+        }
+    };
+    let (value, tail) = from_value.split_at(end.unwrap_or(from_value.len()));
+    let is_word = value.bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'_' | b'-'));
+    let says_secret = || SECRET_ENDINGS.iter().any(|ending| name.to_ascii_lowercase().ends_with(ending));
+    let is_secret = match (assigned, is_flag) {
+        (_, _) if value.is_empty() || REDACTED.starts_with(value) => false,
+        // `invalid token: signature mismatch` is a sentence.
+        (true, false) if separator == ": " => !is_word || says_secret(),
+        (true, _) => true,
+        (false, true) => !value.starts_with('-'),
+        // `the key 12ab34cd is unknown`, not `the key is unknown`.
+        (false, false) => {
+            value.len() >= 6 && value.bytes().any(|b| b.is_ascii_digit()) && value.bytes().any(|b| b.is_ascii_alphabetic())
+        }
+    };
+    is_secret.then_some((separator, tail))
 }
 
 fn looks_like_key(word: &str) -> bool {
@@ -50,5 +137,33 @@ mod tests {
         let shown = error_text("401 for Bearer abc, key sk-1234567890abcdef at https://me:pw@host/v1?key=zzz#f ok");
         assert_eq!(shown, "401 for Bearer [redacted] key [redacted] at https://host/v1 ok");
         assert_eq!(error_text(&"ä".repeat(400)).len(), 500);
+    }
+
+    #[test]
+    fn what_is_called_a_secret_is_masked() {
+        for (raw, shown) in [
+            ("token=hunter2-secret-value args=['--api-key','SECRETARG123']", "token=[redacted] args=['--api-key','[redacted]']"),
+            ("--api-key SECRETARG123 --verbose", "--api-key [redacted] --verbose"),
+            ("--token --verbose", "--token --verbose"),
+            (r#"{"password": "my own words", "user": "ada"}"#, r#"{"password": "[redacted]", "user": "ada"}"#),
+            ("DB_PASSWORD: hunter, next", "DB_PASSWORD: [redacted], next"),
+            ("Authorization: Basic YWRhOmFkYQ== sent", "Authorization: [redacted] sent"),
+            ("authorization=Bearer abc;", "authorization=[redacted];"),
+            ("apiKey:abc xApiToken=d", "apiKey:[redacted] xApiToken=[redacted]"),
+            ("the key 12ab34cd is unknown", "the key [redacted] is unknown"),
+            ("GET /v1?x=1&key=a&y=2", "GET /v1?x=1&key=[redacted]&y=2"),
+        ] {
+            assert_eq!(error_text(raw), shown, "{raw}");
+        }
+        for harmless in [
+            "the key is unknown",
+            "invalid token: signature mismatch",
+            "Unexpected token: }",
+            "max_tokens=4096 monkey=banana tokens: 12",
+            "wrong key [redacted] or token=[redacted]",
+            "API key 401",
+        ] {
+            assert_eq!(error_text(harmless), harmless);
+        }
     }
 }

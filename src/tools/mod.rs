@@ -47,6 +47,9 @@ pub struct ServerStatus {
     /// Why it is in error, redacted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The end of what its process said on its standard error stream, redacted. Only administrators see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
     /// How many tools it offers.
     pub tools: usize,
 }

@@ -1,11 +1,13 @@
 //! The standard `{"mcpServers": {...}}` document, with our own fields under `"capstan"`.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
+use super::masks::Masks;
 use crate::domain::tool::ReplayClass;
 
 /// The most calls that one server works on at a time, unless its entry says otherwise.
@@ -34,6 +36,8 @@ pub struct McpConfig {
 pub struct ServerConfig {
     /// How it is reached.
     pub transport: ServerTransport,
+    /// What of its entry must not be shown.
+    pub masks: Masks,
     /// Whether its hints about its own tools are believed.
     pub trusted: bool,
     /// Whether a human is asked, by the tool's name at the server.
@@ -92,7 +96,7 @@ impl McpConfig {
         let servers = entries
             .iter()
             .filter(|(_, entry)| entry.get("disabled").and_then(Value::as_bool) != Some(true))
-            .map(|(name, entry)| (name.clone(), Entry { lookup }.server(entry)))
+            .map(|(name, entry)| (name.clone(), Entry { lookup, masks: RefCell::default() }.server(entry)))
             .collect();
         Ok(Self { servers })
     }
@@ -101,6 +105,8 @@ impl McpConfig {
 /// Reads one entry.
 struct Entry<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
+    /// What was found to be a secret so far.
+    masks: RefCell<Masks>,
 }
 
 impl Entry<'_> {
@@ -108,6 +114,7 @@ impl Entry<'_> {
         let entry = object(entry, "the entry")?;
         let mut server = ServerConfig {
             transport: self.transport(entry)?,
+            masks: self.masks.take(),
             trusted: false,
             approval: BTreeMap::new(),
             replay: BTreeMap::new(),
@@ -124,11 +131,7 @@ impl Entry<'_> {
         match (entry.get("command"), entry.get("url")) {
             (Some(command), None) => Ok(ServerTransport::Stdio {
                 command: self.text(command, "command")?,
-                args: match entry.get("args") {
-                    None => Vec::new(),
-                    Some(Value::Array(args)) => args.iter().map(|arg| self.text(arg, "args")).collect::<Result<_, _>>()?,
-                    Some(_) => return Err("args must be a list of texts".to_owned()),
-                },
+                args: self.arguments(entry.get("args"))?,
                 env: self.secrets(entry.get("env"), "env")?,
                 cwd: entry.get("cwd").map(|cwd| self.text(cwd, "cwd")).transpose()?,
             }),
@@ -150,6 +153,16 @@ impl Entry<'_> {
         }
     }
 
+    fn arguments(&self, value: Option<&Value>) -> Result<Vec<String>, String> {
+        let args = match value {
+            None => Vec::new(),
+            Some(Value::Array(args)) => args.iter().map(|arg| self.text(arg, "args")).collect::<Result<_, _>>()?,
+            Some(_) => return Err("args must be a list of texts".to_owned()),
+        };
+        self.masks.borrow_mut().add_arguments(&args);
+        Ok(args)
+    }
+
     fn text(&self, value: &Value, key: &str) -> Result<String, String> {
         let text = value.as_str().ok_or_else(|| format!("{key} must be text"))?;
         self.expand(text).map_err(|error| format!("{key}: {error}"))
@@ -159,7 +172,11 @@ impl Entry<'_> {
         let Some(value) = value else { return Ok(BTreeMap::new()) };
         object(value, key)?
             .iter()
-            .map(|(name, value)| Ok((name.clone(), SecretString::from(self.text(value, &format!("{key}.{name}"))?))))
+            .map(|(name, value)| {
+                let value = self.text(value, &format!("{key}.{name}"))?;
+                self.masks.borrow_mut().add(name, &value);
+                Ok((name.clone(), SecretString::from(value)))
+            })
             .collect()
     }
 
@@ -176,7 +193,11 @@ impl Entry<'_> {
             };
             let value = (self.lookup)(name).filter(|value| default.is_none() || !value.is_empty());
             match (value, default) {
-                (Some(value), _) => expanded.push_str(&value),
+                (Some(value), _) => {
+                    // Wherever it stands in the entry: what comes from the environment often is a secret.
+                    self.masks.borrow_mut().add(name, &value);
+                    expanded.push_str(&value);
+                }
                 (None, Some(default)) => expanded.push_str(default),
                 (None, None) => return Err(format!("the variable {name} is not set")),
             }
@@ -285,6 +306,8 @@ mod tests {
         let ServerTransport::Http { headers, .. } = &web.transport else { panic!("not http") };
         assert_eq!(headers["Authorization"].expose_secret(), "Bearer s3cret");
         assert!(!web.trusted);
+        assert_eq!(web.masks.hide("s3cret was refused"), "[redacted] was refused");
+        assert_eq!(files.masks.hide("pkg at /data: s3cret"), "pkg at /data: [redacted]");
     }
 
     #[rstest]

@@ -25,9 +25,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::ServerTransport;
+use super::content;
 use super::handler::{Handler, Heard};
 use super::lines::{GuardedLines, MAX_LINE};
-use super::process::{Process, Program};
+use super::masks::Masks;
+use super::process::{LastWords, Process, Program};
 use crate::support::redact;
 use crate::tools::{Environment, ProgressSender};
 
@@ -57,8 +59,42 @@ enum Greeting {
     Discover,
 }
 
+/// Why a server cannot be used.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// For everybody.
+    pub reason: String,
+    /// What its process said last, for operators only.
+    pub stderr: Option<String>,
+}
+
+impl From<String> for Fault {
+    fn from(reason: String) -> Self {
+        Self { reason, stderr: None }
+    }
+}
+
+impl Fault {
+    fn after(reason: String, words: LastWords) -> Self {
+        Self { reason: reason + &words.exit, stderr: words.stderr }
+    }
+}
+
+/// A server as a connection sees it.
+#[derive(Clone, Copy)]
+pub struct Endpoint<'a> {
+    /// Its name in the configuration.
+    pub name: &'a str,
+    /// How it is reached.
+    pub transport: &'a ServerTransport,
+    /// What must not be shown.
+    pub masks: &'a Masks,
+}
+
 /// A live connection.
 pub struct Connection {
+    name: String,
+    masks: Masks,
     service: tokio::sync::Mutex<RunningService<RoleClient, Handler>>,
     peer: Peer<RoleClient>,
     heard: Arc<Heard>,
@@ -87,30 +123,25 @@ impl Connection {
     /// Connects, greets and waits for the greeting of the server.
     ///
     /// # Errors
-    /// In words, redacted, with the last words of a process.
-    pub async fn open(
-        name: &str,
-        transport: &ServerTransport,
-        environment: &Environment,
-        tasks: &TaskTracker,
-    ) -> Result<Self, String> {
-        match Self::greet(name, transport, environment, tasks, Greeting::Initialize).await {
+    /// Why not, redacted.
+    pub async fn open(server: Endpoint<'_>, environment: &Environment, tasks: &TaskTracker) -> Result<Self, Fault> {
+        match Self::greet(server, environment, tasks, Greeting::Initialize).await {
             Ok(connection) => Ok(connection),
             // Only a server that read the greeting and did not know it is greeted in the new way.
             Err(OpenError::NotUnderstood(first)) => {
-                Self::greet(name, transport, environment, tasks, Greeting::Discover).await.map_err(|_| first)
+                Self::greet(server, environment, tasks, Greeting::Discover).await.map_err(|_| first)
             }
             Err(OpenError::Other(error)) => Err(error),
         }
     }
 
     async fn greet(
-        name: &str,
-        transport: &ServerTransport,
+        server: Endpoint<'_>,
         environment: &Environment,
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
+        let Endpoint { name, transport, masks } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
@@ -121,7 +152,8 @@ impl Connection {
         let (service, process) = match transport {
             ServerTransport::Stdio { command, args, env, cwd } => {
                 let program = Program { command, args, env, cwd: cwd.as_deref() };
-                let (process, stdout, stdin) = Process::start(&program, environment, tasks).map_err(OpenError::Other)?;
+                let (process, stdout, stdin) =
+                    Process::start(&program, masks, environment, tasks).map_err(|reason| OpenError::Other(reason.into()))?;
                 let lines = GuardedLines::new(stdout, name);
                 let transport = AsyncRwTransport::new_client(lines, stdin).with_max_line_length(MAX_LINE);
                 let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token.clone());
@@ -134,7 +166,7 @@ impl Connection {
                     Err(error) => {
                         // Its exit is news, too, if it comes at once.
                         let _ = tokio::time::timeout(NOTICE_LIMIT * 2, process.exited()).await;
-                        return Err(OpenError::from(error, &process.last_words()));
+                        return Err(OpenError::new(error, masks, process.last_words()));
                     }
                 };
                 // A process that left its output open to others when it exited does not close the connection by itself.
@@ -146,13 +178,14 @@ impl Connection {
                 (service, Some(process))
             }
             ServerTransport::Http { url, headers } => {
-                let transport = http_transport(url, headers).map_err(OpenError::Other)?;
+                let transport = http_transport(url, headers).map_err(|reason| OpenError::Other(reason.into()))?;
                 let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token).await;
-                (greeted.map_err(|error| OpenError::from(error, ""))?, None)
+                (greeted.map_err(|error| OpenError::new(error, masks, LastWords::default()))?, None)
             }
         };
         let peer = service.peer().clone();
-        Ok(Self { peer, service: tokio::sync::Mutex::new(service), heard, process, stale: AtomicBool::new(false) })
+        let (name, masks) = (name.to_owned(), masks.clone());
+        Ok(Self { name, masks, peer, service: tokio::sync::Mutex::new(service), heard, process, stale: AtomicBool::new(false) })
     }
 
     /// Whether calls can be made.
@@ -171,8 +204,8 @@ impl Connection {
     /// Asks for all tools, page by page. Stops when a cursor comes again, is empty, or after 100 pages.
     ///
     /// # Errors
-    /// In words, if the server refuses or the connection is lost.
-    pub async fn list_tools(&self) -> Result<Vec<Tool>, String> {
+    /// If the server refuses or the connection is lost.
+    pub async fn list_tools(&self) -> Result<Vec<Tool>, Fault> {
         let mut tools = Vec::new();
         let mut cursors = BTreeSet::new();
         let mut cursor = None;
@@ -181,7 +214,9 @@ impl Connection {
                 Ok(page) => page,
                 // A server may have no tools at all.
                 Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => break,
-                Err(error) => return Err(format!("its tools could not be listed: {}{}", shown(&error), self.last_words())),
+                Err(error) => {
+                    return Err(Fault::after(format!("its tools could not be listed: {}", self.shown(&error)), self.last_words()));
+                }
             };
             tools.extend(page.tools);
             let Some(next) = page.next_cursor.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { break };
@@ -207,7 +242,7 @@ impl Connection {
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let mut handle = match self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await {
             Ok(handle) => handle,
-            Err(error) => return Reply::NotSent(format!("{}{}", shown(&error), self.last_words())),
+            Err(error) => return Reply::NotSent(self.lost(&error)),
         };
         let mut reports = self.heard.reports_of(handle.progress_token.clone());
         let hard_limit = Instant::now() + timeout * HARD_LIMIT_FACTOR;
@@ -250,20 +285,22 @@ impl Connection {
         }
         match error {
             ServiceError::McpError(error) if over_http && error.message.contains(NO_SESSION) => {
-                Reply::NotSent(redact::error_text(&error.message))
+                Reply::NotSent(self.masks.error_text(&error.message))
             }
-            ServiceError::McpError(error) => Reply::Refused(redact::error_text(&error.message)),
-            ServiceError::TransportSend(transport) if never_left(transport.error.as_ref()) => Reply::NotSent(shown(error)),
+            ServiceError::McpError(error) => Reply::Refused(self.masks.error_text(&error.message)),
+            ServiceError::TransportSend(transport) if never_left(transport.error.as_ref()) => Reply::NotSent(self.shown(error)),
             ServiceError::TransportSend(transport) => match transport.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-                Some(StreamableHttpError::HttpStatus(_) | StreamableHttpError::AuthRequired(_)) => Reply::Refused(shown(error)),
-                Some(_) | None => Reply::Lost(shown(error)),
+                Some(StreamableHttpError::HttpStatus(_) | StreamableHttpError::AuthRequired(_)) => {
+                    Reply::Refused(self.shown(error))
+                }
+                Some(_) | None => Reply::Lost(self.shown(error)),
             },
             error => {
                 if let Some(process) = &self.process {
                     // The end of the connection is often news of the end of the process.
                     let _ = tokio::time::timeout(NOTICE_LIMIT, process.exited()).await;
                 }
-                Reply::Lost(format!("{}{}", shown(error), self.last_words()))
+                Reply::Lost(self.lost(error))
             }
         }
     }
@@ -291,8 +328,26 @@ impl Connection {
         }
     }
 
-    fn last_words(&self) -> String {
+    fn last_words(&self) -> LastWords {
         self.process.as_ref().map(Process::last_words).unwrap_or_default()
+    }
+
+    /// Why a call was lost. What the process said goes to the log: the reason goes to the model and into the conversation.
+    fn lost(&self, error: &ServiceError) -> String {
+        let Fault { reason, stderr } = Fault::after(self.shown(error), self.last_words());
+        if let Some(stderr) = stderr {
+            tracing::warn!(mcp.server = self.name, reason, stderr, "a call was lost with its MCP server");
+        }
+        reason
+    }
+
+    fn shown(&self, error: &ServiceError) -> String {
+        match error {
+            ServiceError::TransportClosed => "the connection was closed".to_owned(),
+            // What the library says around the cause names only its own types.
+            ServiceError::TransportSend(transport) => self.masks.error_text(&chain(transport.error.as_ref())),
+            error => self.masks.error_text(&chain(error)),
+        }
     }
 
     /// Closes the connection and ends the process with its group.
@@ -313,21 +368,22 @@ impl Connection {
 /// Why a connection could not be opened.
 enum OpenError {
     /// The server answered the greeting with an error.
-    NotUnderstood(String),
+    NotUnderstood(Fault),
     /// Anything else.
-    Other(String),
+    Other(Fault),
 }
 
 impl OpenError {
-    fn from(error: ClientInitializeError, last_words: &str) -> Self {
+    fn new(error: ClientInitializeError, masks: &Masks, words: LastWords) -> Self {
         match error {
             ClientInitializeError::JsonRpcError(error) => {
-                Self::NotUnderstood(format!("the server refused the greeting: {}{last_words}", redact::error_text(&error.message)))
+                let reason = format!("the server refused the greeting: {}", masks.error_text(&error.message));
+                Self::NotUnderstood(Fault::after(reason, words))
             }
             ClientInitializeError::TransportError { error, .. } => {
-                Self::Other(format!("{}{last_words}", redact::error_text(&chain(error.error.as_ref()))))
+                Self::Other(Fault::after(masks.error_text(&chain(error.error.as_ref())), words))
             }
-            error => Self::Other(format!("{}{last_words}", redact::error_text(&chain(&error)))),
+            error => Self::Other(Fault::after(masks.error_text(&chain(&error)), words)),
         }
     }
 }
@@ -365,7 +421,10 @@ fn reply_from(result: ServerResult) -> Reply {
             Err(error) => Reply::Refused(format!("its answer cannot be read: {error}")),
         },
         // What the library cannot read may still hold content, such as content of a kind that it does not know.
-        ServerResult::CustomResult(result) if result.0.get("content").is_some() => Reply::Result(result.0),
+        ServerResult::CustomResult(result) if result.0.get("content").is_some() => match content::malformed(&result.0) {
+            Some(reason) => Reply::Refused(reason.to_owned()),
+            None => Reply::Result(result.0),
+        },
         ServerResult::InputRequiredResult(_) => Reply::Refused("it asks for input, which is not supported".to_owned()),
         ServerResult::CreateTaskResult(_) => Reply::Refused("it answers with a task, which is not supported".to_owned()),
         _ => Reply::Refused("its answer is no result of a tool call".to_owned()),
@@ -392,15 +451,6 @@ fn never_left(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
         Some(StreamableHttpError::Client(error)) => error.is_connect(),
         Some(StreamableHttpError::SessionExpired | StreamableHttpError::ReservedHeaderConflict(_)) => true,
         Some(_) | None => false,
-    }
-}
-
-fn shown(error: &ServiceError) -> String {
-    match error {
-        ServiceError::TransportClosed => "the connection was closed".to_owned(),
-        // What the library says around the cause names only its own types.
-        ServiceError::TransportSend(transport) => redact::error_text(&chain(transport.error.as_ref())),
-        error => redact::error_text(&chain(error)),
     }
 }
 

@@ -4,11 +4,27 @@ use serde_json::Value;
 
 use crate::domain::message::ToolContent;
 
+/// The most that the pictures of one answer may hold together, in bytes of base64. What is beyond it is named in a text: it
+/// would be stored, streamed, and sent to the model with every step that follows.
+const PICTURE_BYTES: usize = 8 * 1024 * 1024;
+
+/// Why this is no result of a tool call; `None` if it is one.
+pub fn malformed(result: &Value) -> Option<&'static str> {
+    match result.get("content").map(Value::as_array) {
+        Some(None) => Some("its result is malformed: content is not a list"),
+        Some(Some(blocks)) if blocks.iter().any(|block| !block.get("type").is_some_and(Value::is_string)) => {
+            Some("its result is malformed: a part of its content is no object with a type")
+        }
+        Some(Some(_)) | None => None,
+    }
+}
+
 /// The content of a `tools/call` result. What a model cannot read is named in a text instead; structured content stands in
 /// where there is no text.
 pub fn from_result(result: &Value) -> Vec<ToolContent> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let mut content: Vec<ToolContent> = blocks.iter().map(from_block).collect();
+    let mut room = PICTURE_BYTES;
+    let mut content: Vec<ToolContent> = blocks.iter().map(|block| within(from_block(block), &mut room)).collect();
     let has_text = blocks.iter().any(|block| text_of(block).is_some_and(|text| !text.is_empty()));
     if let Some(structured) = result.get("structuredContent").filter(|structured| !has_text && !structured.is_null()) {
         content.push(ToolContent::text(structured.to_string()));
@@ -22,6 +38,21 @@ pub fn from_result(result: &Value) -> Vec<ToolContent> {
 /// Whether the result says that the tool failed.
 pub fn is_error(result: &Value) -> bool {
     result.get("isError").and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// The content itself, or words about a picture that there is no room for.
+fn within(content: ToolContent, room: &mut usize) -> ToolContent {
+    match content {
+        ToolContent::Image { media_type, data } if data.len() > *room => ToolContent::text(format!(
+            "[picture, {media_type}, {} bytes: left out, the pictures of one answer are too large]",
+            data.trim_end_matches('=').len() * 3 / 4
+        )),
+        ToolContent::Image { media_type, data } => {
+            *room -= data.len();
+            ToolContent::Image { media_type, data }
+        }
+        text @ ToolContent::Text { .. } => text,
+    }
 }
 
 fn text_of(block: &Value) -> Option<&str> {
@@ -99,6 +130,29 @@ mod tests {
             ]
         );
         assert!(!is_error(&result));
+    }
+
+    #[test]
+    fn what_is_no_content_is_no_result() {
+        for content in
+            [json!("nope"), json!(null), json!({"type": "text", "text": "a"}), json!(5), json!(["a"]), json!([{"text": "a"}])]
+        {
+            assert!(malformed(&json!({"content": content})).is_some(), "{content}");
+        }
+        assert_eq!(malformed(&json!({"content": [{"type": "hologram"}]})), None);
+        assert_eq!(malformed(&json!({"content": []})), None);
+    }
+
+    #[test]
+    fn pictures_have_room_together() {
+        let picture = |bytes: usize| json!({"type": "image", "mimeType": "image/png", "data": "A".repeat(bytes)});
+        let result = json!({"content": [picture(PICTURE_BYTES - 8), picture(12), picture(8)]});
+        let content = from_result(&result);
+        assert!(matches!(&content[0], ToolContent::Image { .. }) && matches!(&content[2], ToolContent::Image { .. }));
+        assert_eq!(
+            content[1],
+            ToolContent::text("[picture, image/png, 9 bytes: left out, the pictures of one answer are too large]")
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod connection;
 mod content;
 mod handler;
 mod lines;
+mod masks;
 mod process;
 mod server;
 mod servers;

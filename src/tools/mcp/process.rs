@@ -17,6 +17,7 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::masks::Masks;
 use crate::support::{redact, text};
 use crate::tools::Environment;
 
@@ -68,7 +69,17 @@ struct Watched {
     gone: CancellationToken,
     status: Mutex<Option<String>>,
     stderr: Mutex<VecDeque<u8>>,
-    secrets: Vec<SecretString>,
+    masks: Masks,
+}
+
+/// What is left of a process that has ended.
+#[derive(Default)]
+pub struct LastWords {
+    /// How it exited, as the end of a sentence; empty if it has not.
+    pub exit: String,
+    /// The end of what it said on its standard error stream, without secrets. For operators only: nobody knows what a server
+    /// writes there.
+    pub stderr: Option<String>,
 }
 
 impl Process {
@@ -78,6 +89,7 @@ impl Process {
     /// In words, if there is no such program or it may not be started.
     pub fn start(
         program: &Program<'_>,
+        masks: &Masks,
         environment: &Environment,
         tasks: &TaskTracker,
     ) -> Result<(Self, ChildStdout, ChildStdin), String> {
@@ -102,7 +114,7 @@ impl Process {
             gone: CancellationToken::new(),
             status: Mutex::new(None),
             stderr: Mutex::new(VecDeque::new()),
-            secrets: program.env.values().filter(|value| value.expose_secret().len() >= 4).cloned().collect(),
+            masks: masks.clone(),
         });
         let drained = tasks.spawn(watched.clone().drain(stderr));
         let group = Group { child, gone: false };
@@ -127,16 +139,11 @@ impl Process {
         self.watched.gone.cancelled().await;
     }
 
-    /// How it exited, if it has, and the end of what it said on its standard error stream, without secrets.
-    pub fn last_words(&self) -> String {
+    /// How it exited, if it has, and what it said last.
+    pub fn last_words(&self) -> LastWords {
         let status = self.watched.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut words = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
-        let said = self.watched.said();
-        if !said.is_empty() {
-            words.push_str("; its standard error ends with: ");
-            words.push_str(&said);
-        }
-        words
+        let exit = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
+        LastWords { exit, stderr: Some(self.watched.said()).filter(|said| !said.is_empty()) }
     }
 }
 
@@ -186,11 +193,8 @@ impl Watched {
 
     fn said(&self) -> String {
         let mut kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut said = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
+        let said = self.masks.hide(&String::from_utf8_lossy(kept.make_contiguous()));
         drop(kept);
-        for secret in &self.secrets {
-            said = said.replace(secret.expose_secret(), "[redacted]");
-        }
         let lines: Vec<String> = said.lines().map(redact::error_text).filter(|line| !line.is_empty()).collect();
         let said = lines.join("\n");
         let excess = said.chars().count().saturating_sub(STDERR_SHOWN);

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, Reply};
+use super::connection::{Connection, Endpoint, Fault, Reply};
 use super::servers::{McpAnswer, McpCall};
 use super::{ServerConfig, catalogue, content};
 use crate::domain::message::ToolContent;
@@ -57,7 +57,7 @@ enum Phase {
     Unknown,
     Starting { since: Instant },
     Up(Arc<Live>),
-    Failed { error: String, retry_at: Instant },
+    Failed { fault: Fault, retry_at: Instant },
     Closed,
 }
 
@@ -168,14 +168,15 @@ impl Server {
     /// Where it stands.
     pub async fn status(&self) -> ServerStatus {
         let phase = self.phase.borrow().clone();
-        let (status, error, tools) = match phase {
+        let (status, fault, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, 0),
             Phase::Starting { .. } => ("starting", None, 0),
             Phase::Up(live) if live.connection.is_alive() => ("ok", None, live.tools.read().await.len()),
-            Phase::Up(_) => ("error", Some("the connection was lost; it is made again at the next use".to_owned()), 0),
-            Phase::Failed { error, .. } => ("error", Some(error), 0),
+            Phase::Up(_) => ("error", Some("the connection was lost; it is made again at the next use".to_owned().into()), 0),
+            Phase::Failed { fault, .. } => ("error", Some(fault), 0),
         };
-        ServerStatus { name: self.name.clone(), status: status.to_owned(), error, tools }
+        let (error, stderr) = fault.map(|Fault { reason, stderr }| (reason, stderr)).unzip();
+        ServerStatus { name: self.name.clone(), status: status.to_owned(), error, stderr: stderr.flatten(), tools }
     }
 
     /// Ends it for good.
@@ -224,7 +225,7 @@ impl Server {
         let phase = phase.await.map(|phase| phase.clone()).unwrap_or(Phase::Closed);
         match phase {
             Phase::Up(live) => Ok(live),
-            Phase::Failed { error, .. } => Err(error),
+            Phase::Failed { fault, .. } => Err(fault.reason),
             Phase::Unknown | Phase::Starting { .. } | Phase::Closed => Err("the servers are being shut down".to_owned()),
         }
     }
@@ -234,18 +235,19 @@ impl Server {
             () = self.common.closing.cancelled() => return,
             opened = tokio::time::timeout(START_LIMIT, self.open()) => opened,
         };
-        let result = opened.unwrap_or_else(|_| Err(format!("the server did not start within {START_LIMIT:?}")));
+        let result = opened.unwrap_or_else(|_| Err(format!("the server did not start within {START_LIMIT:?}").into()));
         let next = match result {
             Ok(live) => {
                 self.failures.store(0, Ordering::SeqCst);
                 tracing::info!(mcp.server = self.name, "MCP server {} is connected", self.name);
                 Phase::Up(Arc::new(live))
             }
-            Err(error) => {
+            Err(fault) => {
                 let failures = self.failures.fetch_add(1, Ordering::SeqCst);
                 let back_off = MAX_BACK_OFF.min(Duration::from_secs(1 << failures.min(4)));
-                tracing::warn!(mcp.server = self.name, error, "MCP server {} cannot be used", self.name);
-                Phase::Failed { error, retry_at: Instant::now() + back_off }
+                let Fault { reason, stderr } = &fault;
+                tracing::warn!(mcp.server = self.name, error = reason, stderr, "MCP server {} cannot be used", self.name);
+                Phase::Failed { fault, retry_at: Instant::now() + back_off }
             }
         };
         let mut late = None;
@@ -264,9 +266,11 @@ impl Server {
         }
     }
 
-    async fn open(&self) -> Result<Live, String> {
+    async fn open(&self) -> Result<Live, Fault> {
         let _permit = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
-        let connection = Connection::open(&self.name, &self.config.transport, &self.common.environment, &self.common.tasks).await?;
+        let ServerConfig { transport, masks, .. } = &self.config;
+        let server = Endpoint { name: &self.name, transport, masks };
+        let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
         let tools = connection.list_tools().await?;
         let tools = catalogue::definitions(&self.name, &self.half, &self.config, &tools);
         Ok(Live { connection, tools: RwLock::new(tools) })

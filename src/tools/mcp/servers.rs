@@ -107,7 +107,8 @@ impl McpServers {
             match server {
                 Ok(server) => server.status().await,
                 Err(reason) => {
-                    ServerStatus { name: name.clone(), status: "error".to_owned(), error: Some(reason.clone()), tools: 0 }
+                    let error = Some(reason.clone());
+                    ServerStatus { name: name.clone(), status: "error".to_owned(), error, stderr: None, tools: 0 }
                 }
             }
         });

@@ -56,7 +56,8 @@ impl Toolbox for OneTool {
     }
 
     async fn servers(&self) -> Vec<ServerStatus> {
-        Vec::new()
+        let (error, stderr) = (Some("it ended".to_owned()), Some("its own words".to_owned()));
+        vec![ServerStatus { name: "broken".into(), status: "error".into(), error, stderr, tools: 0 }]
     }
 
     async fn shutdown(&self) {}

@@ -120,7 +120,13 @@ async fn a_run_in_progress_is_asked_to_end() {
 #[tokio::test]
 async fn tools_are_listed() {
     let rig = Rig::new().await;
-    assert_eq!(rig.get("/api/v1/tools").await.json()["data"][0]["name"], "clock");
+    let listed = rig.get("/api/v1/tools").await.json();
+    assert_eq!(listed["data"][0]["name"], "clock");
+    let server = &listed["servers"][0];
+    assert_eq!((&server["error"], &server["stderr"]), (&json!("it ended"), &json!("its own words")), "the local user may see it");
+    let member = Rig::with_keys().await.get("/api/v1/tools").await.json();
+    let server = &member["servers"][0];
+    assert_eq!((&server["error"], server.get("stderr")), (&json!("it ended"), None));
 }
 
 #[tokio::test]

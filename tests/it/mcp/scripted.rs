@@ -14,7 +14,7 @@ use super::setup::{PATIENCE, Scripted, Tools, text};
 async fn all_pages_are_listed_once_though_the_last_cursor_repeats() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&["banner"])})).await;
-    assert_eq!(tools.status("s").await.tools, 12);
+    assert_eq!(tools.status("s").await.tools, 13);
     assert_eq!(tools.definition("s__echo").description, "[s] echo");
     tools.shutdown().await;
 }
@@ -108,6 +108,20 @@ async fn content_of_an_unknown_kind_is_named_and_errors_are_errors() {
     let outcome = tools.call("s__odd", json!({})).await;
     assert!(outcome.is_error && outcome.state == ToolCallState::Failed, "{outcome:?}");
     assert!(text(&outcome).contains("hologram") && text(&outcome).contains("readable"), "{outcome:?}");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_result_is_a_failed_call() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    for (arguments, reason) in
+        [(json!({"text": "nope"}), "content is not a list"), (json!({"key": "nope"}), "no object with a type")]
+    {
+        let outcome = tools.call("s__wrong", arguments).await;
+        assert!(outcome.is_error && outcome.state == ToolCallState::Failed, "{outcome:?}");
+        assert!(text(&outcome).contains("malformed") && text(&outcome).contains(reason), "{outcome:?}");
+    }
     tools.shutdown().await;
 }
 

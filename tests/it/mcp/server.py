@@ -11,7 +11,7 @@ import threading
 import time
 
 folder, habits = sys.argv[1], sys.argv[2:]
-tools = ["echo", "die", "hang", "environment", "noise", "progress", "change", "odd", "big", "slow", "keyed", "wedge"]
+tools = ["echo", "die", "hang", "environment", "noise", "progress", "change", "odd", "big", "slow", "keyed", "wedge", "wrong"]
 lock = threading.Lock()
 
 
@@ -68,6 +68,8 @@ def call(request):
         answer(request, "changed")
     elif name == "odd":
         send(id=request["id"], result={"content": [{"type": "hologram"}, {"type": "text", "text": "readable"}], "isError": True})
+    elif name == "wrong":
+        send(id=request["id"], result={"content": arguments.get("text") or [arguments.get("key")]})
     elif name == "big":
         write('{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"' % request["id"])
         for _ in range(40):
@@ -116,7 +118,7 @@ if "family" in habits:
     for command in (["sleep", "1000"], ["sh", "-c", "trap '' TERM; sleep 1000 & echo $! >&2; wait"]):
         log(pid=subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
 if "broken" in habits:
-    print("cannot read the licence file", file=sys.stderr, flush=True)
+    print("cannot read the licence file; token=hunter2-secret-value args=" + str(habits), file=sys.stderr, flush=True)
     sys.exit(7)
 log(ready=True)
 for line in sys.stdin:

@@ -1,0 +1,99 @@
+//! Which texts of a server's configuration are secrets, and how they are kept out of what the server says.
+
+use std::cmp::Reverse;
+
+use secrecy::{ExposeSecret as _, SecretString};
+
+use crate::support::redact::{self, REDACTED, names_secret};
+
+/// Shorter texts are no secrets worth the name, and would be found everywhere.
+const SHORTEST: usize = 4;
+/// Words up to this length that are not called a secret are shown.
+const LONGEST_WORD: usize = 12;
+
+/// The secrets of one server.
+#[derive(Clone, Default)]
+pub struct Masks(Vec<SecretString>);
+
+impl Masks {
+    /// Adds a value, unless it is harmless: too short, or not called a secret and a path, an address, a small number or a plain
+    /// word. Masking those would make what the server says unreadable and protect nobody.
+    pub fn add(&mut self, name: &str, value: &str) {
+        if value.len() < SHORTEST || (!names_secret(name) && is_harmless(value)) {
+            return;
+        }
+        // `Bearer ...`: the server may say the credential without its scheme.
+        for secret in [Some(value), value.split_once(' ').map(|(_, credential)| credential.trim())].into_iter().flatten() {
+            if secret.len() >= SHORTEST && !self.0.iter().any(|known| known.expose_secret() == secret) {
+                self.0.push(SecretString::from(secret));
+            }
+        }
+        // One may contain another: the longer one first, or its rest stays.
+        self.0.sort_by_key(|secret| Reverse(secret.expose_secret().len()));
+    }
+
+    /// Adds what arguments call a secret: `--token VALUE`, `--token=VALUE`, `-e TOKEN=VALUE`, `-H "Authorization: VALUE"`.
+    pub fn add_arguments(&mut self, args: &[String]) {
+        let mut flag: Option<&str> = None;
+        for arg in args {
+            let follows = flag.filter(|_| !arg.starts_with('-'));
+            flag = arg.starts_with('-').then(|| arg.trim_start_matches('-'));
+            let named = arg.split_once(['=', ':']).map(|(name, value)| (name.trim_start_matches('-'), value.trim()));
+            for (name, value) in [follows.map(|name| (name, arg.as_str())), named].into_iter().flatten() {
+                if names_secret(name) {
+                    self.add(name, value);
+                }
+            }
+        }
+    }
+
+    /// The text without the secrets.
+    #[must_use]
+    pub fn hide(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose_secret(), REDACTED))
+    }
+
+    /// The same for an error that is shown: without what looks like a secret, too, and bounded.
+    #[must_use]
+    pub fn error_text(&self, text: &str) -> String {
+        redact::error_text(&self.hide(text))
+    }
+}
+
+fn is_harmless(value: &str) -> bool {
+    let is_path = ["/", "./", "../", "~"].iter().any(|start| value.starts_with(start)) || value.get(1..3) == Some(":\\");
+    let is_address = ["http://", "https://"].iter().any(|scheme| value.starts_with(scheme)) && !value.contains(['@', '?']);
+    let is_number = value.len() <= 5 && value.bytes().all(|b| b.is_ascii_digit());
+    let is_word = value.len() <= LONGEST_WORD && value.bytes().all(|b| b.is_ascii_lowercase() || matches!(b, b'-' | b'_'));
+    is_path || is_address || is_number || is_word
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_hidden_and_plain_words_are_not() {
+        let mut masks = Masks::default();
+        masks.add("authorization", "Bearer abc-def");
+        masks.add("DB_PASSWORD", "hunter");
+        for (name, value) in
+            [("PORT", "8080"), ("MODE", "stdio"), ("ROOT", "/srv/docs"), ("URL", "https://a/b"), ("X_TOKEN", "abc")]
+        {
+            masks.add(name, value);
+        }
+        let args = ["-y", "server", "--api-key", "SECRETARG", "--token=t0ken", "-e", "A_KEY=env1", "--key", "--root", "/srv"];
+        masks.add_arguments(&args.map(str::to_owned));
+        let said = "abc-def hunter 8080 stdio /srv/docs https://a/b abc server SECRETARG t0ken env1 --root";
+        let shown = "[redacted] [redacted] 8080 stdio /srv/docs https://a/b abc server [redacted] [redacted] [redacted] --root";
+        assert_eq!(masks.hide(said), shown);
+    }
+
+    #[test]
+    fn a_secret_in_a_longer_one_leaves_no_rest() {
+        let mut masks = Masks::default();
+        masks.add("key", "abcd");
+        masks.add("token", "abcdefgh");
+        assert_eq!(masks.hide("abcdefgh abcd"), "[redacted] [redacted]");
+    }
+}
