@@ -99,7 +99,7 @@ impl Service {
             tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
             publish(&hub, &run.conversation_id, events);
             match handed {
-                Some((seat, record)) => seat.take(*record, trace),
+                Some((seat, record)) => seat.take(record, trace),
                 None => hub.notify_queue(),
             }
             Ok((run, message, first_seq, replay))
