@@ -233,7 +233,8 @@ impl Service {
                     Ok((run, replay))
                 }
                 Resumed::NotResumable { run } => Err(Error::Conflict(format!(
-                    "a run that is {} cannot be resumed, nor can one while another is active; only waiting and failed runs go on",
+                    "a run that is {} cannot be resumed here: only a waiting run goes on, and a failed one that is the newest of its \
+                     conversation, while no other is active",
                     run.status.as_str()
                 ))),
                 Resumed::NoRun => Err(Error::NotFound("run")),

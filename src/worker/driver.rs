@@ -107,7 +107,7 @@ async fn give_up(surround: &Surround, held: &Held) {
     let error = ProblemCode::Internal.body("the run was given up, because its rows could not be read or written");
     let log = surround.writer.for_run(held.fence.clone(), 0, held.lost.clone(), surround.deps.clock.clone());
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
-    if let Err(error) = log.commit(&[EventBody::RunFailed { error }], vec![end], Urgency::Now).await {
+    if let Err(error) = log.commit(&[EventBody::RunFailed { error }], vec![end]).await {
         tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
     }
 }
@@ -244,10 +244,9 @@ impl Drive<'_> {
             | Input::Drain { .. }
             | Input::TimedOut { .. } => false,
         };
-        let urgency = if can_wait { Urgency::Soon } else { Urgency::Now };
         let decision = loop {
             let decision = self.decide(input.clone());
-            match self.write(&decision, urgency).await {
+            match self.write(&decision, can_wait).await {
                 Ok(()) => break decision,
                 // The run would have ended too early: what has joined it is heard, and the same input decided again.
                 Err(LogError::Unheard) => {
@@ -274,8 +273,9 @@ impl Drive<'_> {
     }
 
     /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; what it says is written after the
-    /// decision, and a decision that cannot be written ends the attempt and the call with it.
-    async fn write(&mut self, decision: &Decision, urgency: Urgency) -> Result<(), LogError> {
+    /// decision, and a decision that cannot be written ends the attempt and the call with it. A decision that begins a model
+    /// call and `can_wait` is written with whatever follows it.
+    async fn write(&mut self, decision: &Decision, can_wait: bool) -> Result<(), LogError> {
         if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
             failpoint::reached("C22");
         }
@@ -286,8 +286,12 @@ impl Drive<'_> {
         if calls_model {
             self.state.apply(&decision.changes);
             self.call_model();
+            if can_wait {
+                self.log.append(&decision.events, decision.changes.clone());
+                self.measure(decision);
+                return Ok(());
+            }
         }
-        let urgency = if calls_model { urgency } else { Urgency::Now };
         let Self { log, model, answered, .. } = self;
         let talk = async {
             if model.is_some() && answered.is_none() {
@@ -297,7 +301,7 @@ impl Drive<'_> {
         };
         tokio::select! {
             biased;
-            result = log.commit(&decision.events, decision.changes.clone(), urgency) => result?,
+            result = log.commit(&decision.events, decision.changes.clone()) => result?,
             never = talk => match never {},
         }
         if !calls_model {

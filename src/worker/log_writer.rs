@@ -387,11 +387,27 @@ impl RunLog {
         }
     }
 
+    /// Hands over a decision to be written soon, after everything that was pushed before it. Nobody waits for it: should it
+    /// not be written, the run is lost or broken, and nothing that is handed over later is written either.
+    pub fn append(&self, events: &[EventBody], changes: Vec<Change>) {
+        let at = self.clock.now();
+        let mut pending = lock(&self.shared.pending);
+        if pending.stopped || self.tokens.is_void() {
+            return;
+        }
+        let entry = self.open_entry(&mut pending);
+        entry.items.extend(events.iter().map(|body| Item::Event(self.event(body, at))));
+        entry.changes = changes;
+        pending.open.remove(&self.fence.run_id);
+        drop(pending);
+        self.shared.wake(Urgency::Soon);
+    }
+
     /// Writes a decision after everything that was pushed before it. When this returns `Ok`, it is durable and published.
     ///
     /// # Errors
     /// See [`LogError`].
-    pub async fn commit(&self, events: &[EventBody], changes: Vec<Change>, urgency: Urgency) -> Result<(), LogError> {
+    pub async fn commit(&self, events: &[EventBody], changes: Vec<Change>) -> Result<(), LogError> {
         let (reply, answer) = oneshot::channel();
         {
             let at = self.clock.now();
@@ -409,7 +425,7 @@ impl RunLog {
             entry.reply = Some(reply);
             pending.open.remove(&self.fence.run_id);
         }
-        self.shared.wake(urgency);
+        self.shared.wake(Urgency::Now);
         answer.await.unwrap_or(Err(LogError::Stopped))
     }
 

@@ -58,7 +58,10 @@ impl Screen {
                 Shown::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
             }
             "tool.outcome_unknown" => Shown::Remark(format!("?? {}: nobody knows whether it took effect", word("name"))),
-            "step.reset" => Shown::Remark(format!("-- {}: the answer starts over", word("reason"))),
+            "step.reset" => Shown::Remark(match word("reason") {
+                reason @ ("failed" | "cancelled") => format!("-- {reason}: what was said is void"),
+                reason => format!("-- {reason}: the answer starts over"),
+            }),
             "run.retrying" => {
                 let seconds = data["after_ms"].as_u64().unwrap_or_default().div_ceil(1000);
                 let cause = data["error"]["title"].as_str().unwrap_or_default();

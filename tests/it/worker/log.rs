@@ -40,7 +40,7 @@ async fn deltas_that_gather_become_one_event_and_are_published_after_the_commit(
     stop.cancel();
     tasks.close();
     tasks.wait().await;
-    assert!(matches!(log.commit(&[], Vec::new(), Urgency::Now).await, Err(LogError::Stopped)));
+    assert!(matches!(log.commit(&[], Vec::new()).await, Err(LogError::Stopped)));
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn a_fenced_write_says_so_and_leaves_nothing() {
     tasks.spawn(async move { writer.run(store, hub, token).await });
     let before = h.store.log_bounds(&conversation).await.unwrap();
     let body = capstan::domain::event::EventBody::StepReset { step: 1, reason: "test".to_owned() };
-    assert!(matches!(log.commit(&[body], Vec::new(), Urgency::Soon).await, Err(LogError::Fenced)));
+    assert!(matches!(log.commit(&[body], Vec::new()).await, Err(LogError::Fenced)));
     assert!(lost.is_cancelled());
     assert_eq!(h.store.log_bounds(&conversation).await.unwrap(), before);
     stop.cancel();
