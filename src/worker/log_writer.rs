@@ -229,6 +229,11 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
         Err(error) if writes.len() > 1 && !error.is_transient() => {
             tracing::error!(error = &error as &dyn std::error::Error, writes = writes.len(), "a batch failed, writing one by one");
             for (write, (tokens, reply)) in writes.into_iter().zip(waiting) {
+                // An earlier write of the same run has just failed: this one would leave a hole behind it.
+                if tokens.is_void() {
+                    fail(reply, LogError::Stopped);
+                    continue;
+                }
                 match store.commit(std::slice::from_ref(&write)).await.map(|mut answers| answers.pop()) {
                     Ok(Some(answer)) => settle(hub, write, &tokens, reply, answer),
                     Ok(None) => fail(reply, LogError::Stopped),
