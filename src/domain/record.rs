@@ -1,5 +1,7 @@
 //! What travels between the loop's driver and the store: a run as loaded, and a write as committed.
 
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
 
 use super::agent::AgentProfile;
@@ -32,6 +34,17 @@ pub struct RunWrite {
     pub events: Vec<NewEvent>,
     /// Carried out in order, in the same transaction.
     pub changes: Vec<Change>,
+}
+
+/// A run that was claimed in the moment in which it was accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FirstClaim {
+    /// The right to write.
+    pub fence: Fence,
+    /// Before the lease began.
+    pub claimed_at: Instant,
+    /// What would be loaded; `None` if it cannot be read, of which the run's driver is to tell.
+    pub record: Option<Box<RunRecord>>,
 }
 
 /// Why a run was claimed again.

@@ -6,20 +6,17 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::Instant;
 
 use crate::domain::ids::NodeId;
-use crate::domain::record::RunRecord;
+use crate::domain::record::FirstClaim;
 use crate::domain::trace::TraceId;
 
 /// A run that a worker has taken on.
 pub struct TakenRun {
-    /// All that its driver needs.
-    pub record: Box<RunRecord>,
+    /// Its claim.
+    pub claim: FirstClaim,
     /// The trace of the request that started it.
     pub trace: TraceId,
-    /// Before the lease began.
-    pub reserved_at: Instant,
     /// The worker's slot that was kept for it.
     pub slot: OwnedSemaphorePermit,
 }
@@ -61,7 +58,7 @@ impl Reception {
             return None;
         }
         let slot = Arc::clone(&desk.slots).try_acquire_owned().ok()?;
-        Some(Seat { desk, slot, reserved_at: Instant::now() })
+        Some(Seat { desk, slot })
     }
 
     fn desk(&self) -> MutexGuard<'_, Option<Desk>> {
@@ -73,7 +70,6 @@ impl Reception {
 pub struct Seat {
     desk: Desk,
     slot: OwnedSemaphorePermit,
-    reserved_at: Instant,
 }
 
 impl Seat {
@@ -90,9 +86,9 @@ impl Seat {
     }
 
     /// Hands over the run, whose claim is stored. Should the worker be gone, its lease expires and another takes it.
-    pub fn take(self, record: Box<RunRecord>, trace: TraceId) {
-        let Self { desk, slot, reserved_at } = self;
-        if desk.runs.send(TakenRun { record, trace, reserved_at, slot }).is_err() {
+    pub fn take(self, claim: FirstClaim, trace: TraceId) {
+        let Self { desk, slot } = self;
+        if desk.runs.send(TakenRun { claim, trace, slot }).is_err() {
             tracing::warn!("a run was taken on by a worker that has ended; it is resumed when its lease expires");
         }
     }

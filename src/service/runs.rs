@@ -81,11 +81,11 @@ impl Service {
             failpoint::reached("C02");
             let mut handed = None;
             let (run, message, first_seq, events) = match accepted {
-                Accepted::Run { run, message, first_seq, events, interrupted, taken } => {
+                Accepted::Run { run, message, first_seq, events, interrupted, claim } => {
                     for run in &interrupted {
                         hub.notify_control(run);
                     }
-                    handed = seat.zip(taken);
+                    handed = seat.zip(claim);
                     (run, message, first_seq, events)
                 }
                 Accepted::Steered { run, message, first_seq, events } => {
@@ -99,19 +99,20 @@ impl Service {
             tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
             publish(&hub, &run.conversation_id, events);
             match handed {
-                Some((seat, record)) => seat.take(record, trace),
+                Some((seat, claim)) => seat.take(claim, trace),
                 None => hub.notify_queue(),
             }
             Ok((run, message, first_seq, replay))
         });
         let (run, message, first_seq, replay) = accepted.await?;
-        let tail = match replay {
-            Replay::Fresh => tail,
+        let (tail, first_seq) = match replay {
+            Replay::Fresh => (tail, first_seq),
             Replay::Replayed => {
                 // It may have been for another conversation than the one minted for this request.
                 let tail = self.hub.subscribe(&run.conversation_id);
-                self.check_replayed(principal, &run).await?;
-                tail
+                let view = self.check_replayed(principal, &run).await?;
+                // A message that joined a run begins within it; any other begins with its run.
+                (tail, first_seq.max(view.first_seq))
             }
         };
         Ok(Started { run, message, replay, first_seq, tail })
@@ -119,8 +120,8 @@ impl Service {
 
     /// The record of an earlier request outlives the run that it names: an answer about one that is gone would send the client
     /// to wait for nothing.
-    async fn check_replayed(&self, principal: &Principal, run: &Run) -> Result<()> {
-        self.run_view(principal, &run.id).await.map(drop)
+    async fn check_replayed(&self, principal: &Principal, run: &Run) -> Result<RunView> {
+        self.run_view(principal, &run.id).await
     }
 
     /// The stream of an accepted run, from the first event that its message caused.

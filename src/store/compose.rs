@@ -123,11 +123,15 @@ pub(super) fn updates(write: &RunWrite, title: &str, status: &str) -> Vec<(usize
     let updated = write.events.iter().enumerate().filter(|(_, event)| event.kind == UPDATED);
     updated
         .map(|(place, event)| {
-            let stored = format!("\"status\":\"{status}\"}}");
-            let rest = if Some(place) == last { &stored } else { event.data.strip_prefix('{').unwrap_or_default() };
-            (place, format!("{{\"title\":{title},{rest}"))
+            let stored = format!("{{\"status\":\"{status}\"}}");
+            (place, with_title(if Some(place) == last { &stored } else { &event.data }, title))
         })
         .collect()
+}
+
+/// The data of an [`UPDATED`] event that came without a title. `title` is JSON.
+pub(super) fn with_title(data: &str, title: &str) -> String {
+    format!("{{\"title\":{title},{}", data.strip_prefix('{').unwrap_or_default())
 }
 
 /// The events of a message that starts a run, in order: `message.created`, `run.queued`, and `conversation.updated` if the

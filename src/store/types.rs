@@ -11,7 +11,7 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, KeyId, MessageId, NodeId, RunId, UserId};
 use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::record::{ClaimCause, Fence, FirstClaim};
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
@@ -222,7 +222,8 @@ pub enum Accepted {
         run: Run,
         /// Its message.
         message: Message,
-        /// The `seq` of its first event.
+        /// The `seq` of its first event. 0 when replayed: the run itself says where it begins.
+        #[serde(skip)]
         first_seq: i64,
         /// The first events. Empty when replayed.
         #[serde(skip)]
@@ -230,9 +231,9 @@ pub enum Accepted {
         /// A run that was asked to end, for its worker to be told. Empty when replayed.
         #[serde(skip)]
         interrupted: Vec<RunId>,
-        /// The claimed run, if its taker has it.
+        /// The claim, if its taker has the run.
         #[serde(skip)]
-        taken: Option<Box<RunRecord>>,
+        claim: Option<FirstClaim>,
     },
     /// The message joined the active run.
     Steered {

@@ -107,7 +107,8 @@ async fn give_up(surround: &Surround, held: &Held) {
     let error = ProblemCode::Internal.body("the run was given up, because its rows could not be read or written");
     let log = surround.writer.for_run(held.fence.clone(), 0, held.lost.clone(), surround.deps.clock.clone());
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
-    if let Err(error) = log.commit(&[EventBody::RunFailed { error }], vec![end]).await {
+    let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into() };
+    if let Err(error) = log.commit(&[updated, EventBody::RunFailed { error }], vec![end]).await {
         tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
     }
 }
@@ -232,13 +233,11 @@ impl Drive<'_> {
     /// Decides, commits, and begins what was decided.
     async fn follow(&mut self, input: Input) -> ControlFlow<End> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
-        // Where a model call begins, nobody acts on what is written before the model speaks. It may wait for that if nothing
-        // would be lost with it: a call that only reads can be made again.
+        // What may be lost without harm: a model can be asked again, and a tool that only reads.
         let can_wait = match &input {
-            Input::Claimed { .. } => true,
+            Input::Claimed { .. } | Input::ModelFinished { .. } => true,
             Input::ToolFinished(id, _) => self.is_read(id),
-            Input::ModelFinished { .. }
-            | Input::ModelFailed(_)
+            Input::ModelFailed(_)
             | Input::Joined(_)
             | Input::CancelRequested { .. }
             | Input::Drain { .. }
@@ -273,24 +272,30 @@ impl Drive<'_> {
     }
 
     /// Commits a decision. A model call begins meanwhile, since it changes nothing outside; what it says is written after the
-    /// decision, and a decision that cannot be written ends the attempt and the call with it. A decision that begins a model
-    /// call and `can_wait` is written with whatever follows it.
+    /// decision, and a decision that cannot be written ends the attempt and the call with it. A decision that `can_wait` is
+    /// written with whatever follows it, if all that it begins is a model call, or tools of this process that only read: a call
+    /// that leaves the process, or has an effect, begins when its row is stored.
     async fn write(&mut self, decision: &Decision, can_wait: bool) -> Result<(), LogError> {
-        if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
+        let finishes = decision.changes.iter().any(|change| matches!(change, Change::Finish { .. }));
+        if finishes {
             failpoint::reached("C22");
         }
+        self.held.lets_go(finishes || decision.changes.iter().any(|change| matches!(change, Change::Release { .. })));
         if decision.events.is_empty() && decision.changes.is_empty() {
             return Ok(());
         }
         let calls_model = decision.commands.iter().any(|command| matches!(command, Command::CallModel));
-        if calls_model {
+        let can_wait = can_wait && (calls_model || only_looks_here(decision));
+        if calls_model || can_wait {
             self.state.apply(&decision.changes);
+        }
+        if calls_model {
             self.call_model();
-            if can_wait {
-                self.log.append(&decision.events, decision.changes.clone());
-                self.measure(decision);
-                return Ok(());
-            }
+        }
+        if can_wait {
+            self.log.append(&decision.events, decision.changes.clone());
+            self.measure(decision);
+            return Ok(());
         }
         let Self { log, model, answered, .. } = self;
         let talk = async {
@@ -540,6 +545,16 @@ enum Happened {
     Draining,
     StopNow,
     Broken,
+}
+
+/// Whether all that a decision begins are tools of this process that only read.
+fn only_looks_here(decision: &Decision) -> bool {
+    let mut commands = decision.commands.iter();
+    let looks = |command: &Command| match command {
+        Command::RunTool(call) => call.server.is_none() && call.replay == ReplayClass::Read,
+        Command::CallModel | Command::Stop => false,
+    };
+    !decision.commands.is_empty() && commands.all(looks)
 }
 
 /// Goes on with the model call, unless it is over and only has to be told.

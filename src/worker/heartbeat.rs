@@ -46,8 +46,8 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) 
             for run in held {
                 if renewed.contains(&run.fence.run_id) {
                     run.renewed(sent_at);
-                } else if registry.get(&run.fence.run_id).is_some_and(|now| now.fence == run.fence) {
-                    // A run that ended while the request was under way is no longer in the registry and not lost.
+                } else if !run.is_letting_go() && registry.get(&run.fence.run_id).is_some_and(|now| now.fence == run.fence) {
+                    // A run that ended while the request was under way is not lost.
                     run.span.in_scope(|| tracing::warn!("lease lost"));
                     run.lost.cancel();
                 }

@@ -13,7 +13,7 @@ use super::driver::{self, Surround};
 use super::log_writer::LogWriter;
 use super::registry::Registry;
 use super::{WorkerDeps, WorkerOptions, control, heartbeat, sweeper};
-use crate::domain::record::{Fence, RunRecord};
+use crate::domain::record::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::live::TakenRun;
 use crate::store::{Claim, StoreError};
@@ -151,10 +151,9 @@ impl Worker {
             self.surround.deps.hub.reception().close();
         };
         let begun = async {
-            while let Some(TakenRun { record, trace, reserved_at, slot }) = taken.recv().await {
-                let fence = record.fence.clone();
-                let begin = Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at: reserved_at, slot, record: Some(record) };
-                self.begin(begin);
+            while let Some(TakenRun { claim, trace, slot }) = taken.recv().await {
+                let FirstClaim { fence, claimed_at, record } = claim;
+                self.begin(Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at: claimed_at.into(), slot, record });
             }
         };
         futures_util::future::join(closed, begun).await;

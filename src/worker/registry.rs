@@ -1,6 +1,7 @@
 //! The runs that this process has claimed.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,20 +25,37 @@ pub struct Held {
     pub span: Span,
     // Boxed, because a channel takes room for many of them at once, and most runs never get one.
     control: mpsc::Sender<Box<ControlSignal>>,
-    renewed_at: Arc<Mutex<Instant>>,
+    lease: Arc<Lease>,
+}
+
+struct Lease {
+    renewed_at: Mutex<Instant>,
+    /// A write that gives the lease up is under way.
+    let_go: AtomicBool,
 }
 
 impl Held {
     /// Says that the lease was renewed by a request that was sent at `at`.
     pub fn renewed(&self, at: Instant) {
-        *lock(&self.renewed_at) = at;
+        *lock(&self.lease.renewed_at) = at;
     }
 
     /// Whether the lease was renewed less than `limit` ago, by the monotonic clock. A process that was stopped finds out here
     /// before it acts.
     #[must_use]
     pub fn is_fresh(&self, limit: Duration) -> bool {
-        lock(&self.renewed_at).elapsed() < limit
+        lock(&self.lease.renewed_at).elapsed() < limit
+    }
+
+    /// Says whether the driver is about to write that it gives the lease up.
+    pub fn lets_go(&self, whether: bool) {
+        self.lease.let_go.store(whether, Ordering::Relaxed);
+    }
+
+    /// Whether the lease may be gone because its holder has given it up. Should that not be so, its next write tells.
+    #[must_use]
+    pub fn is_letting_go(&self) -> bool {
+        self.lease.let_go.load(Ordering::Relaxed)
     }
 
     /// Hands a request to the driver. A driver with a full mailbox is asked again at the next look.
@@ -61,7 +79,8 @@ impl Registry {
     pub fn add(&self, fence: Fence, claimed_at: Instant, span: Span) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
         let (control, mailbox) = mpsc::channel(8);
         let lost = CancellationToken::new();
-        let held = Held { fence, lost, span, control, renewed_at: Arc::new(Mutex::new(claimed_at)) };
+        let lease = Arc::new(Lease { renewed_at: Mutex::new(claimed_at), let_go: AtomicBool::new(false) });
+        let held = Held { fence, lost, span, control, lease };
         let before = lock(&self.runs).insert(held.fence.run_id.clone(), held.clone());
         if let Some(before) = before {
             // This very process had the run and lost it without noticing.

@@ -1,26 +1,23 @@
 //! A message becomes durable: with its run and their first events, in one transaction.
 //!
-//! A message for a new conversation is one statement, and so one round trip. A message for one in which nothing happens takes
-//! two: read, and write provided that its head still stands where it was read. Any other takes five: begin, lock the head, read
-//! what it protects, write, commit.
+//! A message for a new conversation, or for one in which nothing happens, is one statement, and so one round trip: see
+//! [`super::accept_alone`]. Any other takes five: begin, lock the head, read what it protects, write, commit.
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 
-use super::PostgresStore;
 use super::cancel::{self, Unfinished};
 use super::conversations::{lock_head, recorded_key};
 use super::errors::is_unique_violation;
-use super::queue::millis;
+use super::{PostgresStore, accept_alone};
 use crate::domain::change::RunCounters;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::model::Usage;
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
-use crate::domain::run::{OnBusy, Run, RunStatus};
+use crate::domain::run::{OnBusy, Run};
 use crate::domain::trace::TraceId;
-use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, StoreError, StoreResult, Taker, compose, rows};
+use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, StoreError, StoreResult, compose, rows};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
@@ -37,10 +34,6 @@ struct Found {
     unfinished: u32,
     /// Whether the owner has as many unfinished runs as allowed.
     full: bool,
-    /// Whether the request's key was used before.
-    keyed: bool,
-    /// What was said before, if somebody is to go on with it at once.
-    history: Vec<Message>,
 }
 
 struct Active {
@@ -74,129 +67,41 @@ pub(super) struct NewRun<'a> {
     pub(super) active: bool,
     pub(super) first_seq: i64,
     pub(super) trace: &'a TraceId,
-    /// Who claims it at once.
-    pub(super) taker: Option<&'a Taker>,
 }
 
 impl PostgresStore {
     pub(super) async fn accept(&self, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         // One connection for all of it, so that a burst of requests queues for each only once.
-        let mut connection = self.api.acquire().await?;
-        let mut last = None;
-        for _ in 0..MAX_RACES {
-            if accept.create_with_title.is_some() {
-                match accept_new(&mut connection, accept, key).await {
-                    Ok(Some(accepted)) => return Ok(Keyed::Fresh(accepted)),
-                    Ok(None) => {}
-                    Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
-                    Err(error) => return Err(error),
-                }
-            }
-            match accept_into(&mut connection, accept, key).await {
-                Ok(Some(outcome)) => return Ok(outcome),
+        let mut taken = self.accept.take().await?;
+        let outcome = accept_on(&mut taken.connection, accept, key).await?;
+        self.accept.keep(taken);
+        Ok(outcome)
+    }
+}
+
+async fn accept_on(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Accepted>> {
+    let mut last = None;
+    for _ in 0..MAX_RACES {
+        if accept.create_with_title.is_some() {
+            match accept_alone::into_new(connection, accept, key).await {
+                Ok(Some(accepted)) => return Ok(Keyed::Fresh(accepted)),
                 Ok(None) => {}
                 Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        Err(StoreError::Contended(last.unwrap_or(sqlx::Error::RowNotFound)))
+        match accept_into(connection, accept, key).await {
+            Ok(Some(outcome)) => return Ok(outcome),
+            Ok(None) => {}
+            Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
+            Err(error) => return Err(error),
+        }
     }
-}
-
-/// Accepts on the assumption that the conversation and the key are new. `None` if the conversation is there already or
-/// the owner has too many runs; a key that is there violates its primary key, which takes everything back.
-async fn accept_new(
-    connection: &mut PgConnection,
-    accept: &AcceptRun,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Option<Accepted>> {
-    let given = accept.create_with_title.as_deref().unwrap_or_default();
-    let title = compose::title_or_made(given, &accept.parts);
-    let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
-    let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
-    let before = ("", ConversationStatus::Idle);
-    let events = compose::accepted_events(&message, 0, before, (&title, ConversationStatus::Queued), accept.now);
-    let accepted = |events| Accepted::Run {
-        run: run.clone(),
-        message: message.clone(),
-        first_seq: 1,
-        events,
-        interrupted: Vec::new(),
-        taken: None,
-    };
-    let outcome =
-        key.map(|key| rows::encode_storable("idempotency_keys", "outcome", &key.key, &accepted(Vec::new()))).transpose()?;
-    let made = sqlx::query(
-        "WITH conversation AS (
-                 INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
-                 SELECT $1, $2, $3, 'queued', $4, $4
-                 WHERE $5 = 0 OR $5 > (
-                     SELECT count(*) FROM (SELECT FROM runs WHERE owner_id = $2 AND finished_at IS NULL LIMIT $5) AS unfinished
-                 )
-                 ON CONFLICT (id) DO NOTHING RETURNING id
-             ), head AS (
-                 INSERT INTO conversation_heads (conversation_id, last_seq, run_id, epoch)
-                 SELECT id, cardinality($14::text[]), CASE WHEN $23::text IS NOT NULL THEN $6 END,
-                     CASE WHEN $23 IS NOT NULL THEN 1 ELSE 0 END FROM conversation
-             ), lease AS (
-                 INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
-                 SELECT $6, $2, $23, 1, now_ms(), now_ms() + $24 FROM conversation WHERE $23 IS NOT NULL
-             ), run AS (
-                 INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                     agent_version, model, counters, usage, first_seq, created_at, trace_id, attempt, crashes)
-                 SELECT $6, id, $2, 'queued', true, CASE WHEN $23 IS NULL THEN now_ms() END, 'first', $7, $8, $9, $10, $11, $12,
-                     1, $4, $22, CASE WHEN $23 IS NULL THEN 0 ELSE 1 END, CASE WHEN $23 IS NULL THEN 0 ELSE 1 END
-                 FROM conversation
-             ), message AS (
-                 INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
-                 SELECT $13, id, $2, $6, 1, 'user', $17, $4 FROM conversation
-             ), event AS (
-                 INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
-                 SELECT c.id, e.place, e.run_id, 0, e.kind, $4, e.data FROM conversation c, unnest($14::text[], $15::text[],
-                     $16::text[]) WITH ORDINALITY AS e (run_id, kind, data, place)
-             ), key AS (
-                 INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
-                 SELECT $2, $18, $19, $20, $21 FROM conversation WHERE $18 IS NOT NULL
-             )
-             SELECT id FROM conversation",
-    )
-    .bind(accept.conversation_id.as_str())
-    .bind(accept.owner.as_str())
-    .bind(&title)
-    .bind(accept.now.0)
-    .bind(i64::from(accept.max_active_runs))
-    .bind(accept.run_id.as_str())
-    .bind(profile_json(accept)?)
-    .bind(&run.agent)
-    .bind(rows::signed(run.agent_version))
-    .bind(&run.model)
-    .bind(fresh_counters()?)
-    .bind(fresh_usage()?)
-    .bind(message.id.as_str())
-    .bind(events.iter().map(|event| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
-    .bind(events.iter().map(|event| event.kind).collect::<Vec<_>>())
-    .bind(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>())
-    .bind(&body)
-    .bind(key.map(|key| storable(&key.key)))
-    .bind(key.map(|key| key.fingerprint.as_str()))
-    .bind(outcome)
-    .bind(key.map(|key| key.now.0))
-    .bind(accept.trace.as_str())
-    .bind(accept.taker.as_ref().map(|taker| taker.node.as_str()))
-    .bind(accept.taker.as_ref().map(|taker| millis(taker.lease_ms)))
-    .fetch_optional(connection)
-    .await?;
-    if made.is_none() {
-        return Ok(None);
-    }
-    let mut accepted = accepted(compose::numbered(&accept.conversation_id, 0, events));
-    if let Accepted::Run { taken, .. } = &mut accepted
-        && accept.taker.is_some()
-    {
-        let head = Written { epoch: 1, joined: 0 };
-        *taken = Some(Box::new(taken_on(accept, head, vec![message])));
-    }
-    Ok(Some(accepted))
+    Err(StoreError::Contended(last.unwrap_or(sqlx::Error::RowNotFound)))
 }
 
 /// Accepts into a conversation that exists. `None` if it has just gone or not yet come and another try will tell.
@@ -205,7 +110,7 @@ async fn accept_into(
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Keyed<Accepted>>> {
-    if let Some(accepted) = accept_idle(connection, accept, key).await? {
+    if let Some(accepted) = accept_alone::into_idle(connection, accept, key).await? {
         return Ok(Some(Keyed::Fresh(accepted)));
     }
     let mut tx = connection.begin().await?;
@@ -213,32 +118,6 @@ async fn accept_into(
     // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
     tx.commit().await?;
     Ok(outcome)
-}
-
-/// Accepts into a conversation in which nothing happens, without a lock: whatever happens to a conversation's runs moves its
-/// head, and the write is for the head that was read. `None` if something does happen, or has to be told apart.
-async fn accept_idle(
-    connection: &mut PgConnection,
-    accept: &AcceptRun,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Option<Accepted>> {
-    let Some(found) = find(connection, accept, key).await? else { return Ok(None) };
-    if found.active.is_some() || found.unfinished > 0 || found.full || found.keyed {
-        return Ok(None);
-    }
-    let base = found.base;
-    let Some(started) = start_for(connection, accept, key, &found, Ended::default(), accept.taker.as_ref()).await? else {
-        return Ok(None);
-    };
-    let (mut accepted, stored, head) = started;
-    if let Accepted::Run { events, message, taken, .. } = &mut accepted {
-        *events = compose::numbered(&accept.conversation_id, base, stored);
-        if accept.taker.is_some() {
-            let history = found.history.into_iter().chain([message.clone()]).collect();
-            *taken = Some(Box::new(taken_on(accept, head, history)));
-        }
-    }
-    Ok(Some(accepted))
 }
 
 async fn accept_locked(
@@ -255,7 +134,7 @@ async fn accept_locked(
     {
         return Ok(Some(recorded));
     }
-    let Some(found) = find(tx, accept, key).await? else { return Ok(None) };
+    let Some(found) = find(tx, accept).await? else { return Ok(None) };
     let written = match (&found.active, accept.on_busy) {
         (Some(active), OnBusy::Reject) => {
             return Ok(Some(Keyed::Fresh(Accepted::Busy { run_id: active.run_id.clone() })));
@@ -313,33 +192,25 @@ async fn without_conversation(
     Ok(full.then_some(Keyed::Fresh(Accepted::TooManyRuns)))
 }
 
-async fn find(connection: &mut PgConnection, accept: &AcceptRun, key: Option<&IdempotencyClaim>) -> StoreResult<Option<Found>> {
+async fn find(connection: &mut PgConnection, accept: &AcceptRun) -> StoreResult<Option<Found>> {
     let row = sqlx::query(
         "SELECT h.last_seq, c.title, c.status, a.id AS active_id, a.cancel_requested_at IS NOT NULL AS cancel_requested,
              (SELECT count(*) FROM runs WHERE conversation_id = c.id AND finished_at IS NULL) AS unfinished,
              (SELECT count(*) FROM (
                  SELECT FROM runs WHERE owner_id = c.owner_id AND finished_at IS NULL LIMIT $2
-             ) AS of_owner) >= $2 AND $2 > 0 AS \"full\",
-             EXISTS (SELECT FROM idempotency_keys k WHERE k.owner_id = c.owner_id AND k.key = $4) AS keyed,
-             CASE WHEN $5 THEN ARRAY (
-                 SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id
-                 WHERE m.conversation_id = c.id ORDER BY o.first_seq, m.position
-             ) END AS history
+             ) AS of_owner) >= $2 AND $2 > 0 AS \"full\"
          FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs a ON a.conversation_id = c.id AND a.active WHERE c.id = $1 AND c.owner_id = $3",
     )
     .bind(accept.conversation_id.as_str())
     .bind(i64::from(accept.max_active_runs))
     .bind(accept.owner.as_str())
-    .bind(key.map(|key| storable(&key.key)))
-    .bind(accept.taker.is_some())
     .fetch_optional(connection)
     .await?;
     let Some(row) = row else { return Ok(None) };
     let status: String = row.try_get("status")?;
     let id = accept.conversation_id.as_str();
     let cancel_requested: bool = row.try_get("cancel_requested")?;
-    let history: Vec<String> = row.try_get::<Option<_>, _>("history")?.unwrap_or_default();
     Ok(Some(Found {
         base: row.try_get("last_seq")?,
         title: row.try_get("title")?,
@@ -349,8 +220,6 @@ async fn find(connection: &mut PgConnection, accept: &AcceptRun, key: Option<&Id
             .map(|id| Active { run_id: RunId::from_stored(id), cancel_requested }),
         unfinished: u32::try_from(row.try_get::<i64, _>("unfinished")?).unwrap_or(u32::MAX),
         full: row.try_get("full")?,
-        keyed: row.try_get("keyed")?,
-        history: history.iter().map(|body| rows::decode("messages", "body", id, body)).collect::<StoreResult<_>>()?,
     }))
 }
 
@@ -384,19 +253,6 @@ async fn start(
     found: &Found,
     ended: Ended,
 ) -> StoreResult<Option<(Accepted, Vec<NewEvent>)>> {
-    let started = start_for(connection, accept, key, found, ended, None).await?;
-    Ok(started.map(|(accepted, events, _)| (accepted, events)))
-}
-
-/// As [`start`], for a taker that claims the run at once.
-async fn start_for(
-    connection: &mut PgConnection,
-    accept: &AcceptRun,
-    key: Option<&IdempotencyClaim>,
-    found: &Found,
-    ended: Ended,
-    taker: Option<&Taker>,
-) -> StoreResult<Option<(Accepted, Vec<NewEvent>, Written)>> {
     let active = ended.waiting == 0;
     let title = compose::title_or_made(&found.title, &accept.parts);
     let status = if active { ConversationStatus::Queued } else { found.status };
@@ -406,7 +262,7 @@ async fn start_for(
     let first_seq = found.base + 1 + i64::try_from(events.len()).unwrap_or(0);
     let before = (found.title.as_str(), found.status);
     events.extend(compose::accepted_events(&message, ended.waiting, before, (&title, status), accept.now));
-    let accepted = Accepted::Run { run, message, first_seq, events: Vec::new(), interrupted: ended.requested, taken: None };
+    let accepted = Accepted::Run { run, message, first_seq, events: Vec::new(), interrupted: ended.requested, claim: None };
     let Accepted::Run { run, message, .. } = &accepted else { return Ok(None) };
     let profile = profile_json(accept)?;
     let ended: Vec<&str> = ended.runs.iter().map(RunId::as_str).collect();
@@ -418,36 +274,13 @@ async fn start_for(
         status,
         now: accept.now,
         message: Some(message),
-        run: Some(NewRun { run, profile: &profile, active, first_seq, trace: &accept.trace, taker }),
+        run: Some(NewRun { run, profile: &profile, active, first_seq, trace: &accept.trace }),
         events: &events,
         ended: &ended,
         record: record(key, &accepted)?,
     };
     let written = write(connection, writing, Some(body)).await?;
-    Ok(written.map(|head| (accepted, events, head)))
-}
-
-/// The record that a claim would load, of a run that is claimed as it is accepted.
-fn taken_on(accept: &AcceptRun, head: Written, history: Vec<Message>) -> RunRecord {
-    RunRecord {
-        fence: Fence { run_id: accept.run_id.clone(), conversation_id: accept.conversation_id.clone(), epoch: head.epoch },
-        owner: accept.owner.clone(),
-        attempt: 1,
-        crashes: 0,
-        cause: ClaimCause::First,
-        status: RunStatus::Queued,
-        reason: None,
-        profile: accept.profile.clone(),
-        tools: None,
-        counters: RunCounters::default(),
-        usage: Usage::default(),
-        elapsed_ms: 0,
-        history,
-        steps: Vec::new(),
-        calls: Vec::new(),
-        cancel_requested_by: None,
-        joined: head.joined,
-    }
+    Ok(written.then_some((accepted, events)))
 }
 
 /// Stores the message as one of the active run.
@@ -477,46 +310,29 @@ async fn steer(
         ended: &[],
         record: record(key, &accepted)?,
     };
-    Ok(write(connection, writing, Some(body)).await?.map(|_| (accepted, events)))
+    Ok(write(connection, writing, Some(body)).await?.then_some((accepted, events)))
 }
 
-/// The head of a conversation after a write.
-#[derive(Clone, Copy)]
-pub(super) struct Written {
-    epoch: i64,
-    joined: i64,
-}
-
-/// Writes into a conversation in one statement, provided that its head stands at `base`: `None` if it does not, and nothing is
+/// Writes into a conversation in one statement, provided that its head stands at `base`: false if it does not, and nothing is
 /// written. A message's place is the number of the first event that is written after those of the runs that ended before it.
-pub(super) async fn write(
-    connection: &mut PgConnection,
-    writing: Writing<'_>,
-    body: Option<String>,
-) -> StoreResult<Option<Written>> {
+pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, body: Option<String>) -> StoreResult<bool> {
     let Writing { owner, conversation, base, title, status, now, message, run, events, ended, record } = writing;
     let first_seq = run.as_ref().map_or(base + 1, |new| new.first_seq);
-    let taker = run.as_ref().and_then(|new| new.taker);
-    let written: Option<(i64, i64)> = sqlx::query_as(
+    let written = sqlx::query(
         "WITH head AS (
              UPDATE conversation_heads
-             SET last_seq = $3 + cardinality($15::text[]), 
-                 run_id = CASE WHEN $30::text IS NOT NULL THEN $7 WHEN run_id = ANY($20::text[]) THEN NULL ELSE run_id END,
-                 epoch = epoch + CASE WHEN $30 IS NOT NULL THEN 1 ELSE 0 END,
+             SET last_seq = $3 + cardinality($15::text[]),
+                 run_id = CASE WHEN run_id = ANY($20::text[]) THEN NULL ELSE run_id END,
                  -- A message without a run of its own joins the one under way.
                  joined = joined + CASE WHEN $22 IS NOT NULL AND $7 IS NULL THEN 1 ELSE 0 END
-             WHERE conversation_id = $1 AND last_seq = $3 RETURNING conversation_id AS id, epoch, joined
+             WHERE conversation_id = $1 AND last_seq = $3 RETURNING conversation_id AS id
          ), conversation AS (
              UPDATE conversations c SET title = $4, status = $5, updated_at = $6 FROM head WHERE c.id = head.id
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
-                 agent_version, model, counters, usage, first_seq, created_at, trace_id, attempt, crashes)
-             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 AND $30 IS NULL THEN now_ms() END, 'first', $9, $10, $11, $12, $13,
-                 $14, $21, $6, $29, CASE WHEN $30 IS NULL THEN 0 ELSE 1 END, CASE WHEN $30 IS NULL THEN 0 ELSE 1 END
+                 agent_version, model, counters, usage, first_seq, created_at, trace_id)
+             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $29
              FROM head WHERE $7 IS NOT NULL
-         ), lease AS (
-             INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
-             SELECT $7, $2, $30, head.epoch, now_ms(), now_ms() + $31 FROM head WHERE $30 IS NOT NULL
          ), event AS (
              INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
              SELECT head.id, $3 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
@@ -529,7 +345,7 @@ pub(super) async fn write(
              INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
              SELECT $2, $25, $26, $27, $28 FROM head WHERE $25 IS NOT NULL
          )
-         SELECT epoch, joined FROM head",
+         SELECT FROM head",
     )
     .bind(conversation.as_str())
     .bind(owner.as_str())
@@ -560,11 +376,9 @@ pub(super) async fn write(
     .bind(record.as_ref().map(|(_, outcome)| outcome.as_str()))
     .bind(record.as_ref().map(|(key, _)| key.now.0))
     .bind(run.as_ref().map(|new| new.trace.as_str()))
-    .bind(taker.map(|taker| taker.node.as_str()))
-    .bind(taker.map(|taker| millis(taker.lease_ms)))
     .fetch_optional(connection)
     .await?;
-    Ok(written.map(|(epoch, joined)| Written { epoch, joined }))
+    Ok(written.is_some())
 }
 
 /// What a key will be answered with when it comes again.
@@ -576,14 +390,14 @@ pub(super) fn record<'a, T: serde::Serialize>(
     Ok(Some((key, rows::encode_storable("idempotency_keys", "outcome", &key.key, outcome)?)))
 }
 
-fn profile_json(accept: &AcceptRun) -> StoreResult<String> {
+pub(super) fn profile_json(accept: &AcceptRun) -> StoreResult<String> {
     rows::encode_storable("runs", "profile", accept.run_id.as_str(), &accept.profile)
 }
 
-fn fresh_counters() -> StoreResult<String> {
+pub(super) fn fresh_counters() -> StoreResult<String> {
     rows::encode("runs", "counters", "", &RunCounters::default())
 }
 
-fn fresh_usage() -> StoreResult<String> {
+pub(super) fn fresh_usage() -> StoreResult<String> {
     rows::encode("runs", "usage", "", &Usage::default())
 }

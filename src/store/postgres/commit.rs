@@ -5,8 +5,9 @@
 //! no head and leaves nothing. A run's end takes a second statement in the same transaction, because the run that follows it
 //! may have been queued while the first one waited for the head's lock, and would not be in its snapshot.
 
-use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
 use super::cancel::{Settled, Told, settle};
@@ -17,6 +18,10 @@ use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::RunId;
 use crate::domain::record::{Fence, RunWrite};
 use crate::store::{Committed, Refused, StoreError, StoreResult, compose, rows};
+
+/// The longest wait for a batch's answer. The database gives up earlier itself; this is for one that is gone without a word, of
+/// which no time-out of its own would ever tell.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 impl PostgresStore {
     /// Commits a batch. Tried again only when the database says that it was rolled back.
@@ -52,64 +57,80 @@ impl PostgresStore {
 
     /// For each fence what was found at its head, if it still holds.
     async fn write_batch(&self, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
-        let mut kept = self.log.try_lock().ok();
-        let connection = match kept.as_mut().and_then(|kept| kept.take()) {
-            Some(connection) => Ok(connection),
-            None => self.worker.acquire().await,
+        let mut taken = self.log.take().await?;
+        let written = tokio::time::timeout(ANSWER_LIMIT, write_batch_on(&mut taken.connection, batch)).await;
+        let Ok(written) = written else {
+            taken.connection.close_on_drop();
+            return Err(unanswered());
         };
-        // A connection that fails goes back to its pool, which tests it and closes it if it is broken.
-        let mut connection: PoolConnection<Postgres> = connection?;
-        let found = if batch.fences.iter().any(|fenced| fenced.ends_as.is_some()) {
-            let mut tx = connection.begin().await?;
-            let found = write_and_settle(&mut tx, batch).await?;
-            tx.commit().await?;
-            found
-        } else {
-            write(&mut connection, batch).await?
-        };
-        if let Some(kept) = kept.as_mut() {
-            **kept = Some(connection);
-        }
+        let found = written?;
+        self.log.keep(taken);
         Ok(found)
     }
 
     /// Each write on its own in one transaction, so that one that is refused leaves nothing and the others stay.
     async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
-        let mut tx = self.worker.begin().await?;
-        sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = ANY($1::text[]) ORDER BY conversation_id FOR UPDATE")
-            .bind(writes.iter().map(|write| write.fence.conversation_id.as_str()).collect::<Vec<_>>())
-            .execute(&mut *tx)
-            .await?;
-        let mut answers = Vec::with_capacity(writes.len());
-        for write in writes {
-            let alone = fold::fold(std::slice::from_ref(write))?;
-            if let Some(reason) = alone.refused {
-                fold::report(write, reason);
-                answers.push(Err(Refused::Fenced));
-                continue;
-            }
-            let mut savepoint = tx.begin().await?;
-            match write_and_settle(&mut savepoint, &alone).await {
-                Ok(found) => {
-                    savepoint.commit().await?;
-                    let place = alone.places.first().copied().flatten();
-                    let answer = match answer(write, place, &found) {
-                        Err(Refused::Fenced) if place.is_some() && holds(&mut tx, &write.fence).await? => Err(Refused::Unheard),
-                        answer => answer,
-                    };
-                    answers.push(answer);
-                }
-                Err(error) if is_refusal(&error) => {
-                    savepoint.rollback().await?;
-                    fold::report(write, &refusal(&error));
-                    answers.push(Err(Refused::Fenced));
-                }
-                Err(error) => return Err(error),
+        let mut connection = self.worker.acquire().await?;
+        match tokio::time::timeout(ANSWER_LIMIT, write_one_by_one_on(&mut connection, writes)).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                connection.close_on_drop();
+                Err(unanswered())
             }
         }
-        tx.commit().await?;
-        Ok(answers)
     }
+}
+
+fn unanswered() -> StoreError {
+    let words = format!("the database has not answered for {} seconds", ANSWER_LIMIT.as_secs());
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, words)).into()
+}
+
+async fn write_batch_on(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
+    if batch.fences.iter().all(|fenced| fenced.ends_as.is_none()) {
+        return write(connection, batch).await;
+    }
+    let mut tx = connection.begin().await?;
+    let found = write_and_settle(&mut tx, batch).await?;
+    tx.commit().await?;
+    Ok(found)
+}
+
+async fn write_one_by_one_on(connection: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    let mut tx = connection.begin().await?;
+    sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = ANY($1::text[]) ORDER BY conversation_id FOR UPDATE")
+        .bind(writes.iter().map(|write| write.fence.conversation_id.as_str()).collect::<Vec<_>>())
+        .execute(&mut *tx)
+        .await?;
+    let mut answers = Vec::with_capacity(writes.len());
+    for write in writes {
+        let alone = fold::fold(std::slice::from_ref(write))?;
+        if let Some(reason) = alone.refused {
+            fold::report(write, reason);
+            answers.push(Err(Refused::Fenced));
+            continue;
+        }
+        let mut savepoint = tx.begin().await?;
+        match write_and_settle(&mut savepoint, &alone).await {
+            Ok(found) => {
+                savepoint.commit().await?;
+                let place = alone.places.first().copied().flatten();
+                let answer = match answer(write, place, &found) {
+                    Err(Refused::Fenced) if place.is_some() && holds(&mut tx, &write.fence).await? => Err(Refused::Unheard),
+                    answer => answer,
+                };
+                answers.push(answer);
+            }
+            Err(error) if is_refusal(&error) => {
+                savepoint.rollback().await?;
+                fold::report(write, &refusal(&error));
+                answers.push(Err(Refused::Fenced));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    tx.commit().await?;
+    Ok(answers)
 }
 
 /// What a write met at the head of its conversation.

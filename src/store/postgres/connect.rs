@@ -4,11 +4,11 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, PgSslMode};
-use sqlx::{Connection as _, Postgres, SqlSafeStr as _};
-use tokio::sync::{Mutex, Semaphore};
+use sqlx::{Connection as _, SqlSafeStr as _};
+use tokio::sync::Semaphore;
 
+use super::kept::{Kept, TEST_AFTER_IDLE};
 use crate::store::{StoreError, StoreResult};
 
 /// Sizes of the pools.
@@ -45,9 +45,6 @@ const LEASE_CONNECTIONS: u32 = 2;
 /// failing and trying again together. Leases have connections of their own, so none is lost meanwhile.
 const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// A connection that was idle for longer is tested before it is used again.
-const TEST_AFTER_IDLE: Duration = Duration::from_secs(5);
-
 /// The store on a Postgres database.
 pub struct PostgresStore {
     pub(super) api: PgPool,
@@ -56,9 +53,10 @@ pub struct PostgresStore {
     /// Lets half as many messages be accepted at a time as there are connections for requests. A burst waits here in line: in
     /// the pool it would run into the short time-out that tells a database that is gone, and keep reads waiting.
     pub(super) accepting: Semaphore,
-    /// The connection that the log writer used last, kept out of the pool: the pool tests each connection that comes back,
-    /// which would double the messages of a busy log.
-    pub(super) log: Mutex<Option<PoolConnection<Postgres>>>,
+    /// What messages are accepted with, of `api`.
+    pub(super) accept: Kept,
+    /// What the log writer writes with, of `worker`.
+    pub(super) log: Kept,
 }
 
 /// What a URL says, without any time-outs. The error does not repeat the URL, which may hold a password.
@@ -85,13 +83,15 @@ impl PostgresStore {
         let plain = connect_options(url)?;
         migrate(&plain).await?;
         // Custom plans bring nothing for look-ups by key, and making one costs more than most statements; so does
-        // just-in-time compilation.
+        // just-in-time compilation. A plan is kept as long as its connection, and one that was made while a table was small
+        // must not go through all of it when it has grown: every frequent statement has an index.
         let session = plain.clone().options([
             ("statement_timeout", "10s"),
             ("lock_timeout", "2s"),
             ("idle_in_transaction_session_timeout", "5s"),
             ("plan_cache_mode", "force_generic_plan"),
             ("jit", "off"),
+            ("enable_seqscan", "off"),
         ]);
         let pool = |size: u32, patience: Duration| {
             PgPoolOptions::new()
@@ -108,18 +108,21 @@ impl PostgresStore {
                 })
                 .connect_lazy_with(session.clone())
         };
+        let api = pool(options.api_connections, options.acquire_timeout);
+        let worker = pool(options.worker_connections, options.acquire_timeout.max(WORKER_PATIENCE));
         Ok(Self {
-            api: pool(options.api_connections, options.acquire_timeout),
-            worker: pool(options.worker_connections, options.acquire_timeout.max(WORKER_PATIENCE)),
+            accept: Kept::new(api.clone()),
+            log: Kept::new(worker.clone()),
+            api,
+            worker,
             lease: pool(LEASE_CONNECTIONS, options.acquire_timeout),
             accepting: Semaphore::new((options.api_connections as usize / 2).max(1)),
-            log: Mutex::default(),
         })
     }
 
     pub(super) async fn close_pools(&self) {
-        // A kept connection would keep its pool from closing.
-        drop(self.log.lock().await.take());
+        self.accept.release();
+        self.log.release();
         self.api.close().await;
         self.worker.close().await;
         self.lease.close().await;

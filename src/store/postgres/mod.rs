@@ -12,12 +12,14 @@
 //! whatever is decided from rows that the head protects is read by a statement of its own after the lock was taken.
 
 mod accept;
+mod accept_alone;
 mod cancel;
 mod commit;
 mod connect;
 mod conversations;
 mod errors;
 mod fold;
+mod kept;
 mod keys;
 mod load;
 mod log;

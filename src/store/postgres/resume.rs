@@ -109,12 +109,12 @@ async fn go_on_after(
         status: ConversationStatus::Queued,
         now: *now,
         message: None,
-        run: Some(NewRun { run: &next, profile: &profile, active: true, first_seq: base + 1, trace, taker: None }),
+        run: Some(NewRun { run: &next, profile: &profile, active: true, first_seq: base + 1, trace }),
         events: &events,
         ended: &[],
         record: record(key, &resumed)?,
     };
-    if write(tx, writing, None).await?.is_none() {
+    if !write(tx, writing, None).await? {
         return Err(sqlx::Error::RowNotFound.into());
     }
     Ok(Resumed::Run { run: next, events: compose::numbered(conversation, base, events) })

@@ -73,7 +73,7 @@ async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Accepted> {
     let (row, message, own_events) = store_run(tx, new).await?;
     let Some(message) = message else { return Ok(Accepted::NoConversation) };
     events.extend(own_events);
-    Ok(Accepted::Run { first_seq: row.first_seq, run: row.into_run()?, message, events, interrupted, taken: None })
+    Ok(Accepted::Run { first_seq: row.first_seq, run: row.into_run()?, message, events, interrupted, claim: None })
 }
 
 /// Whether there is a conversation of this owner, made now if the request says so.

@@ -80,7 +80,7 @@ async fn many_requests_with_one_key_make_one_run(world: &World) {
             Keyed::Mismatch => panic!("same key, same request"),
         };
         let stored = stored(accepted);
-        runs.insert((stored.run.id, stored.message.id, stored.first_seq));
+        runs.insert((stored.run.id, stored.message.id));
     }
     assert_eq!((fresh, runs.len()), (1, 1));
     assert_eq!(world.kinds(&id).await.len(), 3);
@@ -158,13 +158,18 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
     let (owner, id, node) = (user(), conversation(), NodeId::generate(&UuidIds));
     for round in 0..2 {
         let taker = Some(Taker { node: node.clone(), lease_ms: LONG });
-        let accept = AcceptRun { taker, ..hello(&owner, &id) };
-        let Accepted::Run { run, taken, .. } = fresh(world.store.accept_run(accept, None).await.unwrap()) else {
+        // The title is part of an event that the database puts together.
+        let accept = AcceptRun { taker, parts: text("\"quoted\" \\ \u{1}\u{7f} / wörd \u{2028} \u{1f600}"), ..hello(&owner, &id) };
+        let Accepted::Run { run, claim, events, .. } = fresh(world.store.accept_run(accept, None).await.unwrap()) else {
             panic!("a run was expected")
         };
         // A store may leave it to the queue; then it can be claimed as any other.
-        let fence = match taken {
-            Some(record) => {
+        let log = world.log(&id).await;
+        assert_eq!(log[log.len() - events.len()..], events, "what is shown is what is stored");
+        let fence = match claim {
+            Some(claim) => {
+                let record = claim.record.unwrap();
+                assert_eq!(claim.fence, record.fence);
                 assert_eq!(world.load(&record.fence).await, *record, "what the driver gets is what it would load");
                 assert!(world.store.claim_runs(&node, 1, LONG).await.unwrap().is_empty(), "it is claimed");
                 let fences = [record.fence.clone()];
@@ -180,12 +185,12 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
         world.commit_one(started(&fence)).await.unwrap();
         // Whoever waits behind it is left to the queue.
         let taker = Some(Taker { node: node.clone(), lease_ms: LONG });
-        let Accepted::Run { run: behind, taken, .. } =
+        let Accepted::Run { run: behind, claim, .. } =
             fresh(world.store.accept_run(AcceptRun { taker, ..hello(&owner, &id) }, None).await.unwrap())
         else {
             panic!("a run was expected")
         };
-        assert!(taken.is_none());
+        assert!(claim.is_none());
         fresh(world.store.cancel_run(&owner, &behind.id, "user", NOW, None).await.unwrap());
         world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, "an answer"))])).await.unwrap();
         world.commit_one(completed(&fence)).await.unwrap();

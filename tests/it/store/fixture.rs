@@ -173,7 +173,7 @@ pub fn fresh<T: std::fmt::Debug>(keyed: Keyed<T>) -> T {
 
 pub fn stored(accepted: Accepted) -> Stored {
     match accepted {
-        Accepted::Run { run, message, first_seq, events, interrupted, taken: _ } => {
+        Accepted::Run { run, message, first_seq, events, interrupted, claim: _ } => {
             Stored { run, message, first_seq, events, interrupted }
         }
         Accepted::Steered { .. } | Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {

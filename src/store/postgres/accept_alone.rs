@@ -1,0 +1,218 @@
+//! A message that meets nobody: its conversation is new, or nothing happens in it.
+//!
+//! Most messages do. They take no lock and one statement, which also claims the run if the caller would take it at once:
+//! whatever happens to a conversation's runs moves its head, and the write is for the head that the statement has read.
+
+use std::time::Instant;
+
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+
+use super::accept::{fresh_counters, fresh_usage, profile_json, record};
+use super::queue::millis;
+use crate::domain::change::RunCounters;
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::{EventBody, NewEvent};
+use crate::domain::ids::RunId;
+use crate::domain::message::Message;
+use crate::domain::model::Usage;
+use crate::domain::record::{ClaimCause, Fence, FirstClaim, RunRecord};
+use crate::domain::run::RunStatus;
+use crate::store::{AcceptRun, Accepted, IdempotencyClaim, StoreResult, compose, rows};
+use crate::support::text::storable;
+
+/// The owner may have one more run. `$5` is the most, 0 for no limit.
+const HAS_ROOM: &str = "($5 = 0 OR $5 > (
+    SELECT count(*) FROM (SELECT FROM runs WHERE owner_id = $2 AND finished_at IS NULL LIMIT $5) AS unfinished
+))";
+
+/// A head for a conversation that is made now. A key that is there already violates its primary key, which takes all back.
+const NEW: &str = "WITH conversation AS (
+    INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
+    SELECT $1, $2, $3, 'queued', $4, $4 WHERE {has_room} ON CONFLICT (id) DO NOTHING RETURNING id, title
+), head AS (
+    INSERT INTO conversation_heads (conversation_id, last_seq, run_id, epoch)
+    SELECT id, cardinality($15::text[]), {run_id}, {claims} FROM conversation
+    RETURNING conversation_id AS id, 0::bigint AS base, $3 AS title, epoch, joined
+)";
+
+/// The head of a conversation in which nothing happens. It must still stand where this statement has read it.
+const IDLE: &str = "WITH found AS MATERIALIZED (
+    SELECT c.id, h.last_seq AS base, CASE c.title WHEN '' THEN $3 ELSE c.title END AS title
+    FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
+    WHERE c.id = $1 AND c.owner_id = $2 AND c.status <> 'queued'
+        AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)
+        AND NOT EXISTS (SELECT FROM idempotency_keys k WHERE k.owner_id = $2 AND k.key = $19)
+        AND {has_room}
+), head AS (
+    UPDATE conversation_heads h SET last_seq = found.base + cardinality($15::text[]), run_id = {run_id}, epoch = epoch + {claims}
+    FROM found WHERE h.conversation_id = found.id AND h.last_seq = found.base
+    RETURNING found.id, found.base, found.title, h.epoch, h.joined
+), conversation AS (
+    UPDATE conversations c SET title = head.title, status = 'queued', updated_at = $4 FROM head WHERE c.id = head.id
+)";
+
+/// The run, its message and their events. The last event is put together from the title that the statement has met.
+const RUN: &str = ", run AS (
+    INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent, agent_version,
+        model, counters, usage, first_seq, created_at, trace_id, attempt, crashes)
+    SELECT $6, id, $2, 'queued', true, {claimable_at}, 'first', $7, $8, $9, $10, $11, $12, base + 1, $4, $18, {claims}, {claims}
+    FROM head
+), message AS (
+    INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
+    SELECT $13, id, $2, $6, base + 1, 'user', $14, $4 FROM head
+), event AS (
+    INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
+    SELECT h.id, h.base + e.place, e.run_id, 0, e.kind, $4, CASE e.kind
+        WHEN 'conversation.updated' THEN '{\"title\":' || to_json(h.title)::text || ',' || substr(e.data, 2)
+        ELSE e.data END
+    FROM head h, unnest($15::text[], $16::text[], $17::text[]) WITH ORDINALITY AS e (run_id, kind, data, place)
+)";
+
+const LEASE: &str = ", lease AS (
+    INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
+    SELECT $6, $2, $23, epoch, now_ms(), now_ms() + $24 FROM head
+)";
+
+const KEY: &str = ", key AS (
+    INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) SELECT $2, $19, $20, $21, $22 FROM head
+)";
+
+/// What was said before, if somebody is to go on with it at once.
+const HISTORY: &str = "ARRAY (
+    SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id WHERE m.conversation_id = head.id
+    ORDER BY o.first_seq, m.position
+)";
+
+fn statement(head: &str, claims: bool, keyed: bool) -> String {
+    let (run_id, claimable_at, count) = if claims { ("$6", "NULL", "1") } else { ("NULL", "now_ms()", "0") };
+    let mut text = format!("{head}{RUN}")
+        .replace("{has_room}", HAS_ROOM)
+        .replace("{run_id}", run_id)
+        .replace("{claimable_at}", claimable_at)
+        .replace("{claims}", count);
+    if claims {
+        text.push_str(LEASE);
+    }
+    if keyed {
+        text.push_str(KEY);
+    }
+    let history = if claims { HISTORY } else { "'{}'::text[]" };
+    text.push_str(&format!(" SELECT base, to_json(title)::text AS title, epoch, joined, {history} AS history FROM head"));
+    text
+}
+
+/// Accepts on the assumption that the conversation and the key are new. `None` if the conversation is there already or the
+/// owner has too many runs.
+pub(super) async fn into_new(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Accepted>> {
+    let given = accept.create_with_title.as_deref().unwrap_or_default();
+    let title = compose::title_or_made(given, &accept.parts);
+    write(connection, NEW, &title, accept, key).await
+}
+
+/// Accepts into a conversation in which nothing happens. `None` if something does happen, or has to be told apart.
+pub(super) async fn into_idle(
+    connection: &mut PgConnection,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Accepted>> {
+    let title = compose::title_of(&accept.parts);
+    write(connection, IDLE, &title, accept, key).await
+}
+
+async fn write(
+    connection: &mut PgConnection,
+    head: &str,
+    title: &str,
+    accept: &AcceptRun,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Accepted>> {
+    let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
+    let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
+    let updated = EventBody::ConversationUpdated { title: None, status: ConversationStatus::Queued };
+    let mut events = vec![
+        compose::message_created(&message, 0, accept.now),
+        compose::run_queued(&accept.run_id, 0, accept.now),
+        NewEvent::new(&updated, None, 0, accept.now),
+    ];
+    let accepted = Accepted::Run { run, message, first_seq: 0, events: Vec::new(), interrupted: Vec::new(), claim: None };
+    let record = record(key, &accepted)?;
+    let Accepted::Run { run, message, .. } = accepted else { return Ok(None) };
+    let taker = accept.taker.as_ref();
+    let claimed_at = Instant::now();
+    let row = sqlx::query(AssertSqlSafe(statement(head, taker.is_some(), key.is_some())))
+        .bind(accept.conversation_id.as_str())
+        .bind(accept.owner.as_str())
+        .bind(title)
+        .bind(accept.now.0)
+        .bind(i64::from(accept.max_active_runs))
+        .bind(accept.run_id.as_str())
+        .bind(profile_json(accept)?)
+        .bind(&run.agent)
+        .bind(rows::signed(run.agent_version))
+        .bind(&run.model)
+        .bind(fresh_counters()?)
+        .bind(fresh_usage()?)
+        .bind(message.id.as_str())
+        .bind(&body)
+        .bind(events.iter().map(|event| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.kind).collect::<Vec<_>>())
+        .bind(events.iter().map(|event| event.data.as_str()).collect::<Vec<_>>())
+        .bind(accept.trace.as_str())
+        .bind(key.map(|key| storable(&key.key)))
+        .bind(key.map(|key| key.fingerprint.as_str()))
+        .bind(record.map(|(_, outcome)| outcome))
+        .bind(key.map(|key| key.now.0))
+        .bind(taker.map(|taker| taker.node.as_str()))
+        .bind(taker.map(|taker| millis(taker.lease_ms)))
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let base: i64 = row.try_get("base")?;
+    let title: String = row.try_get("title")?;
+    if let Some(updated) = events.last_mut() {
+        updated.data = compose::with_title(&updated.data, &title);
+    }
+    let claim = match taker {
+        None => None,
+        Some(_) => {
+            let (id, epoch) = (&accept.conversation_id, row.try_get("epoch")?);
+            let fence = Fence { run_id: accept.run_id.clone(), conversation_id: id.clone(), epoch };
+            let before: Vec<String> = row.try_get("history")?;
+            let before = before.iter().map(|body| rows::decode("messages", "body", id.as_str(), body));
+            let history = before.chain([Ok(message.clone())]).collect::<StoreResult<_>>();
+            let joined = row.try_get("joined")?;
+            // What is written is written: rows that cannot be read are for the driver, which fails the run for them.
+            let record = history.ok().map(|history| Box::new(record_of(accept, fence.clone(), joined, history)));
+            Some(FirstClaim { fence, claimed_at, record })
+        }
+    };
+    let events = compose::numbered(&accept.conversation_id, base, events);
+    Ok(Some(Accepted::Run { run, message, first_seq: base + 1, events, interrupted: Vec::new(), claim }))
+}
+
+/// The record that a claim would load, of a run that is claimed as it is accepted.
+fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, history: Vec<Message>) -> RunRecord {
+    RunRecord {
+        fence,
+        owner: accept.owner.clone(),
+        attempt: 1,
+        crashes: 0,
+        cause: ClaimCause::First,
+        status: RunStatus::Queued,
+        reason: None,
+        profile: accept.profile.clone(),
+        tools: None,
+        counters: RunCounters::default(),
+        usage: Usage::default(),
+        elapsed_ms: 0,
+        history,
+        steps: Vec::new(),
+        calls: Vec::new(),
+        cancel_requested_by: None,
+        joined,
+    }
+}

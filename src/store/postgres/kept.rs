@@ -1,0 +1,70 @@
+//! A connection that its users keep between uses, out of its pool.
+//!
+//! The pool tests each connection that comes back, which is one more round trip at the very moment in which somebody waits for
+//! what comes next. Where only one connection is used most of the time, it stays here; whoever finds it gone takes another from
+//! the pool.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgPool;
+use sqlx::{Connection as _, Postgres};
+use tokio::time::Instant;
+
+use crate::store::StoreResult;
+
+/// A connection that was idle for longer is tested before it is used again.
+pub(super) const TEST_AFTER_IDLE: Duration = Duration::from_secs(5);
+
+/// A connection goes back to its pool now and then, which knows when one is too old.
+const KEEP_FOR: Duration = Duration::from_secs(600);
+
+/// See the module documentation.
+pub(super) struct Kept {
+    pool: PgPool,
+    resting: Mutex<Option<Taken>>,
+}
+
+/// A connection that was taken. Dropping it gives it back to the pool, which closes it if it is broken.
+pub(super) struct Taken {
+    pub(super) connection: PoolConnection<Postgres>,
+    since: Instant,
+    used_at: Instant,
+}
+
+impl Kept {
+    pub(super) fn new(pool: PgPool) -> Self {
+        Self { pool, resting: Mutex::default() }
+    }
+
+    /// The kept connection, or else one of the pool.
+    pub(super) async fn take(&self) -> StoreResult<Taken> {
+        let resting = self.resting().take();
+        if let Some(mut taken) = resting.filter(|taken| taken.since.elapsed() < KEEP_FOR)
+            && (taken.used_at.elapsed() < TEST_AFTER_IDLE || taken.connection.ping().await.is_ok())
+        {
+            return Ok(taken);
+        }
+        let connection = self.pool.acquire().await?;
+        Ok(Taken { connection, since: Instant::now(), used_at: Instant::now() })
+    }
+
+    /// Keeps a connection in which nothing is under way for the next one who asks.
+    pub(super) fn keep(&self, mut taken: Taken) {
+        taken.used_at = Instant::now();
+        let before = self.resting().replace(taken);
+        // Dropped outside of the lock.
+        drop(before);
+    }
+
+    /// Gives the connection back: a pool does not close while one is out.
+    pub(super) fn release(&self) {
+        let resting = self.resting().take();
+        drop(resting);
+    }
+
+    fn resting(&self) -> MutexGuard<'_, Option<Taken>> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
