@@ -4,14 +4,15 @@
 //! again, a 503 ends it for good.
 
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,6 +22,9 @@ use tower::ServiceExt as _;
 
 /// How long a client may take to send the head of a request, and a kept-alive connection may rest.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// How long a client may take to say anything at all.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The wait after an accept that failed, most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -41,11 +45,12 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// Serves until `drain`, then closes the listening socket, lets requests under way end, and returns when all connections are
 /// closed, or at `stop`, which closes those that are left.
 pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, drain: CancellationToken, stop: CancellationToken) {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS).keep_alive_interval(Duration::from_secs(20));
+    let mut either = auto::Builder::new(TokioExecutor::new());
+    either.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    either.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS).keep_alive_interval(Duration::from_secs(20));
+    let mut http1 = http1::Builder::new();
+    http1.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let room = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-    let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -62,26 +67,58 @@ pub async fn serve(listener: TcpListener, app: Router, max_connections: usize, d
             }
         };
         let service = app.clone().map_request(|request: axum::http::Request<_>| request.map(axum::body::Body::new));
-        let connection =
-            builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service)).into_owned();
-        let watched = graceful.watch(connection);
+        let (either, http1, drain) = (either.clone(), http1.clone(), drain.clone());
         connections.spawn(async move {
-            if let Err(error) = watched.await {
-                tracing::debug!(%peer, %error, "a connection broke");
+            let begins = tokio::select! {
+                () = drain.cancelled() => return,
+                begins = tokio::time::timeout(FIRST_BYTE_TIMEOUT, begins_as_http1(&stream)) => begins,
+            };
+            let (io, service) = (TokioIo::new(stream), TowerToHyperService::new(service));
+            let ended = match begins {
+                // Boxed, so that a connection takes no more room than its version needs.
+                Ok(Ok(false)) => {
+                    let mut connection = Box::pin(either.serve_connection_with_upgrades(io, service));
+                    until_drained(connection.as_mut(), &drain, |connection| connection.graceful_shutdown()).await
+                }
+                Ok(Ok(true)) => {
+                    let connection = pin!(http1.serve_connection(io, service).with_upgrades());
+                    until_drained(connection, &drain, |connection| connection.graceful_shutdown()).await.map_err(Into::into)
+                }
+                Ok(Err(error)) => Err(error.into()),
+                Err(late) => Err(late.into()),
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%peer, error, "a connection broke");
             }
             drop(permit);
         });
     }
     drop(listener);
-    let ended = async {
-        graceful.shutdown().await;
-        while connections.join_next().await.is_some() {}
-    };
+    let ended = async { while connections.join_next().await.is_some() {} };
     // Dropping the set of connections aborts those that are left.
     tokio::select! {
         () = ended => {}
         () = stop.cancelled() => {}
     }
+}
+
+/// Serves a connection; after `drain`, until the requests under way have their answers.
+async fn until_drained<C: Future>(mut connection: Pin<&mut C>, drain: &CancellationToken, close: fn(Pin<&mut C>)) -> C::Output {
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = drain.cancelled() => {}
+    }
+    close(connection.as_mut());
+    connection.await
+}
+
+/// Whether the first bytes of a connection, which stay where they are, cannot be those of HTTP/2 (`PRI * HTTP/2.0`, RFC 9113,
+/// section 3.4). False where they do not tell: then the HTTP library finds out by reading a few bytes ahead, after which its
+/// buffer for the rest is twice as large, for as long as the connection lives.
+async fn begins_as_http1(stream: &TcpStream) -> std::io::Result<bool> {
+    let mut first = [0; 3];
+    let length = stream.peek(&mut first).await?;
+    Ok(!b"PRI".starts_with(&first[..length]))
 }
 
 async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> std::io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {

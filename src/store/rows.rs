@@ -248,6 +248,18 @@ pub(super) fn decode<T: DeserializeOwned>(table: &'static str, column: &'static 
     serde_json::from_str(text).map_err(|error| corrupt(table, column, id, error))
 }
 
+/// What was said in a conversation, from the bodies of its messages. It is kept as long as a run lasts, so it takes no more
+/// room than it needs.
+pub(super) fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<Message>> {
+    let mut messages = Vec::with_capacity(bodies.len() + 1);
+    for body in bodies {
+        let mut message: Message = decode("messages", "body", conversation, body)?;
+        message.parts.shrink_to_fit();
+        messages.push(message);
+    }
+    Ok(messages)
+}
+
 /// A value from its word.
 pub(super) fn word<T>(
     table: &'static str,

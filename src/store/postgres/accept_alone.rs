@@ -182,11 +182,12 @@ async fn write(
             let (id, epoch) = (&accept.conversation_id, row.try_get("epoch")?);
             let fence = Fence { run_id: accept.run_id.clone(), conversation_id: id.clone(), epoch };
             let before: Vec<String> = row.try_get("history")?;
-            let before = before.iter().map(|body| rows::decode("messages", "body", id.as_str(), body));
-            let history = before.chain([Ok(message.clone())]).collect::<StoreResult<_>>();
             let joined = row.try_get("joined")?;
             // What is written is written: rows that cannot be read are for the driver, which fails the run for them.
-            let record = history.ok().map(|history| Box::new(record_of(accept, fence.clone(), joined, history)));
+            let record = rows::history(id.as_str(), &before).ok().map(|mut history| {
+                history.push(message.clone());
+                Box::new(record_of(accept, fence.clone(), joined, history))
+            });
             Some(FirstClaim { fence, claimed_at, record })
         }
     };

@@ -84,7 +84,7 @@ impl PostgresStore {
             counters: rows::decode("runs", "counters", id, &counters)?,
             usage: rows::decode("runs", "usage", id, &usage)?,
             elapsed_ms: elapsed.map_or(0, |elapsed| u64::try_from(elapsed).unwrap_or(0)),
-            history: history.iter().map(|body| rows::decode("messages", "body", id, body)).collect::<StoreResult<_>>()?,
+            history: rows::history(id, &history)?,
             steps,
             calls,
             cancel_requested_by: row.try_get("cancel_requested_by")?,

@@ -62,8 +62,8 @@ impl SqliteStore {
 
 /// Run by run, because a message that waits for a later run may have come before this run's answer.
 async fn history(tx: &mut Tx, fence: &Fence) -> StoreResult<Vec<Message>> {
-    let rows = sqlx::query(
-        "SELECT m.id, m.body FROM messages m JOIN runs r ON r.id = m.run_id
+    let bodies: Vec<String> = sqlx::query_scalar(
+        "SELECT m.body FROM messages m JOIN runs r ON r.id = m.run_id
          WHERE m.conversation_id = ? AND r.first_seq <= (SELECT first_seq FROM runs WHERE id = ?)
          ORDER BY r.first_seq, m.position",
     )
@@ -71,7 +71,7 @@ async fn history(tx: &mut Tx, fence: &Fence) -> StoreResult<Vec<Message>> {
     .bind(fence.run_id.as_str())
     .fetch_all(&mut **tx)
     .await?;
-    rows.iter().map(|row| decode("messages", "body", row.try_get("id")?, row.try_get("body")?)).collect()
+    crate::store::rows::history(fence.conversation_id.as_str(), &bodies)
 }
 
 async fn steps(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<StepRow>> {
