@@ -24,6 +24,10 @@ use crate::support::clock::SharedClock;
 /// What stands in `arguments` when the model's text was no JSON object.
 const RAW_ARGUMENTS: &str = "_raw";
 
+/// Why a tool that asks first is not called.
+const NO_APPROVALS: &str = "the configuration wants a human to approve each call of this tool, and approvals are not supported yet, so the \
+                            call was not carried out";
+
 /// What the door needs.
 pub struct DoorOptions {
     /// The one folder that the built-in file tools see. It need not exist.
@@ -99,6 +103,14 @@ impl Door {
         }
     }
 
+    /// What the policy says, unless a human would have to be asked first: there is nobody to ask yet, and silence is no consent.
+    fn verdict(&self, definition: &ToolDefinition, call: &ToolCall) -> Verdict {
+        if self.mcp.wants_approval(definition) {
+            return Verdict::Deny { reason: NO_APPROVALS.to_owned() };
+        }
+        self.policy.check(definition, call)
+    }
+
     async fn carry_out(
         &self,
         definition: &ToolDefinition,
@@ -115,7 +127,7 @@ impl Door {
             Ok(arguments) => arguments,
             Err(reason) => return with_error(failed(reason)),
         };
-        match self.policy.check(definition, call) {
+        match self.verdict(definition, call) {
             Verdict::Allow => {}
             Verdict::Deny { reason } => {
                 return (ToolCallState::Denied, vec![ToolContent::text(format!("the call was denied: {reason}"))], true);
@@ -291,18 +303,49 @@ mod tests {
         assert_eq!(state, ToolCallState::Cancelled);
     }
 
+    #[tokio::test]
+    async fn a_tool_that_needs_approval_is_denied_as_long_as_nobody_can_be_asked() {
+        let approval = json!({"pay": "ask", "burn": "always_ask", "look": "auto"});
+        // It could not be started: whatever is not denied fails.
+        let document = json!({"mcpServers": {"bank": {"command": "/nonexistent", "capstan": {"approval": approval}}}});
+        let mcp = McpConfig::parse(&document.to_string(), &|_| None).unwrap();
+        let door = Door::new(DoorOptions { mcp, ..options() });
+        for (tool, state) in [
+            ("pay", ToolCallState::Denied),
+            ("burn", ToolCallState::Denied),
+            ("look", ToolCallState::Failed),
+            ("unnamed", ToolCallState::Failed),
+        ] {
+            let definition = of_bank(tool, ReplayClass::Unsafe);
+            let (progress, _reports) = tokio::sync::mpsc::channel(1);
+            let call = call(&definition.name, json!({}));
+            let outcome = door.execute(&definition, &call, Duration::from_secs(5), progress, CancellationToken::new()).await;
+            assert_eq!(outcome.state, state, "{tool}: {outcome:?}");
+            let [ToolContent::Text { text }] = outcome.content.as_slice() else { panic!("one text: {outcome:?}") };
+            assert_eq!(text.contains("approvals are not supported yet"), state == ToolCallState::Denied, "{text}");
+        }
+        door.shutdown().await;
+    }
+
+    fn of_bank(tool: &str, replay: ReplayClass) -> ToolDefinition {
+        ToolDefinition {
+            name: format!("bank__{tool}"),
+            server: Some("bank".to_owned()),
+            tool: tool.to_owned(),
+            description: String::new(),
+            parameters: json!({"type": "object"}).into(),
+            replay,
+            definition_hash: String::new(),
+        }
+    }
+
     #[test]
     fn a_keyed_tool_gets_our_call_id_whatever_the_model_said() {
         let call = call("pay", json!({"amount": 1, "key": "mine"}));
         let definition = ToolDefinition {
-            name: "bank__pay".to_owned(),
-            server: Some("bank".to_owned()),
-            tool: "pay".to_owned(),
-            description: String::new(),
             parameters: json!({"type": "object", "properties": {"amount": {}, "key": {"type": "string"}}, "required": ["key"]})
                 .into(),
-            replay: ReplayClass::Keyed { argument: "key".to_owned() },
-            definition_hash: String::new(),
+            ..of_bank("pay", ReplayClass::Keyed { argument: "key".to_owned() })
         };
         assert_eq!(
             prepared_arguments(&Validators::default(), &definition, &call).unwrap(),
