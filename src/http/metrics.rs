@@ -6,9 +6,25 @@ use axum::http::Method;
 
 /// Counts an answered request. For a stream the time is that until it began.
 pub(crate) fn request(method: &Method, route: &str, status: u16, took: Duration) {
-    let labels = [("method", method.to_string()), ("route", route.to_owned()), ("status", status.to_string())];
+    let labels = [("method", known(method).to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
     ::metrics::counter!("capstan_http_requests_total", &labels).increment(1);
     ::metrics::histogram!("capstan_http_request_seconds", "route" => route.to_owned()).record(took.as_secs_f64());
+}
+
+/// The method as a label. Any word may be sent as a method, by anybody, and each new label is kept for ever.
+fn known(method: &Method) -> &str {
+    let standard = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::TRACE,
+        Method::CONNECT,
+    ];
+    if standard.contains(method) { method.as_str() } else { "other" }
 }
 
 /// Counts an open stream for as long as it lives.
@@ -25,5 +41,18 @@ impl OpenStream {
 impl Drop for OpenStream {
     fn drop(&mut self) {
         ::metrics::gauge!("capstan_open_streams", "wire" => self.0).decrement(1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invented_methods_share_one_label() {
+        assert_eq!(known(&Method::PATCH), "PATCH");
+        for invented in ["BREW", "get", "X1"] {
+            assert_eq!(known(&Method::from_bytes(invented.as_bytes()).unwrap()), "other");
+        }
     }
 }
