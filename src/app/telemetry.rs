@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
 
 use super::config::{LogConfig, LogFormat};
@@ -16,9 +17,7 @@ use super::config::{LogConfig, LogFormat};
 /// # Errors
 /// A level that is not one, or a log that was started before.
 pub fn start_log(config: &LogConfig) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&config.level).context("log.level: cannot be understood")?;
-    // Postgres remarks that what a migration makes if missing is there already; nobody has to know.
-    let filter = filter.add_directive("sqlx::postgres::notice=warn".parse().context("the log's own directive")?);
+    let filter = EnvFilter::try_new(directives(&config.level)).context("log.level: cannot be understood")?;
     let terminal = std::io::stderr().is_terminal();
     let text = match config.format {
         LogFormat::Auto => terminal,
@@ -31,6 +30,22 @@ pub fn start_log(config: &LogConfig) -> anyhow::Result<()> {
         fmt().json().flatten_event(true).with_current_span(false).with_env_filter(filter).with_writer(std::io::stderr).try_init()
     };
     started.map_err(|error| anyhow::anyhow!("the log cannot be started: {error}"))
+}
+
+/// Libraries that log what they carry: messages of MCP servers, frames of WebSockets, events of streams.
+const CARRIERS: [&str; 4] = ["rmcp", "tungstenite", "tokio_tungstenite", "sse_stream"];
+
+/// What `log.level` means. A plain level is that of our own lines: those of libraries hold URLs and contents that may be secret, so
+/// they speak from `warn` on, and those that carry contents not at all. Directives that name a library win.
+fn directives(level: &str) -> String {
+    let mut all = CARRIERS.map(|carrier| format!("{carrier}=off")).to_vec();
+    for directive in level.split(',') {
+        match directive.trim().parse::<LevelFilter>() {
+            Ok(level) => all.extend([level.min(LevelFilter::WARN).to_string(), format!("capstan={level}")]),
+            Err(_) => all.push(directive.trim().to_owned()),
+        }
+    }
+    all.join(",")
 }
 
 /// Bounds of histogram buckets for times, in seconds.
@@ -74,4 +89,41 @@ fn describe() {
     describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until an answer began, by route");
     describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
     describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Level;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    /// Of `capstan`, `reqwest` and `rmcp`: whether each shows a line of `warn`, and one of `debug`.
+    fn shown(level: &str) -> [(bool, bool); 3] {
+        let filter = EnvFilter::try_new(directives(level)).unwrap();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(filter), || {
+            [
+                (tracing::enabled!(target: "capstan::a", Level::WARN), tracing::enabled!(target: "capstan::a", Level::DEBUG)),
+                (tracing::enabled!(target: "reqwest::a", Level::WARN), tracing::enabled!(target: "reqwest::a", Level::DEBUG)),
+                (tracing::enabled!(target: "rmcp::a", Level::WARN), tracing::enabled!(target: "rmcp::a", Level::DEBUG)),
+            ]
+        })
+    }
+
+    #[test]
+    fn libraries_do_not_log_what_they_carry_unless_they_are_named() {
+        let (none, warn, all) = ((false, false), (true, false), (true, true));
+        for (level, expected) in [
+            ("info", [warn, warn, none]),
+            ("DEBUG", [all, warn, none]),
+            ("trace", [all, warn, none]),
+            ("error", [none, none, none]),
+            ("off", [none, none, none]),
+            ("info,capstan::a=debug", [all, warn, none]),
+            ("info, reqwest=debug", [warn, all, none]),
+            ("warn,rmcp=trace", [warn, warn, all]),
+            ("capstan=debug", [all, none, none]),
+        ] {
+            assert_eq!(shown(level), expected, "{level}");
+        }
+    }
 }

@@ -44,10 +44,7 @@ impl Site {
             ("CAPSTAN_DATABASE__MAX_CONNECTIONS".to_owned(), "10".to_owned()),
             ("CAPSTAN_LOG__FORMAT".to_owned(), "text".to_owned()),
             // Requests and connections would bury what matters when a test fails.
-            (
-                "CAPSTAN_LOG__LEVEL".to_owned(),
-                "info,capstan=debug,capstan::http::request=info,capstan::app::listen=info,rmcp=warn".to_owned(),
-            ),
+            ("CAPSTAN_LOG__LEVEL".to_owned(), "debug,capstan::http::request=info,capstan::app::listen=info".to_owned()),
         ]);
         Self { folder, database, ledger, env, mcp: None, started: Arc::default() }
     }
