@@ -8,7 +8,7 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::principal::Principal;
 use crate::live::Subscription;
-use crate::store::{LogBounds, LogStore};
+use crate::store::{LogBounds, LogStore, PAGE_BYTES, is_full_page};
 
 /// Where a client wants to go on: after the event with this `seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +76,8 @@ impl Service {
         let after = after.map_or(0, |Cursor(seq)| seq);
         let bounds = self.bounds(id).await?;
         within(after, bounds)?;
-        let mut events = self.store.events(id, after, limit + 1).await?;
-        Ok(EventPage { next: cut(&mut events, limit), events })
+        let events = self.store.events(id, after, limit + 1).await?;
+        Ok(page(events, limit, bounds.head))
     }
 
     /// Events of a run after a cursor, at most `limit`.
@@ -85,15 +85,17 @@ impl Service {
         let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
         let conversation = &view.run.conversation_id;
         let mut cursor = after.map_or(0, |Cursor(seq)| seq).max(view.first_seq - 1);
-        within(cursor, self.bounds(conversation).await?)?;
+        let bounds = self.bounds(conversation).await?;
+        within(cursor, bounds)?;
+        let end = view.last_seq.unwrap_or(bounds.head);
         let mut events = Vec::new();
-        while events.len() <= limit as usize && view.last_seq.is_none_or(|last| cursor < last) {
+        while !is_full_page(&events, limit + 1) && view.last_seq.is_none_or(|last| cursor < last) {
             let page = self.store.events(conversation, cursor, PAGE).await?;
             let Some(last) = page.last() else { break };
             cursor = last.seq;
             events.extend(page.into_iter().filter(|event| event.run_id.as_ref() == Some(id)));
         }
-        Ok(EventPage { next: cut(&mut events, limit), events })
+        Ok(page(events, limit, end))
     }
 
     /// Streams a conversation: from a cursor, or with a snapshot first.
@@ -132,7 +134,8 @@ impl Service {
         if let Some(reason) = misplaced(cursor, bounds) {
             let first = vec![StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }];
             let cursor = begin.max(bounds.oldest - 1);
-            return Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).saying(first)));
+            let reader = Reader::new(self.log(), tail, scope, cursor).of_log_until(bounds.head);
+            return Ok(StreamStart::Stream(reader.saying(first)));
         }
         if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
             return Ok(StreamStart::Finished { scope, last_seq });
@@ -165,11 +168,18 @@ fn within(after: i64, bounds: LogBounds) -> Result<()> {
     }
 }
 
-/// Cuts what was read beyond the limit off, and says where the next page begins.
-fn cut(events: &mut Vec<StoredEvent>, limit: u32) -> Option<i64> {
-    if events.len() <= limit as usize {
-        return None;
-    }
-    events.truncate(limit as usize);
-    events.last().map(|event| event.seq)
+/// Cuts off what was read beyond the limits, and says where the next page begins. `end` is the last `seq` that is known of.
+fn page(mut events: Vec<StoredEvent>, limit: u32, end: i64) -> EventPage {
+    let mut bytes = 0;
+    let fitting = events.iter().take(limit as usize).take_while(|event| {
+        let fits = bytes < PAGE_BYTES;
+        bytes += event.data.len();
+        fits
+    });
+    let count = fitting.count();
+    let cut = events.len() > count;
+    events.truncate(count);
+    // What was full of bytes was not read any further.
+    let next = events.last().map(|event| event.seq).filter(|last| cut || (bytes >= PAGE_BYTES && *last < end));
+    EventPage { events, next }
 }

@@ -11,6 +11,7 @@ use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, UserId};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, TextPart, ToolCallPart};
 use crate::domain::run::Run;
+use crate::store::is_full_page;
 
 /// Messages in a snapshot; earlier ones are read from the list of messages.
 const MAX_MESSAGES: u32 = 500;
@@ -58,7 +59,7 @@ impl Service {
         loop {
             let page = self.store.events(conversation, cursor, PAGE).await?;
             let Some(last) = page.last() else { break };
-            let full = page.len() == PAGE as usize;
+            let full = is_full_page(&page, PAGE);
             cursor = last.seq;
             for event in &page {
                 fold.event(conversation, event, event.seq > head);

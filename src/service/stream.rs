@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::live::{Subscription, Tail};
-use crate::store::{LogStore, StoreError};
+use crate::store::{LogStore, StoreError, is_full_page};
 
 use super::snapshot::Snapshot;
 
-/// Events read from the store at a time.
+/// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
 pub(super) const PAGE: u32 = 500;
 /// The wait after the first failed read of the store; doubled up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -220,7 +220,7 @@ impl Reader {
             Err(error) => return Err(error),
         };
         self.pause = FIRST_PAUSE;
-        if page.len() < PAGE as usize {
+        if !is_full_page(&page, PAGE) {
             self.phase = Phase::Live;
         }
         let mut items = Vec::with_capacity(page.len());

@@ -62,7 +62,7 @@ pub trait ConversationStore: Send + Sync {
     /// anything. Returns the run that was active, for the caller to tell its worker; `None` if there is no such conversation.
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>>;
 
-    /// A page of messages, oldest first.
+    /// A page of messages, oldest first. It ends early when it holds [`PAGE_BYTES`].
     async fn messages(
         &self,
         owner: &UserId,
@@ -70,7 +70,7 @@ pub trait ConversationStore: Send + Sync {
         page: &PageRequest<MessageCursor>,
     ) -> StoreResult<Option<Page<Message>>>;
 
-    /// The newest messages, at most `limit`. `None` if there is no such conversation.
+    /// The newest messages, at most `limit` and [`PAGE_BYTES`]. `None` if there is no such conversation.
     async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>>;
 }
 
@@ -148,7 +148,8 @@ pub trait LogStore: Send + Sync {
     /// so that it cannot take its neighbours with it.
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>>;
 
-    /// Events after `after`, oldest first, at most `limit` (1 to 1,000).
+    /// Events after `after`, oldest first, at most `limit` (1 to 1,000). The page ends early when it holds [`PAGE_BYTES`] of data:
+    /// [`is_full_page`] knows whether to ask again.
     async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>>;
 
     /// Where the log begins and ends.

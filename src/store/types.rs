@@ -40,6 +40,19 @@ pub enum Keyed<T> {
     Mismatch,
 }
 
+/// A page of messages or events ends with the row that brings its data to so many bytes: rows can be large, and their number
+/// alone bounds no memory.
+pub const PAGE_BYTES: usize = 1024 * 1024;
+
+/// [`PAGE_BYTES`] for a statement.
+pub(super) const SQL_PAGE_BYTES: i64 = PAGE_BYTES as i64;
+
+/// Whether there may be events after those of a page that was to hold at most `limit`.
+#[must_use]
+pub fn is_full_page(events: &[StoredEvent], limit: u32) -> bool {
+    events.len() >= limit as usize || events.iter().map(|event| event.data.len()).sum::<usize>() >= PAGE_BYTES
+}
+
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
@@ -123,12 +136,13 @@ pub struct NewestMessages {
 }
 
 impl NewestMessages {
-    /// Reads ids and bodies, newest first, of which one beyond the limit only shows that there is more.
-    pub(super) fn read(mut found: Vec<(String, String)>, limit: u32) -> StoreResult<Self> {
-        let earlier = found.len() > limit as usize;
-        found.truncate(limit as usize);
-        let items = found.iter().rev().map(|(id, body)| rows::decode("messages", "body", id, body));
-        Ok(Self { items: items.collect::<StoreResult<_>>()?, earlier })
+    /// Reads ids and bodies, newest first. A row beyond the limit, or without its body, only shows that there is more.
+    pub(super) fn read(found: &[(String, Option<String>)], limit: u32) -> StoreResult<Self> {
+        let bodies = found.iter().take(limit as usize).map_while(|(id, body)| Some((id, body.as_ref()?)));
+        let items = bodies.map(|(id, body)| rows::decode("messages", "body", id, body));
+        let mut items = items.collect::<StoreResult<Vec<_>>>()?;
+        items.reverse();
+        Ok(Self { earlier: found.len() > items.len(), items })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::domain::message::Message;
 use crate::store::rows::ConversationRow;
 use crate::store::{
     ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed,
-    MessageCursor, NewConversation, NewestMessages, Page, PageRequest, StoreError, StoreResult, compose, rows,
+    MessageCursor, NewConversation, NewestMessages, Page, PageRequest, SQL_PAGE_BYTES, StoreError, StoreResult, compose, rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -155,9 +155,13 @@ impl ConversationStore for PostgresStore {
         let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
         // The conversation comes as a row even if the page is empty.
         let found: Vec<(Option<String>, Option<i64>, Option<String>)> = sqlx::query_as(
-            "SELECT m.id, m.position, m.body FROM conversations c
+            // What is too much comes without its body: it only shows that there is more.
+            "SELECT m.id, m.position, CASE WHEN m.before < $5 THEN m.body END FROM conversations c
              LEFT JOIN LATERAL (
-                 SELECT id, position, body FROM messages WHERE conversation_id = c.id AND position > $3 ORDER BY position LIMIT $4
+                 SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position) - octet_length(body) AS before FROM (
+                     SELECT id, position, body FROM messages WHERE conversation_id = c.id AND position > $3
+                     ORDER BY position LIMIT $4
+                 ) page
              ) m ON true
              WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position",
         )
@@ -165,6 +169,7 @@ impl ConversationStore for PostgresStore {
         .bind(owner.as_str())
         .bind(after)
         .bind(i64::try_from(limit).unwrap_or(100) + 1)
+        .bind(SQL_PAGE_BYTES)
         .fetch_all(&self.api)
         .await?;
         if found.is_empty() {
@@ -174,11 +179,11 @@ impl ConversationStore for PostgresStore {
         let mut last = None;
         let mut more = false;
         for (id, position, body) in found {
-            let (Some(id), Some(position), Some(body)) = (id, position, body) else { continue };
-            if items.len() == limit {
+            let Some((id, position)) = id.zip(position) else { continue };
+            let Some(body) = body.filter(|_| items.len() < limit) else {
                 more = true;
                 break;
-            }
+            };
             last = Some(position);
             items.push(rows::decode("messages", "body", &id, &body)?);
         }
@@ -188,22 +193,25 @@ impl ConversationStore for PostgresStore {
     async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
         // The conversation comes as a row even if it has no messages.
         let found: Vec<(Option<String>, Option<String>)> = sqlx::query_as(
-            "SELECT m.id, m.body FROM conversations c
+            "SELECT m.id, CASE WHEN m.before < $4 THEN m.body END FROM conversations c
              LEFT JOIN LATERAL (
-                 SELECT id, position, body FROM messages WHERE conversation_id = c.id ORDER BY position DESC LIMIT $3
+                 SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
+                     SELECT id, position, body FROM messages WHERE conversation_id = c.id ORDER BY position DESC LIMIT $3
+                 ) page
              ) m ON true
              WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position DESC",
         )
         .bind(id.as_str())
         .bind(owner.as_str())
         .bind(i64::from(limit) + 1)
+        .bind(SQL_PAGE_BYTES)
         .fetch_all(&self.api)
         .await?;
         if found.is_empty() {
             return Ok(None);
         }
-        let found = found.into_iter().filter_map(|(id, body)| id.zip(body)).collect();
-        NewestMessages::read(found, limit).map(Some)
+        let found: Vec<_> = found.into_iter().filter_map(|(id, body)| Some((id?, body))).collect();
+        NewestMessages::read(&found, limit).map(Some)
     }
 }
 

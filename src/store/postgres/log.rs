@@ -7,7 +7,7 @@ use super::PostgresStore;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::ConversationId;
 use crate::domain::record::RunWrite;
-use crate::store::{Committed, LogBounds, LogStore, Refused, StoreResult, rows};
+use crate::store::{Committed, LogBounds, LogStore, Refused, SQL_PAGE_BYTES, StoreResult, rows};
 
 #[async_trait]
 impl LogStore for PostgresStore {
@@ -17,12 +17,17 @@ impl LogStore for PostgresStore {
 
     async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
         let found = sqlx::query(
-            "SELECT seq, run_id, attempt, kind, at, data FROM events
-             WHERE conversation_id = $1 AND seq > $2 ORDER BY seq LIMIT $3",
+            "SELECT seq, run_id, attempt, kind, at, data FROM (
+                 SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
+                     SELECT seq, run_id, attempt, kind, at, data FROM events
+                     WHERE conversation_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+                 ) page
+             ) page WHERE before < $4 ORDER BY seq",
         )
         .bind(conversation.as_str())
         .bind(after)
         .bind(i64::from(limit.clamp(1, 1000)))
+        .bind(SQL_PAGE_BYTES)
         .fetch_all(&self.api)
         .await?;
         found.iter().map(|row| Ok(rows::read_event(row, conversation)?)).collect()

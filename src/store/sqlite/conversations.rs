@@ -15,7 +15,7 @@ use crate::domain::message::Message;
 use crate::store::rows::{ConversationRow, decode};
 use crate::store::{
     ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed,
-    MessageCursor, NewConversation, NewestMessages, Page, PageRequest, StoreResult, compose,
+    MessageCursor, NewConversation, NewestMessages, Page, PageRequest, SQL_PAGE_BYTES, StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -172,22 +172,30 @@ impl ConversationStore for SqliteStore {
             return Ok(None);
         }
         let rows = sqlx::query(
-            "SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND position > ?
-             ORDER BY position LIMIT ?",
+            // What is too much comes without its body: it only shows that there is more.
+            "SELECT id, position, CASE WHEN before < ? THEN body END AS body FROM (
+                 SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position) - octet_length(body) AS before FROM (
+                     SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND position > ?
+                     ORDER BY position LIMIT ?
+                 ) AS page
+             ) ORDER BY position",
         )
+        .bind(SQL_PAGE_BYTES)
         .bind(id.as_str())
         .bind(owner.as_str())
         .bind(after)
         .bind(i64::from(page.limit) + 1)
         .fetch_all(&mut *tx)
         .await?;
-        let limit = page.limit as usize;
-        let next = match rows.get(limit.wrapping_sub(1)).filter(|_| rows.len() > limit) {
-            Some(last) => Some(MessageCursor(last.try_get("position")?).to_string()),
-            None => None,
-        };
-        let items = rows.iter().take(limit).map(|row| decode("messages", "body", row.try_get("id")?, row.try_get("body")?));
-        Ok(Some(Page { items: items.collect::<StoreResult<_>>()?, next }))
+        let mut items = Vec::new();
+        let mut last = None;
+        for row in rows.iter().take(page.limit as usize) {
+            let Some(body) = row.try_get::<Option<&str>, _>("body")? else { break };
+            items.push(decode("messages", "body", row.try_get("id")?, body)?);
+            last = Some(row.try_get("position")?);
+        }
+        let next = last.filter(|_| rows.len() > items.len()).map(|position| MessageCursor(position).to_string());
+        Ok(Some(Page { items, next }))
     }
 
     async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
@@ -195,15 +203,21 @@ impl ConversationStore for SqliteStore {
         if find(&mut tx, owner, id).await?.is_none() {
             return Ok(None);
         }
-        let found: Vec<(String, String)> = sqlx::query_as(
-            "SELECT id, body FROM messages WHERE conversation_id = ? AND owner_id = ? ORDER BY position DESC LIMIT ?",
+        let found: Vec<(String, Option<String>)> = sqlx::query_as(
+            "SELECT id, CASE WHEN before < ? THEN body END FROM (
+                 SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
+                     SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ?
+                     ORDER BY position DESC LIMIT ?
+                 ) AS page
+             ) ORDER BY position DESC",
         )
+        .bind(SQL_PAGE_BYTES)
         .bind(id.as_str())
         .bind(owner.as_str())
         .bind(i64::from(limit) + 1)
         .fetch_all(&mut *tx)
         .await?;
-        NewestMessages::read(found, limit).map(Some)
+        NewestMessages::read(&found, limit).map(Some)
     }
 }
 

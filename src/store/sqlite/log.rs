@@ -15,7 +15,7 @@ use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::record::RunWrite;
 use crate::store::rows::{UNREADABLE, encode, read_event, stored};
-use crate::store::{Committed, LogBounds, LogStore, Refused, StoreError, StoreResult, compose};
+use crate::store::{Committed, LogBounds, LogStore, Refused, SQL_PAGE_BYTES, StoreError, StoreResult, compose};
 use crate::support::clock::UnixMillis;
 
 /// The head of a conversation's log as a transaction sees and changes it.
@@ -49,11 +49,17 @@ impl LogStore for SqliteStore {
 
     async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
         let rows = sqlx::query(
-            "SELECT seq, run_id, attempt, kind, at, data FROM events WHERE conversation_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+            "SELECT seq, run_id, attempt, kind, at, data FROM (
+                 SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
+                     SELECT seq, run_id, attempt, kind, at, data FROM events
+                     WHERE conversation_id = ? AND seq > ? ORDER BY seq LIMIT ?
+                 ) AS page
+             ) WHERE before < ? ORDER BY seq",
         )
         .bind(conversation.as_str())
         .bind(after)
         .bind(limit.clamp(1, 1_000))
+        .bind(SQL_PAGE_BYTES)
         .fetch_all(self.reader())
         .await?;
         rows.iter().map(|row| Ok(read_event(row, conversation)?)).collect()

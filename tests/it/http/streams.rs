@@ -223,6 +223,41 @@ async fn a_deletion_by_another_process_ends_streams_that_began_just_before() {
     }
 }
 
+/// Few rows, but large ones: pages end early, and whoever goes on from each gets everything.
+#[tokio::test]
+async fn large_events_come_in_small_pages() {
+    let rig = Rig::new().await;
+    let (conversation, run) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    let act = rig.play_half(&fence).await;
+    let part_id = capstan::domain::ids::PartId::generate(&capstan::support::ids::UuidIds);
+    for _ in 0..12 {
+        let delta = capstan::domain::event::EventBody::PartDelta { part_id: part_id.clone(), delta: "x".repeat(400_000) };
+        rig.write(&fence, &[delta], Vec::new()).await;
+    }
+    rig.play_rest(&fence, act).await;
+    let head = rig.store.log_bounds(&fence.conversation_id).await.unwrap().unwrap().head;
+    for (path, count) in [(format!("/api/v1/conversations/{conversation}"), head), (format!("/api/v1/runs/{run}"), 25)] {
+        let mut pages = 0;
+        let mut seqs: Vec<i64> = Vec::new();
+        let mut after = 0;
+        loop {
+            let page = rig.get(&format!("{path}/events?limit=100&after={after}")).await;
+            assert!(page.body.len() < 2_000_000, "{}", page.body.len());
+            pages += 1;
+            seqs.extend(page.json()["data"].as_array().unwrap().iter().map(|event| event["seq"].as_i64().unwrap()));
+            match page.json()["next_cursor"].as_str() {
+                Some(next) => after = next.parse().unwrap(),
+                None => break,
+            }
+        }
+        assert!(seqs.windows(2).all(|pair| pair[0] < pair[1]), "{seqs:?}");
+        assert_eq!((pages >= 4, i64::try_from(seqs.len()).unwrap()), (true, count), "{path}: {pages} pages");
+        let frames = stored(&rig.stream(&format!("/api/v1/runs/{run}/events"), &[]).await.rest().await);
+        assert_eq!(frames.len(), 25);
+    }
+}
+
 #[tokio::test]
 async fn a_slow_reader_gets_everything() {
     let rig = Rig::new().await;

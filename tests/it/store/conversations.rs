@@ -5,8 +5,11 @@ use std::collections::HashSet;
 use capstan::domain::change::Change;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::ids::ConversationId;
+use capstan::domain::message::Message;
 use capstan::domain::trace::TraceId;
-use capstan::store::{AcceptRun, Accepted, Cancelled, ConversationFilter, Created, Keyed, NewConversation, ResumeRun, Resumed};
+use capstan::store::{
+    AcceptRun, Accepted, Cancelled, ConversationFilter, Created, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed,
+};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
@@ -18,6 +21,7 @@ contract! {
     what_is_somebody_elses_looks_missing,
     pages_of_conversations_have_no_gaps,
     pages_of_messages_have_no_gaps,
+    pages_of_messages_end_when_they_are_large,
     conversations_are_found_by_title,
     the_newest_messages_are_read_alone,
 }
@@ -137,6 +141,30 @@ async fn pages_of_messages_have_no_gaps(world: &World) {
         }
     }
     assert_eq!(seen, ["hello", "0", "1", "2", "3", "4", "5", "6", "7", "8"]);
+}
+
+async fn pages_of_messages_end_when_they_are_large(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let id = &fence.conversation_id;
+    for n in 0..5 {
+        let says = format!("{n}{}", "é".repeat(PAGE_BYTES / 4));
+        world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, &says))])).await.unwrap();
+    }
+    let first = |message: &Message| message.text().chars().next().unwrap();
+    let mut pages = Vec::new();
+    let mut after = None;
+    loop {
+        let found = world.store.messages(&owner, id, &page(50, after)).await.unwrap().unwrap();
+        pages.push(found.items.iter().map(first).collect::<String>());
+        after = found.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, ["h01", "23", "4"]);
+    let newest = world.store.newest_messages(&owner, id, 500).await.unwrap().unwrap();
+    assert_eq!((newest.items.iter().map(first).collect::<String>(), newest.earlier), ("34".to_owned(), true));
 }
 
 async fn conversations_are_found_by_title(world: &World) {

@@ -7,7 +7,7 @@ use capstan::domain::ids::{ConversationId, PartId};
 use capstan::domain::message::{Message, Part, ToolCallPart};
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Committed, LogBounds, Refused};
+use capstan::store::{AcceptRun, Committed, LogBounds, PAGE_BYTES, Refused, is_full_page};
 use capstan::support::ids::UuidIds;
 use serde_json::json;
 
@@ -24,6 +24,7 @@ contract! {
     what_could_not_be_read_again_is_not_written,
     numbers_have_no_gaps_under_concurrent_writers,
     events_come_back_as_they_were_written,
+    pages_of_events_end_when_they_are_large,
     bounds_and_heads,
     what_is_said_of_a_conversation_is_what_is_stored,
     an_end_is_complete_in_one_transaction,
@@ -191,6 +192,35 @@ async fn events_come_back_as_they_were_written(world: &World) {
     assert_eq!(part, log[1..3]);
     assert_eq!(world.store.events(&fence.conversation_id, first + 100, 10).await.unwrap(), []);
     assert_eq!(world.store.events(&conversation(), 0, 10).await.unwrap(), []);
+}
+
+async fn pages_of_events_end_when_they_are_large(world: &World) {
+    let fence = world.claimed(&user()).await;
+    // In bytes, not in characters.
+    let large = "é".repeat(PAGE_BYTES / 8);
+    let events = (0..10).map(|_| delta(&fence, &large)).collect();
+    world.commit_one(RunWrite { fence: fence.clone(), events, changes: Vec::new() }).await.unwrap();
+    let end = world.store.log_bounds(&fence.conversation_id).await.unwrap().unwrap().head;
+    let (mut cursor, mut seen) = (0, Vec::new());
+    loop {
+        let page = world.store.events(&fence.conversation_id, cursor, 500).await.unwrap();
+        let sizes: Vec<usize> = page.iter().map(|event| event.data.len()).collect();
+        let all_but_last: usize = sizes.iter().rev().skip(1).sum();
+        assert!(all_but_last < PAGE_BYTES, "{sizes:?}");
+        seen.extend(page.iter().map(|event| event.seq));
+        if !is_full_page(&page, 500) {
+            break;
+        }
+        assert!(sizes.iter().sum::<usize>() >= PAGE_BYTES, "{sizes:?}");
+        cursor = *seen.last().unwrap();
+    }
+    assert_eq!(seen, (1..=end).collect::<Vec<i64>>());
+    // One that is larger than a page comes alone.
+    let huge = delta(&fence, &"x".repeat(PAGE_BYTES * 2));
+    world.commit_one(RunWrite { fence: fence.clone(), events: vec![huge.clone(), huge], changes: Vec::new() }).await.unwrap();
+    for after in [end, end + 1] {
+        assert_eq!(world.store.events(&fence.conversation_id, after, 500).await.unwrap().len(), 1);
+    }
 }
 
 async fn bounds_and_heads(world: &World) {
