@@ -52,7 +52,7 @@ pub(crate) fn query<T: DeserializeOwned>(uri: &Uri) -> Answer<T> {
         Ok(Query(params)) => Ok(params),
         Err(error) => {
             let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            Err(Error::field("", format!("the query is not valid: {}", text::prefix(&why, 200))).into())
+            Err(Error::invalid(format!("the query is not valid: {}", text::prefix(&why, 200))).into())
         }
     }
 }
@@ -177,7 +177,7 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
 fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
-    let invalid = || Error::field("", "the Idempotency-Key header must be 1 to 255 visible ASCII characters");
+    let invalid = || Error::invalid("the Idempotency-Key header must be 1 to 255 visible ASCII characters");
     key.map(|key| Some(key.to_owned())).ok_or_else(|| invalid().into())
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct PageParams {
 pub(crate) fn limit(limit: Option<u32>) -> Answer<u32> {
     match limit.unwrap_or(DEFAULT_LIMIT) {
         limit @ 1..=MAX_LIMIT => Ok(limit),
-        other => Err(Error::field("", format!("limit is {other}; it must be 1 to {MAX_LIMIT}")).into()),
+        other => Err(Error::invalid(format!("the query's limit is {other}; it must be 1 to {MAX_LIMIT}")).into()),
     }
 }
 

@@ -73,6 +73,12 @@ impl Error {
         Self::Invalid { detail: format!("{place}: {detail}"), errors }
     }
 
+    /// A fault of a request that is in none of its fields, but in its query or its headers.
+    #[must_use]
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::Invalid { detail: detail.into(), errors: Vec::new() }
+    }
+
     /// The code that clients see.
     #[must_use]
     pub fn code(&self) -> ProblemCode {

@@ -36,7 +36,7 @@ struct Raw<'a> {
 pub(super) fn read(text: &str) -> Result<Frame<'_>, Error> {
     let raw: Raw<'_> = serde_json::from_str(text).map_err(|error| {
         let why = error.to_string();
-        Error::field("", format!("is not a frame with id, method and params: {}", text::prefix(&why, 200)))
+        Error::invalid(format!("this is not a frame with id, method and params: {}", text::prefix(&why, 200)))
     })?;
     let id = raw.id.map_or("null", RawValue::get);
     if !(id == "null" || id.starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit())) {
