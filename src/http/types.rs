@@ -32,6 +32,7 @@ pub(crate) struct StartRunBody {
     agent: Option<String>,
     /// The model as `provider/name`; the agent's if absent.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
     /// Options of model calls.
     #[serde(default)]
@@ -62,6 +63,7 @@ pub(crate) struct SendMessageBody {
     agent: Option<String>,
     /// The model as `provider/name`; the agent's if absent.
     #[serde(default)]
+    #[schema(min_length = 1, max_length = 200)]
     model: Option<String>,
     /// Options of model calls.
     #[serde(default)]

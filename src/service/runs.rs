@@ -17,6 +17,9 @@ use crate::live::{Hub, Subscription, Tail};
 use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView, Taker};
 use crate::support::failpoint;
 
+/// The longest name of a model.
+const MAX_MODEL_CHARS: usize = 200;
+
 /// A message that was accepted, with the run that answers it.
 pub struct Started {
     /// The run: a new one, or the active one that the message joined.
@@ -42,6 +45,14 @@ pub enum Waited {
 pub(super) fn publish(hub: &Hub, conversation: &ConversationId, events: Vec<StoredEvent>) {
     let events: Vec<_> = events.into_iter().map(Arc::new).collect();
     hub.publish(conversation, &events);
+}
+
+/// A model name as it may be stored and shown. Whether there is such a model is for its provider to say.
+fn storable_model(model: &str) -> Result<String> {
+    if !(1..=MAX_MODEL_CHARS).contains(&model.chars().count()) || model.contains(char::is_control) {
+        return Err(Error::field("/model", format!("must have 1 to {MAX_MODEL_CHARS} characters, and no control characters")));
+    }
+    Ok(model.to_owned())
 }
 
 fn is_settled(run: &Run) -> bool {
@@ -262,7 +273,7 @@ impl Service {
             return Err(Error::field("/agent", format!("there is no agent {agent:?}; this server has {known:?}")));
         }
         match (&request.model, &self.find_model) {
-            (Some(model), _) => profile.model.clone_from(model),
+            (Some(model), _) => profile.model = storable_model(model)?,
             (None, Some(find_model)) => profile.model = find_model.find().await.map_err(Error::NoModel)?,
             (None, None) => {}
         }

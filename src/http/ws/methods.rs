@@ -201,8 +201,9 @@ async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answe
 }
 
 fn request_key(key: String, path: &str, body: &Value) -> Answer<RequestKey> {
-    if !(1..=255).contains(&key.len()) {
-        return Err(Problem::from(ProblemCode::InvalidRequest.body("idempotency_key must be 1 to 255 bytes long")));
+    if !(1..=255).contains(&key.len()) || key.contains(char::is_control) {
+        let detail = "must be 1 to 255 bytes long, without control characters";
+        return Err(Error::field("/params/idempotency_key", detail).into());
     }
     let identity = format!("POST\n{path}\n{}", canonical(body));
     Ok(RequestKey { key, fingerprint: hash_bytes(identity.as_bytes()) })

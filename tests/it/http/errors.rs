@@ -22,6 +22,7 @@ async fn post(rig: &Rig, content_type: &str, body: impl Into<Body>) -> (StatusCo
 async fn what_is_wrong_in_a_body_is_named_by_its_place() {
     let rig = Rig::new().await;
     let nested = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let long_model = json!({ "input": "a", "model": format!("demo/{}", "é".repeat(196)) }).to_string();
     let cases = [
         ("{", "", "EOF"),
         ("", "", "EOF"),
@@ -40,6 +41,9 @@ async fn what_is_wrong_in_a_body_is_named_by_its_place() {
         (r#"{"input":"a","conversation_id":"conv_1"}"#, "/conversation_id", "expected conv_"),
         (r#"{"input":"a","on_busy":"explode"}"#, "/on_busy", "unknown variant"),
         (r#"{"input":"a","agent":"nobody"}"#, "/agent", "no agent"),
+        (r#"{"input":"a","model":"demo/\u0000"}"#, "/model", "control characters"),
+        (r#"{"input":"a","model":""}"#, "/model", "1 to 200 characters"),
+        (long_model.as_str(), "/model", "1 to 200 characters"),
         (r#"{"input":"a","options":{"temperature":3}}"#, "/options/temperature", "between 0 and 2"),
         (r#"{"input":"a","options":{"temperature":1e400}}"#, "/options/temperature", "number out of range"),
         (r#"{"input":"a","options":{"heat":3}}"#, "/options/heat", "unknown field"),
@@ -64,6 +68,27 @@ async fn what_is_wrong_in_a_body_is_named_by_its_place() {
     // Bytes that are no UTF-8.
     let (status, _) = post(&rig, "application/json", Bytes::from_static(b"{\"input\":\"\xff\"}")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn what_is_wrong_elsewhere_is_not_said_of_the_body() {
+    let rig = Rig::new().await;
+    let (conversation, run) = rig.start("hello").await;
+    for path in [
+        "/api/v1/conversations".to_owned(),
+        format!("/api/v1/conversations/{conversation}/messages"),
+        format!("/api/v1/runs/{run}/events"),
+    ] {
+        for query in ["limit=0", "limit=x"] {
+            let problem = rig.get(&format!("{path}?{query}")).await.json();
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(problem["code"] == "invalid_request" && detail.starts_with("the query"), "{path} {problem}");
+            assert_eq!(problem.get("errors"), None, "{problem}");
+        }
+    }
+    let key = "x".repeat(256);
+    let reply = rig.send(Method::POST, "/api/v1/runs", &[("idempotency-key", &key)], Some(json!({"input": "a"}))).await;
+    assert!(reply.json()["detail"].as_str().unwrap().starts_with("the Idempotency-Key header"), "{}", reply.body);
 }
 
 #[tokio::test]
