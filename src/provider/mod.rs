@@ -18,6 +18,7 @@ use futures_util::Stream;
 
 pub use self::limits::StreamLimits;
 pub use self::router::Router;
+pub use self::transport::endpoint_url;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
 
 /// A model's answer as it comes. Ends after [`ModelEvent::Finished`] or the first error; an end without either cannot happen,

@@ -14,6 +14,7 @@ use super::sse::{Frames, MAX_EVENT_BYTES, too_large};
 use super::{SetupError, failure};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::support::clock::UnixMillis;
+use crate::support::http::client_for;
 
 /// The bytes of an answer; every failure is already typed.
 pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
@@ -31,8 +32,8 @@ pub(super) enum Answer {
 }
 
 /// An HTTP client for one provider. It follows no redirect: the next host would get the key and the conversation.
-pub(super) fn client(headers: HeaderMap, limits: &StreamLimits) -> Result<Client, SetupError> {
-    Client::builder()
+pub(super) fn client(url: &Url, headers: HeaderMap, limits: &StreamLimits) -> Result<Client, SetupError> {
+    client_for(url.as_str())
         .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
         .default_headers(headers)
         .connect_timeout(limits.connect)
@@ -42,7 +43,10 @@ pub(super) fn client(headers: HeaderMap, limits: &StreamLimits) -> Result<Client
 }
 
 /// The URL of an operation below a base URL. A base without a path is the bare host of an API whose paths begin with `/v1`.
-pub(super) fn endpoint(base: &str, operation: &str) -> Result<Url, SetupError> {
+///
+/// # Errors
+/// If the base is no URL of HTTP.
+pub fn endpoint_url(base: &str, operation: &str) -> Result<Url, SetupError> {
     let refuse = |reason: &str| SetupError::BaseUrl { url: crate::support::redact::error_text(base), reason: reason.to_owned() };
     let mut url = Url::parse(base.trim()).map_err(|error| refuse(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -186,10 +190,10 @@ mod tests {
             ("https://host/d/gpt?api-version=1", "https://host/d/gpt/chat/completions?api-version=1"),
             ("https://host/v1/chat/completions", "https://host/v1/chat/completions"),
         ] {
-            assert_eq!(endpoint(base, "/chat/completions").unwrap().as_str(), url, "{base}");
+            assert_eq!(endpoint_url(base, "/chat/completions").unwrap().as_str(), url, "{base}");
         }
         for base in ["localhost:8000", "ftp://host/v1", "", "/v1"] {
-            assert!(endpoint(base, "/chat/completions").is_err(), "{base}");
+            assert!(endpoint_url(base, "/chat/completions").is_err(), "{base}");
         }
     }
 }

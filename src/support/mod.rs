@@ -1,9 +1,10 @@
-//! Small, dependency-free helpers that every other module may use.
+//! Small helpers that every other module may use.
 //!
 //! Owns no state. Must not know anything about conversations, runs or databases.
 
 pub mod clock;
 pub mod failpoint;
+pub mod http;
 pub mod ids;
 pub mod json;
 pub mod redact;

@@ -8,6 +8,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 
 use crate::support::database::Kind;
+use crate::support::model::ModelMock;
 use crate::support::server::Site;
 use crate::support::wait;
 
@@ -49,6 +50,17 @@ async fn chat_lives_on_when_the_server_is_killed_and_started_again() {
     assert!(remarks.contains("the connection was cut") && remarks.contains("-- crash: the answer starts over"), "{remarks:?}");
     assert!(answer.ends_with("17*23 = 391.\n"), "{answer:?}");
     assert_eq!(remarks.matches("-> calculate").count(), 1, "a finished tool call is not run again: {remarks:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_for_the_world_outside_is_not_asked_for_this_machine() {
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await.with_model(&model);
+    // Nobody listens there.
+    let proxy = ("ALL_PROXY", "http://127.0.0.1:1");
+    let server = site.start_with(&[proxy]).await;
+    let output = wait::within("chat", PATIENCE, chat(&server.url, "[[text:2,0]]").env(proxy.0, proxy.1).output()).await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[tokio::test(flavor = "multi_thread")]

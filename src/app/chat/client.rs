@@ -12,6 +12,7 @@ use sse_stream::SseByteStream;
 use super::screen::{Ending, Screen, Shown, printable};
 use crate::app::cli::ChatArgs;
 use crate::app::config::Environment;
+use crate::support::http::client_for;
 
 /// How long the client keeps trying to come back to a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,12 +32,10 @@ struct Client {
 /// Asks the question and shows the answer. Interrupting it once cancels the run, twice leaves it running.
 pub async fn run(args: &ChatArgs, model: Option<&str>, environment: &Environment) -> anyhow::Result<ExitCode> {
     let url = args.url.clone().or_else(|| environment.get("CAPSTAN_URL").map(str::to_owned));
+    let url = url.as_deref().unwrap_or("http://127.0.0.1:8080").trim_end_matches('/').to_owned();
     let client = Client {
-        http: reqwest::Client::builder()
-            .connect_timeout(Duration::from_secs(5))
-            .build()
-            .context("the HTTP client cannot be built")?,
-        url: url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned()).trim_end_matches('/').to_owned(),
+        http: client_for(&url).connect_timeout(Duration::from_secs(5)).build().context("the HTTP client cannot be built")?,
+        url,
         key: args.key.clone().or_else(|| environment.get("CAPSTAN_KEY").map(str::to_owned)),
     };
     let mut body = json!({"input": args.question});

@@ -73,7 +73,7 @@ impl OpenAiClient {
     /// If the base URL, the key or a header cannot be used.
     pub fn new(options: OpenAiOptions) -> Result<Self, SetupError> {
         let OpenAiOptions { base_url, api_key, limits, model_limits, streaming, headers, clock } = options;
-        let url = transport::endpoint(&base_url, "/chat/completions")?;
+        let url = transport::endpoint_url(&base_url, "/chat/completions")?;
         let mut sent = HeaderMap::new();
         if let Some(key) = api_key.filter(|key| !key.expose_secret().trim().is_empty()) {
             sent.insert(AUTHORIZATION, secret_value("authorization", &format!("Bearer {}", key.expose_secret().trim()))?);
@@ -82,7 +82,7 @@ impl OpenAiClient {
             let parsed = HeaderName::try_from(&name).map_err(|_| SetupError::Header { name: name.clone() })?;
             sent.insert(parsed, secret_value(&name, value.expose_secret())?);
         }
-        let http = transport::client(sent, &limits)?;
+        let http = transport::client(&url, sent, &limits)?;
         Ok(Self { http, url, limits, model_limits, streaming, clock })
     }
 }

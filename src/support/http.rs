@@ -1,0 +1,40 @@
+//! Clients of HTTP.
+
+use std::net::IpAddr;
+
+use reqwest::{Client, ClientBuilder, Url};
+
+/// The beginning of a client for the server at `url`. Proxies of the environment do not hold for this machine: `HTTP_PROXY` is
+/// set for the world outside, and the proxy's own loopback is another one.
+pub fn client_for(url: &str) -> ClientBuilder {
+    let builder = Client::builder();
+    if is_loopback(url) { builder.no_proxy() } else { builder }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let Ok(url) = Url::parse(url) else { return false };
+    let host = url.host_str().unwrap_or_default();
+    let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    address.map_or(host == "localhost" || host.ends_with(".localhost"), |address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_many_names() {
+        for url in [
+            "http://127.0.0.1:11434/v1",
+            "http://127.9.9.9",
+            "HTTP://LocalHost:1",
+            "http://me:pw@[::1]:8080/x",
+            "http://a.localhost/",
+        ] {
+            assert!(is_loopback(url), "{url}");
+        }
+        for url in ["http://localhost.example.org", "http://127.0.0.1.example.org", "https://10.0.0.1", "localhost:80", ""] {
+            assert!(!is_loopback(url), "{url}");
+        }
+    }
+}
