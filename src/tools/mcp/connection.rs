@@ -8,8 +8,8 @@ use std::time::Duration;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::RoleClient;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, ClientRequest, ErrorCode, JsonObject, PaginatedRequestParams, PingRequest,
-    ProtocolVersion, ServerResult, Tool,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, JsonObject,
+    PaginatedRequestParams, PingRequest, ProtocolVersion, RequestId, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
@@ -20,6 +20,7 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,7 +31,7 @@ use super::handler::{Handler, Heard};
 use super::lines::{GuardedLines, MAX_LINE};
 use super::masks::Masks;
 use super::process::{LastWords, Process, Program};
-use crate::support::redact;
+use crate::support::{http, redact};
 use crate::tools::{Environment, ProgressSender};
 
 /// The most pages of tools that are asked for.
@@ -99,6 +100,7 @@ pub struct Connection {
     peer: Peer<RoleClient>,
     heard: Arc<Heard>,
     process: Option<Process>,
+    tasks: TaskTracker,
     /// Whether a new connection is needed though this one is not closed.
     stale: AtomicBool,
 }
@@ -184,8 +186,9 @@ impl Connection {
             }
         };
         let peer = service.peer().clone();
-        let (name, masks) = (name.to_owned(), masks.clone());
-        Ok(Self { name, masks, peer, service: tokio::sync::Mutex::new(service), heard, process, stale: AtomicBool::new(false) })
+        let (name, masks, tasks) = (name.to_owned(), masks.clone(), tasks.clone());
+        let (service, stale) = (tokio::sync::Mutex::new(service), AtomicBool::new(false));
+        Ok(Self { name, masks, peer, service, heard, process, tasks, stale })
     }
 
     /// Whether calls can be made.
@@ -244,6 +247,7 @@ impl Connection {
             Ok(handle) => handle,
             Err(error) => return Reply::NotSent(self.lost(&error)),
         };
+        let mut underway = Underway { peer: &self.peer, id: &handle.id.clone(), tasks: &self.tasks, is_over: false };
         let mut reports = self.heard.reports_of(handle.progress_token.clone());
         let hard_limit = Instant::now() + timeout * HARD_LIMIT_FACTOR;
         let mut limit = Instant::now() + timeout;
@@ -252,6 +256,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 response = &mut handle.rx => {
+                    underway.is_over = true;
                     return match response {
                         Ok(Ok(result)) => reply_from(result),
                         Ok(Err(error)) => self.reply_from_error(&error).await,
@@ -260,6 +265,7 @@ impl Connection {
                 }
                 () = cancel.cancelled() => {
                     self.give_up(handle, "the run was cancelled").await;
+                    underway.is_over = true;
                     return Reply::Cancelled;
                 }
                 report = reports.next() => {
@@ -272,6 +278,7 @@ impl Connection {
                 }
                 () = tokio::time::sleep_until(limit) => {
                     self.give_up(handle, "the time limit is over").await;
+                    underway.is_over = true;
                     return Reply::TimedOut(timeout);
                 }
             }
@@ -365,6 +372,30 @@ impl Connection {
     }
 }
 
+/// A call that was sent. If whoever made it goes away without an answer, such as a run that was lost or deleted, the server is
+/// told: it would work on for nobody.
+struct Underway<'a> {
+    peer: &'a Peer<RoleClient>,
+    id: &'a RequestId,
+    tasks: &'a TaskTracker,
+    is_over: bool,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        // Without a runtime nothing can be sent any more: the process ends.
+        let Some(runtime) = Handle::try_current().ok().filter(|_| !self.is_over) else { return };
+        let (peer, request_id) = (self.peer.clone(), Some(self.id.clone()));
+        let reason = Some("nobody waits for the answer any more".to_owned());
+        let told = async move {
+            let params = CancelledNotificationParam::new(request_id, reason);
+            // A server that is gone needs no telling.
+            let _ = tokio::time::timeout(CANCEL_LIMIT, peer.notify_cancelled(params)).await;
+        };
+        self.tasks.spawn_on(told, &runtime);
+    }
+}
+
 /// Why a connection could not be opened.
 enum OpenError {
     /// The server answered the greeting with an error.
@@ -405,7 +436,7 @@ fn http_transport(
         custom.insert(header, value);
     }
     // A redirect would carry the headers, which often are credentials, to wherever the server says.
-    let client = reqwest::Client::builder()
+    let client = http::client_for(url)
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_LIMIT)
         .build()

@@ -103,34 +103,42 @@ impl Server {
     /// Carries out one call.
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
         let timeout = self.config.timeout.unwrap_or(call.timeout);
+        let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
+        let until = Instant::now() + timeout;
+        let reply = match self.send(arguments, timeout, until, &call).await {
+            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does.
+            Ok(Reply::NotSent(_)) => self.send(arguments, timeout, until, &call).await,
+            sent => sent,
+        };
+        match reply {
+            Ok(reply) => self.answer(reply, call.definition),
+            Err(unsent) => unsent,
+        }
+    }
+
+    /// Sends a call if the server is ready for it before `until`; an error is the answer to a call that was not sent.
+    async fn send(
+        self: &Arc<Self>,
+        arguments: &JsonObject,
+        timeout: Duration,
+        until: Instant,
+        call: &McpCall<'_>,
+    ) -> Result<Reply, McpAnswer> {
         let prepared = tokio::select! {
             biased;
-            () = call.cancel.cancelled() => return cancelled(),
-            prepared = tokio::time::timeout(timeout, self.prepare(call.definition)) => prepared,
+            () = call.cancel.cancelled() => return Err(cancelled()),
+            prepared = tokio::time::timeout_at(until, self.prepare(call.definition)) => prepared,
         };
         let (live, _slot) = match prepared {
             Ok(Ok(prepared)) => prepared,
-            Ok(Err(reason)) => return failed(reason),
-            Err(_) => return failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name)),
+            Ok(Err(reason)) => return Err(failed(reason)),
+            Err(_) => return Err(failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))),
         };
-        let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
-        let reply = self.send(&live, &call.definition.tool, arguments.clone(), timeout, &call).await;
-        let reply = match reply {
-            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does.
-            Reply::NotSent(_) => match self.live().await {
-                Ok(live) => self.send(&live, &call.definition.tool, arguments.clone(), timeout, &call).await,
-                Err(reason) => Reply::NotSent(reason),
-            },
-            reply => reply,
-        };
+        let reply = live.connection.call(&call.definition.tool, arguments.clone(), timeout, &call.progress, call.cancel).await;
         if let Reply::TimedOut(_) = reply {
             self.common.tasks.spawn(async move { live.connection.check_pulse().await });
         }
-        self.answer(reply, call.definition)
-    }
-
-    async fn send(&self, live: &Live, tool: &str, arguments: JsonObject, timeout: Duration, call: &McpCall<'_>) -> Reply {
-        live.connection.call(tool, arguments, timeout, &call.progress, call.cancel).await
+        Ok(reply)
     }
 
     fn answer(&self, reply: Reply, definition: &ToolDefinition) -> McpAnswer {

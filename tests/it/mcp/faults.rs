@@ -59,6 +59,22 @@ async fn a_server_that_dies_ends_all_its_calls_at_once_and_is_started_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_told_when_nobody_waits_for_its_answer_any_more() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let arrived = wait::until("the call to arrive", PATIENCE, || async { (!server.log("called").is_empty()).then_some(()) });
+    // As when its run was lost: the call is dropped, and nobody cancels it.
+    tokio::select! {
+        outcome = tools.call("s__hang", json!({})) => panic!("{outcome:?}"),
+        () = arrived => {}
+    }
+    wait::until("the server to be told", PATIENCE, || async { (!server.log("cancelled").is_empty()).then_some(()) }).await;
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "fine"})).await), "fine");
+    assert_eq!(server.log("cancelled").len(), 1, "of the call that was answered, nothing is said");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
     let server = Scripted::new();
     let mut entry = server.entry(&[]);

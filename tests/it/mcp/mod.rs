@@ -4,4 +4,5 @@ mod faults;
 mod packages;
 mod processes;
 mod scripted;
+mod sessions;
 mod setup;
