@@ -66,8 +66,15 @@ pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<d
         .with_context(|| format!("the database {} cannot be opened", super::config::redact_url(url.expose_secret())))
 }
 
-fn make_folder(folder: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| {
+/// Makes a folder of ours, for nobody else on the machine: conversations stand in it. One that is there stays as it is.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder).with_context(|| {
         format!("the data folder {} cannot be made; choose another one with --data-dir or CAPSTAN_DATA_DIR", folder.display())
     })
 }
@@ -130,4 +137,22 @@ pub async fn ensure_user(store: &dyn Store, name: &str, role: UserRole, sources:
 
 fn principal(user: User) -> Principal {
     Principal { user_id: user.id, role: user.role }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn folders_are_made_for_nobody_else() {
+        let outer = tempfile::tempdir().unwrap();
+        let data = outer.path().join("a/data");
+        let mode = || std::fs::metadata(&data).unwrap().permissions().mode() & 0o777;
+        make_folder(&data).unwrap();
+        assert_eq!(mode(), 0o700);
+        std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o750)).unwrap();
+        make_folder(&data).unwrap();
+        assert_eq!(mode(), 0o750, "what an operator has set stays");
+    }
 }
