@@ -75,8 +75,8 @@ fn data_folder(loaded: &Loaded) -> Result<String, String> {
     let folder = &loaded.config.server.data_dir;
     let shown = folder.display();
     let probe = folder.join(".capstan-doctor");
-    std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(&probe, b"probe"))
+    parts::make_folder(folder).map_err(|error| format!("{error:#}"))?;
+    std::fs::write(&probe, b"probe")
         .and_then(|()| std::fs::remove_file(&probe))
         .map_err(|error| format!("{shown} cannot be written: {error}; choose another one with --data-dir"))?;
     Ok(format!("{shown} can be written"))
@@ -124,7 +124,7 @@ async fn model(models: &Models, report: &mut Report) {
         DefaultModel::FirstListed(_) => {}
     }
     for endpoint in &models.endpoints {
-        let words = format!("{} at {}", endpoint.provider, endpoint.base_url);
+        let words = format!("{} at {}", endpoint.provider, endpoint.shown());
         match models::list_models(endpoint, PATIENCE).await {
             Ok(list) => report.add("provider", Finding::Good, format!("{words} lists {} models", list.len())),
             // Some endpoints have no such list and answer all the same.

@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use anyhow::bail;
 use async_trait::async_trait;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
-use super::config::{Environment, Loaded, OpenAiConfig};
+use super::config::{Environment, Loaded, ModelLimits, OpenAiConfig};
 use crate::provider::demo::{DemoClient, DemoPace};
 use crate::provider::openai::{OpenAiClient, OpenAiOptions};
-use crate::provider::{Router, StreamLimits};
+use crate::provider::{Router, StreamLimits, endpoint_url};
 use crate::service::FindModel;
+use crate::support::http;
+use crate::support::redact::error_text;
 
 /// The API of OpenAI itself.
 const OPENAI_URL: &str = "https://api.openai.com/v1";
@@ -30,6 +33,9 @@ const OLLAMA_PATIENCE: Duration = Duration::from_millis(300);
 
 /// How long a list of models is waited for.
 const LIST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long an endpoint that listed no models is not asked again: requests that come together share one look.
+const FAILURE_HOLDS: Duration = Duration::from_secs(1);
 
 /// Variables of dialects that come later, and what speaks them today.
 const NOT_BUILT: &[(&str, &str)] = &[("ANTHROPIC", "anthropic"), ("GEMINI", "gemini"), ("OPENROUTER", "openrouter")];
@@ -69,22 +75,45 @@ impl fmt::Display for DefaultModel {
 /// Asks an endpoint for its first model until it has one.
 pub struct FirstListed {
     endpoint: Endpoint,
-    found: OnceCell<String>,
+    looked: Mutex<Looked>,
+}
+
+/// What came of looking.
+#[derive(Default)]
+struct Looked {
+    found: Option<String>,
+    failed_at: Option<Instant>,
+}
+
+impl FirstListed {
+    fn new(endpoint: Endpoint) -> Self {
+        Self { endpoint, looked: Mutex::default() }
+    }
 }
 
 #[async_trait]
 impl FindModel for FirstListed {
     async fn find(&self) -> Result<String, String> {
-        let found = self.found.get_or_try_init(|| async {
-            let Endpoint { provider, base_url, .. } = &self.endpoint;
-            let model = first_model(&self.endpoint, LIST_PATIENCE).await;
-            let model = model.map(|model| format!("{provider}/{model}")).ok_or_else(|| {
-                format!("{base_url} lists no models; `ollama pull` one there, name one in the request, or set CAPSTAN_MODEL")
-            })?;
-            tracing::info!(model, "the model of runs that name none was found");
-            Ok(model)
-        });
-        found.await.cloned()
+        let provider = self.endpoint.provider;
+        // Whoever comes while somebody looks waits here, and takes what that one found.
+        let mut looked = self.looked.lock().await;
+        if let Some(model) = &looked.found {
+            return Ok(model.clone());
+        }
+        // Runs are told this: where the endpoint is, and with which credentials, is the operator's own.
+        let failed =
+            || Err(format!("{provider} lists no models; `ollama pull` one there, name one in the request, or set CAPSTAN_MODEL"));
+        if looked.failed_at.is_some_and(|at| at.elapsed() < FAILURE_HOLDS) {
+            return failed();
+        }
+        let Some(model) = first_model(&self.endpoint, LIST_PATIENCE).await else {
+            looked.failed_at = Some(Instant::now());
+            return failed();
+        };
+        let model = format!("{provider}/{model}");
+        tracing::info!(model, "the model of runs that name none was found");
+        looked.found = Some(model.clone());
+        Ok(model)
     }
 }
 
@@ -93,10 +122,18 @@ impl FindModel for FirstListed {
 pub struct Endpoint {
     /// The provider's name.
     pub provider: &'static str,
-    /// The base URL, `/v1` included.
+    /// The base URL; one without a path means `/v1`.
     pub base_url: String,
     /// The key, if there is one.
     pub key: Option<SecretString>,
+}
+
+impl Endpoint {
+    /// The base URL as operators may see it: people put keys into its user part and its query.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        error_text(&self.base_url)
+    }
 }
 
 /// Finds out which models there are.
@@ -111,8 +148,8 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
 
     let key = environment.get(&openai.key_env).map(SecretString::from);
     if key.is_some() || openai.base_url.is_some() {
-        let base_url = openai.base_url.clone().unwrap_or_else(|| OPENAI_URL.to_owned());
-        endpoints.push(Endpoint { provider: "openai", base_url: trimmed(&base_url), key });
+        let base_url = openai.base_url.as_ref().map_or(OPENAI_URL, |url| url.expose_secret());
+        endpoints.push(Endpoint { provider: "openai", base_url: trimmed(base_url), key });
     }
     let mut ollama_model = None;
     let wants_ollama = wanted.as_deref().is_some_and(|model| model.starts_with("ollama/"));
@@ -148,13 +185,13 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
                     warnings.push(format!(
                         "{} does not answer or has no models yet; runs that name no model are refused until it lists one: \
                          `ollama pull` one, or set CAPSTAN_MODEL",
-                        endpoint.base_url
+                        endpoint.shown()
                     ));
-                    DefaultModel::FirstListed(Arc::new(FirstListed { endpoint: endpoint.clone(), found: OnceCell::new() }))
+                    DefaultModel::FirstListed(Arc::new(FirstListed::new(endpoint.clone())))
                 }
                 None => {
                     warnings
-                        .push(format!("{} lists no models; set CAPSTAN_MODEL, or {OPENAI_MODEL} is asked for", endpoint.base_url));
+                        .push(format!("{} lists no models; set CAPSTAN_MODEL, or {OPENAI_MODEL} is asked for", endpoint.shown()));
                     DefaultModel::Known(OPENAI_MODEL.to_owned())
                 }
             }
@@ -204,13 +241,15 @@ fn ollama_url(environment: &Environment) -> String {
 fn options(endpoint: &Endpoint, config: &OpenAiConfig) -> OpenAiOptions {
     let mut options = OpenAiOptions::new(endpoint.base_url.clone());
     options.api_key.clone_from(&endpoint.key);
-    options.limits = StreamLimits {
-        first_byte: Duration::from_millis(config.first_byte_ms),
-        idle: Duration::from_millis(config.idle_ms),
-        progress: Duration::from_millis(config.progress_ms),
-        total: Duration::from_millis(config.total_ms),
+    let limits = |own: &ModelLimits| StreamLimits {
+        first_byte: Duration::from_millis(own.first_byte_ms.unwrap_or(config.first_byte_ms)),
+        idle: Duration::from_millis(own.idle_ms.unwrap_or(config.idle_ms)),
+        progress: Duration::from_millis(own.progress_ms.unwrap_or(config.progress_ms)),
+        total: Duration::from_millis(own.total_ms.unwrap_or(config.total_ms)),
         ..StreamLimits::default()
     };
+    options.limits = limits(&ModelLimits::default());
+    options.model_limits = config.model_limits.iter().map(|own| (own.model.clone(), limits(own))).collect();
     options
 }
 
@@ -225,14 +264,9 @@ async fn first_model(endpoint: &Endpoint, patience: Duration) -> Option<String> 
 /// # Errors
 /// In words, without the URL's secrets.
 pub async fn list_models(endpoint: &Endpoint, patience: Duration) -> Result<Vec<String>, String> {
-    use secrecy::ExposeSecret as _;
-    let local = ["http://127.0.0.1", "http://localhost", "http://[::1]"].iter().any(|host| endpoint.base_url.starts_with(host));
-    let mut builder = reqwest::Client::builder().timeout(patience);
-    if local {
-        builder = builder.no_proxy();
-    }
-    let client = builder.build().map_err(|error| error.to_string())?;
-    let mut request = client.get(format!("{}/models", endpoint.base_url));
+    let url = endpoint_url(&endpoint.base_url, "/models").map_err(|error| error.to_string())?;
+    let client = http::client_for(url.as_str()).timeout(patience).build().map_err(words)?;
+    let mut request = client.get(url);
     if let Some(key) = &endpoint.key {
         request = request.bearer_auth(key.expose_secret());
     }
@@ -249,7 +283,7 @@ pub async fn list_models(endpoint: &Endpoint, patience: Duration) -> Result<Vec<
 fn words(error: reqwest::Error) -> String {
     let error = error.without_url();
     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    crate::support::redact::error_text(&format!("{error}{cause}"))
+    error_text(&format!("{error}{cause}"))
 }
 
 #[cfg(test)]
@@ -298,6 +332,63 @@ mod tests {
         let models = selected(&[("OPENAI_BASE_URL", &format!("http://{address}/v1/"))]).await.unwrap();
         assert_eq!(models.default_model.to_string(), "openai/qwen3:4b");
         assert!(!models.demonstration && models.warnings.is_empty());
+        // As they are accepted for the model calls themselves.
+        for base in ["", "/", "/v1?api-version=1"] {
+            let models = selected(&[("OPENAI_BASE_URL", &format!("http://{address}{base}"))]).await.unwrap();
+            assert_eq!(models.default_model.to_string(), "openai/qwen3:4b", "{base}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_asks_together_waits_for_one_look_and_is_not_told_where() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let list = move || {
+            count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            async { r#"{"object":"list","data":null}"# }
+        };
+        let app = axum::Router::new().route("/v1/models", axum::routing::get(list));
+        let mut server = tokio::task::JoinSet::new();
+        server.spawn(async move { axum::serve(listener, app).await });
+        let base_url = format!("http://me:canary@{address}/v1?key=canary");
+        let first = FirstListed::new(Endpoint { provider: "ollama", base_url, key: None });
+        let answers = futures_util::future::join_all((0..20).map(|_| first.find())).await;
+        for answer in answers {
+            let words = answer.unwrap_err();
+            assert!(!words.contains("http") && words.contains("CAPSTAN_MODEL"), "{words}");
+        }
+        assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn operators_see_urls_without_secrets() {
+        let models = selected(&[("OLLAMA_HOST", "http://me:canary@127.0.0.1:1")]).await.unwrap();
+        assert_eq!(models.endpoints[0].shown(), "http://127.0.0.1:1/v1");
+        assert!(models.warnings[0].starts_with("http://127.0.0.1:1/v1 "), "{:?}", models.warnings);
+        let models = selected(&[("OPENAI_BASE_URL", "http://127.0.0.1:1/v1?key=canary")]).await.unwrap();
+        assert!(models.warnings[0].starts_with("http://127.0.0.1:1/v1 "), "{:?}", models.warnings);
+    }
+
+    #[test]
+    fn single_models_may_take_longer() {
+        let environment = environment(&[
+            ("CAPSTAN_PROVIDERS__OPENAI__MODEL_LIMITS", r#"[{ model = "slow.1:4b", first_byte_ms = 600000, total_ms = 900000 }]"#),
+            ("CAPSTAN_PROVIDERS__OPENAI__IDLE_MS", "7000"),
+        ]);
+        let loaded = super::super::config::load(None, &environment, &[]).unwrap();
+        let endpoint = Endpoint { provider: "openai", base_url: OPENAI_URL.to_owned(), key: None };
+        let options = options(&endpoint, &loaded.config.providers.openai);
+        let own = options.model_limits["slow.1:4b"];
+        assert_eq!((own.first_byte.as_secs(), own.idle.as_secs(), own.total.as_secs()), (600, 7, 900));
+        assert_eq!(options.limits, StreamLimits { idle: Duration::from_secs(7), ..StreamLimits::default() });
+        // What is shown can be read again.
+        let shown = super::super::config::show(&loaded);
+        assert!(
+            super::super::config::load(Some(("x.toml".into(), shown.clone())), &Environment::default(), &[]).is_ok(),
+            "{shown}"
+        );
     }
 
     #[test]

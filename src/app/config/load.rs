@@ -384,10 +384,14 @@ mod tests {
     #[test]
     fn no_secret_is_shown_anywhere() {
         let text = "[[auth.keys]]\nuser = 'ada'\nkey = 'cap_canary_0123456789'\n[auth]\nsecret_key = 'canary-master'\n";
-        let pairs = [("DATABASE_URL", "postgres://me:canary-pw@db/x?password=canary-too")];
+        let pairs = [
+            ("DATABASE_URL", "postgres://me:canary-pw@db/x?password=canary-too"),
+            ("OPENAI_BASE_URL", "https://me:canary@host/v1?key=canary"),
+        ];
         let loaded = load(file(text), &environment(&pairs), &[]).unwrap();
         let shown = format!("{}{:?}", show(&loaded), loaded);
         assert!(!shown.contains("canary"), "{shown}");
+        assert!(shown.contains("base_url = \"https://host/v1\""), "{shown}");
         assert!(shown.contains("postgres://me:[redacted]@db/x"), "{shown}");
         let wrong = error("[auth]\nsecret_key = ['canary']", &[("CAPSTAN_WORKER__SLOTS", "canary")]);
         assert!(!wrong.contains("canary\""), "{wrong}");

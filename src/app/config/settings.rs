@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::principal::UserRole;
+use crate::support::redact::error_text;
 
 /// All settings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -198,8 +199,8 @@ pub struct ProvidersConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct OpenAiConfig {
     /// Where the API is, `/v1` included.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub base_url: Option<String>,
+    #[serde(serialize_with = "shown_url", skip_serializing_if = "Option::is_none")]
+    pub base_url: Option<SecretString>,
     /// The environment variable that holds the key. Keys do not stand in files.
     pub key_env: String,
     /// The longest wait for the first byte of an answer.
@@ -210,6 +211,28 @@ pub struct OpenAiConfig {
     pub progress_ms: u64,
     /// The longest that one answer may take.
     pub total_ms: u64,
+    /// Other limits for single models.
+    pub model_limits: Vec<ModelLimits>,
+}
+
+/// Limits of one model: those that are not set are those of its provider.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelLimits {
+    /// The model, without its provider.
+    pub model: String,
+    /// See [`OpenAiConfig::first_byte_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_byte_ms: Option<u64>,
+    /// See [`OpenAiConfig::idle_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<u64>,
+    /// See [`OpenAiConfig::progress_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress_ms: Option<u64>,
+    /// See [`OpenAiConfig::total_ms`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_ms: Option<u64>,
 }
 
 impl Default for OpenAiConfig {
@@ -221,6 +244,7 @@ impl Default for OpenAiConfig {
             idle_ms: 30_000,
             progress_ms: 120_000,
             total_ms: 180_000,
+            model_limits: Vec::new(),
         }
     }
 }
@@ -312,6 +336,11 @@ fn redacted_url<S: Serializer>(url: &Option<SecretString>, serializer: S) -> Res
         Some(url) => serializer.serialize_str(&redact_url(url.expose_secret())),
         None => serializer.serialize_none(),
     }
+}
+
+/// A provider's URL without its user part and its query, in which people put keys.
+fn shown_url<S: Serializer>(url: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+    url.as_ref().map(|url| error_text(url.expose_secret())).serialize(serializer)
 }
 
 /// A database URL without its password and without its parameters, which may hold one too.
