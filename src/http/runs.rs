@@ -82,13 +82,15 @@ pub(crate) async fn accept(
         return Ok((headers, sse::stream(app, access, app.service.stream_started(started))).into_response());
     }
     headers.insert(LOCATION, location);
+    let mut run = started.run;
     if let Some(seconds) = wait {
         applied(app, &mut headers, seconds);
-        if let Waited::Settled(run) = app.service.wait_for_run(principal, &started.run.id, seconds).await? {
-            return Ok((StatusCode::OK, headers, Json(run)).into_response());
-        }
+        run = match app.service.wait_for_run(principal, &run.id, seconds).await? {
+            Waited::Settled(run) => return Ok((StatusCode::OK, headers, Json(run)).into_response()),
+            Waited::StillGoing(run) => run,
+        };
     }
-    let body = AcceptedBody { message: started.message, run: started.run };
+    let body = AcceptedBody { message: started.message, run };
     Ok((StatusCode::ACCEPTED, headers, Json(body)).into_response())
 }
 

@@ -91,6 +91,21 @@ async fn waiting_ends_with_the_run_or_with_the_time() {
 }
 
 #[tokio::test]
+async fn when_the_time_runs_out_the_run_is_shown_as_it_is_then() {
+    let rig = Rig::new().await;
+    let prefer = [("prefer", "wait=1")];
+    let posting = rig.send(Method::POST, "/api/v1/runs", &prefer, Some(json!({"input": "hello"})));
+    let playing = async {
+        while rig.store.next_claimable_in().await.unwrap().is_none() {
+            tokio::task::yield_now().await;
+        }
+        rig.play_half(&rig.claim().await).await
+    };
+    let (reply, _) = tokio::join!(posting, playing);
+    assert_eq!((reply.status, reply.json()["run"]["status"].as_str()), (StatusCode::ACCEPTED, Some("processing")));
+}
+
+#[tokio::test]
 async fn a_run_that_nobody_works_on_is_cancelled_at_once() {
     let rig = Rig::new().await;
     let (_, run) = rig.start("hello").await;
