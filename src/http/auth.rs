@@ -43,7 +43,7 @@ impl FromRequestParts<App> for Access {
 
 /// Lets a request through that says who it is from.
 pub(crate) async fn require(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
-    let access = by_header(&app, request.method(), request.headers()).await?;
+    let access = by_header(&app, request.method(), request.uri(), request.headers()).await?;
     serve(access, request, next).await
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn require(State(app): State<App>, request: Request, next: Next
 pub(crate) async fn require_or_ticket(State(app): State<App>, request: Request, next: Next) -> Answer<Response> {
     let access = match stream_ticket(&request)? {
         Some((ticket, target)) => by_ticket(&app, &ticket, &target, shown_from(request.headers(), ShownFrom::Unsaid)).await?,
-        None => Some(by_header(&app, request.method(), request.headers()).await?),
+        None => Some(by_header(&app, request.method(), request.uri(), request.headers()).await?),
     };
     serve(access.ok_or_else(unauthorized)?, request, next).await
 }
@@ -66,11 +66,11 @@ async fn serve(access: Access, mut request: Request, next: Next) -> Answer<Respo
     }
 }
 
-async fn by_header(app: &App, method: &Method, headers: &HeaderMap) -> Answer<Access> {
+async fn by_header(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> Answer<Access> {
     match &app.options.auth {
         Auth::Open(principal) => {
             let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
-            if !reads && !is_own_origin(app, headers) {
+            if !reads && !is_own_origin(app, uri, headers) {
                 return Err(Problem::new(ProblemCode::Forbidden, "requests from pages of another origin are refused"));
             }
             Ok(Access::without_key(principal.clone()))
@@ -138,14 +138,14 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Whether a request comes from no web page, from a page of this server, or from one of an allowed origin.
-pub(crate) fn is_own_origin(app: &App, headers: &HeaderMap) -> bool {
+pub(crate) fn is_own_origin(app: &App, uri: &Uri, headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let Ok(origin) = origin.to_str() else { return false };
     if app.options.cors_origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
         return true;
     }
     let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    authority.zip(request_host(headers)).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
+    authority.zip(request_host(uri, headers)).is_some_and(|(authority, host)| authority.eq_ignore_ascii_case(host))
 }
 
 /// How many WebSockets each principal has open.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::{HOST, HeaderName};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tracing::Instrument as _;
@@ -74,8 +74,7 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
 
 fn misdirected(app: &App, request: &Request) -> Option<Problem> {
     let allowed = app.options.allowed_hosts.as_ref()?;
-    let host = request_host(request.headers()).or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-    let name = host_name(host.unwrap_or_default());
+    let name = host_name(request_host(request.uri(), request.headers()).unwrap_or_default());
     if allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(name)) {
         return None;
     }
@@ -85,9 +84,10 @@ fn misdirected(app: &App, request: &Request) -> Option<Problem> {
     ))
 }
 
-/// The Host header.
-pub(crate) fn request_host(headers: &HeaderMap) -> Option<&str> {
-    headers.get(HOST).and_then(|host| host.to_str().ok())
+/// The host that a request is for: its Host header, or what HTTP/2 has instead, which comes as part of the URI.
+pub(crate) fn request_host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    host.or_else(|| uri.authority().map(|authority| authority.as_str()))
 }
 
 /// A host without its port and without the brackets of an IPv6 address.

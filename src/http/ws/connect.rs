@@ -44,7 +44,7 @@ pub(crate) async fn connect(
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
-    let identity = identify(&app, &headers, ticket_in(&uri)?).await?;
+    let identity = identify(&app, &uri, &headers).await?;
     let Ok(upgrade) = upgrade else {
         return Err(match identity {
             Identity::Known(_) => Problem::new(ProblemCode::InvalidRequest, "open this path as a WebSocket"),
@@ -65,15 +65,15 @@ pub(crate) async fn connect(
     Ok(upgrade.on_upgrade(move |socket| connections.track_future(session::run(app, socket, identity, trace).instrument(span))))
 }
 
-async fn identify(app: &App, headers: &HeaderMap, ticket: Option<String>) -> Answer<Identity> {
-    let from_own_page = is_own_origin(app, headers);
+async fn identify(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Identity> {
+    let ticket = ticket_in(uri)?;
     let key = match bearer(headers) {
         Some(key) => Some(key.to_owned()),
         None => key_in_subprotocol(headers),
     };
     // A server without keys believes any: there, only the origin keeps the pages of others out.
     let local = match &app.options.auth {
-        Auth::Open(_) if !from_own_page => {
+        Auth::Open(_) if !is_own_origin(app, uri, headers) => {
             return Err(Problem::new(ProblemCode::Forbidden, "pages of another origin are refused"));
         }
         Auth::Open(principal) => Some(principal),
@@ -85,11 +85,8 @@ async fn identify(app: &App, headers: &HeaderMap, ticket: Option<String>) -> Ans
             let from = shown_from(headers, ShownFrom::Nowhere);
             Ok(by_ticket(app, &ticket, &TicketTarget::Socket, from).await?.map_or(Identity::Refused, Identity::Known))
         }
-        // Nothing that the page had to know says that it may: then it must be one of ours.
-        (None, None, _) if !from_own_page => {
-            Err(Problem::new(ProblemCode::Forbidden, "pages of another origin must send a ticket, or a key as subprotocol"))
-        }
         (None, None, Some(principal)) => Ok(Identity::Known(Access::without_key(principal.clone()))),
+        // Whatever page it is: its first frame must hold a key, which no browser sends by itself.
         (None, None, None) => Ok(Identity::Unsaid),
     }
 }

@@ -104,4 +104,10 @@ async fn a_page_of_another_origin_changes_nothing_on_an_open_server() {
         let allowed = reply.header("access-control-allow-origin");
         assert_eq!(allowed, if origin == "https://app.example" { origin } else { "" });
     }
+    // HTTP/2 has no Host header: the host is a part of the URI.
+    for (origin, status) in [("http://localhost:8080", 202), ("http://evil.example", 403)] {
+        let uri = format!("http://localhost:8080{path}");
+        let request = Request::post(uri).header("origin", origin).body(Body::empty()).unwrap();
+        assert_eq!(rig.raw(request).await.status().as_u16(), status, "{origin}");
+    }
 }

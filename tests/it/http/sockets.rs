@@ -130,6 +130,9 @@ async fn one_socket_follows_many_things() {
     assert_eq!(reset["result"]["head"], 14);
     assert_eq!(socket.next().await.unwrap()["type"], "stream.reset");
     assert_eq!(socket.next().await.unwrap()["type"], "stream.snapshot");
+    let reset = socket.call("subscribe", json!({"run_id": run, "after": 999})).await;
+    assert_eq!(reset["result"]["head"], 14);
+    socket.until("stream.end").await;
     let cancelled = socket.call("run.cancel", json!({"run_id": run})).await;
     assert_eq!(cancelled["result"]["run"]["status"], "completed");
 }
@@ -232,6 +235,8 @@ async fn what_is_wrong_is_answered_and_the_socket_stays() {
         (r#"{"id":1,"method":"subscribe","params":{"run_id":"run_01980000000070008000000000000001"}}"#, json!(1), "not_found"),
         (r#"{"id":1,"method":"run.start","params":{"input":""}}"#, json!(1), "invalid_request"),
         (r#"{"id":1,"method":"run.start","params":{"input":"a","model":"x/y"}}"#, json!(1), "unknown_model"),
+        (r#"{"id":1,"method":"run.start","params":{"input":"a","model":"demo/\u0000"}}"#, json!(1), "invalid_request"),
+        (r#"{"id":1,"method":"run.start","params":{"input":"a","idempotency_key":"\u0000"}}"#, json!(1), "invalid_request"),
         (r#"{"id":1,"method":"run.cancel","params":{"run_id":"run_01980000000070008000000000000001"}}"#, json!(1), "not_found"),
         (r#"{"id":1,"method":"approval.resolve","params":{}}"#, json!(1), "not_found"),
         (r#"{"id":1,"method":"input.resolve"}"#, json!(1), "not_found"),
@@ -335,8 +340,18 @@ async fn who_may_open_a_socket() {
     let mut rude = connect(&address, &[]).await.unwrap();
     rude.send(r#"{"id":1,"method":"ping"}"#).await;
     assert_eq!(rude.next().await, Err(4401));
-    assert_eq!(connect(&address, &[("origin", "https://evil.example")]).await.err(), Some(StatusCode::FORBIDDEN));
-    assert_eq!(connect(&address, &[("origin", "null")]).await.err(), Some(StatusCode::FORBIDDEN));
+
+    // Nothing that a browser sends by itself lets a page in, so any page may try: with its first frame, and with nothing else.
+    let cleo = rig.user("cleo").await;
+    for origin in ["https://other.example", "null"] {
+        for frame in [r#"{"id":1,"method":"ping"}"#, r#"{"id":1,"method":"auth","params":{"token":"wrong"}}"#] {
+            let mut page = connect(&address, &[("origin", origin)]).await.unwrap();
+            page.send(frame).await;
+            assert_eq!(page.next().await, Err(4401), "{origin}");
+        }
+        let mut page = connect(&address, &[("origin", origin)]).await.unwrap();
+        assert_eq!(page.call("auth", json!({"token": cleo})).await["result"]["authenticated"], true, "{origin}");
+    }
 
     let origin = format!("http://{address}");
     let mut first_frame = connect(&address, &[("origin", &origin)]).await.unwrap();
