@@ -25,7 +25,7 @@ use crate::support::clock::UnixMillis;
 
 impl SqliteStore {
     pub(super) async fn accept(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
             return Ok(earlier);
         }

@@ -32,7 +32,7 @@ impl SqliteStore {
         now: UnixMillis,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
             return Ok(earlier);
         }

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{SqlSafeStr as _, Sqlite, Transaction};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::store::{Durability, Store, StoreError, StoreOptions, StoreResult};
 use crate::support::clock::UnixMillis;
@@ -35,6 +36,8 @@ pub struct SqliteStore {
     /// One connection: the queue for it is the order of writes.
     writer: SqlitePool,
     readers: SqlitePool,
+    /// Whose turn it is among those who write for a request.
+    turn: Semaphore,
     /// Held while this process is the one server of the data folder.
     lock: Mutex<Option<File>>,
 }
@@ -72,12 +75,20 @@ impl SqliteStore {
         migrate(&writer).await?;
         // Connected on first use: by then the writer has made the file.
         let readers = pool(READERS).connect_lazy_with(reader_options);
-        Ok(Self { writer, readers, lock: Mutex::new(lock) })
+        Ok(Self { writer, readers, turn: Semaphore::new(1), lock: Mutex::new(lock) })
     }
 
-    /// Begins a write. Nobody else writes until it ends.
+    /// Begins a write of a worker. Nobody else writes until it ends.
     pub(super) async fn write(&self) -> StoreResult<Tx> {
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
+    }
+
+    /// Begins a write for a request. Only one of those waits for the writer at a time, the others wait here: however many
+    /// requests there are, the log and the leases of the runs under way come next but one.
+    pub(super) async fn write_in_turn(&self) -> StoreResult<(SemaphorePermit<'_>, Tx)> {
+        let turn = tokio::time::timeout(ACQUIRE_TIMEOUT, self.turn.acquire()).await;
+        let turn = turn.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
+        Ok((turn, self.write().await?))
     }
 
     /// Begins a read of several statements that see one state.

@@ -40,7 +40,7 @@ impl ConversationStore for SqliteStore {
         new: NewConversation,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Created>> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
             return Ok(earlier);
         }
@@ -110,7 +110,7 @@ impl ConversationStore for SqliteStore {
         title: &str,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         let title = storable(title);
         let renamed = sqlx::query("UPDATE conversations SET title = ?, updated_at = ? WHERE id = ? AND owner_id = ?")
             .bind(title.as_ref())
@@ -131,7 +131,7 @@ impl ConversationStore for SqliteStore {
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         let deleted = sqlx::query("DELETE FROM conversations WHERE id = ? AND owner_id = ?")
             .bind(id.as_str())
             .bind(owner.as_str())

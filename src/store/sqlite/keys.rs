@@ -15,7 +15,7 @@ use crate::support::clock::UnixMillis;
 #[async_trait]
 impl KeyStore for SqliteStore {
     async fn ensure_user(&self, id: UserId, name: &str, role: UserRole, now: UnixMillis) -> StoreResult<User> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         sqlx::query(
             "INSERT INTO users (id, name, role, created_at) VALUES (?, ?, ?, ?)
              ON CONFLICT (name) DO UPDATE SET role = excluded.role WHERE excluded.role = 'admin'",
@@ -32,7 +32,7 @@ impl KeyStore for SqliteStore {
     }
 
     async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         sqlx::query("INSERT INTO api_keys (id, user_id, hash, label, created_at) VALUES (?, ?, ?, ?, ?)")
             .bind(id.as_str())
             .bind(user.as_str())
@@ -77,7 +77,7 @@ impl KeyStore for SqliteStore {
     }
 
     async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         let revoked = sqlx::query("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL")
             .bind(now.0)
             .bind(id.as_str())

@@ -48,7 +48,7 @@ impl RunStore for SqliteStore {
     }
 
     async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
             return Ok(earlier);
         }
@@ -88,11 +88,12 @@ impl RunStore for SqliteStore {
                 .fetch_optional(&mut *tx)
                 .await?
         };
-        let step: Option<(i32, String, String, i64)> =
-            sqlx::query_as("SELECT step, kind, status, started_at FROM run_steps WHERE run_id = ? ORDER BY step DESC LIMIT 1")
-                .bind(id.as_str())
-                .fetch_optional(&mut *tx)
-                .await?;
+        let step: Option<(i32, String, String, i64)> = sqlx::query_as(
+            "SELECT step, kind, status, coalesce(ended_at, started_at) FROM run_steps WHERE run_id = ? ORDER BY step DESC LIMIT 1",
+        )
+        .bind(id.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
         let tools_under_way =
             sqlx::query_scalar("SELECT name FROM tool_calls WHERE run_id = ? AND state = 'started' ORDER BY step, position")
                 .bind(id.as_str())

@@ -13,7 +13,7 @@ use crate::support::clock::UnixMillis;
 #[async_trait]
 impl TicketStore for SqliteStore {
     async fn create_ticket(&self, hash: &str, ticket: &StreamTicket, lifetime_ms: u32) -> StoreResult<UnixMillis> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         let expires_at = sqlx::query_scalar(concat!(
             "INSERT INTO stream_tickets (hash, owner_id, key_hash, target, origin, expires_at)
              VALUES (?, ?, ?, ?, ?, ",
@@ -41,7 +41,7 @@ impl TicketStore for SqliteStore {
         if !exists {
             return Ok(None);
         }
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         let taken = sqlx::query(concat!(
             "DELETE FROM stream_tickets WHERE hash = ? RETURNING owner_id, key_hash, target, origin, expires_at > ",
             now!(),
@@ -64,7 +64,7 @@ impl TicketStore for SqliteStore {
     }
 
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
-        let mut tx = self.write().await?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
         let removed = sqlx::query(concat!("DELETE FROM stream_tickets WHERE expires_at <= ", now!()))
             .execute(&mut *tx)
             .await?

@@ -1,10 +1,13 @@
 //! What only a file has: its lock, a second process, a crash.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use capstan::domain::ids::NodeId;
 use capstan::store::{StoreError, StoreOptions, open};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, World, deltas, user};
+use super::fixture::{LONG, World, conversation, deltas, hello, user};
 use crate::support::database::Kind;
 
 #[tokio::test]
@@ -92,4 +95,32 @@ async fn a_batch_of_300_deltas_is_one_short_transaction() {
     // Far above what it takes, far below what one statement for each row would: guards the shape, not the figure.
     assert!(times[25] < std::time::Duration::from_millis(100), "{:?}", times[25]);
     world.store.close().await;
+}
+
+/// However many messages come at once, a lease is renewed between two of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_of_messages_keeps_no_lease_waiting() {
+    let world = World::new(Kind::Sqlite).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let mut burst = tokio::task::JoinSet::new();
+    for _ in 0..300 {
+        let (store, owner, accepted) = (world.store.clone(), owner.clone(), Arc::clone(&accepted));
+        burst.spawn(async move {
+            store.accept_run(hello(&owner, &conversation()), None).await.unwrap();
+            accepted.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    burst.join_next().await.unwrap().unwrap();
+    let before = accepted.load(Ordering::SeqCst);
+    assert!(before < 200, "the burst is under way: {before}");
+    world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
+    world.commit_one(deltas(&fence, 1)).await.unwrap();
+    let meanwhile = accepted.load(Ordering::SeqCst) - before;
+    assert!(meanwhile < 20, "{meanwhile} messages were accepted before a lease was renewed and a word written");
+    while let Some(done) = burst.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 300);
 }
