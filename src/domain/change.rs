@@ -64,9 +64,10 @@ impl StepStatus {
     }
 }
 
-/// The counters of a run that decide how it goes on. Stored with it, so that no crash resets a limit.
+/// The counters of a run that decide how it goes on. Stored with it, so that no crash resets a limit. One that a newer version
+/// has added means nothing to this one, and is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct RunCounters {
     /// Model calls with tools that have finished.
     pub rounds: u32,

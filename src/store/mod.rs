@@ -116,6 +116,10 @@ pub trait QueueStore: Send + Sync {
     /// the fewest live leases first), oldest first within one. Losing a race is no error, only fewer rows.
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>>;
 
+    /// Raises the epoch of a run that its worker holds and goes on with. Whatever may still be under way under the old fence is
+    /// written before this, or never. `None` if the fence is no longer the newest.
+    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>>;
+
     /// Loads a claimed run. `None` if the fence is no longer the newest.
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>>;
 
@@ -137,7 +141,7 @@ pub trait QueueStore: Send + Sync {
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>>;
 }
 
-/// The log: the only way in which a run's rows change.
+/// The log: the only way in which a worker changes the rows of a run that it holds. Use cases and the queue change the rest.
 #[async_trait]
 pub trait LogStore: Send + Sync {
     /// Commits many writes in one transaction. Each is tested by its fence on its own: a fenced one leaves nothing, the others

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{RunView, StoreError, StoreResult};
+use super::{Claim, RunView, StoreError, StoreResult};
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
@@ -273,6 +273,14 @@ pub(super) fn word<T>(
 
 fn corrupt(table: &'static str, column: &'static str, id: &str, reason: impl ToString) -> StoreError {
     StoreError::Corrupt { table, column, id: id.to_owned(), reason: reason.to_string() }
+}
+
+/// The claims that can be read. One that cannot is left to its lease: the others are claimed already, and would be lost with it.
+pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) -> Vec<Claim> {
+    let readable = claims.filter_map(|claim| {
+        claim.inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a claim cannot be read")).ok()
+    });
+    readable.collect()
 }
 
 /// A count as stored. No statement of ours makes it negative.

@@ -430,7 +430,7 @@ pub struct Explanation {
     pub lease_age_ms: Option<i64>,
     /// Claims that did not end well.
     pub crashes: u32,
-    /// Claimable runs that were there first, if this one can be claimed.
+    /// Claimable runs that were there first, if this one can be claimed now.
     pub queue_position: Option<i64>,
     /// Milliseconds until it can be claimed; negative: since when.
     pub claimable_in_ms: Option<i64>,
@@ -438,7 +438,7 @@ pub struct Explanation {
     pub behind_run: Option<RunId>,
     /// Who asked for it to be cancelled.
     pub cancel_requested_by: Option<String>,
-    /// The newest step: number, kind and status words, age in milliseconds.
+    /// The newest step: number, kind and status words, and the milliseconds since it ended, or began if it has not ended.
     pub step: Option<(u32, String, String, i64)>,
     /// Calls that have been started and have no outcome, by tool name.
     pub tools_under_way: Vec<String>,

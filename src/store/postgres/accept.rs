@@ -140,11 +140,14 @@ async fn accept_locked(
             return Ok(Some(Keyed::Fresh(Accepted::Busy { run_id: active.run_id.clone() })));
         }
         (Some(active), OnBusy::Steer) if !active.cancel_requested => steer(tx, accept, key, &found, &active.run_id).await?,
+        (Some(_), OnBusy::Interrupt) => match interrupt(tx, accept, key, &found).await? {
+            Interrupted::Full => return Ok(Some(Keyed::Fresh(Accepted::TooManyRuns))),
+            Interrupted::Written(written) => written,
+        },
         // A run that is about to be cancelled answers nobody any more: a message that would join it waits behind it.
-        (Some(_) | None, OnBusy::Queue | OnBusy::Steer | OnBusy::Interrupt | OnBusy::Reject) if found.full => {
+        (Some(_), OnBusy::Queue | OnBusy::Steer) | (None, _) if found.full => {
             return Ok(Some(Keyed::Fresh(Accepted::TooManyRuns)));
         }
-        (Some(_), OnBusy::Interrupt) => interrupt(tx, accept, key, &found).await?,
         (Some(_), OnBusy::Queue | OnBusy::Steer) => {
             start(tx, accept, key, &found, Ended { waiting: found.unfinished, ..Ended::default() }).await?
         }
@@ -232,17 +235,40 @@ struct Ended {
     requested: Vec<RunId>,
 }
 
+/// What came of an interruption.
+enum Interrupted {
+    /// The owner has as many unfinished runs as allowed, also without those that the interruption would end. Nothing has changed.
+    Full,
+    /// As [`start`] says.
+    Written(Option<(Accepted, Vec<NewEvent>)>),
+}
+
 async fn interrupt(
     connection: &mut PgConnection,
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,
     found: &Found,
-) -> StoreResult<Option<(Accepted, Vec<NewEvent>)>> {
-    let unfinished = Unfinished::of_conversation(connection, &accept.conversation_id).await?;
-    let cancelled = cancel::end_or_mark(connection, unfinished, found.base, "interrupt", accept.now).await?;
+) -> StoreResult<Interrupted> {
+    let mut savepoint = connection.begin().await?;
+    let unfinished = Unfinished::of_conversation(&mut savepoint, &accept.conversation_id).await?;
+    let cancelled = cancel::end_or_mark(&mut savepoint, unfinished, found.base, "interrupt", accept.now).await?;
+    // Those that have just ended count no more.
+    if found.full && is_full(&mut savepoint, accept).await? {
+        savepoint.rollback().await?;
+        return Ok(Interrupted::Full);
+    }
+    savepoint.commit().await?;
     let waiting = u32::try_from(cancelled.requested.len()).unwrap_or(u32::MAX);
     let ended = Ended { waiting, events: cancelled.events, runs: cancelled.ended, requested: cancelled.requested };
-    start(connection, accept, key, found, ended).await
+    Ok(Interrupted::Written(start(connection, accept, key, found, ended).await?))
+}
+
+/// Whether the owner has as many unfinished runs as allowed.
+async fn is_full(connection: &mut PgConnection, accept: &AcceptRun) -> StoreResult<bool> {
+    let full = sqlx::query_scalar(
+        "SELECT count(*) >= $2 FROM (SELECT FROM runs WHERE owner_id = $1 AND finished_at IS NULL LIMIT $2) AS unfinished",
+    );
+    Ok(full.bind(accept.owner.as_str()).bind(i64::from(accept.max_active_runs)).fetch_one(connection).await?)
 }
 
 /// Stores the message with a run of its own, for the queue. `None` if the conversation is not as it was found.

@@ -5,11 +5,12 @@
 //! no head and leaves nothing. A run's end takes a second statement in the same transaction, because the run that follows it
 //! may have been queued while the first one waited for the head's lock, and would not be in its snapshot.
 
-use std::time::Duration;
+use std::collections::HashSet;
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
+use super::answer::{ANSWER_LIMIT, Asked, within};
 use super::cancel::{Settled, Told, settle};
 use super::errors::{is_refusal, retried};
 use super::fold::{self, Fenced, Folded, Place};
@@ -19,10 +20,6 @@ use crate::domain::ids::RunId;
 use crate::domain::record::{Fence, RunWrite};
 use crate::store::{Committed, Refused, StoreError, StoreResult, compose, rows};
 
-/// The longest wait for a batch's answer. The database gives up earlier itself; this is for one that is gone without a word, of
-/// which no time-out of its own would ever tell.
-const ANSWER_LIMIT: Duration = Duration::from_secs(15);
-
 impl PostgresStore {
     /// Commits a batch. Tried again only when the database says that it was rolled back.
     pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
@@ -30,83 +27,100 @@ impl PostgresStore {
             return Ok(Vec::new());
         }
         let batch = fold::fold(writes)?;
-        let found = match batch.refused {
+        let answers = match batch.refused {
             Some(_) => None,
-            None => match retried(|| self.write_batch(&batch)).await {
-                Ok(found) => Some(found),
+            None => match retried(|| self.write_batch(writes, &batch)).await {
+                Ok(answers) => Some(answers),
                 Err(error) if is_refusal(&error) => None,
                 Err(error) => return Err(error),
             },
         };
         // A write that breaks a rule takes back all of its batch, but shall only cost itself.
-        let Some(found) = found else { return retried(|| self.write_one_by_one(writes)).await };
-        let mut answers: Vec<_> = writes.iter().zip(&batch.places).map(|(write, place)| answer(write, *place, &found)).collect();
-        // An end that comes too early takes back all writes of its fence, and shall only cost itself, too.
-        let early = |fence: usize| batch.fences[fence].joined.is_some() && found[fence].is_none();
-        let again: Vec<usize> =
-            (0..writes.len()).filter(|index| batch.places[*index].is_some_and(|place| early(place.fence))).collect();
-        if !again.is_empty() {
-            let repeated: Vec<RunWrite> = again.iter().map(|index| writes[*index].clone()).collect();
-            let second = retried(|| self.write_one_by_one(&repeated)).await?;
-            for (index, answer) in again.into_iter().zip(second) {
-                answers[index] = answer;
-            }
+        match answers {
+            Some(answers) => Ok(answers),
+            None => retried(|| self.write_one_by_one(writes)).await,
         }
-        Ok(answers)
     }
 
-    /// For each fence what was found at its head, if it still holds.
-    async fn write_batch(&self, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
+    async fn write_batch(&self, writes: &[RunWrite], batch: &Folded<'_>) -> StoreResult<Vec<Result<Committed, Refused>>> {
         let mut taken = self.log.take().await?;
-        let written = tokio::time::timeout(ANSWER_LIMIT, write_batch_on(&mut taken.connection, batch)).await;
-        let Ok(written) = written else {
+        let mut is_answered = false;
+        let written = within(ANSWER_LIMIT, async {
+            let written = write_batch_on(&mut taken.connection, writes, batch).await;
+            is_answered = true;
+            written
+        });
+        let written = written.await;
+        if !is_answered {
             taken.connection.close_on_drop();
-            return Err(unanswered());
-        };
-        let found = written?;
+        }
+        let answers = written?;
         self.log.keep(taken);
-        Ok(found)
+        Ok(answers)
     }
 
     /// Each write on its own in one transaction, so that one that is refused leaves nothing and the others stay.
     async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
-        let mut connection = self.worker.acquire().await?;
-        match tokio::time::timeout(ANSWER_LIMIT, write_one_by_one_on(&mut connection, writes)).await {
-            Ok(answers) => answers,
-            Err(_) => {
-                connection.close_on_drop();
-                Err(unanswered())
-            }
-        }
+        within(ANSWER_LIMIT, async {
+            let mut asked = Asked::on(&self.worker).await?;
+            let mut tx = asked.connection().begin().await?;
+            let answers = write_each(&mut tx, writes).await?;
+            tx.commit().await?;
+            asked.answered();
+            Ok(answers)
+        })
+        .await
     }
 }
 
-fn unanswered() -> StoreError {
-    let words = format!("the database has not answered for {} seconds", ANSWER_LIMIT.as_secs());
-    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, words)).into()
-}
-
-async fn write_batch_on(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult<Vec<Option<Head>>> {
+async fn write_batch_on(
+    connection: &mut PgConnection,
+    writes: &[RunWrite],
+    batch: &Folded<'_>,
+) -> StoreResult<Vec<Result<Committed, Refused>>> {
+    let answers = |found: &[Option<Head>]| -> Vec<_> {
+        writes.iter().zip(&batch.places).map(|(write, place)| answer(write, *place, found)).collect()
+    };
     if batch.fences.iter().all(|fenced| fenced.ends_as.is_none()) {
-        return write(connection, batch).await;
+        return Ok(answers(&write(connection, batch).await?));
     }
     let mut tx = connection.begin().await?;
     let found = write_and_settle(&mut tx, batch).await?;
+    let mut answers = answers(&found);
+    // An end that comes too early takes back all writes of its fence, and shall only cost itself. They are made again before the
+    // others are committed, so that whatever happens to them, no answer is given that is not true.
+    let early = |fence: usize| batch.fences[fence].joined.is_some() && found[fence].is_none();
+    let again: Vec<usize> =
+        (0..writes.len()).filter(|index| batch.places[*index].is_some_and(|place| early(place.fence))).collect();
+    if !again.is_empty() {
+        let repeated: Vec<RunWrite> = again.iter().map(|index| writes[*index].clone()).collect();
+        let second = write_each(&mut tx, &repeated).await?;
+        for (index, answer) in again.into_iter().zip(second) {
+            answers[index] = answer;
+        }
+    }
     tx.commit().await?;
-    Ok(found)
+    Ok(answers)
 }
 
-async fn write_one_by_one_on(connection: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
-    let mut tx = connection.begin().await?;
+/// Each write on its own, in the transaction that is under way.
+async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
     sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = ANY($1::text[]) ORDER BY conversation_id FOR UPDATE")
         .bind(writes.iter().map(|write| write.fence.conversation_id.as_str()).collect::<Vec<_>>())
         .execute(&mut *tx)
         .await?;
     let mut answers = Vec::with_capacity(writes.len());
+    // Those of whom a write was refused: what they wrote after it would leave a hole in the log.
+    let mut broken: HashSet<&Fence> = HashSet::new();
     for write in writes {
+        if broken.contains(&write.fence) {
+            answers.push(Err(Refused::Fenced));
+            continue;
+        }
         let alone = fold::fold(std::slice::from_ref(write))?;
         if let Some(reason) = alone.refused {
             fold::report(write, reason);
+            broken.insert(&write.fence);
             answers.push(Err(Refused::Fenced));
             continue;
         }
@@ -116,20 +130,23 @@ async fn write_one_by_one_on(connection: &mut PgConnection, writes: &[RunWrite])
                 savepoint.commit().await?;
                 let place = alone.places.first().copied().flatten();
                 let answer = match answer(write, place, &found) {
-                    Err(Refused::Fenced) if place.is_some() && holds(&mut tx, &write.fence).await? => Err(Refused::Unheard),
+                    Err(Refused::Fenced) if place.is_some() && holds(tx, &write.fence).await? => Err(Refused::Unheard),
                     answer => answer,
                 };
+                if answer == Err(Refused::Fenced) {
+                    broken.insert(&write.fence);
+                }
                 answers.push(answer);
             }
             Err(error) if is_refusal(&error) => {
                 savepoint.rollback().await?;
                 fold::report(write, &refusal(&error));
+                broken.insert(&write.fence);
                 answers.push(Err(Refused::Fenced));
             }
             Err(error) => return Err(error),
         }
     }
-    tx.commit().await?;
     Ok(answers)
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Fenced<'a> {
     pub(super) lets_go: bool,
     /// The status that the end of the run calls for in its conversation.
     pub(super) ends_as: Option<ConversationStatus>,
+    /// Whether a write broke a rule: what was written after it would leave a hole in the log.
+    is_broken: bool,
 }
 
 /// Where a write stands among those of its fence.
@@ -76,7 +78,7 @@ pub(super) struct Tables {
 pub(super) struct Folded<'a> {
     /// In the order of conversation ids, which is the order of locks.
     pub(super) fences: Vec<Fenced<'a>>,
-    /// For each write; `None` for one that comes after its fence was given up, or that breaks a rule.
+    /// For each write; `None` for one that comes after its fence was given up, that breaks a rule, or that comes after one that does.
     pub(super) places: Vec<Option<Place>>,
     /// A rule that a change breaks in the light of another one of the batch.
     pub(super) refused: Option<&'static str>,
@@ -176,7 +178,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
     sorted.sort_by_key(|fence| (&fence.conversation_id, &fence.run_id, fence.epoch));
     for fence in sorted {
         known.entry(fence).or_insert_with(|| {
-            fences.push(Fenced { fence, events: 0, joined: None, lets_go: false, ends_as: None });
+            fences.push(Fenced { fence, events: 0, joined: None, lets_go: false, ends_as: None, is_broken: false });
             fences.len() - 1
         });
     }
@@ -185,12 +187,13 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
     let (mut events, mut updates) = (Vec::new(), Vec::new());
     for write in writes {
         let Some(index) = known.get(&write.fence).copied() else { continue };
-        let Some(fenced) = fences.get_mut(index).filter(|fenced| !fenced.lets_go) else {
+        let Some(fenced) = fences.get_mut(index).filter(|fenced| !fenced.lets_go && !fenced.is_broken) else {
             places.push(None);
             continue;
         };
         if let Some(reason) = broken_rule(write) {
             report(write, reason);
+            fenced.is_broken = true;
             places.push(None);
             continue;
         }

@@ -3,6 +3,7 @@
 use sqlx::Row as _;
 
 use super::PostgresStore;
+use super::answer::Asked;
 use crate::domain::change::{StepKind, StepRow, StepStatus};
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
@@ -14,7 +15,8 @@ impl PostgresStore {
     /// One statement, and two more for a run that has steps. They need no common snapshot: while the fence holds, nobody else
     /// writes steps and calls, and once it does not, nothing that comes of them can be written.
     pub(super) async fn load(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        let mut connection = self.worker.acquire().await?;
+        let mut asked = Asked::on(&self.worker).await?;
+        let connection = asked.connection();
         let found = sqlx::query(
             "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
                  t.definitions, r.cancel_requested_by, h.joined, now_ms() - r.started_at AS elapsed_ms,
@@ -33,7 +35,10 @@ impl PostgresStore {
         .bind(fence.epoch)
         .fetch_optional(&mut *connection)
         .await?;
-        let Some(row) = found else { return Ok(None) };
+        let Some(row) = found else {
+            asked.answered();
+            return Ok(None);
+        };
         let id = fence.run_id.as_str();
         let (mut steps, mut calls) = (Vec::new(), Vec::new());
         if row.try_get("has_steps")? {
@@ -61,6 +66,7 @@ impl PostgresStore {
                 calls.push(call(&row, &fence.run_id)?);
             }
         }
+        asked.answered();
         let status: String = row.try_get("status")?;
         let reason: Option<String> = row.try_get("reason")?;
         let cause: String = row.try_get("claim_cause")?;

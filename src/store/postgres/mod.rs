@@ -13,6 +13,7 @@
 
 mod accept;
 mod accept_alone;
+mod answer;
 mod cancel;
 mod commit;
 mod connect;

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use sqlx::Row as _;
+use sqlx::{PgConnection, Row as _};
 
 use super::PostgresStore;
+use super::answer::{ANSWER_LIMIT, Asked, RENEWAL_LIMIT, within};
 use super::errors::retried;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
@@ -96,45 +97,69 @@ const SWEEP: &str = "WITH expired AS (
 #[async_trait]
 impl QueueStore for PostgresStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
-        let found = retried(|| async {
-            Ok(sqlx::query(CLAIM)
+        let claim = || async {
+            let mut asked = Asked::on(&self.worker).await?;
+            let found = sqlx::query(CLAIM)
                 .bind(node.as_str())
                 .bind(i64::from(limit.min(1000)))
                 .bind(millis(lease_ms))
-                .fetch_all(&self.worker)
-                .await?)
-        })
-        .await?;
-        found
-            .iter()
-            .map(|row| {
-                let run_id = RunId::from_stored(row.try_get("id")?);
-                let cause: String = row.try_get("claim_cause")?;
-                Ok(Claim {
-                    cause: rows::word("runs", "claim_cause", run_id.as_str(), &cause, ClaimCause::from_word)?,
-                    owner: UserId::from_stored(row.try_get("owner_id")?),
-                    queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
-                    trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
-                    fence: Fence {
-                        run_id,
-                        conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
-                        epoch: row.try_get("epoch")?,
-                    },
-                })
+                .fetch_all(asked.connection())
+                .await;
+            asked.answered();
+            Ok(found?)
+        };
+        let found = within(ANSWER_LIMIT, retried(claim)).await?;
+        Ok(rows::readable_claims(found.iter().map(|row| {
+            let run_id = RunId::from_stored(row.try_get("id")?);
+            let cause: String = row.try_get("claim_cause")?;
+            Ok(Claim {
+                cause: rows::word("runs", "claim_cause", run_id.as_str(), &cause, ClaimCause::from_word)?,
+                owner: UserId::from_stored(row.try_get("owner_id")?),
+                queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
+                trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
+                fence: Fence {
+                    run_id,
+                    conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
+                    epoch: row.try_get("epoch")?,
+                },
             })
-            .collect()
+        })))
+    }
+
+    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+        let raise = || async {
+            let mut asked = Asked::on(&self.worker).await?;
+            // Waits at the head for whatever may still be written under the old fence.
+            let epoch = sqlx::query_scalar(
+                "WITH head AS (
+                     UPDATE conversation_heads SET epoch = epoch + 1
+                     WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3 RETURNING epoch
+                 )
+                 UPDATE run_leases l SET epoch = head.epoch FROM head WHERE l.run_id = $2 AND l.epoch = $3 RETURNING l.epoch",
+            )
+            .bind(fence.conversation_id.as_str())
+            .bind(fence.run_id.as_str())
+            .bind(fence.epoch)
+            .fetch_optional(asked.connection())
+            .await;
+            asked.answered();
+            Ok(epoch?)
+        };
+        let epoch: Option<i64> = within(ANSWER_LIMIT, retried(raise)).await?;
+        Ok(epoch.map(|epoch| Fence { epoch, ..fence.clone() }))
     }
 
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        self.load(fence).await
+        within(ANSWER_LIMIT, self.load(fence)).await
     }
 
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
         if fences.is_empty() {
             return Ok(Vec::new());
         }
-        let held: Vec<String> = retried(|| async {
-            Ok(sqlx::query_scalar(
+        let renew = || async {
+            let mut asked = Asked::on(&self.lease).await?;
+            let held = sqlx::query_scalar(
                 "UPDATE run_leases SET lease_until = now_ms() + $4 WHERE run_id IN (
                      SELECT l.run_id FROM run_leases l JOIN unnest($2::text[], $3::bigint[]) AS f (run_id, epoch)
                          ON f.run_id = l.run_id AND f.epoch = l.epoch
@@ -146,31 +171,23 @@ impl QueueStore for PostgresStore {
             .bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>())
             .bind(millis(lease_ms))
             .bind(millis(grace_ms))
-            .fetch_all(&self.lease)
-            .await?)
-        })
-        .await?;
+            .fetch_all(asked.connection())
+            .await;
+            asked.answered();
+            Ok(held?)
+        };
+        let held: Vec<String> = within(RENEWAL_LIMIT, retried(renew)).await?;
         Ok(held.into_iter().map(RunId::from_stored).collect())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
-        let (all, expired): (i64, i64) = sqlx::query_as(
-            "SELECT count(*), count(*) FILTER (WHERE lease_until < clock.now)
-             FROM run_leases CROSS JOIN (SELECT now_ms() AS now) AS clock",
-        )
-        .fetch_one(&self.lease)
-        .await?;
-        if expired == 0 {
-            return Ok(Sweep::default());
-        }
-        if !despite_outage && expired >= 4 && expired * 2 > all {
-            return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
-        }
-        let taken: Vec<(String, Option<String>)> =
-            retried(|| async { Ok(sqlx::query_as(SWEEP).bind(i64::from(limit)).fetch_all(&self.lease).await?) }).await?;
-        let taken = taken.into_iter();
-        let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
-        Ok(Sweep { taken: taken.collect(), outage_suspected: false })
+        within(ANSWER_LIMIT, async {
+            let mut asked = Asked::on(&self.lease).await?;
+            let swept = sweep(asked.connection(), limit, despite_outage).await;
+            asked.answered();
+            swept
+        })
+        .await
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
@@ -181,18 +198,24 @@ impl QueueStore for PostgresStore {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
-        // Whatever the user said after the run's first event joined it later.
-        let found: Vec<(String, bool, Option<String>, Option<String>)> = sqlx::query_as(
-            "SELECT w.id, r.id IS NULL, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
-             FROM unnest($1::text[]) AS w (id) LEFT JOIN runs r ON r.id = w.id
-             LEFT JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
-                 AND m.run_id = r.id AND m.role = 'user'
-             WHERE r.id IS NULL OR (r.finished_at IS NULL AND (r.cancel_requested_at IS NOT NULL OR m.id IS NOT NULL))
-             ORDER BY w.id, m.position",
-        )
-        .bind(runs.iter().map(RunId::as_str).collect::<Vec<_>>())
-        .fetch_all(&self.worker)
-        .await?;
+        let found = within(ANSWER_LIMIT, async {
+            let mut asked = Asked::on(&self.worker).await?;
+            // Whatever the user said after the run's first event joined it later.
+            let found = sqlx::query_as(
+                "SELECT w.id, r.id IS NULL, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
+                 FROM unnest($1::text[]) AS w (id) LEFT JOIN runs r ON r.id = w.id
+                 LEFT JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
+                     AND m.run_id = r.id AND m.role = 'user'
+                 WHERE r.id IS NULL OR (r.finished_at IS NULL AND (r.cancel_requested_at IS NOT NULL OR m.id IS NOT NULL))
+                 ORDER BY w.id, m.position",
+            )
+            .bind(runs.iter().map(RunId::as_str).collect::<Vec<_>>())
+            .fetch_all(asked.connection())
+            .await;
+            asked.answered();
+            Ok(found?)
+        });
+        let found: Vec<(String, bool, Option<String>, Option<String>)> = found.await?;
         let mut signals: Vec<ControlSignal> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
         for (id, gone, cancel_by, body) in found {
@@ -211,9 +234,35 @@ impl QueueStore for PostgresStore {
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
-        let wait: Option<i64> = sqlx::query_scalar(NEXT_CLAIMABLE).fetch_optional(&self.lease).await?;
+        let wait: Option<i64> = within(ANSWER_LIMIT, async {
+            let mut asked = Asked::on(&self.lease).await?;
+            let wait = sqlx::query_scalar(NEXT_CLAIMABLE).fetch_optional(asked.connection()).await;
+            asked.answered();
+            Ok(wait?)
+        })
+        .await?;
         Ok(wait.map(|wait| u64::try_from(wait).unwrap_or(0)))
     }
+}
+
+async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+    let (all, expired): (i64, i64) = sqlx::query_as(
+        "SELECT count(*), count(*) FILTER (WHERE lease_until < clock.now)
+         FROM run_leases CROSS JOIN (SELECT now_ms() AS now) AS clock",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    if expired == 0 {
+        return Ok(Sweep::default());
+    }
+    if !despite_outage && expired >= 4 && expired * 2 > all {
+        return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
+    }
+    // Every lock is taken without waiting for it, so nothing is tried again here: the next pass comes anyway.
+    let taken: Vec<(String, Option<String>)> = sqlx::query_as(SWEEP).bind(i64::from(limit)).fetch_all(connection).await?;
+    let taken = taken.into_iter();
+    let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
+    Ok(Sweep { taken: taken.collect(), outage_suspected: false })
 }
 
 pub(super) fn millis(value: u64) -> i64 {

@@ -73,7 +73,7 @@ impl RunStore for PostgresStore {
         let statement = format!(
             "SELECT {columns}, l.node_id, l.lease_until - clock.now AS expires_in, clock.now - l.claimed_at AS lease_age,
                  runs.claimable_at - clock.now AS claimable_in,
-                 CASE WHEN runs.claimable_at IS NOT NULL THEN (
+                 CASE WHEN runs.claimable_at <= clock.now THEN (
                      SELECT count(*) FROM runs q WHERE q.claimable_at IS NOT NULL
                          AND (q.claimable_at, q.id) < (runs.claimable_at, runs.id)
                  ) END AS queue_position,

@@ -42,8 +42,9 @@ impl LogStore for SqliteStore {
         loop {
             match self.try_commit(writes, &refused).await? {
                 Attempt::Committed(answers) => return Ok(answers),
-                Attempt::Refused(at) => refused.insert(at),
-            };
+                // What the same run wrote after it would leave a hole in the log.
+                Attempt::Refused(at) => refused.extend((at..writes.len()).filter(|later| writes[*later].fence == writes[at].fence)),
+            }
         }
     }
 

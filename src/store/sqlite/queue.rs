@@ -12,7 +12,7 @@ use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{decode, word};
+use crate::store::rows::{decode, readable_claims, word};
 use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
 
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
@@ -32,6 +32,29 @@ impl QueueStore for SqliteStore {
         let claims = claim(&mut tx, node, limit, lease_ms).await?;
         tx.commit().await?;
         Ok(claims)
+    }
+
+    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+        let mut tx = self.write().await?;
+        let epoch: Option<i64> = sqlx::query_scalar(
+            "UPDATE conversation_heads SET epoch = epoch + 1
+             WHERE conversation_id = ?1 AND run_id = ?2 AND epoch = ?3
+               AND EXISTS (SELECT 1 FROM run_leases WHERE run_id = ?2 AND epoch = ?3)
+             RETURNING epoch",
+        )
+        .bind(fence.conversation_id.as_str())
+        .bind(fence.run_id.as_str())
+        .bind(fence.epoch)
+        .fetch_optional(&mut *tx)
+        .await?;
+        let Some(epoch) = epoch else { return Ok(None) };
+        sqlx::query("UPDATE run_leases SET epoch = ? WHERE run_id = ?")
+            .bind(epoch)
+            .bind(fence.run_id.as_str())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(Some(Fence { epoch, ..fence.clone() }))
     }
 
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
@@ -236,7 +259,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64) -> StoreRe
             },
         })
     });
-    claims.collect()
+    Ok(readable_claims(claims))
 }
 
 /// Takes runs away from workers that are dead or late: their fences are void from here on.

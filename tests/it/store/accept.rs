@@ -25,6 +25,7 @@ contract! {
     nobody_joins_a_run_that_is_about_to_end,
     a_busy_conversation_is_interrupted,
     owners_have_a_limit_of_runs,
+    an_interruption_makes_room_within_the_limit,
     nothing_that_a_user_writes_breaks_the_store,
 }
 
@@ -292,6 +293,27 @@ async fn owners_have_a_limit_of_runs(world: &World) {
     assert_eq!(fresh(world.store.accept_run(limited(), None).await.unwrap()), Accepted::TooManyRuns);
     world.commit_one(completed(&claims[0].fence)).await.unwrap();
     world.accept(limited()).await;
+}
+
+/// Runs that the message itself ends do not count against it.
+async fn an_interruption_makes_room_within_the_limit(world: &World) {
+    let owner = user();
+    let id = conversation();
+    let limited = |on_busy| AcceptRun { max_active_runs: 2, on_busy, ..hello(&owner, &id) };
+    let active = world.accept(limited(OnBusy::Queue)).await;
+    let queued = world.accept(limited(OnBusy::Queue)).await;
+    assert_eq!(fresh(world.store.accept_run(limited(OnBusy::Queue), None).await.unwrap()), Accepted::TooManyRuns);
+    let next = world.accept(limited(OnBusy::Interrupt)).await;
+    for ended in [&active, &queued] {
+        assert_eq!(world.view(&owner, &ended.run.id).await.run.status, RunStatus::Cancelled);
+    }
+    // A run that a worker has does count, as long as it has not ended: nothing is written then.
+    assert_eq!(world.claim_one().await.run_id, next.run.id);
+    let one = |on_busy| AcceptRun { max_active_runs: 1, ..limited(on_busy) };
+    let before = world.log(&id).await.len();
+    assert_eq!(fresh(world.store.accept_run(one(OnBusy::Interrupt), None).await.unwrap()), Accepted::TooManyRuns);
+    assert_eq!(world.log(&id).await.len(), before);
+    assert_eq!(world.store.control_signals(std::slice::from_ref(&next.run.id)).await.unwrap(), [], "it is not asked to end");
 }
 
 async fn nothing_that_a_user_writes_breaks_the_store(world: &World) {

@@ -1,6 +1,6 @@
 //! Runs that are asked to end or to go on, and why they do not move.
 
-use capstan::domain::change::{Change, ReleaseCause, StepKind};
+use capstan::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use capstan::domain::ids::RunId;
 use capstan::domain::record::ClaimCause;
 use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
@@ -245,4 +245,21 @@ async fn why_a_run_does_not_move(world: &World) {
     assert_eq!(works.tools_under_way, ["files__read"]);
     assert_eq!(works.cancel_requested_by.as_deref(), Some("user"));
     assert_eq!(world.store.run_counts().await.unwrap(), [("queued".to_owned(), 3)]);
+
+    // A run that waits for its time is in no queue yet, and the age of a step counts from its end.
+    let fence = world.claim(1).await.remove(0).fence;
+    let step = [
+        changes(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]),
+        changes(&fence, vec![Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None }]),
+        released(&fence, Some(LONG), ReleaseCause::Waiting),
+    ];
+    for write in step {
+        world.commit_one(write).await.unwrap();
+    }
+    let columns = "UPDATE run_steps SET started_at = started_at - 3600000 WHERE run_id";
+    world.database.rows(&format!("{columns} = '{}'", fence.run_id)).await;
+    let later = explain(fence.run_id.clone()).await;
+    assert_eq!((later.queue_position, later.claimable_in_ms.is_some_and(|wait| wait > 0)), (None, true));
+    let (.., age) = later.step.unwrap();
+    assert!((0..60_000).contains(&age), "{age}");
 }

@@ -23,6 +23,18 @@ contract! {
     a_finished_run_is_never_claimed_again,
     the_next_claimable_time_is_known,
     a_claim_names_the_trace_that_started_the_run,
+    a_claim_that_cannot_be_read_costs_no_other,
+}
+
+async fn a_claim_that_cannot_be_read_costs_no_other(world: &World) {
+    let owner = user();
+    let (bad, good) = (world.run(&owner).await.run.id, world.run(&owner).await.run.id);
+    world.database.rows(&format!("UPDATE runs SET claim_cause = 'of a later version' WHERE id = '{bad}'")).await;
+    let claims = world.claim(10).await;
+    assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&good]);
+    // The other one has a lease that nobody renews, and is taken up when that is over.
+    let explained = world.store.explain_run(&owner, &bad).await.unwrap().unwrap();
+    assert_eq!(explained.lease_node.as_ref(), Some(&world.node));
 }
 
 async fn a_claim_names_the_trace_that_started_the_run(world: &World) {

@@ -26,6 +26,26 @@ contract! {
     an_outage_is_not_taken_for_deaths,
     a_restart_takes_over_what_is_left,
     crashes_are_counted_and_releases_are_not,
+    a_fence_that_is_raised_ends_the_one_before,
+}
+
+async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
+    let (old, other) = (world.claimed(&user()).await, world.claimed(&user()).await);
+    world.commit_one(started(&old)).await.unwrap();
+    let new = world.store.raise_fence(&old).await.unwrap().expect("the fence is the newest");
+    assert_eq!(new, Fence { epoch: old.epoch + 1, ..old.clone() });
+    // What was on its way is not written any more, nothing is loaded or renewed, and it is not raised again.
+    assert_eq!(world.commit_all(&[deltas(&old, 1), deltas(&other, 1)]).await, [Err(Refused::Fenced), Ok(4)]);
+    assert_eq!(world.store.load_run(&old).await.unwrap(), None);
+    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&old), LONG, 0).await.unwrap(), []);
+    assert_eq!(world.store.raise_fence(&old).await.unwrap(), None);
+    // The run is still the same claim's.
+    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&new), LONG, 0).await.unwrap(), [new.run_id.clone()]);
+    let record = world.load(&new).await;
+    assert_eq!((record.attempt, record.crashes, record.status), (1, 0, RunStatus::Processing));
+    assert!(world.commit_one(completed(&new)).await.is_ok());
+    assert_eq!(world.store.raise_fence(&new).await.unwrap(), None, "it has ended");
+    assert_eq!(world.claim(10).await, []);
 }
 
 /// Claims `count` runs with a lease that is over as soon as it is written.

@@ -101,10 +101,16 @@ async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
     let message = assistant(&one, "twice");
     world.commit_one(changes(&one, vec![Change::AddMessage(message.clone())])).await.unwrap();
     let again = changes(&one, vec![Change::Status(RunStatus::ToolLoop, None), Change::AddMessage(message)]);
-    let answers = world.commit_all(&[deltas(&two, 1), again, deltas(&one, 1)]).await;
-    assert_eq!(answers, [Ok(4), Err(Refused::Fenced), Ok(5)]);
+    // What the same run wrote before it stays. What it wrote after it would leave a hole.
+    let answers = world.commit_all(&[deltas(&one, 1), deltas(&two, 1), again, deltas(&one, 1), deltas(&two, 1)]).await;
+    assert_eq!(answers, [Ok(5), Ok(4), Err(Refused::Fenced), Err(Refused::Fenced), Ok(5)]);
     assert_eq!(world.load(&one).await.status, RunStatus::Queued);
     assert_eq!(world.log(&one.conversation_id).await.len(), 5);
+
+    // The same for a rule that needs no look at the rows.
+    let wrong = changes(&one, vec![Change::Status(RunStatus::Completed, None)]);
+    let answers = world.commit_all(&[deltas(&one, 1), wrong, deltas(&one, 1), deltas(&two, 1)]).await;
+    assert_eq!(answers, [Ok(6), Err(Refused::Fenced), Err(Refused::Fenced), Ok(6)]);
 }
 
 /// However deep: either it is refused, and its neighbours go through, or it can be read again.
