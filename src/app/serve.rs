@@ -44,6 +44,11 @@ pub async fn run(loaded: Loaded, environment: &Environment) -> anyhow::Result<Ex
     let signal = tokio::select! {
         signal = signals.next() => signal,
         () = server.listener_ended() => bail!("the listener ended by itself"),
+        () = server.worker_failed() => {
+            tracing::error!("ending: the worker cannot go on");
+            server.stop(&mut signals).await;
+            return Ok(ExitCode::FAILURE);
+        }
     };
     tracing::info!(signal, "ending: a second signal ends at once");
     server.stop(&mut signals).await;
@@ -132,6 +137,13 @@ impl Server {
 
     async fn listener_ended(&self) {
         self.listener.wait().await;
+    }
+
+    async fn worker_failed(&self) {
+        match &self.worker {
+            Some(worker) => worker.failed().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// No new connections, then no more runs, then no more streams, then nothing. Streams live as long as runs are drained, so

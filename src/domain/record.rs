@@ -47,7 +47,7 @@ pub struct FirstClaim {
     pub record: Option<Box<RunRecord>>,
 }
 
-/// Why a run was claimed again.
+/// Why a run was claimed again, or taken up again by the worker that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimCause {
@@ -61,6 +61,8 @@ pub enum ClaimCause {
     Timer,
     /// Somebody asked for it.
     Request,
+    /// Its worker lives and has it still, but could not write or read its rows. Never stored: no claim comes of it.
+    Reload,
 }
 
 impl ClaimCause {
@@ -73,6 +75,7 @@ impl ClaimCause {
             Self::HandedBack => "handed_back",
             Self::Timer => "timer",
             Self::Request => "request",
+            Self::Reload => "reload",
         }
     }
 

@@ -25,7 +25,10 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
     }
     let mut draft = Draft::new(state, surroundings);
     match input {
-        Input::Claimed { tools } => claimed(&mut draft, tools),
+        Input::Claimed { tools, finished } => {
+            record_outcomes(&mut draft, finished);
+            claimed(&mut draft, tools);
+        }
         Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
         Input::ModelFailed(error) => model_step::failed(&mut draft, error),
         Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),
@@ -119,7 +122,7 @@ fn is_answer(message: &Message) -> bool {
 fn void_lost_step(draft: &mut Draft<'_>) -> Option<u32> {
     let step = draft.open_model_step()?;
     let reason = match draft.base.record.cause {
-        ClaimCause::First | ClaimCause::Crash => "crash",
+        ClaimCause::First | ClaimCause::Crash | ClaimCause::Reload => "crash",
         ClaimCause::HandedBack => "handed_back",
         ClaimCause::Timer | ClaimCause::Request => "retry",
     };

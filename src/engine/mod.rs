@@ -54,6 +54,8 @@ pub enum Input {
     Claimed {
         /// The tools on offer, used only if the run has no frozen set yet.
         tools: Vec<ToolDefinition>,
+        /// Outcomes that the process has and could not store: of calls that the rows may still call `started`.
+        finished: Vec<(CallId, ToolOutcome)>,
     },
     /// The model answered. The message's streamed parts have been shown under the ids that the assembler gave them.
     ModelFinished {
@@ -107,7 +109,8 @@ pub struct Decision {
     pub events: Vec<EventBody>,
     /// Changes to rows, in the same transaction.
     pub changes: Vec<Change>,
-    /// To be done after the commit, and only then.
+    /// To be done once the rest is stored. What changes nothing outside may begin before that: a model call, or a tool of this
+    /// process that only reads. A rest that cannot be stored ends it.
     pub commands: Vec<Command>,
 }
 

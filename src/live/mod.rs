@@ -1,7 +1,8 @@
 //! Wake-ups and the tail of the log.
 //!
-//! Owns who listens to what. Everything here is a hint or a copy: the log in the store is the truth, and a reader that hears
-//! nothing, or too late, reads there. Must not know the store.
+//! Owns who listens to what. What is told here is a hint or a copy: the log in the store is the truth, and a reader that hears
+//! nothing, or too late, reads there. One thing is more than that, a run that is handed to this process's worker in the moment in
+//! which it was accepted: one that is not handed over is found by its lease. Must not know the store.
 
 mod hub;
 mod reception;

@@ -1,4 +1,5 @@
-//! Drives one claimed run: loads it, asks the engine what follows, commits that, does it.
+//! Drives one claimed run: loads it, asks the engine what follows, writes that down, does it. What changes nothing outside may
+//! begin while it is being written.
 //!
 //! `select!` only finds out what happened; what it means is decided in one place, by the engine. Whenever the rows may not be
 //! what the driver thinks, it loads them again and goes on from there, as after a crash.
@@ -13,9 +14,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::log_writer::{LogError, LogWriter, RunLog, Urgency};
+use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::ModelCall;
-use super::registry::Held;
+use super::progress;
+use super::registry::{Held, HeldGuard};
 use super::{WorkerDeps, WorkerOptions};
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
@@ -25,10 +27,9 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::engine::{Command, Decision, Input, RunState, StreamItem, Surroundings, decide, model_request};
+use crate::engine::{Command, Decision, Input, RunState, Surroundings, decide, model_request};
 use crate::store::{ControlSignal, StoreError};
 use crate::support::failpoint;
-use crate::tools::Progress;
 
 /// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
 /// the run is given up: each further try would ask the model again.
@@ -55,33 +56,66 @@ pub struct Surround {
 /// Drives the run until it has ended, was released, or is no longer ours. `record` is what would be loaded, if it is known.
 pub async fn drive(
     surround: &Surround,
-    held: &Held,
+    guard: &mut HeldGuard,
     mut mailbox: mpsc::Receiver<Box<ControlSignal>>,
     mut record: Option<Box<RunRecord>>,
 ) {
     let mut reload_pause = Duration::from_millis(50);
     let mut strikes = 0;
     let mut cause = None;
+    let mut finished = Vec::new();
+    let lost = guard.held.lost.clone();
     loop {
-        let end = tokio::select! {
-            biased;
-            () = held.lost.cancelled() => return,
-            end = attempt(surround, held, &mut mailbox, record.take(), cause) => end,
+        // Each attempt has a log of its own, under a fence of its own: what the one before has left behind is fenced rightly.
+        let fenced = CancellationToken::new();
+        let one = async {
+            if cause.is_some() {
+                raise_fence(surround, guard).await?;
+            }
+            ControlFlow::Break(attempt(surround, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut finished).await)
         };
+        let end: ControlFlow<End, Infallible> = tokio::select! {
+            biased;
+            () = lost.cancelled() => return,
+            () = fenced.cancelled() => return,
+            end = one => end,
+        };
+        let ControlFlow::Break(end) = end;
         match end {
             End::Over | End::Fenced => return,
-            End::Broken if strikes + 1 >= MAX_STRIKES => return give_up(surround, held).await,
+            End::Broken if strikes + 1 >= MAX_STRIKES => return give_up(surround, &guard.held).await,
             End::Reload | End::Broken => {
                 strikes += u32::from(matches!(end, End::Broken));
                 // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
-                cause = Some(ClaimCause::Crash);
+                cause = Some(ClaimCause::Reload);
                 tokio::select! {
-                    () = held.lost.cancelled() => return,
+                    () = lost.cancelled() => return,
                     () = surround.stop_now.cancelled() => return,
                     () = tokio::time::sleep(reload_pause) => {}
                 }
                 reload_pause = (reload_pause * 2).min(Duration::from_secs(1));
             }
+        }
+    }
+}
+
+/// Ends the fence under which something was written of which nobody knows what became: it may be on its way still. After this
+/// it is stored, or never will be, and the rows can be relied on.
+async fn raise_fence(surround: &Surround, guard: &mut HeldGuard) -> ControlFlow<End> {
+    // A renewal that goes by the old fence meanwhile finds no lease, which means nothing.
+    guard.held.lets_go(true);
+    let raised = surround.deps.store.raise_fence(&guard.held.fence).await;
+    match raised {
+        Ok(Some(fence)) => {
+            guard.continue_under(fence);
+            guard.held.lets_go(false);
+            ControlFlow::Continue(())
+        }
+        Ok(None) => ControlFlow::Break(End::Fenced),
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the run cannot be taken up again yet");
+            guard.held.lets_go(false);
+            ControlFlow::Break(End::from(&error))
         }
     }
 }
@@ -105,7 +139,7 @@ impl From<&StoreError> for End {
 async fn give_up(surround: &Surround, held: &Held) {
     tracing::error!("the run is given up: its rows cannot be read or written");
     let error = ProblemCode::Internal.body("the run was given up, because its rows could not be read or written");
-    let log = surround.writer.for_run(held.fence.clone(), 0, held.lost.clone(), surround.deps.clock.clone());
+    let log = surround.writer.for_run(held.fence.clone(), 0, CancellationToken::new(), surround.deps.clock.clone());
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
     let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into() };
     if let Err(error) = log.commit(&[updated, EventBody::RunFailed { error }], vec![end]).await {
@@ -129,6 +163,8 @@ async fn attempt(
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
+    fenced: &CancellationToken,
+    finished: &mut Vec<(CallId, ToolOutcome)>,
 ) -> End {
     let loaded = match known {
         Some(record) => Ok(Some(*record)),
@@ -146,10 +182,10 @@ async fn attempt(
         record.cause = cause;
     }
     let input = match &record.tools {
-        Some(_) => Input::Claimed { tools: Vec::new() },
+        Some(_) => Input::Claimed { tools: Vec::new(), finished: finished.clone() },
         None => first_input(surround, &mut record, mailbox).await,
     };
-    let log = surround.writer.for_run(held.fence.clone(), record.attempt, held.lost.clone(), surround.deps.clock.clone());
+    let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
     let mut drive = Drive {
         surround,
         held,
@@ -162,6 +198,8 @@ async fn attempt(
         tools: FuturesUnordered::new(),
         tool_stop: CancellationToken::new(),
         draining: false,
+        is_unsure: cause.is_some(),
+        finished,
     };
     if surround.drain.is_cancelled() {
         drive.drain();
@@ -189,7 +227,7 @@ async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut 
             biased;
             Some(signal) = mailbox.recv() => signal,
             () = surround.drain.cancelled() => return Input::Drain { stopped: Vec::new() },
-            tools = &mut offered => return Input::Claimed { tools },
+            tools = &mut offered => return Input::Claimed { tools, finished: Vec::new() },
         };
         for message in signal.joined {
             if record.history.iter().all(|known| known.id != message.id) {
@@ -199,7 +237,7 @@ async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut 
         }
         if signal.cancel_by.is_some() {
             record.cancel_requested_by = signal.cancel_by;
-            return Input::Claimed { tools: Vec::new() };
+            return Input::Claimed { tools: Vec::new(), finished: Vec::new() };
         }
     }
 }
@@ -227,6 +265,11 @@ struct Drive<'a> {
     tools: FuturesUnordered<ToolFuture>,
     tool_stop: CancellationToken,
     draining: bool,
+    /// Writes have failed and none has succeeded since: nothing begins before one does. Else a store that can be read but not
+    /// written would make each attempt ask the model once more.
+    is_unsure: bool,
+    /// Outcomes of calls that could not be stored. The next attempt takes them up, so that it need not call unknown what is known.
+    finished: &'a mut Vec<(CallId, ToolOutcome)>,
 }
 
 impl Drive<'_> {
@@ -253,9 +296,17 @@ impl Drive<'_> {
                         return ControlFlow::Break(end);
                     }
                 }
-                Err(error) => return ControlFlow::Break(error.into()),
+                Err(error) => {
+                    self.finished.extend(outcomes(input));
+                    return ControlFlow::Break(match error {
+                        // An earlier write has failed, and it is that one which tells whether trying again may help.
+                        LogError::Stopped if self.log.is_broken_for_good() => End::Broken,
+                        error => error.into(),
+                    });
+                }
             }
         };
+        self.finished.clear();
         self.reached_after(&decision, tool_finished);
         for command in decision.commands {
             match command {
@@ -285,11 +336,12 @@ impl Drive<'_> {
             return Ok(());
         }
         let calls_model = decision.commands.iter().any(|command| matches!(command, Command::CallModel));
-        let can_wait = can_wait && (calls_model || only_looks_here(decision));
-        if calls_model || can_wait {
+        let begins_now = calls_model && !self.is_unsure;
+        let can_wait = can_wait && !self.is_unsure && (calls_model || only_looks_here(decision));
+        if begins_now || can_wait {
             self.state.apply(&decision.changes);
         }
-        if calls_model {
+        if begins_now {
             self.call_model();
         }
         if can_wait {
@@ -309,8 +361,12 @@ impl Drive<'_> {
             result = log.commit(&decision.events, decision.changes.clone()) => result?,
             never = talk => match never {},
         }
-        if !calls_model {
+        self.is_unsure = false;
+        if !begins_now {
             self.state.apply(&decision.changes);
+            if calls_model {
+                self.call_model();
+            }
         }
         self.measure(decision);
         Ok(())
@@ -419,7 +475,7 @@ impl Drive<'_> {
                 std::future::pending::<()>().await;
             }
             let (progress, reports) = mpsc::channel(16);
-            let shown = show_progress(&log, &id, reports);
+            let shown = progress::show(&log, &id, reports);
             let execution = tools.execute(&definition, &call, timeout, progress, stop);
             // The reports end when the execution drops its sender; its outcome must not wait for them.
             let (outcome, ()) = futures_util::future::join(execution, shown).await;
@@ -547,6 +603,15 @@ enum Happened {
     Broken,
 }
 
+/// The outcomes of calls that an input brings.
+fn outcomes(input: Input) -> Vec<(CallId, ToolOutcome)> {
+    match input {
+        Input::ToolFinished(id, outcome) => vec![(id, outcome)],
+        Input::CancelRequested { stopped, .. } | Input::Drain { stopped } | Input::TimedOut { stopped } => stopped,
+        Input::Claimed { .. } | Input::ModelFinished { .. } | Input::ModelFailed(_) | Input::Joined(_) => Vec::new(),
+    }
+}
+
 /// Whether all that a decision begins are tools of this process that only read.
 fn only_looks_here(decision: &Decision) -> bool {
     let mut commands = decision.commands.iter();
@@ -569,15 +634,5 @@ async fn run_model(
     match model {
         Some(call) => call.run(log).await,
         None => std::future::pending().await,
-    }
-}
-
-async fn show_progress(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Progress>) {
-    while let Some(report) = reports.recv().await {
-        let Progress { progress, total, message } = report;
-        log.push(
-            vec![StreamItem::Event(EventBody::ToolProgress { call_id: call.clone(), progress, total, message })],
-            Urgency::Now,
-        );
     }
 }

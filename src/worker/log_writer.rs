@@ -93,7 +93,16 @@ struct Pending {
     entries: Vec<Entry>,
     /// The entry of each run that may still grow: it has no reply yet.
     open: HashMap<RunId, usize>,
+    /// What each run has pushed, whether the entry may still grow or not.
+    loads: HashMap<RunId, Load>,
     stopped: bool,
+}
+
+/// How much of something is pending.
+#[derive(Default)]
+struct Load {
+    items: usize,
+    bytes: usize,
 }
 
 struct Shared {
@@ -142,6 +151,18 @@ impl LogWriter {
         Self { shared: Arc::new(shared) }
     }
 
+    /// What is pending, event by event.
+    #[cfg(test)]
+    pub fn pending_data(&self) -> Vec<String> {
+        let pending = lock(&self.shared.pending);
+        let items = pending.entries.iter().flat_map(|entry| &entry.items);
+        let data = items.map(|item| match item {
+            Item::Event(event) => event.data.clone(),
+            Item::Delta { text, .. } => text.clone(),
+        });
+        data.collect()
+    }
+
     /// The log of one claimed run. `lost` is cancelled when a write finds the run fenced.
     #[must_use]
     pub fn for_run(&self, fence: Fence, attempt: u32, lost: CancellationToken, clock: SharedClock) -> RunLog {
@@ -170,6 +191,7 @@ impl LogWriter {
             let entries = {
                 let mut pending = lock(&self.shared.pending);
                 pending.open.clear();
+                pending.loads.clear();
                 pending.stopped = stopping;
                 std::mem::take(&mut pending.entries)
             };
@@ -199,7 +221,7 @@ impl LogWriter {
 }
 
 /// Commits a batch. A batch that fails for a reason that may lie in one write is repeated write by write, so that one run
-/// cannot take others down.
+/// cannot take others down: neither one whose rows are damaged, nor one whose rows somebody else holds for long.
 async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
     let mut writes = Vec::with_capacity(entries.len());
     let mut waiting: Vec<(Arc<Tokens>, Option<oneshot::Sender<_>>)> = Vec::with_capacity(entries.len());
@@ -226,12 +248,18 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
                 settle(hub, write, &tokens, reply, answer);
             }
         }
-        Err(error) if writes.len() > 1 && !error.is_transient() => {
+        Err(error) if writes.len() > 1 && may_be_of_one(&error) => {
             tracing::error!(error = &error as &dyn std::error::Error, writes = writes.len(), "a batch failed, writing one by one");
+            let mut locked: Vec<Arc<StoreError>> = Vec::new();
             for (write, (tokens, reply)) in writes.into_iter().zip(waiting) {
                 // An earlier write of the same run has just failed: this one would leave a hole behind it.
                 if tokens.is_void() {
                     fail(reply, LogError::Stopped);
+                    continue;
+                }
+                // Two runs that are locked say that it is not the runs, and waiting for each of the others would take for ever.
+                if let [_, error, ..] = locked.as_slice() {
+                    fail_entry(&tokens, reply, error);
                     continue;
                 }
                 match store.commit(std::slice::from_ref(&write)).await.map(|mut answers| answers.pop()) {
@@ -240,7 +268,9 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
                     Err(error) => {
                         let why = &error as &dyn std::error::Error;
                         tokens.span.in_scope(|| tracing::error!(error = why, "a write failed"));
-                        fail_entry(&tokens, reply, &Arc::new(error));
+                        let error = Arc::new(error);
+                        fail_entry(&tokens, reply, &error);
+                        locked.extend(is_contended(&error).then_some(error));
                     }
                 }
             }
@@ -253,6 +283,14 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
             }
         }
     }
+}
+
+fn may_be_of_one(error: &StoreError) -> bool {
+    !error.is_transient() || is_contended(error)
+}
+
+fn is_contended(error: &StoreError) -> bool {
+    matches!(error, StoreError::Contended(_))
 }
 
 fn settle(
@@ -359,14 +397,25 @@ impl RunLog {
             return;
         }
         let entry = self.open_entry(&mut pending);
+        let before = entry.items.len();
+        let mut bytes = 0;
         for item in items {
             match item {
-                StreamItem::Event(body) => entry.items.push(Item::Event(self.event(&body, at))),
+                StreamItem::Event(body) => {
+                    let event = self.event(&body, at);
+                    bytes += event.data.len();
+                    entry.items.push(Item::Event(event));
+                }
                 StreamItem::Delta(part_id, text) => {
+                    bytes += text.len();
                     push_delta(entry, part_id, text, self.attempt, at, self.shared.max_delta_bytes);
                 }
             }
         }
+        let items = entry.items.len() - before;
+        let load = pending.loads.entry(self.fence.run_id.clone()).or_default();
+        load.items += items;
+        load.bytes += bytes;
         drop(pending);
         self.shared.wake(urgency);
     }
@@ -379,11 +428,8 @@ impl RunLog {
             taken.as_mut().enable();
             {
                 let pending = lock(&self.shared.pending);
-                let index = pending.open.get(&self.fence.run_id);
-                let crowded = index.and_then(|index| pending.entries.get(*index)).is_some_and(|entry| {
-                    let bytes: usize = entry.items.iter().map(Item::len).sum();
-                    entry.items.len() > 64 || bytes > 4 * self.shared.max_delta_bytes
-                });
+                let load = pending.loads.get(&self.fence.run_id);
+                let crowded = load.is_some_and(|load| load.items > 64 || load.bytes > 4 * self.shared.max_delta_bytes);
                 if !crowded || pending.stopped {
                     return;
                 }
@@ -486,15 +532,6 @@ impl RunLog {
     }
 }
 
-impl Item {
-    fn len(&self) -> usize {
-        match self {
-            Self::Event(event) => event.data.len(),
-            Self::Delta { text, .. } => text.len(),
-        }
-    }
-}
-
 fn push_delta(entry: &mut Entry, part_id: PartId, text: String, attempt: u32, at: UnixMillis, max_bytes: usize) {
     if let Some(Item::Delta { part_id: last, text: merged, .. }) = entry.items.last_mut()
         && *last == part_id
@@ -504,4 +541,31 @@ fn push_delta(entry: &mut Entry, part_id: PartId, text: String, attempt: u32, at
         return;
     }
     entry.items.push(Item::Delta { part_id, text, attempt, at });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::ConversationId;
+    use crate::support::clock::SystemClock;
+
+    #[tokio::test]
+    async fn what_was_appended_takes_up_room_until_it_is_taken() {
+        let writer = LogWriter::new(Duration::ZERO, 1024);
+        let conversation_id = ConversationId::from_stored("conv_1".to_owned());
+        let fence = Fence { run_id: RunId::from_stored("run_1".to_owned()), conversation_id, epoch: 1 };
+        let log = writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock));
+        let part = PartId::from_stored("part_1".to_owned());
+        for n in 0..5 {
+            assert!(futures_util::FutureExt::now_or_never(log.room()).is_some(), "after {n} pieces");
+            log.push(vec![StreamItem::Delta(part.clone(), "x".repeat(1_000))], Urgency::Now);
+            log.append(&[], Vec::new());
+        }
+        assert!(futures_util::FutureExt::now_or_never(log.room()).is_none());
+        // Another run has room.
+        let conversation_id = ConversationId::from_stored("conv_2".to_owned());
+        let fence = Fence { run_id: RunId::from_stored("run_2".to_owned()), conversation_id, epoch: 1 };
+        let other = writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock));
+        assert!(futures_util::FutureExt::now_or_never(other.room()).is_some());
+    }
 }

@@ -10,6 +10,7 @@ mod log_writer;
 mod model_call;
 mod options;
 mod pool;
+mod progress;
 mod registry;
 mod sweeper;
 

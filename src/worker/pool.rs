@@ -22,6 +22,10 @@ use crate::support::failpoint;
 /// Runs claimed by one statement.
 const CLAIM_BATCH: u32 = 64;
 
+/// How long the worker's own tasks get to end, the writer with what is still pending among them. A database that does not answer
+/// any more must not keep the process: what it may not have stored is loaded by whoever takes the runs up.
+const TASKS_GRACE: Duration = Duration::from_secs(5);
+
 /// Claims runs and drives them until it is told to stop.
 pub struct Worker {
     surround: Surround,
@@ -38,6 +42,8 @@ pub struct Worker {
     stop_tasks: CancellationToken,
     /// Ends the log writer, after everything else.
     stop_writer: CancellationToken,
+    /// A task has ended that nobody has told to.
+    failed: CancellationToken,
 }
 
 impl Worker {
@@ -64,6 +70,7 @@ impl Worker {
             claimed_all: CancellationToken::new(),
             stop_tasks: CancellationToken::new(),
             stop_writer: CancellationToken::new(),
+            failed: CancellationToken::new(),
         });
         worker.spawn_tasks();
         Ok(worker)
@@ -72,33 +79,48 @@ impl Worker {
     fn spawn_tasks(self: &Arc<Self>) {
         let Surround { deps, writer, .. } = self.surround.clone();
         let (store, hub, stop) = (deps.store.clone(), deps.hub.clone(), self.stop_writer.clone());
-        self.tasks.spawn(async move { writer.run(store, hub, stop).await }.instrument(tracing::info_span!("log_writer")));
+        self.spawn("log writer", &self.stop_writer, async move { writer.run(store, hub, stop).await });
 
         let this = Arc::clone(self);
-        let beat = async move {
+        self.spawn("heartbeat", &self.stop_tasks, async move {
             heartbeat::run(&this.surround.deps, &this.surround.options, &this.registry, this.stop_tasks.clone()).await;
-        };
-        self.tasks.spawn(beat.instrument(tracing::info_span!("heartbeat")));
+        });
 
         let this = Arc::clone(self);
-        let control = async move {
+        self.spawn("control", &self.stop_tasks, async move {
             control::run(&this.surround.deps, &this.surround.options, &this.registry, this.stop_tasks.clone()).await;
-        };
-        self.tasks.spawn(control.instrument(tracing::info_span!("control")));
+        });
 
         let this = Arc::clone(self);
-        let sweep = async move { sweeper::run(&this.surround.deps, &this.surround.options, this.stop_claiming.clone()).await };
-        self.tasks.spawn(sweep.instrument(tracing::info_span!("sweeper")));
+        self.spawn("sweeper", &self.stop_claiming, async move {
+            sweeper::run(&this.surround.deps, &this.surround.options, this.stop_claiming.clone()).await;
+        });
 
         let this = Arc::clone(self);
         let lease = heartbeat::millis(this.surround.options.lease);
         let for_queue = this.slots.available_permits() / 2;
         let taken = deps.hub.reception().open(this.surround.options.node.clone(), lease, Arc::clone(&this.slots), for_queue);
-        let claims = async move {
+        self.spawn("claim", &self.stop_claiming, async move {
             futures_util::future::join(this.claim_loop(), this.take_on(taken)).await;
             this.claimed_all.cancel();
+        });
+    }
+
+    /// Runs a task that ends when `stop` says so. One that ends before that has failed, and the worker with it: without any of
+    /// them runs would hang or be lost, silently.
+    fn spawn(&self, name: &'static str, stop: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
+        let watch = Watch { name, stop: stop.clone(), failed: self.failed.clone() };
+        let watched = async move {
+            let _watch = watch;
+            task.await;
         };
-        self.tasks.spawn(claims.instrument(tracing::info_span!("claim")));
+        self.tasks.spawn(watched.instrument(tracing::info_span!("worker", task = name)));
+    }
+
+    /// Waits until the worker cannot go on, because one of its own tasks is gone: the process is to end, so that another one
+    /// takes its runs up.
+    pub async fn failed(&self) {
+        self.failed.cancelled().await;
     }
 
     /// Runs under way.
@@ -108,7 +130,7 @@ impl Worker {
     }
 
     async fn claim_loop(self: &Arc<Self>) {
-        loop {
+        while !self.stop_claiming.is_cancelled() {
             let mut wait = self.surround.options.poll;
             if let Some(mut slots) = self.free_slots() {
                 let claimed_at = Instant::now();
@@ -137,9 +159,6 @@ impl Worker {
                 () = self.stop_claiming.cancelled() => return,
                 () = self.surround.deps.hub.queue_signal().wait() => {}
                 () = tokio::time::sleep(wait) => {}
-            }
-            if self.stop_claiming.is_cancelled() {
-                return;
             }
         }
     }
@@ -190,11 +209,11 @@ impl Worker {
         let trace = trace.as_ref().map(TraceId::as_str);
         // Of the highest level, so that whatever is logged has it.
         let span = tracing::error_span!("run", run.id = %fence.run_id, trace.id = trace, epoch = fence.epoch);
-        let (guard, mailbox) = self.registry.add(fence, claimed_at, span.clone());
+        let (mut guard, mailbox) = self.registry.add(fence, claimed_at, span.clone());
         let this = Arc::clone(self);
         let run = async move {
             let _active = ActiveRun;
-            driver::drive(&this.surround, &guard.held, mailbox, record).await;
+            driver::drive(&this.surround, &mut guard, mailbox, record).await;
             let was_full = this.slots.available_permits() == 0;
             drop((guard, slot));
             if was_full {
@@ -222,12 +241,30 @@ impl Worker {
         self.stop_tasks.cancel();
         self.stop_writer.cancel();
         self.tasks.close();
-        self.tasks.wait().await;
+        if tokio::time::timeout(TASKS_GRACE, self.tasks.wait()).await.is_err() {
+            tracing::error!("the worker's tasks did not end in time, the database may not have everything");
+        }
     }
 
     /// Makes a drain under way give up the steps that it still waits for.
     pub fn stop_now(&self) {
         self.surround.stop_now.cancel();
+    }
+}
+
+/// Sees a task of the worker end, also by a panic.
+struct Watch {
+    name: &'static str,
+    stop: CancellationToken,
+    failed: CancellationToken,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.stop.is_cancelled() {
+            tracing::error!(task = self.name, "a task of the worker has ended by itself");
+            self.failed.cancel();
+        }
     }
 }
 

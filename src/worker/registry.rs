@@ -1,6 +1,7 @@
 //! The runs that this process has claimed.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub struct Held {
 
 struct Lease {
     renewed_at: Mutex<Instant>,
-    /// A write that gives the lease up is under way.
+    /// A write that gives up the lease, or its fence, is under way.
     let_go: AtomicBool,
 }
 
@@ -47,15 +48,16 @@ impl Held {
         lock(&self.lease.renewed_at).elapsed() < limit
     }
 
-    /// Says whether the driver is about to write that it gives the lease up.
+    /// Says whether the driver is about to write that it gives the lease up, or goes on under another fence.
     pub fn lets_go(&self, whether: bool) {
-        self.lease.let_go.store(whether, Ordering::Relaxed);
+        self.lease.let_go.store(whether, Ordering::Release);
     }
 
-    /// Whether the lease may be gone because its holder has given it up. Should that not be so, its next write tells.
+    /// Whether the lease under this fence may be gone because its holder has given it up. Should that not be so, its next write
+    /// tells.
     #[must_use]
     pub fn is_letting_go(&self) -> bool {
-        self.lease.let_go.load(Ordering::Relaxed)
+        self.lease.let_go.load(Ordering::Acquire)
     }
 
     /// Hands a request to the driver. A driver with a full mailbox is asked again at the next look.
@@ -76,15 +78,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Registry {
     /// Adds a run that was claimed by a request sent at `claimed_at`. It is removed when the guard is dropped, also by a panic
     /// of its driver: its lease then expires and the run is taken up again.
+    ///
+    /// A process may claim a run anew that it lost without noticing, and what was claimed by a request may be handed over only
+    /// after that. Of two claims the one with the higher epoch counts, and the other one is lost from the beginning.
     pub fn add(&self, fence: Fence, claimed_at: Instant, span: Span) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
         let (control, mailbox) = mpsc::channel(8);
         let lost = CancellationToken::new();
         let lease = Arc::new(Lease { renewed_at: Mutex::new(claimed_at), let_go: AtomicBool::new(false) });
         let held = Held { fence, lost, span, control, lease };
-        let before = lock(&self.runs).insert(held.fence.run_id.clone(), held.clone());
-        if let Some(before) = before {
-            // This very process had the run and lost it without noticing.
-            before.lost.cancel();
+        match lock(&self.runs).entry(held.fence.run_id.clone()) {
+            Entry::Vacant(free) => {
+                free.insert(held.clone());
+            }
+            Entry::Occupied(newer) if newer.get().fence.epoch > held.fence.epoch => held.lost.cancel(),
+            Entry::Occupied(mut older) => older.insert(held.clone()).lost.cancel(),
         }
         (HeldGuard { registry: self.clone(), held }, mailbox)
     }
@@ -112,6 +119,17 @@ pub struct HeldGuard {
     pub held: Held,
 }
 
+impl HeldGuard {
+    /// Goes on under a newer fence of the same claim. A lease that is renewed meanwhile is renewed under the one or the other.
+    pub fn continue_under(&mut self, fence: Fence) {
+        let mut runs = lock(&self.registry.runs);
+        if let Some(known) = runs.get_mut(&fence.run_id).filter(|known| known.fence == self.held.fence) {
+            known.fence = fence.clone();
+        }
+        self.held.fence = fence;
+    }
+}
+
 impl Drop for HeldGuard {
     fn drop(&mut self) {
         let mut runs = lock(&self.registry.runs);
@@ -119,5 +137,45 @@ impl Drop for HeldGuard {
         if runs.get(&self.held.fence.run_id).is_some_and(|held| held.fence == self.held.fence) {
             runs.remove(&self.held.fence.run_id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::ConversationId;
+
+    fn fence(epoch: i64) -> Fence {
+        let run_id = RunId::from_stored("run_1".to_owned());
+        Fence { run_id, conversation_id: ConversationId::from_stored("conv_1".to_owned()), epoch }
+    }
+
+    #[tokio::test]
+    async fn of_two_claims_the_newer_one_counts_whichever_comes_first() {
+        for epochs in [[1, 2], [2, 1]] {
+            let registry = Registry::default();
+            let guards = epochs.map(|epoch| registry.add(fence(epoch), Instant::now(), Span::none()).0);
+            for guard in &guards {
+                assert_eq!(guard.held.lost.is_cancelled(), guard.held.fence.epoch == 1, "{epochs:?}");
+            }
+            let known = || registry.get(&fence(0).run_id).map(|held| held.fence.epoch);
+            assert_eq!(known(), Some(2), "{epochs:?}");
+            let [first, second] = guards;
+            let (older, newer) = if first.held.fence.epoch == 1 { (first, second) } else { (second, first) };
+            drop(older);
+            assert_eq!(known(), Some(2), "the older one takes only itself out");
+            drop(newer);
+            assert_eq!(registry.len(), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_is_known_by_the_fence_that_it_goes_on_under() {
+        let registry = Registry::default();
+        let (mut guard, _mailbox) = registry.add(fence(1), Instant::now(), Span::none());
+        guard.continue_under(fence(2));
+        assert_eq!(registry.get(&fence(0).run_id).map(|held| held.fence), Some(fence(2)));
+        drop(guard);
+        assert_eq!(registry.len(), 0);
     }
 }

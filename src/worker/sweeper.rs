@@ -12,7 +12,8 @@ use crate::store::Taken;
 /// Runs put back per pass.
 const PER_PASS: u32 = 50;
 
-/// Looks every `sweep` until `stop`.
+/// Looks every `sweep` until `stop`, and again at once after a pass that may have left some behind: the runs of a whole node
+/// shall not wait for each other.
 ///
 /// After an outage of the database every lease looks expired, although its worker may be alive and about to renew. So while
 /// this node itself has not been in touch with the database for a whole lease, without a gap, a pass that finds most leases
@@ -20,11 +21,13 @@ const PER_PASS: u32 = 50;
 pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationToken) {
     let mut in_touch_since = Instant::now();
     let mut last_contact = Instant::now();
+    let mut pause = jittered(options.sweep);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(jittered(options.sweep)) => {}
+            () = tokio::time::sleep(pause) => {}
         }
+        pause = jittered(options.sweep);
         if last_contact.elapsed() > options.sweep * 3 {
             // The process was stopped, or starved: it cannot know what happened meanwhile.
             in_touch_since = Instant::now();
@@ -35,6 +38,9 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
                 last_contact = Instant::now();
                 if sweep.outage_suspected {
                     tracing::warn!("most leases look expired at once, waiting one more lease before taking runs over");
+                }
+                if sweep.taken.len() >= PER_PASS as usize {
+                    pause = Duration::ZERO;
                 }
                 if !sweep.taken.is_empty() {
                     metrics::counter!("capstan_lease_takeovers_total").increment(sweep.taken.len() as u64);

@@ -224,3 +224,17 @@ fn late_and_foreign_outcomes_change_nothing() {
     assert_eq!(world.fails(ModelErrorKind::Network), Decision::default());
     assert_eq!(world.says_text("?"), Decision::default());
 }
+
+/// The worker lives: its store was away, which is no crash, and it knows what it could not store.
+#[test]
+fn a_worker_that_takes_its_run_up_again_has_not_died() {
+    let mut world = World::started(AgentProfile { on_interrupt: OnInterrupt::Fail, ..AgentProfile::default() });
+    world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+    let known = world.under_way[0].id.clone();
+    world.die();
+    world.load(ClaimCause::Reload);
+    let resumed = world.feed(Input::Claimed { tools: Vec::new(), finished: vec![(known, done("1"))] });
+    assert!(resumed.events.contains(&EventBody::RunResumed { cause: "reload".to_owned() }));
+    assert_eq!(world.states(), [Done, Unknown]);
+    assert_eq!(world.results(), ["1", texts::UNKNOWN_AFTER_CRASH]);
+}

@@ -43,7 +43,7 @@ fn place(name: &str) -> World {
 fn input(name: &str, world: &mut World) -> Input {
     let first = world.rows.calls.first().map(|call| call.id.clone());
     match name {
-        "claimed" => Input::Claimed { tools: tools() },
+        "claimed" => Input::Claimed { tools: tools(), finished: Vec::new() },
         "text" => world.answer(&[Say::Text("Hello.")], ModelFinish::Stop),
         "calls" => world.answer(&[call("read", &json!({}))], ModelFinish::ToolCalls),
         "nothing" => world.answer(&[], ModelFinish::Stop),

@@ -196,7 +196,7 @@ impl World {
     /// Somebody claims the run.
     pub(super) fn claim(&mut self, cause: ClaimCause) -> Decision {
         self.load(cause);
-        self.feed(Input::Claimed { tools: tools() })
+        self.feed(Input::Claimed { tools: tools(), finished: Vec::new() })
     }
 
     pub(super) fn load(&mut self, cause: ClaimCause) {

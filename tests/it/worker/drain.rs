@@ -36,3 +36,19 @@ async fn a_drain_waits_for_a_step_within_its_grace() {
     worker.drain(Duration::from_secs(5)).await;
     assert_eq!(worker.active(), 0);
 }
+
+#[tokio::test]
+async fn a_drain_claims_nothing_more_however_much_is_queued() {
+    let h = Harness::new().await;
+    let mut runs = Vec::new();
+    for _ in 0..200 {
+        runs.push(h.say("go").await.1);
+    }
+    let worker = h.worker().await;
+    // The worker has not had a moment for its first claim.
+    worker.drain(Duration::from_secs(5)).await;
+    assert_eq!(h.model.request_count(), 0);
+    for run in runs {
+        assert_eq!(h.run(&run).await.attempt, 0);
+    }
+}

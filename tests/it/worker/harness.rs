@@ -123,7 +123,7 @@ fn words(text: &str, finish: ModelFinish) -> Vec<ModelEvent> {
     events
 }
 
-/// Tools `quick` (read), `never` (read, ends only by cancel) and `bomb` (unsafe, ends only by cancel).
+/// Tools `quick` (read), `once` (unsafe), `never` (read, ends only by cancel) and `bomb` (unsafe, ends only by cancel).
 #[derive(Default)]
 pub struct ScriptedTools {
     pub executed: Mutex<Vec<String>>,
@@ -146,7 +146,12 @@ impl Toolbox for ScriptedTools {
             replay,
             definition_hash: name.to_owned(),
         };
-        vec![tool("quick", ReplayClass::Read), tool("never", ReplayClass::Read), tool("bomb", ReplayClass::Unsafe)]
+        vec![
+            tool("quick", ReplayClass::Read),
+            tool("once", ReplayClass::Unsafe),
+            tool("never", ReplayClass::Read),
+            tool("bomb", ReplayClass::Unsafe),
+        ]
     }
 
     async fn execute(
@@ -158,7 +163,7 @@ impl Toolbox for ScriptedTools {
         cancel: CancellationToken,
     ) -> ToolOutcome {
         self.executed.lock().unwrap().push(call.name.clone());
-        let state = if call.name == "quick" {
+        let state = if matches!(call.name.as_str(), "quick" | "once") {
             ToolCallState::Done
         } else {
             cancel.cancelled().await;

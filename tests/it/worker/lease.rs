@@ -5,6 +5,7 @@ use std::time::Duration;
 use capstan::domain::ids::NodeId;
 use capstan::domain::run::RunStatus;
 use capstan::worker::Worker;
+use tokio::time::Instant;
 
 use super::harness::{Answer, Harness, options, until};
 
@@ -79,4 +80,26 @@ async fn the_sweeper_finds_a_dead_worker() {
     numbers.sweep = Duration::from_millis(50);
     let _worker = Worker::start(h.deps(), numbers).await.unwrap();
     h.until(&run, RunStatus::Completed).await;
+}
+
+#[tokio::test]
+async fn the_runs_of_a_dead_worker_do_not_wait_for_each_other() {
+    let h = Harness::new().await;
+    let dead = NodeId::generate(h.ids.as_ref());
+    let mut runs = Vec::new();
+    for _ in 0..120 {
+        runs.push(h.say("go").await.1);
+    }
+    assert_eq!(h.store.claim_runs(&dead, 120, 1).await.unwrap().len(), 120);
+    let mut numbers = options(&h.ids);
+    numbers.node = dead;
+    numbers.lease = Duration::from_millis(500);
+    numbers.sweep = Duration::from_secs(4);
+    let began = Instant::now();
+    let _worker = Worker::start(h.deps(), numbers).await.unwrap();
+    for run in runs {
+        h.until(&run, RunStatus::Completed).await;
+    }
+    // Each pass takes 50; the third would begin after three pauses of at least three seconds.
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
 }

@@ -2,6 +2,8 @@
 
 mod drain;
 mod drive;
+mod faults;
+mod faulty;
 mod harness;
 mod lease;
 mod log;

@@ -1,0 +1,91 @@
+//! Shows what a tool says of its progress.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::log_writer::{RunLog, Urgency};
+use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
+use crate::engine::StreamItem;
+use crate::support::text::prefix_chars;
+use crate::tools::Progress;
+
+/// A tool may report as often as it likes; its call shows so often how far it is.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// How much of a report's words is shown, in characters.
+const MESSAGE_CHARS: usize = 500;
+
+/// Shows the newest report of each [`INTERVAL`], and not before the log has room for it: every one of them is stored. What has not
+/// been shown when the reports end is dropped, since the call's outcome follows.
+pub async fn show(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Progress>) {
+    let mut newest: Option<Progress> = None;
+    let mut next = Instant::now();
+    loop {
+        let may_show = async {
+            tokio::time::sleep_until(next).await;
+            log.room().await;
+        };
+        tokio::select! {
+            biased;
+            report = reports.recv() => match report {
+                Some(report) => newest = Some(report),
+                None => return,
+            },
+            () = may_show, if newest.is_some() => {
+                if let Some(Progress { progress, total, message }) = newest.take() {
+                    let message = message.map(|message| prefix_chars(&message, MESSAGE_CHARS).to_owned());
+                    let body = EventBody::ToolProgress { call_id: call.clone(), progress, total, message };
+                    log.push(vec![StreamItem::Event(body)], Urgency::Now);
+                    next = Instant::now() + INTERVAL;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::domain::ids::{ConversationId, RunId};
+    use crate::domain::record::Fence;
+    use crate::support::clock::SystemClock;
+    use crate::worker::LogWriter;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tool_that_reports_without_end_is_shown_now_and_then() {
+        let writer = LogWriter::new(Duration::from_millis(25), 16 * 1024);
+        let (run, conversation) = ("run_1".to_owned(), "conv_1".to_owned());
+        let fence = Fence { run_id: RunId::from_stored(run), conversation_id: ConversationId::from_stored(conversation), epoch: 1 };
+        let log = writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock));
+        let (sender, reports) = mpsc::channel(16);
+        let began = Instant::now();
+        let tool = async move {
+            for n in 0_u32..1_000 {
+                let message = Some(format!("{n}{}", "\u{e4}".repeat(600)));
+                let _ = sender.try_send(Progress { progress: f64::from(n), total: None, message });
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let call = CallId::from_stored("call_1".to_owned());
+        futures_util::future::join(tool, show(&log, &call, reports)).await;
+        let shown = writer.pending_data();
+        assert!(began.elapsed() < Duration::from_millis(1_010), "{:?}", began.elapsed());
+        let places: Vec<_> = shown.iter().map(|data| data.split(',').nth(1)).collect();
+        assert_eq!(shown.len(), 5, "one per 200 ms: {places:?}");
+        for data in &shown {
+            let report: serde_json::Value = serde_json::from_str(data).unwrap();
+            let message = report["message"].as_str().unwrap();
+            assert_eq!(message.chars().count(), MESSAGE_CHARS);
+            assert!(message.starts_with(&report["progress"].as_f64().unwrap().to_string()), "{message}");
+        }
+        let last: serde_json::Value = serde_json::from_str(&shown[4]).unwrap();
+        assert!(last["progress"].as_f64().unwrap() >= 795.0, "the newest: {last}");
+    }
+}

@@ -1,0 +1,247 @@
+//! A store that is away, in doubt, or wrong.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use capstan::domain::agent::{AgentProfile, OnInterrupt};
+use capstan::domain::change::Change;
+use capstan::domain::event::EventBody;
+use capstan::domain::ids::{ConversationId, NodeId, RunId};
+use capstan::domain::record::RunWrite;
+use capstan::domain::run::{OnBusy, RunStatus};
+use capstan::store::AcceptRun;
+use capstan::support::clock::SystemClock;
+use capstan::worker::{LogError, LogWriter, Worker, WorkerDeps};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::faulty::{Fate, FaultyStore, away, locked, wrong};
+use super::harness::{Answer, Harness, options, until};
+
+/// A worker on a store that can fail.
+async fn worker(h: &Harness) -> (Arc<FaultyStore>, Arc<Worker>) {
+    let store = FaultyStore::new(h.store.clone());
+    let deps = WorkerDeps { store: store.clone(), ..h.deps() };
+    (store, Worker::start(deps, options(&h.ids)).await.unwrap())
+}
+
+/// A message of an agent that does not resume what was interrupted.
+async fn say_to_the_careful(h: &Harness) -> (ConversationId, RunId) {
+    let id = ConversationId::generate(h.ids.as_ref());
+    let message = h.message(&id, "go", OnBusy::Queue);
+    let profile = AgentProfile { on_interrupt: OnInterrupt::Fail, ..message.profile.clone() };
+    let run = message.run_id.clone();
+    h.store.accept_run(AcceptRun { profile, ..message }, None).await.unwrap();
+    h.hub.queue_signal().notify();
+    (id, run)
+}
+
+#[tokio::test]
+async fn a_store_that_can_be_read_but_not_written_costs_one_model_call() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Text("in vain"));
+    h.model.then(Answer::Text("at last"));
+    let (store, _worker) = worker(&h).await;
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&tries);
+    store.judge(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Fate::Fails(away())
+    });
+    let (_, run) = h.say("go").await;
+    until("some tries", async || (tries.load(Ordering::SeqCst) >= 5).then_some(())).await;
+    assert_eq!(h.model.request_count(), 1);
+    store.judge(|_| Fate::Goes);
+    let run = h.until(&run, RunStatus::Completed).await;
+    assert_eq!((h.model.request_count(), run.attempt), (2, 1));
+}
+
+/// Whatever became of the write, the run goes on from its rows, and it is not its worker that has died.
+#[tokio::test]
+async fn a_write_in_doubt_is_no_interruption() {
+    for is_stored in [false, true] {
+        let h = Harness::new().await;
+        h.model.then(Answer::Calls(vec!["once"]));
+        h.model.then(Answer::Text("done"));
+        let (store, _worker) = worker(&h).await;
+        let mut left = 1;
+        store.judge(move |writes| {
+            let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
+            if left == 0 || !writes.iter().any(ends_tool) {
+                return Fate::Goes;
+            }
+            left -= 1;
+            if is_stored { Fate::Unheard(away()) } else { Fate::Fails(away()) }
+        });
+        let (conversation, run) = say_to_the_careful(&h).await;
+        let run = h.until(&run, RunStatus::Completed).await;
+        assert_eq!((run.attempt, h.tools.executed.lock().unwrap().len()), (1, 1));
+        let kinds = h.kinds(&conversation).await;
+        assert_eq!(kinds.iter().filter(|kind| *kind == "run.resumed").count(), 1, "{kinds:?}");
+        assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 1, "{kinds:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_that_could_not_be_stored_is_not_unknown() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["once"]));
+    h.model.then(Answer::Text("done"));
+    let (store, _worker) = worker(&h).await;
+    let mut left = 3;
+    store.judge(move |writes| {
+        let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
+        if left == 0 || !writes.iter().any(ends_tool) {
+            return Fate::Goes;
+        }
+        left -= 1;
+        Fate::Fails(away())
+    });
+    let (conversation, run) = h.say("go").await;
+    h.until(&run, RunStatus::Completed).await;
+    assert_eq!(*h.tools.executed.lock().unwrap(), ["once"]);
+    let kinds = h.kinds(&conversation).await;
+    assert!(!kinds.contains(&"tool.outcome_unknown".to_owned()), "{kinds:?}");
+    let request = h.model.requests.lock().unwrap()[1].clone();
+    assert!(format!("{:?}", request.messages).contains("once ran"), "{:?}", request.messages);
+}
+
+#[tokio::test]
+async fn a_run_that_can_never_be_written_is_given_up() {
+    let h = Harness::new().await;
+    let (store, worker) = worker(&h).await;
+    store.judge(|writes| {
+        let gives_up = |write: &RunWrite| matches!(write.changes.as_slice(), [Change::Finish { .. }]);
+        if writes.iter().all(gives_up) { Fate::Goes } else { Fate::Fails(wrong()) }
+    });
+    let (_, run) = h.say("go").await;
+    let failed = h.until(&run, RunStatus::Failed).await;
+    assert_eq!(failed.error.unwrap().code, "internal_error");
+    assert_eq!(h.model.request_count(), 1);
+    until("the slot to be free", async || (worker.active() == 0).then_some(())).await;
+}
+
+/// Time is made to pass while nothing else happens.
+#[tokio::test]
+async fn a_database_that_hangs_does_not_keep_the_process() {
+    let h = Harness::new().await;
+    let (store, worker) = worker(&h).await;
+    let hangs = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&hangs);
+    store.judge(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Fate::Hangs
+    });
+    h.say("go").await;
+    until("the write", async || (hangs.load(Ordering::SeqCst) > 0).then_some(())).await;
+    tokio::time::pause();
+    let drained = tokio::time::timeout(Duration::from_secs(60), worker.drain(Duration::from_secs(1))).await;
+    assert!(drained.is_ok(), "the drain waits for the database");
+}
+
+#[tokio::test]
+async fn a_task_that_ends_by_itself_ends_the_worker() {
+    let h = Harness::new().await;
+    let store = FaultyStore::new(h.store.clone());
+    let deps = WorkerDeps { store: store.clone(), ..h.deps() };
+    let mut numbers = options(&h.ids);
+    numbers.sweep = Duration::from_millis(20);
+    let worker = Worker::start(deps, numbers).await.unwrap();
+    store.panics.store(true, Ordering::SeqCst);
+    tokio::time::timeout(Duration::from_secs(20), worker.failed()).await.expect("the sweeper's end is noticed");
+    worker.drain(Duration::from_millis(10)).await;
+}
+
+/// Two runs that a writer writes for, with what its store is asked to commit.
+struct Pair {
+    h: Harness,
+    store: Arc<FaultyStore>,
+    logs: Vec<(RunId, ConversationId, capstan::worker::RunLog)>,
+    writer: LogWriter,
+}
+
+impl Pair {
+    async fn new() -> Self {
+        let h = Harness::new().await;
+        let writer = LogWriter::new(Duration::from_millis(25), 1024);
+        let node = NodeId::generate(h.ids.as_ref());
+        let mut logs = Vec::new();
+        for _ in 0..2 {
+            h.say("go").await;
+            let fence = h.store.claim_runs(&node, 1, 10_000).await.unwrap().remove(0).fence;
+            let (run, conversation) = (fence.run_id.clone(), fence.conversation_id.clone());
+            logs.push((run, conversation, writer.for_run(fence, 1, CancellationToken::new(), Arc::new(SystemClock))));
+        }
+        Self { store: FaultyStore::new(h.store.clone()), h, logs, writer }
+    }
+
+    /// Commits two steps of the first run and one of the second in one batch. What came of each, and the runs of each batch that
+    /// the store was asked to commit.
+    async fn write(
+        &self,
+        mut judge: impl FnMut(&[RunWrite]) -> Fate + Send + 'static,
+    ) -> (Vec<Result<(), LogError>>, Vec<Vec<RunId>>) {
+        let asked: Arc<Mutex<Vec<Vec<RunId>>>> = Arc::default();
+        let seen = Arc::clone(&asked);
+        self.store.judge(move |writes| {
+            seen.lock().unwrap().push(writes.iter().map(|write| write.fence.run_id.clone()).collect());
+            judge(writes)
+        });
+        let step = |step| [EventBody::StepReset { step, reason: "test".to_owned() }];
+        let (one, two) = (&self.logs[0].2, &self.logs[1].2);
+        let (first, second, other) = (step(1), step(2), step(1));
+        let all = [one.commit(&first, Vec::new()), one.commit(&second, Vec::new()), two.commit(&other, Vec::new())];
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let (writer, store, hub, token) = (self.writer.clone(), self.store.clone(), self.h.hub.clone(), stop.clone());
+        // The three are handed over before the writer looks.
+        let writing = async {
+            tasks.spawn(async move { writer.run(store, hub, token).await });
+        };
+        let (answers, ()) = futures_util::future::join(futures_util::future::join_all(all), writing).await;
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        let asked = asked.lock().unwrap().clone();
+        (answers, asked)
+    }
+}
+
+#[tokio::test]
+async fn what_follows_a_write_that_failed_is_not_written() {
+    let pair = Pair::new().await;
+    let (one, two) = (pair.logs[0].0.clone(), pair.logs[1].0.clone());
+    let damaged = one.clone();
+    let (answers, asked) = pair
+        .write(move |writes| match writes {
+            [only] if only.fence.run_id != damaged => Fate::Goes,
+            _ => Fate::Fails(wrong()),
+        })
+        .await;
+    assert!(matches!(answers[..], [Err(LogError::Store(_)), Err(LogError::Stopped), Ok(())]), "{answers:?}");
+    assert_eq!(asked, [vec![one.clone(), one.clone(), two.clone()], vec![one], vec![two]]);
+    assert!(pair.logs[0].2.is_broken_for_good());
+    assert_eq!(pair.h.kinds(&pair.logs[0].1).await.len(), 3, "no more than the message brought");
+    assert_eq!(pair.h.kinds(&pair.logs[1].1).await.last().map(String::as_str), Some("step.reset"));
+}
+
+#[tokio::test]
+async fn a_run_that_is_locked_keeps_no_other_from_being_written() {
+    let pair = Pair::new().await;
+    let held = pair.logs[0].0.clone();
+    let judge = move |writes: &[RunWrite]| match writes.iter().any(|write| write.fence.run_id == held) {
+        true => Fate::Fails(locked()),
+        false => Fate::Goes,
+    };
+    let (answers, _) = pair.write(judge).await;
+    assert!(matches!(answers[..], [Err(LogError::Store(_)), Err(LogError::Stopped), Ok(())]), "{answers:?}");
+    assert!(pair.logs[0].2.broken().is_cancelled() && !pair.logs[0].2.is_broken_for_good());
+}
+
+#[tokio::test]
+async fn a_database_that_is_locked_is_not_asked_again_for_every_run() {
+    let pair = Pair::new().await;
+    let (answers, asked) = pair.write(|_| Fate::Fails(away())).await;
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    assert_eq!(asked.len(), 1, "it is away for all of them");
+}

@@ -1,0 +1,244 @@
+//! A store that fails when it is told to.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use capstan::domain::conversation::Conversation;
+use capstan::domain::event::StoredEvent;
+use capstan::domain::ids::{ConversationId, KeyId, NodeId, RunId, UserId};
+use capstan::domain::message::Message;
+use capstan::domain::principal::{User, UserRole};
+use capstan::domain::record::{Fence, RunRecord, RunWrite};
+use capstan::domain::run::Run;
+use capstan::domain::ticket::StreamTicket;
+use capstan::store::*;
+use capstan::support::clock::UnixMillis;
+
+/// What becomes of a batch.
+pub enum Fate {
+    /// It is committed.
+    Goes,
+    /// It is not.
+    Fails(StoreError),
+    /// It is committed, but nobody hears of it.
+    Unheard(StoreError),
+    /// Nothing, for ever.
+    Hangs,
+}
+
+type Judge = Box<dyn FnMut(&[RunWrite]) -> Fate + Send>;
+
+/// A real store with a judge before its log.
+pub struct FaultyStore {
+    inner: Arc<dyn Store>,
+    judge: Mutex<Judge>,
+    /// Whether the next sweep panics.
+    pub panics: std::sync::atomic::AtomicBool,
+}
+
+/// The database is away.
+pub fn away() -> StoreError {
+    StoreError::Unavailable(sqlx::Error::PoolTimedOut)
+}
+
+/// A row is locked.
+pub fn locked() -> StoreError {
+    StoreError::Contended(sqlx::Error::PoolTimedOut)
+}
+
+/// A mistake.
+pub fn wrong() -> StoreError {
+    StoreError::Statement(sqlx::Error::RowNotFound)
+}
+
+impl FaultyStore {
+    pub fn new(inner: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self { inner, judge: Mutex::new(Box::new(|_| Fate::Goes)), panics: false.into() })
+    }
+
+    /// From now on, batches are judged like this.
+    pub fn judge(&self, judge: impl FnMut(&[RunWrite]) -> Fate + Send + 'static) {
+        *self.judge.lock().unwrap() = Box::new(judge);
+    }
+}
+
+#[async_trait]
+impl LogStore for FaultyStore {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+        let fate = (self.judge.lock().unwrap())(writes);
+        match fate {
+            Fate::Goes => self.inner.commit(writes).await,
+            Fate::Fails(error) => Err(error),
+            Fate::Unheard(error) => {
+                self.inner.commit(writes).await?;
+                Err(error)
+            }
+            Fate::Hangs => std::future::pending().await,
+        }
+    }
+    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        self.inner.events(conversation, after, limit).await
+    }
+    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        self.inner.log_bounds(conversation).await
+    }
+    async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
+        self.inner.heads(conversations).await
+    }
+}
+
+#[async_trait]
+impl QueueStore for FaultyStore {
+    async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+        self.inner.claim_runs(node, limit, lease_ms).await
+    }
+    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+        self.inner.raise_fence(fence).await
+    }
+    async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        self.inner.load_run(fence).await
+    }
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
+        self.inner.renew_leases(node, fences, lease_ms, grace_ms).await
+    }
+    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+        assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the sweep was told to panic");
+        self.inner.sweep(limit, despite_outage).await
+    }
+    async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {
+        self.inner.expire_foreign_leases(node).await
+    }
+    async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
+        self.inner.control_signals(runs).await
+    }
+    async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
+        self.inner.next_claimable_in().await
+    }
+}
+
+#[async_trait]
+impl ConversationStore for FaultyStore {
+    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+        self.inner.create_conversation(new, key).await
+    }
+    async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
+        self.inner.conversation(owner, id).await
+    }
+    async fn conversations(
+        &self,
+        owner: &UserId,
+        filter: &ConversationFilter,
+        page: &PageRequest<ConversationCursor>,
+    ) -> StoreResult<Page<Conversation>> {
+        self.inner.conversations(owner, filter, page).await
+    }
+    async fn rename_conversation(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        title: &str,
+        now: UnixMillis,
+    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+        self.inner.rename_conversation(owner, id, title, now).await
+    }
+    async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+        self.inner.delete_conversation(owner, id).await
+    }
+    async fn messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> StoreResult<Option<Page<Message>>> {
+        self.inner.messages(owner, id, page).await
+    }
+    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
+        self.inner.newest_messages(owner, id, limit).await
+    }
+}
+
+#[async_trait]
+impl RunStore for FaultyStore {
+    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+        self.inner.accept_run(accept, key).await
+    }
+    async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
+        self.inner.run(owner, id).await
+    }
+    async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
+        self.inner.active_run(owner, conversation).await
+    }
+    async fn cancel_run(
+        &self,
+        owner: &UserId,
+        id: &RunId,
+        by: &str,
+        now: UnixMillis,
+        key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Cancelled>> {
+        self.inner.cancel_run(owner, id, by, now, key).await
+    }
+    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
+        self.inner.resume_run(resume, key).await
+    }
+    async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
+        self.inner.explain_run(owner, id).await
+    }
+    async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>> {
+        self.inner.run_counts().await
+    }
+}
+
+#[async_trait]
+impl KeyStore for FaultyStore {
+    async fn ensure_user(&self, id: UserId, name: &str, role: UserRole, now: UnixMillis) -> StoreResult<User> {
+        self.inner.ensure_user(id, name, role, now).await
+    }
+    async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()> {
+        self.inner.create_key(id, user, hash, label, now).await
+    }
+    async fn user_by_key_hash(&self, hash: &str) -> StoreResult<Option<User>> {
+        self.inner.user_by_key_hash(hash).await
+    }
+    async fn has_keys(&self) -> StoreResult<bool> {
+        self.inner.has_keys().await
+    }
+    async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
+        self.inner.live_keys(hashes).await
+    }
+    async fn keys(&self) -> StoreResult<Vec<StoredKey>> {
+        self.inner.keys().await
+    }
+    async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool> {
+        self.inner.revoke_key(id, now).await
+    }
+}
+
+#[async_trait]
+impl TicketStore for FaultyStore {
+    async fn create_ticket(&self, hash: &str, ticket: &StreamTicket, lifetime_ms: u32) -> StoreResult<UnixMillis> {
+        self.inner.create_ticket(hash, ticket, lifetime_ms).await
+    }
+    async fn take_ticket(&self, hash: &str) -> StoreResult<Option<StreamTicket>> {
+        self.inner.take_ticket(hash).await
+    }
+    async fn remove_expired_tickets(&self) -> StoreResult<u64> {
+        self.inner.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    async fn ping(&self) -> StoreResult<()> {
+        self.inner.ping().await
+    }
+    fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
+    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
+        self.inner.remove_expired_idempotency(before).await
+    }
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
