@@ -7,13 +7,15 @@ use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{Claim, RunView, StoreError, StoreResult};
+use crate::domain::agent::{AgentProfile, LlmRetry};
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::Message;
+use crate::domain::model::ModelOptions;
 use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use crate::support::clock::UnixMillis;
-use crate::support::json::nesting;
+use crate::support::json::{keep_fields, nesting};
 use crate::support::text::storable_json;
 
 /// The columns that make a [`RunRow`], for a table called `runs`.
@@ -258,6 +260,18 @@ pub(super) fn history(conversation: &str, bodies: &[String]) -> StoreResult<Vec<
         messages.push(message);
     }
     Ok(messages)
+}
+
+/// A frozen profile. What it says that this version does not know was added by a newer one and is left out: both may work on one
+/// database, and a request that says such a thing is refused as ever.
+pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile> {
+    let strict = decode("runs", "profile", run, text);
+    let Err(error) = strict else { return strict };
+    let Ok(mut value) = serde_json::from_str::<serde_json::Value>(text) else { return Err(error) };
+    keep_fields::<AgentProfile>(Some(&mut value));
+    keep_fields::<ModelOptions>(value.get_mut("options"));
+    keep_fields::<LlmRetry>(value.get_mut("llm_retry"));
+    serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
 }
 
 /// A value from its word.

@@ -1,5 +1,7 @@
 //! JSON in one stable form, so that equal values have equal bytes.
 
+use serde::de::value::Error;
+use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use serde_json::Value;
 
 /// `value` with the keys of every object in order: what hashes and comparisons are made of.
@@ -105,10 +107,67 @@ pub fn is_deeper_than(value: &Value, levels: usize) -> bool {
     }
 }
 
+/// Takes out of an object what the struct `T` has no field for, so that it can be read even if `T` refuses to guess.
+pub fn keep_fields<'de, T: Deserialize<'de>>(object: Option<&mut Value>) {
+    let Some(Value::Object(map)) = object else { return };
+    let mut fields: &[&str] = &[];
+    // Fails as soon as the fields are known.
+    let _ = T::deserialize(Probe { fields: &mut fields });
+    map.retain(|key, _| fields.contains(&key.as_str()));
+}
+
+/// Finds out which fields a struct asks for.
+struct Probe<'a> {
+    fields: &'a mut &'static [&'static str],
+}
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Error> {
+        *self.fields = fields;
+        Err(Error::custom("there is nothing to read"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Error> {
+        Err(Error::custom("only a struct has fields"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn only_known_fields_are_kept() {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Known {
+            one: u8,
+            #[serde(rename = "two")]
+            other: Option<String>,
+        }
+        let mut value = json!({"one": 1, "two": "2", "three": {"one": 3}});
+        keep_fields::<Known>(Some(&mut value));
+        assert_eq!(value, json!({"one": 1, "two": "2"}));
+        let known: Known = serde_json::from_value(value).unwrap();
+        assert_eq!((known.one, known.other.as_deref()), (1, Some("2")));
+        keep_fields::<Known>(None);
+        let mut list = json!([1]);
+        keep_fields::<Known>(Some(&mut list));
+        assert_eq!(list, json!([1]));
+    }
 
     #[test]
     fn order_of_keys_does_not_matter() {

@@ -85,7 +85,7 @@ impl PostgresStore {
             cause: rows::word("runs", "claim_cause", id, &cause, ClaimCause::from_word)?,
             status: rows::word("runs", "status", id, &status, RunStatus::from_word)?,
             reason: reason.map(|reason| rows::word("runs", "reason", id, &reason, WaitReason::from_word)).transpose()?,
-            profile: rows::decode("runs", "profile", id, &profile)?,
+            profile: rows::decode_profile(id, &profile)?,
             tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
             counters: rows::decode("runs", "counters", id, &counters)?,
             usage: rows::decode("runs", "usage", id, &usage)?,

@@ -11,7 +11,7 @@ use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::store::StoreResult;
-use crate::store::rows::{decode, unsigned, word};
+use crate::store::rows::{decode, decode_profile, unsigned, word};
 
 impl SqliteStore {
     pub(super) async fn load(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
@@ -46,7 +46,7 @@ impl SqliteStore {
             cause: word("runs", "claim_cause", id, run.try_get("claim_cause")?, ClaimCause::from_word)?,
             status: word("runs", "status", id, run.try_get("status")?, RunStatus::from_word)?,
             reason: reason.map(|text| word("runs", "reason", id, text, WaitReason::from_word)).transpose()?,
-            profile: decode("runs", "profile", id, run.try_get("profile")?)?,
+            profile: decode_profile(id, run.try_get("profile")?)?,
             tools,
             counters: decode("runs", "counters", id, run.try_get("counters")?)?,
             usage: decode("runs", "usage", id, run.try_get("usage")?)?,

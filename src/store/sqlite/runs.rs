@@ -10,7 +10,7 @@ use super::connection::Tx;
 use super::idempotency;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::run::{Run, RunStatus};
-use crate::store::rows::{RUN_COLUMNS, RunRow, decode, unsigned};
+use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned};
 use crate::store::{
     AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult,
 };
@@ -190,7 +190,7 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, failed: RunRow) -> Stor
         return Ok(Resumed::NotResumable { run: failed.into_run()? });
     }
     let profile = sqlx::query("SELECT profile FROM runs WHERE id = ?").bind(&failed.id).fetch_one(&mut **tx).await?;
-    let profile = decode("runs", "profile", &failed.id, profile.try_get("profile")?)?;
+    let profile = decode_profile(&failed.id, profile.try_get("profile")?)?;
     let new = NewRun {
         id: &resume.new_run_id,
         conversation_id: &conversation_id,

@@ -19,6 +19,26 @@ contract! {
     tool_calls_move_only_forwards,
     only_the_first_start_counts,
     hints_of_the_loop_have_not_joined,
+    what_a_newer_version_has_added_is_left_out,
+}
+
+/// Old and new versions work on one database while one replaces the other.
+async fn what_a_newer_version_has_added_is_left_out(world: &World) {
+    let fence = world.claimed(&user()).await;
+    let known = world.load(&fence).await;
+    let columns = [
+        ("profile", "\"name\":", "\"later\":{\"a\":1},\"name\":"),
+        ("profile", "\"options\":{}", "\"options\":{\"seed\":7,\"later\":1}"),
+        ("profile", "\"llm_retry\":{", "\"llm_retry\":{\"later\":[],"),
+        ("counters", "\"rounds\":", "\"later\":true,\"rounds\":"),
+    ];
+    for (column, old, new) in columns {
+        let replaced = format!("UPDATE runs SET {column} = replace({column}, '{old}', '{new}') WHERE id = '{}'", fence.run_id);
+        world.database.rows(&replaced).await;
+    }
+    let mut found = world.load(&fence).await;
+    assert_eq!(found.profile.options.seed.take(), Some(7), "the rows were changed");
+    assert_eq!(found, known);
 }
 
 fn tools() -> Vec<ToolDefinition> {
