@@ -24,6 +24,13 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call waits for the writer or a reader before the database counts as unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// How many requests wait for the writer at a time. With one, every message of a burst would wait for a batch of the log of its
+/// own; these share one.
+const TURNS: usize = 4;
+
+/// How long a request waits for its turn. A burst that waits in line is no sign of a database that is gone.
+const TURN_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The write-ahead log is folded into the file after so many pages (16 MiB). A busy page is written to the log by every batch
 /// but to the file only once per fold, so folding less often saves writes; more would make the fold itself felt.
 const CHECKPOINT_PAGES: &str = "4000";
@@ -37,7 +44,7 @@ pub struct SqliteStore {
     writer: SqlitePool,
     readers: SqlitePool,
     /// Whose turn it is among those who write for a request.
-    turn: Semaphore,
+    turns: Semaphore,
     /// Held while this process is the one server of the data folder.
     lock: Mutex<Option<File>>,
 }
@@ -75,7 +82,7 @@ impl SqliteStore {
         migrate(&writer).await?;
         // Connected on first use: by then the writer has made the file.
         let readers = pool(READERS).connect_lazy_with(reader_options);
-        Ok(Self { writer, readers, turn: Semaphore::new(1), lock: Mutex::new(lock) })
+        Ok(Self { writer, readers, turns: Semaphore::new(TURNS), lock: Mutex::new(lock) })
     }
 
     /// Begins a write of a worker. Nobody else writes until it ends.
@@ -83,10 +90,10 @@ impl SqliteStore {
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 
-    /// Begins a write for a request. Only one of those waits for the writer at a time, the others wait here: however many
-    /// requests there are, the log and the leases of the runs under way come next but one.
+    /// Begins a write for a request. Only a few of those wait for the writer at a time, the others wait here: however many
+    /// requests there are, the log and the leases of the runs under way are soon next.
     pub(super) async fn write_in_turn(&self) -> StoreResult<(SemaphorePermit<'_>, Tx)> {
-        let turn = tokio::time::timeout(ACQUIRE_TIMEOUT, self.turn.acquire()).await;
+        let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.acquire()).await;
         let turn = turn.map_err(|_| sqlx::Error::PoolTimedOut)?.map_err(|_| sqlx::Error::PoolClosed)?;
         Ok((turn, self.write().await?))
     }
