@@ -69,18 +69,19 @@ pub async fn drive(
         // Each attempt has a log of its own, under a fence of its own: what the one before has left behind is fenced rightly.
         let fenced = CancellationToken::new();
         let one = async {
-            if cause.is_some() {
-                raise_fence(surround, guard).await?;
+            if cause.is_some()
+                && let Err(end) = raise_fence(surround, guard).await
+            {
+                return end;
             }
-            ControlFlow::Break(attempt(surround, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut finished).await)
+            attempt(surround, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut finished).await
         };
-        let end: ControlFlow<End, Infallible> = tokio::select! {
+        let end = tokio::select! {
             biased;
             () = lost.cancelled() => return,
             () = fenced.cancelled() => return,
             end = one => end,
         };
-        let ControlFlow::Break(end) = end;
         match end {
             End::Over | End::Fenced => return,
             End::Broken if strikes + 1 >= MAX_STRIKES => return give_up(surround, &guard.held).await,
@@ -101,21 +102,20 @@ pub async fn drive(
 
 /// Ends the fence under which something was written of which nobody knows what became: it may be on its way still. After this
 /// it is stored, or never will be, and the rows can be relied on.
-async fn raise_fence(surround: &Surround, guard: &mut HeldGuard) -> ControlFlow<End> {
+async fn raise_fence(surround: &Surround, guard: &mut HeldGuard) -> Result<(), End> {
     // A renewal that goes by the old fence meanwhile finds no lease, which means nothing.
     guard.held.lets_go(true);
-    let raised = surround.deps.store.raise_fence(&guard.held.fence).await;
-    match raised {
+    match surround.deps.store.raise_fence(&guard.held.fence).await {
         Ok(Some(fence)) => {
             guard.continue_under(fence);
             guard.held.lets_go(false);
-            ControlFlow::Continue(())
+            Ok(())
         }
-        Ok(None) => ControlFlow::Break(End::Fenced),
+        Ok(None) => Err(End::Fenced),
         Err(error) => {
             tracing::warn!(error = &error as &dyn std::error::Error, "the run cannot be taken up again yet");
             guard.held.lets_go(false);
-            ControlFlow::Break(End::from(&error))
+            Err(End::from(&error))
         }
     }
 }
