@@ -210,7 +210,8 @@ pub trait Store: ConversationStore + RunStore + QueueStore + LogStore + KeyStore
     /// Whether other processes may write to the same database, so that the log must be polled for their events.
     fn is_shared(&self) -> bool;
 
-    /// Removes idempotency records older than 24 hours. Returns how many.
+    /// Removes idempotency records older than 24 hours, and what is left of conversations whose deletion was cut short. Returns how
+    /// many records.
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64>;
 
     /// Ends all connections.

@@ -140,9 +140,9 @@ async fn accept_locked(
             return Ok(Some(Keyed::Fresh(Accepted::Busy { run_id: active.run_id.clone() })));
         }
         (Some(active), OnBusy::Steer) if !active.cancel_requested => steer(tx, accept, key, &found, &active.run_id).await?,
-        (Some(_), OnBusy::Interrupt) => match interrupt(tx, accept, key, &found).await? {
-            Interrupted::Full => return Ok(Some(Keyed::Fresh(Accepted::TooManyRuns))),
-            Interrupted::Written(written) => written,
+        (Some(_), OnBusy::Interrupt) => match interrupt(tx, accept, &found).await? {
+            Some(ended) => start(tx, accept, key, &found, ended).await?,
+            None => return Ok(Some(Keyed::Fresh(Accepted::TooManyRuns))),
         },
         // A run that is about to be cancelled answers nobody any more: a message that would join it waits behind it.
         (Some(_), OnBusy::Queue | OnBusy::Steer) | (None, _) if found.full => {
@@ -235,32 +235,20 @@ struct Ended {
     requested: Vec<RunId>,
 }
 
-/// What came of an interruption.
-enum Interrupted {
-    /// The owner has as many unfinished runs as allowed, also without those that the interruption would end. Nothing has changed.
-    Full,
-    /// As [`start`] says.
-    Written(Option<(Accepted, Vec<NewEvent>)>),
-}
-
-async fn interrupt(
-    connection: &mut PgConnection,
-    accept: &AcceptRun,
-    key: Option<&IdempotencyClaim>,
-    found: &Found,
-) -> StoreResult<Interrupted> {
+/// Ends what can be ended here and now, and asks the rest to end. `None`, and nothing has changed, if the owner has as many
+/// unfinished runs as allowed even without those.
+async fn interrupt(connection: &mut PgConnection, accept: &AcceptRun, found: &Found) -> StoreResult<Option<Ended>> {
     let mut savepoint = connection.begin().await?;
     let unfinished = Unfinished::of_conversation(&mut savepoint, &accept.conversation_id).await?;
     let cancelled = cancel::end_or_mark(&mut savepoint, unfinished, found.base, "interrupt", accept.now).await?;
-    // Those that have just ended count no more.
+    // Those that have just ended do not count any more.
     if found.full && is_full(&mut savepoint, accept).await? {
         savepoint.rollback().await?;
-        return Ok(Interrupted::Full);
+        return Ok(None);
     }
     savepoint.commit().await?;
     let waiting = u32::try_from(cancelled.requested.len()).unwrap_or(u32::MAX);
-    let ended = Ended { waiting, events: cancelled.events, runs: cancelled.ended, requested: cancelled.requested };
-    Ok(Interrupted::Written(start(connection, accept, key, found, ended).await?))
+    Ok(Some(Ended { waiting, events: cancelled.events, runs: cancelled.ended, requested: cancelled.requested }))
 }
 
 /// Whether the owner has as many unfinished runs as allowed.

@@ -25,7 +25,8 @@ pub(super) async fn lock_head(
     owner: &UserId,
     conversation: &ConversationId,
 ) -> StoreResult<Option<i64>> {
-    // The owner of a conversation never changes, so it may be read without a lock.
+    // The owner of a conversation changes only when it is deleted, and its head goes in the same moment: it may be read without
+    // a lock.
     let last_seq = sqlx::query_scalar(
         "SELECT h.last_seq FROM conversation_heads h JOIN conversations c ON c.id = h.conversation_id
          WHERE h.conversation_id = $1 AND c.owner_id = $2 FOR UPDATE OF h",
@@ -142,7 +143,7 @@ impl ConversationStore for PostgresStore {
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        retried(|| self.delete(owner, id)).await
+        self.delete(owner, id).await
     }
 
     async fn messages(
@@ -310,34 +311,6 @@ impl PostgresStore {
         append(&mut tx, id, base, &events, &[]).await?;
         tx.commit().await?;
         Ok(Some((renamed, compose::numbered(id, base, events))))
-    }
-
-    async fn delete(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        let mut tx = self.api.begin().await?;
-        if lock_head(&mut tx, owner, id).await?.is_none() {
-            return Ok(None);
-        }
-        // The head goes with all the rest: whoever writes later finds no row that its fence could match.
-        let active_run: Option<String> = sqlx::query_scalar(
-            "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active),
-             lease AS (
-                 DELETE FROM run_leases WHERE run_id IN (
-                     SELECT l.run_id FROM run_leases l JOIN run ON run.id = l.run_id ORDER BY l.run_id FOR UPDATE OF l
-                 )
-             ),
-             step AS (DELETE FROM run_steps WHERE run_id IN (SELECT id FROM run)),
-             call AS (DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM run)),
-             message AS (DELETE FROM messages WHERE conversation_id = $1),
-             event AS (DELETE FROM events WHERE conversation_id = $1),
-             head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
-             conversation AS (DELETE FROM conversations WHERE id = $1)
-             SELECT id FROM run WHERE active",
-        )
-        .bind(id.as_str())
-        .fetch_optional(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(Some(DeletedConversation { active_run: active_run.map(RunId::from_stored) }))
     }
 }
 

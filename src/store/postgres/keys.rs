@@ -109,6 +109,7 @@ impl Store for PostgresStore {
     }
 
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
+        self.finish_deletions().await?;
         let removed = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < $1").bind(before.0).execute(&self.api).await?;
         Ok(removed.rows_affected())
     }

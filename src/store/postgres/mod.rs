@@ -18,6 +18,7 @@ mod cancel;
 mod commit;
 mod connect;
 mod conversations;
+mod delete;
 mod errors;
 mod fold;
 mod kept;

@@ -40,7 +40,10 @@ async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&old), LONG, 0).await.unwrap(), []);
     assert_eq!(world.store.raise_fence(&old).await.unwrap(), None);
     // The run is still the same claim's.
-    assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&new), LONG, 0).await.unwrap(), [new.run_id.clone()]);
+    assert_eq!(
+        world.store.renew_leases(&world.node, std::slice::from_ref(&new), LONG, 0).await.unwrap(),
+        std::slice::from_ref(&new.run_id)
+    );
     let record = world.load(&new).await;
     assert_eq!((record.attempt, record.crashes, record.status), (1, 0, RunStatus::Processing));
     assert!(world.commit_one(completed(&new)).await.is_ok());

@@ -6,7 +6,7 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use capstan::domain::conversation::ConversationStatus;
-use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::record::RunWrite;
 use capstan::domain::run::RunStatus;
 use capstan::domain::trace::TraceId;
@@ -255,4 +255,44 @@ async fn a_database_that_does_not_answer_is_unavailable() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let refused = open(&format!("postgres://nobody@127.0.0.1:{port}/none"), &StoreOptions::default()).await.err().unwrap();
     assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+}
+
+/// Many pieces, and a process that dies between two of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_of_a_deleted_conversation_is_removed_later() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let (cut, whole) = (world.claimed(&owner).await, world.claimed(&owner).await);
+    for fence in [&cut, &whole] {
+        for _ in 0..6 {
+            world.commit_one(deltas(fence, 1_000)).await.unwrap();
+        }
+    }
+    let left = async |id: &ConversationId| {
+        let mut left = 0;
+        for (table, column) in [("events", "conversation_id"), ("messages", "conversation_id"), ("conversations", "id")] {
+            left += world.database.count(&format!("SELECT count(*)::text FROM {table} WHERE {column} = '{id}'")).await;
+        }
+        left
+    };
+    world.store.delete_conversation(&owner, &whole.conversation_id).await.unwrap().unwrap();
+    assert_eq!(left(&whole.conversation_id).await, 0);
+
+    let id = &cut.conversation_id;
+    for died in [
+        format!("UPDATE conversations SET owner_id = '' WHERE id = '{id}'"),
+        format!("DELETE FROM conversation_heads WHERE conversation_id = '{id}'"),
+        format!("DELETE FROM runs WHERE conversation_id = '{id}'"),
+    ] {
+        world.database.rows(&died).await;
+    }
+    assert_eq!(world.store.conversation(&owner, id).await.unwrap(), None);
+    assert_eq!(world.store.delete_conversation(&owner, id).await.unwrap(), None);
+    assert_eq!(world.commit_one(deltas(&cut, 1)).await, Err(Refused::Fenced));
+    // Nobody gets what is left by taking its id.
+    let accept = capstan::store::AcceptRun { create_with_title: Some(String::new()), ..hello(&owner, id) };
+    assert_eq!(fresh(world.store.accept_run(accept, None).await.unwrap()), capstan::store::Accepted::NoConversation);
+    world.store.remove_expired_idempotency(NOW).await.unwrap();
+    assert_eq!(left(id).await, 0);
+    world.accept(hello(&owner, id)).await;
 }
