@@ -16,8 +16,8 @@ mkdir -p "$work"
 # The project is copied, because its builds and results must not land beside its sources.
 cp -r "$bench/." "$work/" && chmod -R u+w "$work"
 (cd "$work" && cargo build --release)
-cargo build --release
-server=$PWD/target/release/capstan
+cargo build --locked --profile dist
+server=$PWD/target/dist/capstan
 admin=$pg/postgres
 for peer in relay_pg agent_pg capstan; do
     psql -q "$admin" -c "DROP DATABASE IF EXISTS bench_$peer WITH (FORCE)" -c "CREATE DATABASE bench_$peer"
