@@ -33,6 +33,16 @@ pub(super) struct Taken {
     used_at: Instant,
 }
 
+impl Taken {
+    fn may_stay(&self) -> bool {
+        self.since.elapsed() < KEEP_FOR
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.used_at.elapsed() < TEST_AFTER_IDLE
+    }
+}
+
 impl Kept {
     pub(super) fn new(pool: PgPool) -> Self {
         Self { pool, resting: Mutex::default() }
@@ -41,13 +51,18 @@ impl Kept {
     /// The kept connection, or else one of the pool.
     pub(super) async fn take(&self) -> StoreResult<Taken> {
         let resting = self.resting().take();
-        if let Some(mut taken) = resting.filter(|taken| taken.since.elapsed() < KEEP_FOR)
-            && (taken.used_at.elapsed() < TEST_AFTER_IDLE || taken.connection.ping().await.is_ok())
+        if let Some(mut taken) = resting.filter(Taken::may_stay)
+            && (taken.is_fresh() || taken.connection.ping().await.is_ok())
         {
             return Ok(taken);
         }
         let connection = self.pool.acquire().await?;
         Ok(Taken { connection, since: Instant::now(), used_at: Instant::now() })
+    }
+
+    /// The kept connection, if it is there and was used just now.
+    pub(super) fn take_fresh(&self) -> Option<Taken> {
+        self.resting().take_if(|taken| taken.may_stay() && taken.is_fresh())
     }
 
     /// Keeps a connection in which nothing is under way for the next one who asks.
