@@ -18,7 +18,7 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The longest wait for a renewal: another one on another connection still comes in time to keep the runs.
 pub(super) const RENEWAL_LIMIT: Duration = Duration::from_secs(3);
 
-/// Does `work`, which asks on an [`Asked`], within `limit`.
+/// Does `work`, which [asks](ask), within `limit`.
 ///
 /// # Errors
 /// Those of `work`, and [`StoreError::Unavailable`] after the limit. What was asked may have been done then, or may still be.
@@ -32,25 +32,18 @@ pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = StoreR
     }
 }
 
-/// A connection on which an answer is awaited. It goes back to its pool after [`Asked::answered`], and is closed otherwise.
-pub(super) struct Asked {
-    connection: PoolConnection<Postgres>,
-    is_answered: bool,
+/// Asks on a connection of the pool. It goes back when the answer is there, and is closed if nobody waits for it any more.
+pub(super) async fn ask<T>(pool: &PgPool, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
+    let mut asked = Asked { connection: pool.acquire().await?, is_answered: false };
+    let answer = work(&mut asked.connection).await;
+    asked.is_answered = true;
+    answer
 }
 
-impl Asked {
-    pub(super) async fn on(pool: &PgPool) -> StoreResult<Self> {
-        Ok(Self { connection: pool.acquire().await?, is_answered: false })
-    }
-
-    pub(super) fn connection(&mut self) -> &mut PgConnection {
-        &mut self.connection
-    }
-
-    /// Nothing more is awaited.
-    pub(super) fn answered(mut self) {
-        self.is_answered = true;
-    }
+/// A connection on which an answer is awaited.
+struct Asked {
+    connection: PoolConnection<Postgres>,
+    is_answered: bool,
 }
 
 impl Drop for Asked {

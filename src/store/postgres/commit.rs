@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
-use super::answer::{ANSWER_LIMIT, Asked, within};
+use super::answer::{ANSWER_LIMIT, ask, within};
 use super::cancel::{Settled, Told, settle};
 use super::errors::{is_refusal, retried};
 use super::fold::{self, Fenced, Folded, Place};
@@ -61,15 +61,13 @@ impl PostgresStore {
 
     /// Each write on its own in one transaction, so that one that is refused leaves nothing and the others stay.
     async fn write_one_by_one(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
-        within(ANSWER_LIMIT, async {
-            let mut asked = Asked::on(&self.worker).await?;
-            let mut tx = asked.connection().begin().await?;
+        let written = ask(&self.worker, async |connection| {
+            let mut tx = connection.begin().await?;
             let answers = write_each(&mut tx, writes).await?;
             tx.commit().await?;
-            asked.answered();
             Ok(answers)
-        })
-        .await
+        });
+        within(ANSWER_LIMIT, written).await
     }
 }
 

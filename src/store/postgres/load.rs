@@ -1,9 +1,7 @@
 //! A claimed run as its worker needs it.
 
-use sqlx::Row as _;
+use sqlx::{PgConnection, Row as _};
 
-use super::PostgresStore;
-use super::answer::Asked;
 use crate::domain::change::{StepKind, StepRow, StepStatus};
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
@@ -11,14 +9,11 @@ use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::store::{StoreResult, rows};
 
-impl PostgresStore {
-    /// One statement, and two more for a run that has steps. They need no common snapshot: while the fence holds, nobody else
-    /// writes steps and calls, and once it does not, nothing that comes of them can be written.
-    pub(super) async fn load(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        let mut asked = Asked::on(&self.worker).await?;
-        let connection = asked.connection();
-        let found = sqlx::query(
-            "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
+/// One statement, and two more for a run that has steps. They need no common snapshot: while the fence holds, nobody else
+/// writes steps and calls, and once it does not, nothing that comes of them can be written.
+pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+    let found = sqlx::query(
+        "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
                  t.definitions, r.cancel_requested_by, h.joined, now_ms() - r.started_at AS elapsed_ms,
                  EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id)
                      OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id) AS has_steps,
@@ -29,74 +24,69 @@ impl PostgresStore {
              FROM conversation_heads h JOIN runs r ON r.id = h.run_id
              LEFT JOIN tool_sets t ON t.hash = r.tools_hash
              WHERE h.conversation_id = $1 AND h.run_id = $2 AND h.epoch = $3 AND r.finished_at IS NULL",
-        )
-        .bind(fence.conversation_id.as_str())
-        .bind(fence.run_id.as_str())
-        .bind(fence.epoch)
-        .fetch_optional(&mut *connection)
-        .await?;
-        let Some(row) = found else {
-            asked.answered();
-            return Ok(None);
-        };
-        let id = fence.run_id.as_str();
-        let (mut steps, mut calls) = (Vec::new(), Vec::new());
-        if row.try_get("has_steps")? {
-            for row in sqlx::query("SELECT step, kind, status FROM run_steps WHERE run_id = $1 ORDER BY step")
-                .bind(id)
-                .fetch_all(&mut *connection)
-                .await?
-            {
-                let (kind, status): (String, String) = (row.try_get("kind")?, row.try_get("status")?);
-                steps.push(StepRow {
-                    run_id: fence.run_id.clone(),
-                    step: rows::unsigned(row.try_get("step")?),
-                    kind: rows::word("run_steps", "kind", id, &kind, StepKind::from_word)?,
-                    status: rows::word("run_steps", "status", id, &status, StepStatus::from_word)?,
-                });
-            }
-            for row in sqlx::query(
-                "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
-                     outcome FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
-            )
+    )
+    .bind(fence.conversation_id.as_str())
+    .bind(fence.run_id.as_str())
+    .bind(fence.epoch)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(row) = found else { return Ok(None) };
+    let id = fence.run_id.as_str();
+    let (mut steps, mut calls) = (Vec::new(), Vec::new());
+    if row.try_get("has_steps")? {
+        for row in sqlx::query("SELECT step, kind, status FROM run_steps WHERE run_id = $1 ORDER BY step")
             .bind(id)
             .fetch_all(&mut *connection)
             .await?
-            {
-                calls.push(call(&row, &fence.run_id)?);
-            }
+        {
+            let (kind, status): (String, String) = (row.try_get("kind")?, row.try_get("status")?);
+            steps.push(StepRow {
+                run_id: fence.run_id.clone(),
+                step: rows::unsigned(row.try_get("step")?),
+                kind: rows::word("run_steps", "kind", id, &kind, StepKind::from_word)?,
+                status: rows::word("run_steps", "status", id, &status, StepStatus::from_word)?,
+            });
         }
-        asked.answered();
-        let status: String = row.try_get("status")?;
-        let reason: Option<String> = row.try_get("reason")?;
-        let cause: String = row.try_get("claim_cause")?;
-        let profile: String = row.try_get("profile")?;
-        let counters: String = row.try_get("counters")?;
-        let usage: String = row.try_get("usage")?;
-        let definitions: Option<String> = row.try_get("definitions")?;
-        let history: Vec<String> = row.try_get("history")?;
-        let elapsed: Option<i64> = row.try_get("elapsed_ms")?;
-        Ok(Some(RunRecord {
-            fence: fence.clone(),
-            owner: UserId::from_stored(row.try_get("owner_id")?),
-            attempt: rows::unsigned(row.try_get("attempt")?),
-            // The claim under way is counted, but has not ended yet.
-            crashes: rows::unsigned(row.try_get("crashes")?).saturating_sub(1),
-            cause: rows::word("runs", "claim_cause", id, &cause, ClaimCause::from_word)?,
-            status: rows::word("runs", "status", id, &status, RunStatus::from_word)?,
-            reason: reason.map(|reason| rows::word("runs", "reason", id, &reason, WaitReason::from_word)).transpose()?,
-            profile: rows::decode_profile(id, &profile)?,
-            tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
-            counters: rows::decode("runs", "counters", id, &counters)?,
-            usage: rows::decode("runs", "usage", id, &usage)?,
-            elapsed_ms: elapsed.map_or(0, |elapsed| u64::try_from(elapsed).unwrap_or(0)),
-            history: rows::history(id, &history)?,
-            steps,
-            calls,
-            cancel_requested_by: row.try_get("cancel_requested_by")?,
-            joined: row.try_get("joined")?,
-        }))
+        for row in sqlx::query(
+            "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
+                     outcome FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
+        )
+        .bind(id)
+        .fetch_all(&mut *connection)
+        .await?
+        {
+            calls.push(call(&row, &fence.run_id)?);
+        }
     }
+    let status: String = row.try_get("status")?;
+    let reason: Option<String> = row.try_get("reason")?;
+    let cause: String = row.try_get("claim_cause")?;
+    let profile: String = row.try_get("profile")?;
+    let counters: String = row.try_get("counters")?;
+    let usage: String = row.try_get("usage")?;
+    let definitions: Option<String> = row.try_get("definitions")?;
+    let history: Vec<String> = row.try_get("history")?;
+    let elapsed: Option<i64> = row.try_get("elapsed_ms")?;
+    Ok(Some(RunRecord {
+        fence: fence.clone(),
+        owner: UserId::from_stored(row.try_get("owner_id")?),
+        attempt: rows::unsigned(row.try_get("attempt")?),
+        // The claim under way is counted, but has not ended yet.
+        crashes: rows::unsigned(row.try_get("crashes")?).saturating_sub(1),
+        cause: rows::word("runs", "claim_cause", id, &cause, ClaimCause::from_word)?,
+        status: rows::word("runs", "status", id, &status, RunStatus::from_word)?,
+        reason: reason.map(|reason| rows::word("runs", "reason", id, &reason, WaitReason::from_word)).transpose()?,
+        profile: rows::decode_profile(id, &profile)?,
+        tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
+        counters: rows::decode("runs", "counters", id, &counters)?,
+        usage: rows::decode("runs", "usage", id, &usage)?,
+        elapsed_ms: elapsed.map_or(0, |elapsed| u64::try_from(elapsed).unwrap_or(0)),
+        history: rows::history(id, &history)?,
+        steps,
+        calls,
+        cancel_requested_by: row.try_get("cancel_requested_by")?,
+        joined: row.try_get("joined")?,
+    }))
 }
 
 fn call(row: &sqlx::postgres::PgRow, run_id: &RunId) -> StoreResult<ToolCall> {

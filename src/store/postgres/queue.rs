@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use sqlx::{PgConnection, Row as _};
 
 use super::PostgresStore;
-use super::answer::{ANSWER_LIMIT, Asked, RENEWAL_LIMIT, within};
+use super::answer::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, within};
 use super::errors::retried;
+use super::load::load;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
@@ -97,16 +98,11 @@ const SWEEP: &str = "WITH expired AS (
 #[async_trait]
 impl QueueStore for PostgresStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
-        let claim = || async {
-            let mut asked = Asked::on(&self.worker).await?;
-            let found = sqlx::query(CLAIM)
-                .bind(node.as_str())
-                .bind(i64::from(limit.min(1000)))
-                .bind(millis(lease_ms))
-                .fetch_all(asked.connection())
-                .await;
-            asked.answered();
-            Ok(found?)
+        let claim = || {
+            ask(&self.worker, async |connection| {
+                let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
+                Ok(claim.fetch_all(connection).await?)
+            })
         };
         let found = within(ANSWER_LIMIT, retried(claim)).await?;
         Ok(rows::readable_claims(found.iter().map(|row| {
@@ -127,67 +123,59 @@ impl QueueStore for PostgresStore {
     }
 
     async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
-        let raise = || async {
-            let mut asked = Asked::on(&self.worker).await?;
-            // Waits at the head for whatever may still be written under the old fence.
-            let epoch = sqlx::query_scalar(
-                "WITH head AS (
+        let raise = || {
+            ask(&self.worker, async |connection| {
+                // Waits at the head for whatever may still be written under the old fence.
+                Ok(sqlx::query_scalar(
+                    "WITH head AS (
                      UPDATE conversation_heads SET epoch = epoch + 1
                      WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3 RETURNING epoch
                  )
                  UPDATE run_leases l SET epoch = head.epoch FROM head WHERE l.run_id = $2 AND l.epoch = $3 RETURNING l.epoch",
-            )
-            .bind(fence.conversation_id.as_str())
-            .bind(fence.run_id.as_str())
-            .bind(fence.epoch)
-            .fetch_optional(asked.connection())
-            .await;
-            asked.answered();
-            Ok(epoch?)
+                )
+                .bind(fence.conversation_id.as_str())
+                .bind(fence.run_id.as_str())
+                .bind(fence.epoch)
+                .fetch_optional(connection)
+                .await?)
+            })
         };
         let epoch: Option<i64> = within(ANSWER_LIMIT, retried(raise)).await?;
         Ok(epoch.map(|epoch| Fence { epoch, ..fence.clone() }))
     }
 
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        within(ANSWER_LIMIT, self.load(fence)).await
+        within(ANSWER_LIMIT, ask(&self.worker, async |connection| load(connection, fence).await)).await
     }
 
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
         if fences.is_empty() {
             return Ok(Vec::new());
         }
-        let renew = || async {
-            let mut asked = Asked::on(&self.lease).await?;
-            let held = sqlx::query_scalar(
-                "UPDATE run_leases SET lease_until = now_ms() + $4 WHERE run_id IN (
+        let renew = || {
+            ask(&self.lease, async |connection| {
+                Ok(sqlx::query_scalar(
+                    "UPDATE run_leases SET lease_until = now_ms() + $4 WHERE run_id IN (
                      SELECT l.run_id FROM run_leases l JOIN unnest($2::text[], $3::bigint[]) AS f (run_id, epoch)
                          ON f.run_id = l.run_id AND f.epoch = l.epoch
                      WHERE l.node_id = $1 AND l.lease_until > (SELECT now_ms()) - $5 ORDER BY l.run_id FOR UPDATE OF l
                  ) RETURNING run_id",
-            )
-            .bind(node.as_str())
-            .bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>())
-            .bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>())
-            .bind(millis(lease_ms))
-            .bind(millis(grace_ms))
-            .fetch_all(asked.connection())
-            .await;
-            asked.answered();
-            Ok(held?)
+                )
+                .bind(node.as_str())
+                .bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>())
+                .bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>())
+                .bind(millis(lease_ms))
+                .bind(millis(grace_ms))
+                .fetch_all(connection)
+                .await?)
+            })
         };
         let held: Vec<String> = within(RENEWAL_LIMIT, retried(renew)).await?;
         Ok(held.into_iter().map(RunId::from_stored).collect())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
-        within(ANSWER_LIMIT, async {
-            let mut asked = Asked::on(&self.lease).await?;
-            let swept = sweep(asked.connection(), limit, despite_outage).await;
-            asked.answered();
-            swept
-        })
-        .await
+        within(ANSWER_LIMIT, ask(&self.lease, async |connection| sweep(connection, limit, despite_outage).await)).await
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
@@ -198,10 +186,9 @@ impl QueueStore for PostgresStore {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
-        let found = within(ANSWER_LIMIT, async {
-            let mut asked = Asked::on(&self.worker).await?;
+        let found = ask(&self.worker, async |connection| {
             // Whatever the user said after the run's first event joined it later.
-            let found = sqlx::query_as(
+            Ok(sqlx::query_as(
                 "SELECT w.id, r.id IS NULL, CASE WHEN r.cancel_requested_at IS NOT NULL THEN r.cancel_requested_by END, m.body
                  FROM unnest($1::text[]) AS w (id) LEFT JOIN runs r ON r.id = w.id
                  LEFT JOIN messages m ON m.conversation_id = r.conversation_id AND m.position > r.first_seq
@@ -210,12 +197,10 @@ impl QueueStore for PostgresStore {
                  ORDER BY w.id, m.position",
             )
             .bind(runs.iter().map(RunId::as_str).collect::<Vec<_>>())
-            .fetch_all(asked.connection())
-            .await;
-            asked.answered();
-            Ok(found?)
+            .fetch_all(connection)
+            .await?)
         });
-        let found: Vec<(String, bool, Option<String>, Option<String>)> = found.await?;
+        let found: Vec<(String, bool, Option<String>, Option<String>)> = within(ANSWER_LIMIT, found).await?;
         let mut signals: Vec<ControlSignal> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
         for (id, gone, cancel_by, body) in found {
@@ -234,13 +219,8 @@ impl QueueStore for PostgresStore {
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
-        let wait: Option<i64> = within(ANSWER_LIMIT, async {
-            let mut asked = Asked::on(&self.lease).await?;
-            let wait = sqlx::query_scalar(NEXT_CLAIMABLE).fetch_optional(asked.connection()).await;
-            asked.answered();
-            Ok(wait?)
-        })
-        .await?;
+        let wait = ask(&self.lease, async |connection| Ok(sqlx::query_scalar(NEXT_CLAIMABLE).fetch_optional(connection).await?));
+        let wait: Option<i64> = within(ANSWER_LIMIT, wait).await?;
         Ok(wait.map(|wait| u64::try_from(wait).unwrap_or(0)))
     }
 }
