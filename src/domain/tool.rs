@@ -22,18 +22,29 @@ pub enum ReplayClass {
         /// The argument that carries our key.
         argument: String,
     },
-    /// Never runs again.
+    /// Runs again with the same key, which stands in the named field of the call's `_meta`.
+    KeyedMeta {
+        /// The field of `_meta` that carries our key.
+        field: String,
+    },
+    /// Another tool of the same server is asked first whether it took effect. If not, it runs again.
+    Reconcile {
+        /// The name of that tool at the server.
+        tool: String,
+    },
+    /// Never runs again. What a newer version has stored and this one does not know is treated alike.
     #[default]
+    #[serde(other)]
     Unsafe,
 }
 
 impl ReplayClass {
-    /// Whether a call that was started may run again.
+    /// Whether a call that was started may run again without anybody being asked.
     #[must_use]
     pub fn may_repeat(&self) -> bool {
         match self {
-            Self::Read | Self::Idempotent | Self::Keyed { .. } => true,
-            Self::Unsafe => false,
+            Self::Read | Self::Idempotent | Self::Keyed { .. } | Self::KeyedMeta { .. } => true,
+            Self::Reconcile { .. } | Self::Unsafe => false,
         }
     }
 }
@@ -167,6 +178,17 @@ pub struct ToolOutcome {
     pub is_error: bool,
     /// Time between start and answer, in milliseconds; 0 for calls that never ran.
     pub duration_ms: u64,
+}
+
+/// What a server says about a call of which nobody knew whether it took effect.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reconciled {
+    /// It did, and this is its outcome.
+    Happened(ToolOutcome),
+    /// It did not, and never will: it may run again.
+    DidNotHappen,
+    /// The server could not be asked, or did not say. Why, in words.
+    Unclear(String),
 }
 
 impl ToolOutcome {

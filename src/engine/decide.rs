@@ -32,6 +32,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
         Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
         Input::ModelFailed(error) => model_step::failed(&mut draft, error),
         Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),
+        Input::Reconciled(id, answer) => tool_step::reconciled(&mut draft, &id, answer),
         // The message is stored, and the driver has told the state: nothing follows until the next model call, or until an
         // answer comes that did not know of it.
         Input::Joined(_) => {}

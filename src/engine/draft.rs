@@ -235,6 +235,13 @@ impl<'a> Draft<'a> {
         self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..call })));
     }
 
+    /// The server of a call that was started is asked what became of it.
+    pub(super) fn reconcile_call(&mut self, id: &CallId) {
+        if let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() {
+            self.command(Command::Reconcile(Box::new(call)));
+        }
+    }
+
     /// A call gets its one outcome.
     pub(super) fn finish_call(&mut self, id: &CallId, mut outcome: ToolOutcome) {
         let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id && !call.state.is_outcome()) else { return };

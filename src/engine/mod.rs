@@ -32,7 +32,7 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::Message;
 use crate::domain::model::{ModelError, ModelTurn};
-use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 
@@ -70,6 +70,8 @@ pub enum Input {
     ModelFailed(ModelError),
     /// A started call has its outcome.
     ToolFinished(CallId, ToolOutcome),
+    /// The server has been asked about a started call whose worker died: what it says.
+    Reconciled(CallId, Reconciled),
     /// A user message joined the run. It is stored already.
     Joined(Message),
     /// Somebody asked for the run to end. The partial message, if one was being streamed, comes with it.
@@ -121,6 +123,9 @@ pub enum Command {
     CallModel,
     /// Execute a call. Its row says `started`.
     RunTool(Box<ToolCall>),
+    /// Ask the server of a call of the class `reconcile` whether it took effect. Its row says `started`. Changes nothing
+    /// outside, and whoever takes the run up asks again.
+    Reconcile(Box<ToolCall>),
     /// The run ended or was released: drop it.
     Stop,
 }

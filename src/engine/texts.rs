@@ -49,6 +49,11 @@ pub(super) const LIMIT_MESSAGE: &str =
 /// The outcome of a call that was `started` when its worker died.
 pub(super) const UNKNOWN_AFTER_CRASH: &str = "this call may or may not have taken effect; check before repeating";
 
+/// The outcome of a call that was `started` when its worker died, and whose server could not say what became of it.
+pub(super) fn unknown_after_asking(reason: &str) -> String {
+    format!("{UNKNOWN_AFTER_CRASH} (its server was asked whether it did: {reason})")
+}
+
 /// The outcome of a call that was under way when its run ended.
 pub(super) const UNKNOWN_AT_END: &str =
     "this call was under way when the run ended and may or may not have taken effect; check before repeating";

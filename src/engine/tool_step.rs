@@ -10,7 +10,7 @@ use crate::domain::message::{Message, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::{RunStatus, WaitReason};
-use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolOutcome};
+use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use crate::support::json;
 
 /// How much of an earlier answer the result of a repeated call quotes, in characters.
@@ -142,20 +142,54 @@ pub(super) fn begin(draft: &mut Draft<'_>, planned: Vec<Planned>) {
 /// Takes up a step whose worker is gone. Calls that were `started` have reached nobody knows how far.
 pub(super) fn resume(draft: &mut Draft<'_>) {
     let Some(step) = draft.open_tool_step() else { return };
+    if draft.base.is_draining() {
+        // Whoever takes the run up next judges them.
+        return draft.release(Some(0), ReleaseCause::Drain);
+    }
     draft.set_status(RunStatus::ToolLoop, None);
-    let lost: Vec<(CallId, bool)> = draft
+    let lost: Vec<(CallId, ReplayClass)> = draft
         .work
         .batch(step)
         .filter(|call| call.state == ToolCallState::Started)
-        .map(|call| (call.id.clone(), call.replay.may_repeat()))
+        .map(|call| (call.id.clone(), call.replay.clone()))
         .collect();
-    for (id, may_repeat) in lost {
-        if may_repeat || draft.profile().on_unknown == OnUnknown::Rerun {
-            draft.run_call(&id);
-        } else {
-            let outcome = ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed(texts::UNKNOWN_AFTER_CRASH, 0) };
-            draft.finish_call(&id, outcome);
+    for (id, replay) in lost {
+        match replay {
+            ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => {
+                draft.run_call(&id);
+            }
+            ReplayClass::Reconcile { .. } => draft.reconcile_call(&id),
+            ReplayClass::Unsafe => outcome_unknown(draft, &id, texts::UNKNOWN_AFTER_CRASH.to_owned()),
         }
+    }
+    advance(draft);
+}
+
+/// Nobody knows whether a started call took effect, and nobody is left to be asked: what follows is the agent's to say.
+fn outcome_unknown(draft: &mut Draft<'_>, id: &CallId, text: String) {
+    match draft.profile().on_unknown {
+        OnUnknown::Rerun => draft.run_call(id),
+        OnUnknown::TellModel | OnUnknown::Fail => {
+            let outcome = ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed(text, 0) };
+            draft.finish_call(id, outcome);
+        }
+    }
+}
+
+/// A server has been asked whether a started call took effect.
+pub(super) fn reconciled(draft: &mut Draft<'_>, id: &CallId, answer: Reconciled) {
+    let is_asked = |call: &ToolCall| {
+        call.id == *id && call.state == ToolCallState::Started && matches!(call.replay, ReplayClass::Reconcile { .. })
+    };
+    if !draft.work.record.calls.iter().any(is_asked) {
+        return;
+    }
+    match answer {
+        Reconciled::Happened(outcome) => {
+            record_outcome(draft, id, outcome);
+        }
+        Reconciled::DidNotHappen => draft.run_call(id),
+        Reconciled::Unclear(reason) => outcome_unknown(draft, id, texts::unknown_after_asking(&reason)),
     }
     advance(draft);
 }

@@ -15,10 +15,11 @@ use tokio_util::sync::CancellationToken;
 use super::builtin::{BuiltInOptions, BuiltIns};
 use super::mcp::{McpCall, McpConfig, McpServers};
 use super::policy::{AllowAll, Policy, Verdict};
+use super::reconcile;
 use super::schema::Validators;
 use super::{Environment, ProgressSender, ServerStatus, Toolbox};
 use crate::domain::message::ToolContent;
-use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::clock::SharedClock;
 
 /// What stands in `arguments` when the model's text was no JSON object.
@@ -136,8 +137,18 @@ impl Door {
         match &definition.server {
             None => with_error(self.built_in(definition, &arguments, timeout, cancel).await),
             Some(server) => {
-                let call = McpCall { server, definition, arguments, timeout, progress, cancel };
-                let answer = self.mcp.call(call).await;
+                let answer = self.mcp.call(McpCall {
+                    server,
+                    tool: &definition.tool,
+                    frozen_hash: Some(&definition.definition_hash),
+                    may_repeat: definition.replay.may_repeat(),
+                    arguments,
+                    meta: meta(definition, call),
+                    timeout,
+                    progress,
+                    cancel,
+                });
+                let answer = answer.await;
                 (answer.state, answer.content, answer.is_error)
             }
         }
@@ -167,6 +178,33 @@ impl Toolbox for Door {
         ToolOutcome { state, content, is_error, duration_ms }
     }
 
+    async fn reconcile(
+        &self,
+        definition: &ToolDefinition,
+        call: &ToolCall,
+        timeout: Duration,
+        cancel: CancellationToken,
+    ) -> Reconciled {
+        let (Some(server), ReplayClass::Reconcile { tool }) = (&definition.server, &definition.replay) else {
+            return Reconciled::Unclear("there is nobody to be asked".to_owned());
+        };
+        let (progress, _reports) = tokio::sync::mpsc::channel(1);
+        let answer = self.mcp.call(McpCall {
+            server,
+            tool,
+            frozen_hash: None,
+            may_repeat: true,
+            arguments: reconcile::question(definition, call),
+            meta: Map::new(),
+            timeout,
+            progress,
+            cancel: &cancel,
+        });
+        let said = reconcile::read(answer.await);
+        tracing::info!(call.id = %call.id, tool = definition.name, ?said, "a server was asked what became of a call");
+        said
+    }
+
     async fn servers(&self) -> Vec<ServerStatus> {
         self.mcp.statuses().await
     }
@@ -193,11 +231,25 @@ fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call
         ReplayClass::Keyed { argument } => {
             arguments.insert(argument.clone(), Value::String(call.id.as_str().to_owned()));
         }
-        ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Unsafe => {}
+        ReplayClass::Read
+        | ReplayClass::Idempotent
+        | ReplayClass::KeyedMeta { .. }
+        | ReplayClass::Reconcile { .. }
+        | ReplayClass::Unsafe => {}
     }
     let arguments = Value::Object(arguments);
     validators.check(&definition.parameters, &arguments).map_err(|error| error.to_string())?;
     Ok(arguments)
+}
+
+/// What goes beside the arguments: our key, for tools that take it there or can be asked about it.
+fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
+    let field = match &definition.replay {
+        ReplayClass::KeyedMeta { field } => field,
+        ReplayClass::Reconcile { .. } => reconcile::KEY_FIELD,
+        ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::Unsafe => return Map::new(),
+    };
+    Map::from_iter([(field.to_owned(), Value::String(call.id.as_str().to_owned()))])
 }
 
 fn not_an_object(raw: &str) -> String {

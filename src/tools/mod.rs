@@ -8,6 +8,7 @@ mod door;
 pub mod mcp;
 pub mod names;
 mod policy;
+mod reconcile;
 pub mod schema;
 
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use door::{Door, DoorOptions};
 pub use policy::{AllowAll, Policy, Verdict};
@@ -72,6 +73,18 @@ pub trait Toolbox: Send + Sync {
         progress: ProgressSender,
         cancel: CancellationToken,
     ) -> ToolOutcome;
+
+    /// Asks the server of a call of the class `reconcile` whether it took effect, within `timeout`. Whatever goes wrong is
+    /// unclear.
+    async fn reconcile(
+        &self,
+        _definition: &ToolDefinition,
+        _call: &ToolCall,
+        _timeout: Duration,
+        _cancel: CancellationToken,
+    ) -> Reconciled {
+        Reconciled::Unclear("there is nobody to be asked".to_owned())
+    }
 
     /// The state of each configured server.
     async fn servers(&self) -> Vec<ServerStatus>;

@@ -26,7 +26,7 @@ use crate::domain::model::ModelError;
 use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
-use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::{Command, Decision, Input, RunState, Surroundings, decide, model_request};
 use crate::store::{ControlSignal, StoreError};
 use crate::support::failpoint;
@@ -250,7 +250,15 @@ async fn offered(surround: &Surround, wanted: Option<&[String]>) -> Vec<ToolDefi
     tools
 }
 
-type ToolFuture = std::pin::Pin<Box<dyn Future<Output = (CallId, ToolOutcome)> + Send>>;
+type ToolFuture = std::pin::Pin<Box<dyn Future<Output = (CallId, ToolSays)> + Send>>;
+
+/// What comes of a call under way.
+enum ToolSays {
+    /// It is over.
+    Ended(ToolOutcome),
+    /// It was asked about.
+    Reconciled(Reconciled),
+}
 
 struct Drive<'a> {
     surround: &'a Surround,
@@ -281,6 +289,7 @@ impl Drive<'_> {
             Input::Claimed { .. } | Input::ModelFinished { .. } => true,
             Input::ToolFinished(id, _) => self.is_read(id),
             Input::ModelFailed(_)
+            | Input::Reconciled(..)
             | Input::Joined(_)
             | Input::CancelRequested { .. }
             | Input::Drain { .. }
@@ -313,6 +322,7 @@ impl Drive<'_> {
                 Command::Stop => return ControlFlow::Break(End::Over),
                 Command::CallModel => {}
                 Command::RunTool(call) => self.run_tool(*call),
+                Command::Reconcile(call) => self.reconcile(*call),
             }
         }
         ControlFlow::Continue(())
@@ -435,7 +445,7 @@ impl Drive<'_> {
             match command {
                 Command::CallModel => failpoint::reached(if tool_finished { "C15" } else { "C05" }),
                 Command::RunTool(_) => failpoint::reached("C09"),
-                Command::Stop => {}
+                Command::Reconcile(_) | Command::Stop => {}
             }
         }
         if tool_finished && !self.tools.is_empty() {
@@ -466,7 +476,7 @@ impl Drive<'_> {
         self.tools.push(Box::pin(async move {
             let id = call.id.clone();
             let Some(definition) = definition else {
-                return (id, ToolOutcome::failed("the tool is not among those of this run", 0));
+                return (id, ToolSays::Ended(ToolOutcome::failed("the tool is not among those of this run", 0)));
             };
             failpoint::reached("C10");
             // The process may have been stopped between the commit and here. It must not act when it wakes.
@@ -480,7 +490,23 @@ impl Drive<'_> {
             // The reports end when the execution drops its sender; its outcome must not wait for them.
             let (outcome, ()) = futures_util::future::join(execution, shown).await;
             failpoint::reached("C13");
-            (id, outcome)
+            (id, ToolSays::Ended(outcome))
+        }));
+    }
+
+    /// Asks what became of a call. Nothing is written before: whoever takes the run up asks again.
+    fn reconcile(&mut self, call: ToolCall) {
+        let definition = self.state.record.tools.iter().flatten().find(|tool| tool.name == call.name).cloned();
+        let tools = self.surround.deps.tools.clone();
+        let timeout = Duration::from_millis(self.state.record.profile.tool_timeout_ms);
+        let stop = self.tool_stop.clone();
+        self.tools.push(Box::pin(async move {
+            let said = match definition {
+                Some(definition) => tools.reconcile(&definition, &call, timeout, stop).await,
+                None => Reconciled::Unclear("the tool is not among those of this run".to_owned()),
+            };
+            failpoint::reached("reconciled");
+            (call.id, ToolSays::Reconciled(said))
         }));
     }
 
@@ -490,7 +516,10 @@ impl Drive<'_> {
             let happened = self.wait(mailbox).await;
             match happened {
                 Happened::Model(result) => return self.model_done(result),
-                Happened::Tool(call, outcome) => return ControlFlow::Continue(Input::ToolFinished(call, outcome)),
+                Happened::Tool(call, ToolSays::Ended(outcome)) => {
+                    return ControlFlow::Continue(Input::ToolFinished(call, outcome));
+                }
+                Happened::Tool(call, ToolSays::Reconciled(said)) => return ControlFlow::Continue(Input::Reconciled(call, said)),
                 Happened::Told(signal) => {
                     if let Some(input) = self.told(signal).await {
                         return ControlFlow::Continue(input);
@@ -534,7 +563,7 @@ impl Drive<'_> {
             () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
             result = run_model(&mut self.model, &mut self.answered, log), if self.model.is_some() => Happened::Model(result),
-            Some((call, outcome)) = self.tools.next(), if !self.tools.is_empty() => Happened::Tool(call, outcome),
+            Some((call, says)) = self.tools.next(), if !self.tools.is_empty() => Happened::Tool(call, says),
         }
     }
 
@@ -576,7 +605,10 @@ impl Drive<'_> {
         tokio::pin!(deadline);
         while !self.tools.is_empty() {
             tokio::select! {
-                Some(outcome) = self.tools.next() => stopped.push(outcome),
+                Some((call, says)) = self.tools.next() => match says {
+                    ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => stopped.push((call, outcome)),
+                    ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) => {}
+                },
                 () = &mut deadline => break,
             }
         }
@@ -595,7 +627,7 @@ impl Drive<'_> {
 
 enum Happened {
     Model(Result<(), ModelError>),
-    Tool(CallId, ToolOutcome),
+    Tool(CallId, ToolSays),
     Told(ControlSignal),
     TimedOut,
     Draining,
@@ -608,7 +640,10 @@ fn outcomes(input: Input) -> Vec<(CallId, ToolOutcome)> {
     match input {
         Input::ToolFinished(id, outcome) => vec![(id, outcome)],
         Input::CancelRequested { stopped, .. } | Input::Drain { stopped } | Input::TimedOut { stopped } => stopped,
-        Input::Claimed { .. } | Input::ModelFinished { .. } | Input::ModelFailed(_) | Input::Joined(_) => Vec::new(),
+        Input::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
+        Input::Claimed { .. } | Input::ModelFinished { .. } | Input::ModelFailed(_) | Input::Reconciled(..) | Input::Joined(_) => {
+            Vec::new()
+        }
     }
 }
 
@@ -617,7 +652,7 @@ fn only_looks_here(decision: &Decision) -> bool {
     let mut commands = decision.commands.iter();
     let looks = |command: &Command| match command {
         Command::RunTool(call) => call.server.is_none() && call.replay == ReplayClass::Read,
-        Command::CallModel | Command::Stop => false,
+        Command::CallModel | Command::Reconcile(_) | Command::Stop => false,
     };
     !decision.commands.is_empty() && commands.all(looks)
 }

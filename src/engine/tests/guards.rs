@@ -130,7 +130,7 @@ fn a_tool_that_keeps_failing_is_taken_away() {
     }
     assert!(world.results()[0].contains("Stop using it"), "{:?}", world.results());
     let offered: Vec<_> = world.asked.as_ref().unwrap().tools.iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!(offered, ["read"]);
+    assert_eq!(offered, ["pay", "read"]);
     world.calls(&[call("write", &json!({}))]);
     assert!(world.results()[0].contains("no longer available"));
     assert_eq!(world.executions.len(), 3);

@@ -14,7 +14,7 @@ use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
-use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::domain::tool::{Reconciled, ToolCallState, ToolOutcome};
 use crate::engine::{Decision, Input, RunState, Surroundings, decide};
 
 #[derive(Debug, Clone)]
@@ -28,6 +28,8 @@ enum Act {
     ModelFails(ModelErrorKind),
     /// One of the tools under way ends: well, badly, unknown, or with a state that is no outcome.
     ToolEnds(usize, u8),
+    /// A server that was asked about a call says that it took effect, that it did not, or nothing of use.
+    ServerSays(u8),
     Joins,
     Cancel,
     Drain,
@@ -60,6 +62,7 @@ fn any_act() -> impl Strategy<Value = Act> {
         2 => prop_oneof![Just(ModelErrorKind::Overloaded), Just(ModelErrorKind::IncompleteStream), Just(ModelErrorKind::Auth)]
             .prop_map(Act::ModelFails),
         14 => (0..4_usize, 0..4_u8).prop_map(|(at, how)| Act::ToolEnds(at, how)),
+        4 => (0..3_u8).prop_map(Act::ServerSays),
         2 => Just(Act::Joins),
         1 => Just(Act::Cancel),
         1 => Just(Act::Drain),
@@ -111,13 +114,15 @@ struct Play {
     world: World,
     death: Death,
     fresh: u32,
+    /// Calls of which their server has said that they did not happen, each time.
+    denied: Vec<CallId>,
     /// Messages that came from outside.
     joined: Vec<Message>,
 }
 
 impl Play {
     fn new(profile: AgentProfile) -> Self {
-        Self { world: World::new(profile), death: Death::None, fresh: 0, joined: Vec::new() }
+        Self { world: World::new(profile), death: Death::None, fresh: 0, denied: Vec::new(), joined: Vec::new() }
     }
 
     fn is_over(&self) -> bool {
@@ -172,7 +177,7 @@ impl Play {
                 let say: Vec<_> = calls
                     .into_iter()
                     .map(|(name, n)| {
-                        let name = ["read", "write", "write", "nothing"][name as usize];
+                        let name = ["read", "write", "pay", "nothing"][name as usize];
                         Say::Call(name, if n == 2 { "{\"n\":".to_owned() } else { json!({ "n": n }).to_string() })
                     })
                     .collect();
@@ -200,6 +205,7 @@ impl Play {
                 }
             }
             Act::ToolEnds(at, how) => self.tool_ends(at, how),
+            Act::ServerSays(how) => self.server_says(how),
             Act::Joins => {
                 let message = self.world.join("Also this.");
                 self.joined.push(message);
@@ -239,6 +245,22 @@ impl Play {
             _ => ToolOutcome { state: ToolCallState::Planned, ..done("") },
         };
         self.feed(Input::ToolFinished(call.id, outcome));
+    }
+
+    fn server_says(&mut self, how: u8) {
+        if self.world.in_question.is_empty() {
+            return;
+        }
+        let call = self.world.in_question.remove(0);
+        let answer = match how {
+            0 => Reconciled::Happened(done("it did")),
+            1 => {
+                self.denied.push(call.id.clone());
+                Reconciled::DidNotHappen
+            }
+            _ => Reconciled::Unclear("who knows".to_owned()),
+        };
+        self.feed(Input::Reconciled(call.id, answer));
     }
 
     fn cancel(&mut self) {
@@ -284,7 +306,8 @@ impl Play {
             self.fresh += 1;
             let arguments = json!({ "fresh": self.fresh }).to_string();
             self.answer(&[Say::Call("write", arguments)], ModelFinish::ToolCalls);
-            while !self.world.under_way.is_empty() {
+            while !self.world.under_way.is_empty() || !self.world.in_question.is_empty() {
+                self.server_says(2);
                 self.tool_ends(0, 0);
             }
         }
@@ -324,7 +347,8 @@ impl Play {
             assert!(ended.contains(&call.id));
             let runs = world.executions.get(&call.id).copied().unwrap_or(0);
             let may_repeat = call.replay.may_repeat() || world.rows.profile.on_unknown == OnUnknown::Rerun;
-            assert!(may_repeat || runs <= 1, "an unsafe call ran {runs} times");
+            let denials = self.denied.iter().filter(|id| **id == call.id).count();
+            assert!(may_repeat || runs as usize <= 1 + denials, "an unsafe call ran {runs} times");
         }
 
         // The log and the rows tell the same story.
@@ -379,7 +403,9 @@ proptest! {
             if step == at {
                 play.death = if after_commit { Death::AfterCommit } else { Death::BeforeCommit };
             }
-            if !play.world.under_way.is_empty() {
+            if !play.world.in_question.is_empty() {
+                play.play(Act::ServerSays(0));
+            } else if !play.world.under_way.is_empty() {
                 play.play(Act::ToolEnds(step, 0));
             } else if play.world.rows.counters.rounds < 2 {
                 let calls = names.iter().enumerate().map(|(n, name)| (*name, (n % 2) as u8)).collect();

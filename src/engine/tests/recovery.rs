@@ -3,14 +3,15 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call, done};
+use super::world::{Say, World, call, done, tools};
 use crate::domain::agent::{AgentProfile, OnInterrupt, OnUnknown};
 use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
-use crate::domain::tool::ToolCallState::{Cancelled, Done, Started, Unknown};
+use crate::domain::tool::Reconciled;
+use crate::domain::tool::ToolCallState::{Cancelled, Done, Planned, Started, Unknown};
 use crate::engine::{Command, Decision, Input, texts};
 
 fn kinds(decision: &Decision) -> Vec<&'static str> {
@@ -77,6 +78,68 @@ fn started_calls_are_judged_by_their_class(
     }
     world.says_text("Done.");
     assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn a_server_is_asked_what_became_of_a_call() {
+    let started = || {
+        let mut world = World::started(AgentProfile { tool_parallelism: 1, ..AgentProfile::default() });
+        world.calls(&[call("pay", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+        world.die();
+        world.claim(ClaimCause::Crash);
+        assert_eq!(world.states(), [Started, Planned], "the next call does not begin before the answer");
+        assert!(world.under_way.is_empty());
+        assert_eq!(world.in_question.len(), 1);
+        world
+    };
+    let mut world = started();
+    world.server_says(0, Reconciled::Happened(done("paid")));
+    world.tool_says(0, "written");
+    assert_eq!((world.states(), world.results()), (vec![Done, Done], vec!["paid".to_owned(), "written".to_owned()]));
+    assert_eq!(world.executions.values().copied().max(), Some(1));
+
+    // The worker dies while it asks, and the next one asks again.
+    let mut world = started();
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(world.in_question.len(), 1);
+    world.server_says(0, Reconciled::DidNotHappen);
+    assert_eq!(world.executions[&world.rows.calls[0].id], 2);
+    // It may have taken effect this time.
+    world.die();
+    world.load(ClaimCause::HandedBack);
+    world.feed(Input::Claimed { tools: tools(), finished: Vec::new() });
+    assert_eq!(world.in_question.len(), 1);
+    world.server_says(0, Reconciled::Unclear("who knows".to_owned()));
+    assert_eq!(world.states(), [Unknown, Started]);
+    world.tool_says(0, "written");
+    assert_eq!(world.results()[0], texts::unknown_after_asking("who knows"));
+
+    let mut world = started();
+    let id = world.in_question[0].id.clone();
+    world.feed(Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() });
+    assert_eq!(world.states(), [Unknown, Cancelled]);
+    assert!(world.state.is_none());
+
+    // An answer that comes when nobody asked changes nothing.
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    for id in [world.rows.calls[0].id.clone(), id] {
+        assert_eq!(world.decide(Input::Reconciled(id, Reconciled::DidNotHappen)), Decision::default());
+    }
+}
+
+#[test]
+fn a_worker_that_drains_asks_nobody() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("pay", &json!({"n": 1}))]);
+    world.die();
+    world.load(ClaimCause::Crash);
+    world.state.as_mut().unwrap().drain();
+    world.feed(Input::Claimed { tools: tools(), finished: Vec::new() });
+    assert!(world.in_question.is_empty());
+    assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
+    assert_eq!(world.states(), [Started]);
 }
 
 #[test]

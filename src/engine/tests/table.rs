@@ -71,6 +71,7 @@ fn summary(decision: &Decision) -> String {
         .map(|command| match command {
             Command::CallModel => "model",
             Command::RunTool(_) => "tool",
+            Command::Reconcile(_) => "reconcile",
             Command::Stop => "stop",
         })
         .collect();

@@ -33,7 +33,7 @@ fn a_plain_answer_takes_two_decisions() {
     assert_eq!(kinds(&first), ["run.started", "conversation.updated", "step.started"]);
     assert_eq!(changes(&first), ["Started", "FreezeTools", "Status", "StepStarted"]);
     assert_eq!(first.commands, [Command::CallModel]);
-    assert_eq!(world.asked.as_ref().unwrap().tools.len(), 2);
+    assert_eq!(world.asked.as_ref().unwrap().tools.len(), 3);
 
     let last = world.says_text("Nothing.");
     assert_eq!(kinds(&last), ["part.completed", "message.completed", "step.completed", "conversation.updated", "run.completed"]);
@@ -289,9 +289,9 @@ fn the_policy_says_when_tools_are_on_offer() {
         }
         (0, 0, 0)
     };
-    assert_eq!(offered(ToolsPolicy::EveryRound), (2, 2, 2));
-    assert_eq!(offered(ToolsPolicy::FirstRoundOnly), (2, 0, 0));
-    assert_eq!(offered(ToolsPolicy::OneRoundThenText), (2, 2, 0));
+    assert_eq!(offered(ToolsPolicy::EveryRound), (3, 3, 3));
+    assert_eq!(offered(ToolsPolicy::FirstRoundOnly), (3, 0, 0));
+    assert_eq!(offered(ToolsPolicy::OneRoundThenText), (3, 3, 0));
     assert_eq!(offered(ToolsPolicy::None), (0, 0, 0));
 }
 

@@ -13,7 +13,7 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, 
 use crate::domain::problem::ProblemBody;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::history::check_sendable;
 use crate::engine::{
     Assembler, Command, Decision, Input, PartialAnswer, RunState, StreamItem, Surroundings, decide, model_request,
@@ -35,9 +35,10 @@ pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
     }
 }
 
-/// `read` may be repeated, `write` may not.
+/// `read` may be repeated, `write` may not, and `paid` can be asked about `pay`.
 pub(super) fn tools() -> Vec<ToolDefinition> {
-    vec![tool("read", ReplayClass::Read), tool("write", ReplayClass::Unsafe)]
+    let pay = ReplayClass::Reconcile { tool: "paid".to_owned() };
+    vec![tool("pay", pay), tool("read", ReplayClass::Read), tool("write", ReplayClass::Unsafe)]
 }
 
 /// What a scripted model says.
@@ -74,6 +75,8 @@ pub(super) struct World {
     /// What the call has said so far, and how many calls are in it.
     saying: Option<(Assembler, usize)>,
     pub(super) under_way: Vec<ToolCall>,
+    /// Calls whose server is being asked what became of them.
+    pub(super) in_question: Vec<ToolCall>,
     /// The parts of user messages that stood in any request.
     pub(super) asked_about: HashSet<PartId>,
     /// How often each call was handed to its tool.
@@ -118,6 +121,7 @@ impl World {
             asked: None,
             saying: None,
             under_way: Vec::new(),
+            in_question: Vec::new(),
             asked_about: HashSet::new(),
             executions: HashMap::new(),
             released: None,
@@ -191,6 +195,7 @@ impl World {
         self.asked = None;
         self.saying = None;
         self.under_way.clear();
+        self.in_question.clear();
     }
 
     /// Somebody claims the run.
@@ -227,6 +232,10 @@ impl World {
                     assert!(row.arguments.get("_raw").is_none(), "what is no JSON object is never executed");
                     *self.executions.entry(call.id.clone()).or_default() += 1;
                     self.under_way.push((**call).clone());
+                }
+                Command::Reconcile(call) => {
+                    assert_eq!(call.state, ToolCallState::Started);
+                    self.in_question.push((**call).clone());
                 }
                 Command::Stop => self.die(),
             }
@@ -408,6 +417,12 @@ impl World {
     pub(super) fn tool_ends(&mut self, at: usize, outcome: ToolOutcome) -> Decision {
         let call = self.under_way.remove(at);
         self.feed(Input::ToolFinished(call.id, outcome))
+    }
+
+    /// The server says what became of the `at`-th call in question.
+    pub(super) fn server_says(&mut self, at: usize, answer: Reconciled) -> Decision {
+        let call = self.in_question.remove(at);
+        self.feed(Input::Reconciled(call.id, answer))
     }
 
     // What the tests look at.

@@ -251,11 +251,25 @@ fn replay(tool: &str, word: &Value) -> Result<ReplayClass, String> {
         Some("read") => Ok(ReplayClass::Read),
         Some("idempotent") => Ok(ReplayClass::Idempotent),
         Some("unsafe") => Ok(ReplayClass::Unsafe),
-        Some(word) => match word.strip_prefix("keyed:").filter(|argument| !argument.is_empty()) {
-            Some(argument) => Ok(ReplayClass::Keyed { argument: argument.to_owned() }),
-            None => Err(format!("capstan.replay.{tool} must be read, idempotent, keyed:ARGUMENT or unsafe")),
-        },
+        Some(word) => replay_by_name(tool, word).ok_or_else(|| {
+            format!(
+                "capstan.replay.{tool} must be read, idempotent, keyed:ARGUMENT, keyed:_meta.FIELD, reconcile:TOOL (another tool \
+                 of the server) or unsafe"
+            )
+        }),
         None => Err(format!("capstan.replay.{tool} must be text")),
+    }
+}
+
+/// A class that names an argument, a field or a tool.
+fn replay_by_name(tool: &str, word: &str) -> Option<ReplayClass> {
+    let (class, name) = word.split_once(':').filter(|(_, name)| !name.is_empty())?;
+    match (class, name.strip_prefix("_meta.")) {
+        ("keyed", None) => Some(ReplayClass::Keyed { argument: name.to_owned() }),
+        ("keyed", Some("" | "progressToken")) => None,
+        ("keyed", Some(field)) => Some(ReplayClass::KeyedMeta { field: field.to_owned() }),
+        ("reconcile", _) if name != tool => Some(ReplayClass::Reconcile { tool: name.to_owned() }),
+        _ => None,
     }
 }
 
@@ -289,7 +303,7 @@ mod tests {
             "files": {"command": "npx", "args": ["-y", "pkg", "${DIR:-/data}"], "env": {"KEY": "${TOKEN}"}, "cwd": "/tmp",
                 "autoApprove": ["x"],
                 "capstan": {"trusted": true, "timeout": "1m 30s", "concurrency": 1, "approval": {"a": "always_ask"},
-                    "replay": {"a": "read", "b": "keyed:id"}}},
+                    "replay": {"a": "read", "b": "keyed:id", "c": "keyed:_meta.example.com/key", "d": "reconcile:a"}}},
             "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
             "off": {"command": "x", "disabled": true},
         }}));
@@ -298,6 +312,8 @@ mod tests {
         assert!(files.trusted);
         assert_eq!((files.timeout, files.concurrency), (Some(Duration::from_secs(90)), 1));
         assert_eq!(files.replay["b"], ReplayClass::Keyed { argument: "id".to_owned() });
+        assert_eq!(files.replay["c"], ReplayClass::KeyedMeta { field: "example.com/key".to_owned() });
+        assert_eq!(files.replay["d"], ReplayClass::Reconcile { tool: "a".to_owned() });
         assert_eq!(files.approval["a"], Approval::AlwaysAsk);
         let ServerTransport::Stdio { command, args, env, cwd } = &files.transport else { panic!("not stdio") };
         assert_eq!((command.as_str(), args.join(" "), cwd.as_deref()), ("npx", "-y pkg /data".to_owned(), Some("/tmp")));
@@ -323,6 +339,10 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"timeout": "soon"}}), "capstan.timeout")]
     #[case(json!({"command": "a", "capstan": {"concurrency": 0}}), "capstan.concurrency")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:"}}}), "capstan.replay.t")]
+    #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta."}}}), "capstan.replay.t")]
+    #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta.progressToken"}}}), "capstan.replay.t")]
+    #[case(json!({"command": "a", "capstan": {"replay": {"t": "reconcile:t"}}}), "capstan.replay.t")]
+    #[case(json!({"command": "a", "capstan": {"replay": {"t": "sometimes:t"}}}), "capstan.replay.t")]
     fn a_broken_entry_concerns_only_its_server(#[case] entry: Value, #[case] reason: &str) {
         let config = parse(&json!({"mcpServers": {"bad": entry, "good": {"command": "${EMPTY:-sh}"}}}));
         let error = config.servers["bad"].as_ref().err().unwrap();

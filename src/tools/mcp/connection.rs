@@ -8,8 +8,8 @@ use std::time::Duration;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::RoleClient;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, JsonObject,
-    PaginatedRequestParams, PingRequest, ProtocolVersion, RequestId, ServerResult, Tool,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, JsonObject, MetaObject,
+    PaginatedRequestParams, PingRequest, ProtocolVersion, RequestId, RequestMetaObject, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
@@ -232,18 +232,21 @@ impl Connection {
         Ok(tools)
     }
 
-    /// Calls a tool. `timeout` begins anew with each report of progress, but the call ends after ten times as long at the latest.
+    /// Calls a tool; `meta` goes beside its arguments. `timeout` begins anew with each report of progress, but the call ends after ten times as long at the latest.
     pub async fn call(
         &self,
         tool: &str,
         arguments: JsonObject,
+        meta: JsonObject,
         timeout: Duration,
         progress: &ProgressSender,
         cancel: &CancellationToken,
     ) -> Reply {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let mut handle = match self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await {
+        let mut options = PeerRequestOptions::no_options();
+        options.meta = (!meta.is_empty()).then_some(RequestMetaObject(MetaObject(meta)));
+        let mut handle = match self.peer.send_cancellable_request(request, options).await {
             Ok(handle) => handle,
             Err(error) => return Reply::NotSent(self.lost(&error)),
         };

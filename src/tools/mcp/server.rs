@@ -14,7 +14,6 @@ use tokio_util::task::TaskTracker;
 use super::connection::{Connection, Endpoint, Fault, Reply};
 use super::servers::{McpAnswer, McpCall};
 use super::{Approval, ServerConfig, catalogue, content};
-use crate::domain::message::ToolContent;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::tools::{Environment, ServerStatus};
 
@@ -111,7 +110,7 @@ impl Server {
             sent => sent,
         };
         match reply {
-            Ok(reply) => self.answer(reply, call.definition),
+            Ok(reply) => self.answer(reply, call.may_repeat),
             Err(unsent) => unsent,
         }
     }
@@ -127,34 +126,36 @@ impl Server {
         let prepared = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(cancelled()),
-            prepared = tokio::time::timeout_at(until, self.prepare(call.definition)) => prepared,
+            prepared = tokio::time::timeout_at(until, self.prepare(call.tool, call.frozen_hash)) => prepared,
         };
         let (live, _slot) = match prepared {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(reason)) => return Err(failed(reason)),
             Err(_) => return Err(failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))),
         };
-        let reply = live.connection.call(&call.definition.tool, arguments.clone(), timeout, &call.progress, call.cancel).await;
+        let (arguments, meta) = (arguments.clone(), call.meta.clone());
+        let reply = live.connection.call(call.tool, arguments, meta, timeout, &call.progress, call.cancel).await;
         if let Reply::TimedOut(_) = reply {
             self.common.tasks.spawn(async move { live.connection.check_pulse().await });
         }
         Ok(reply)
     }
 
-    fn answer(&self, reply: Reply, definition: &ToolDefinition) -> McpAnswer {
+    fn answer(&self, reply: Reply, may_repeat: bool) -> McpAnswer {
         let name = &self.name;
         match reply {
             Reply::Result(result) => {
                 let is_error = content::is_error(&result);
                 let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
-                McpAnswer { state, content: content::from_result(&result), is_error }
+                let structured = result.get("structuredContent").filter(|structured| !structured.is_null()).cloned();
+                McpAnswer { state, content: content::from_result(&result), is_error, structured }
             }
             Reply::Refused(reason) => failed(format!("the server {name} answered with an error: {reason}")),
             Reply::NotSent(reason) => failed(format!("the server {name} cannot be reached, nothing was sent: {reason}")),
             Reply::TimedOut(limit) => {
                 failed(format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect"))
             }
-            Reply::Lost(reason) if definition.replay.may_repeat() => {
+            Reply::Lost(reason) if may_repeat => {
                 failed(format!("the connection to the server {name} was lost during the call, which may be repeated: {reason}"))
             }
             Reply::Lost(reason) => unknown(format!(
@@ -164,18 +165,22 @@ impl Server {
         }
     }
 
-    /// A live connection that still offers the tool as it was frozen, and a slot for a call.
-    async fn prepare(self: &Arc<Self>, frozen: &ToolDefinition) -> Result<(Arc<Live>, tokio::sync::SemaphorePermit<'_>), String> {
+    /// A live connection that still offers the tool, with the definition that was frozen if one was, and a slot for a call.
+    async fn prepare(
+        self: &Arc<Self>,
+        tool: &str,
+        frozen_hash: Option<&str>,
+    ) -> Result<(Arc<Live>, tokio::sync::SemaphorePermit<'_>), String> {
         let slot = self.slots.acquire().await.map_err(|_| "the server is shut down".to_owned())?;
         let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
         let live = self.live().await.map_err(unreachable)?;
         self.refresh(&live).await;
         let tools = live.tools.read().await;
-        let Some(current) = tools.iter().find(|tool| tool.tool == frozen.tool) else {
-            return Err(format!("the server {} does not offer the tool {} any more", self.name, frozen.tool));
+        let Some(current) = tools.iter().find(|known| known.tool == tool) else {
+            return Err(format!("the server {} does not offer the tool {tool} any more", self.name));
         };
-        if current.definition_hash != frozen.definition_hash {
-            return Err(format!("the tool {} has changed since this run began and is not called", frozen.tool));
+        if frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
+            return Err(format!("the tool {tool} has changed since this run began and is not called"));
         }
         drop(tools);
         Ok((live, slot))
@@ -307,14 +312,13 @@ impl Server {
 }
 
 fn failed(reason: String) -> McpAnswer {
-    McpAnswer { state: ToolCallState::Failed, content: vec![ToolContent::text(reason)], is_error: true }
+    McpAnswer::error(ToolCallState::Failed, reason)
 }
 
 fn unknown(reason: String) -> McpAnswer {
-    McpAnswer { state: ToolCallState::Unknown, content: vec![ToolContent::text(reason)], is_error: true }
+    McpAnswer::error(ToolCallState::Unknown, reason)
 }
 
 fn cancelled() -> McpAnswer {
-    let content = vec![ToolContent::text("the call was cancelled before it was sent")];
-    McpAnswer { state: ToolCallState::Cancelled, content, is_error: true }
+    McpAnswer::error(ToolCallState::Cancelled, "the call was cancelled before it was sent".to_owned())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,10 +25,17 @@ const TASKS_LIMIT: Duration = Duration::from_secs(10);
 pub struct McpCall<'a> {
     /// The server's name in the configuration.
     pub server: &'a str,
-    /// The tool as it was frozen into the run.
-    pub definition: &'a ToolDefinition,
+    /// The tool's name at the server.
+    pub tool: &'a str,
+    /// The definition of the tool as it was frozen into the run: one that has changed is not called. `None` for a tool that the
+    /// operator has named, whatever its definition.
+    pub frozen_hash: Option<&'a str>,
+    /// Whether the call may be repeated if nobody knows what became of it.
+    pub may_repeat: bool,
     /// The checked arguments.
     pub arguments: Value,
+    /// What goes beside them.
+    pub meta: Map<String, Value>,
     /// The time limit, unless the server has its own.
     pub timeout: Duration,
     /// Where progress is reported.
@@ -45,6 +52,15 @@ pub struct McpAnswer {
     pub content: Vec<ToolContent>,
     /// Whether it is an error.
     pub is_error: bool,
+    /// The structured content of a result that has one.
+    pub structured: Option<Value>,
+}
+
+impl McpAnswer {
+    /// A call that did not succeed, and why.
+    pub fn error(state: ToolCallState, reason: String) -> Self {
+        Self { state, content: vec![ToolContent::text(reason)], is_error: true, structured: None }
+    }
 }
 
 /// All configured servers.
@@ -104,7 +120,7 @@ impl McpServers {
             Some(Err(reason)) => format!("the entry of the server {} cannot be used: {reason}", call.server),
             None => format!("the server {} is not configured any more", call.server),
         };
-        McpAnswer { state: ToolCallState::Failed, content: vec![ToolContent::text(reason)], is_error: true }
+        McpAnswer::error(ToolCallState::Failed, reason)
     }
 
     /// The state of each server.

@@ -14,6 +14,7 @@ mod mcp_servers;
 mod nodes;
 mod ollama;
 mod readme;
+mod replay;
 mod resume;
 mod revoked;
 mod traces;

@@ -31,6 +31,14 @@ TOOLS = [
         "description": "Appends a line, then takes its time to answer.",
         "inputSchema": schema({"text": TEXT, "ms": {"type": "integer"}}, ["text", "ms"]),
     },
+    {"name": "pay", "description": "Appends a line, and can be asked about it.", "inputSchema": schema({"text": TEXT}, ["text"])},
+    {
+        "name": "paid",
+        "description": "Says whether a call of pay took effect.",
+        "inputSchema": schema({"key": TEXT, "tool": TEXT, "arguments": {"type": "object"}}, ["key", "tool", "arguments"]),
+        "annotations": {"readOnlyHint": True},
+    },
+    {"name": "append_meta", "description": "Appends a line under a key beside it.", "inputSchema": schema({"text": TEXT}, ["text"])},
     {
         "name": "lookup",
         "description": "Reads only.",
@@ -42,8 +50,9 @@ TOOLS = [
 ]
 
 
-def record(tool, arguments, phase):
-    line = json.dumps({"tool": tool, "arguments": arguments, "phase": phase, "pid": os.getpid(), "at": time.time()})
+def record(tool, arguments, meta, phase):
+    entry = {"tool": tool, "arguments": arguments, "meta": meta, "phase": phase, "pid": os.getpid(), "at": time.time()}
+    line = json.dumps(entry)
     descriptor = os.open(LEDGER, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(descriptor, (line + "\n").encode())
     os.fsync(descriptor)
@@ -56,18 +65,34 @@ def send(message):
         sys.stdout.flush()
 
 
+def paid(question):
+    """What the ledger says about a call of pay. What was paid says how well it can be said."""
+    text = question["arguments"]["text"]
+    if text == "hang":
+        time.sleep(60)
+    with open(LEDGER) as file:
+        entries = [json.loads(line) for line in file]
+    happened = any(
+        entry["tool"] == question["tool"] and entry["meta"].get("capstan/key") == question["key"] for entry in entries
+    )
+    said = {"happened": "perhaps" if text == "unclear" else happened, "result": "paid " + text}
+    return {"content": [], "structuredContent": said, "isError": text == "fail"}
+
+
 def call(request_id, params):
     tool, arguments = params.get("name"), params.get("arguments") or {}
     if tool not in [known["name"] for known in TOOLS]:
         send({"jsonrpc": "2.0", "id": request_id, "error": {"code": -32602, "message": "unknown tool"}})
         return
-    record(tool, arguments, "done")
+    record(tool, arguments, params.get("_meta") or {}, "done")
     if tool == "slow_append":
         time.sleep(arguments["ms"] / 1000)
     text = "recorded " + str(arguments.get("text", ""))
     if tool == "environment":
         text = json.dumps(sorted(os.environ))
     result = {"content": [{"type": "text", "text": text}], "isError": tool == "fail"}
+    if tool == "paid":
+        result = paid(arguments)
     send({"jsonrpc": "2.0", "id": request_id, "result": result})
 
 

@@ -15,14 +15,17 @@ impl Ledger {
         Self { file: folder.join("ledger.jsonl") }
     }
 
-    /// Its entry for `mcpServers`. `append` and `slow_append` are unsafe, `append_keyed` is keyed, `lookup` only reads.
+    /// Its entry for `mcpServers`. `append` and `slow_append` are unsafe, `append_keyed` and `append_meta` are keyed, `pay` can be
+    /// asked about, `lookup` only reads.
     pub fn mcp_server(&self) -> Value {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ledger.py");
         json!({
             "command": "python3",
             "args": [script],
             "env": {"LEDGER_FILE": self.file.to_str().unwrap()},
-            "capstan": {"trusted": true, "replay": {"append_keyed": "keyed:key"}}
+            "capstan": {"trusted": true, "timeout": "20s", "replay": {
+                "append_keyed": "keyed:key", "append_meta": "keyed:_meta.example.com/key", "pay": "reconcile:paid"
+            }}
         })
     }
 
@@ -37,7 +40,8 @@ impl Ledger {
         text.lines()
             .map(|line| {
                 let value: Value = serde_json::from_str(line).unwrap();
-                Entry { tool: value["tool"].as_str().unwrap().to_owned(), arguments: value["arguments"].clone() }
+                let tool = value["tool"].as_str().unwrap().to_owned();
+                Entry { tool, arguments: value["arguments"].clone(), meta: value["meta"].clone() }
             })
             .collect()
     }
@@ -55,4 +59,6 @@ pub struct Entry {
     pub tool: String,
     /// Its arguments as they arrived.
     pub arguments: Value,
+    /// What came beside them.
+    pub meta: Value,
 }

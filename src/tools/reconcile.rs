@@ -1,0 +1,100 @@
+//! Asking a server what became of a call of which nobody has heard the end.
+//!
+//! The operator names a tool of the same server that answers. Its arguments and its answer are a contract of ours, told in
+//! `docs/tools.md`: it gets `{"key", "tool", "arguments"}` and says `{"happened": true, "result": ...}` or `{"happened": false}`.
+
+use serde_json::{Value, json};
+
+use super::mcp::McpAnswer;
+use crate::domain::message::ToolContent;
+use crate::domain::tool::{Reconciled, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::support::text::prefix_chars;
+
+/// The field of `_meta` in which a call that can be asked about carries our key.
+pub(super) const KEY_FIELD: &str = "capstan/key";
+
+/// The result of a call that took effect and of which nothing else is known.
+const NO_RESULT: &str = "the call took effect; its answer is not known";
+
+/// How much of an answer that says nothing is quoted, in characters.
+const QUOTED: usize = 200;
+
+/// The arguments of the question.
+pub(super) fn question(definition: &ToolDefinition, call: &ToolCall) -> Value {
+    json!({"key": call.id, "tool": definition.tool, "arguments": call.arguments})
+}
+
+/// What the answer says. All but the two documented ones are unclear.
+pub(super) fn read(answer: McpAnswer) -> Reconciled {
+    let text = joined(&answer.content);
+    let unclear = |reason: &str| Reconciled::Unclear(format!("{reason}: {}", prefix_chars(&text, QUOTED)));
+    if answer.state != ToolCallState::Done {
+        return unclear("it could not say");
+    }
+    let said = answer.structured.or_else(|| serde_json::from_str(&text).ok()).unwrap_or(Value::Null);
+    match said.get("happened") {
+        Some(Value::Bool(true)) => Reconciled::Happened(outcome(&said)),
+        Some(Value::Bool(false)) => Reconciled::DidNotHappen,
+        Some(_) | None => unclear("its answer has no happened that is true or false"),
+    }
+}
+
+fn outcome(said: &Value) -> ToolOutcome {
+    let text = match said.get("result") {
+        None | Some(Value::Null) => NO_RESULT.to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    };
+    let is_error = said.get("is_error").and_then(Value::as_bool).unwrap_or(false);
+    let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
+    ToolOutcome { state, content: vec![ToolContent::text(text)], is_error, duration_ms: 0 }
+}
+
+fn joined(content: &[ToolContent]) -> String {
+    let texts = content.iter().filter_map(|content| match content {
+        ToolContent::Text { text } => Some(text.as_str()),
+        ToolContent::Image { .. } => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(state: ToolCallState, text: &str, structured: Option<Value>) -> McpAnswer {
+        McpAnswer { state, content: vec![ToolContent::text(text)], is_error: state != ToolCallState::Done, structured }
+    }
+
+    fn happened(said: &Reconciled) -> (ToolCallState, String) {
+        let Reconciled::Happened(outcome) = said else { panic!("not said to have happened: {said:?}") };
+        (outcome.state, joined(&outcome.content))
+    }
+
+    #[test]
+    fn only_the_two_documented_answers_are_believed() {
+        let done = |text: &str, structured| read(answer(ToolCallState::Done, text, structured));
+        let yes = done("", Some(json!({"happened": true, "result": "paid 5"})));
+        assert_eq!(happened(&yes), (ToolCallState::Done, "paid 5".to_owned()));
+        let yes = done(r#"{"happened": true, "result": {"id": 7}}"#, None);
+        assert_eq!(happened(&yes), (ToolCallState::Done, r#"{"id":7}"#.to_owned()));
+        assert_eq!(happened(&done(r#"{"happened": true}"#, None)), (ToolCallState::Done, NO_RESULT.to_owned()));
+        let refused = done("", Some(json!({"happened": true, "result": "no funds", "is_error": true})));
+        assert_eq!(happened(&refused), (ToolCallState::Failed, "no funds".to_owned()));
+        assert_eq!(done("", Some(json!({"happened": false}))), Reconciled::DidNotHappen);
+        for (text, structured) in [
+            ("no", None),
+            ("false", None),
+            ("[]", None),
+            (r#"{"happened": "yes"}"#, None),
+            (r#"{"happened": null}"#, None),
+            (r#"{"happened": false}"#, Some(json!({}))),
+        ] {
+            assert!(matches!(done(text, structured), Reconciled::Unclear(_)), "{text}");
+        }
+        for state in [ToolCallState::Failed, ToolCallState::Unknown, ToolCallState::Cancelled] {
+            let said = read(answer(state, r#"{"happened": false}"#, Some(json!({"happened": false}))));
+            assert!(matches!(said, Reconciled::Unclear(_)), "{state:?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What becomes of calls that were under way when the process was killed, by the class of their tool: the ledger judges.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+
+/// A server that was killed at a point of a run with this call, and the run.
+async fn killed_at(site: &Site, point: &str, call: &str) -> String {
+    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", &format!("{point}=kill"))]).await;
+    let run = server.start_run(&json!({"input": format!("[[id:replay]][[call:{call}]][[next]][[say:bye]]")})).await;
+    server.ended(Duration::from_secs(20)).await;
+    run["id"].as_str().unwrap().to_owned()
+}
+
+/// Waits for the end of a run with one call, and gives the state of the call and what the model was told.
+async fn outcome(site: &Site, server: &Server, run: &str) -> (String, String) {
+    let ended = server.finished(run).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let rows = site.database.rows("SELECT state FROM tool_calls").await;
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let results: Vec<&Value> = messages.iter().filter(|message| message["role"] == "tool").collect();
+    let [message] = results.as_slice() else { panic!("one message with results: {messages:#?}") };
+    let text = message["parts"][0]["content"][0]["text"].as_str().unwrap().to_owned();
+    audit::assert_sound(&site.database).await;
+    (rows[0][0].clone().unwrap(), text)
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_can_be_asked_about_takes_effect_once(
+    #[values("C10", "C13")] point: &str,
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let run = killed_at(&site, point, r#"ledger__pay {"text":"rent"}"#).await;
+    let had_happened = point == "C13";
+    assert_eq!(site.ledger.count("pay", "rent"), usize::from(had_happened));
+
+    // The one that asks is killed while it does, and the next one asks again.
+    let mut asking = site.start_with(&[("CAPSTAN_FAILPOINTS", "reconciled=kill")]).await;
+    asking.ended(Duration::from_secs(30)).await;
+    let server = site.start().await;
+    let (state, told) = outcome(&site, &server, &run).await;
+    assert_eq!(state, "done");
+    assert_eq!(told, if had_happened { "paid rent" } else { "recorded rent" });
+    assert_eq!(site.ledger.count("pay", "rent"), 1);
+    let entries = site.ledger.entries();
+    let questions: Vec<_> = entries.iter().filter(|entry| entry.tool == "paid").collect();
+    assert_eq!(questions.len(), 2, "{entries:?}");
+    let call = site.database.rows("SELECT id FROM tool_calls").await[0][0].clone().unwrap();
+    for question in questions {
+        assert_eq!(question.arguments, json!({"key": call, "tool": "pay", "arguments": {"text": "rent"}}));
+    }
+    let paid = entries.iter().find(|entry| entry.tool == "pay").unwrap();
+    assert_eq!(paid.meta["capstan/key"], call.as_str());
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_no_use_leaves_the_outcome_unknown(#[values("unclear", "fail", "hang")] text: &str) {
+    let model = ModelMock::start().await;
+    let mut site = Site::scripted(Kind::Sqlite, &model).await.short_leases();
+    let mut entry = site.ledger.mcp_server();
+    entry["capstan"]["timeout"] = json!("3s");
+    site = site.mcp(json!({"mcpServers": {"ledger": entry}}));
+    let run = killed_at(&site, "C13", &format!(r#"ledger__pay {{"text":"{text}"}}"#)).await;
+    let server = site.start().await;
+    let (state, told) = outcome(&site, &server, &run).await;
+    assert_eq!(state, "unknown");
+    assert!(told.contains("may or may not have taken effect") && told.contains("its server was asked"), "{told}");
+    assert_eq!(site.ledger.count("pay", text), 1);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_beside_the_arguments_is_the_same_each_time(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let run = killed_at(&site, "C13", r#"ledger__append_meta {"text":"one"}"#).await;
+    let server = site.start().await;
+    assert_eq!(outcome(&site, &server, &run).await.0, "done");
+    let call = site.database.rows("SELECT id FROM tool_calls").await[0][0].clone().unwrap();
+    let entries = site.ledger.entries();
+    let keys: Vec<&Value> = entries.iter().map(|entry| &entry.meta["example.com/key"]).collect();
+    assert_eq!(keys, [call.as_str(), call.as_str()], "both times with our key");
+}
