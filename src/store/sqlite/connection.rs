@@ -24,9 +24,11 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call waits for the writer or a reader before the database counts as unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How many requests wait for the writer at a time. With one, every message of a burst would wait for a batch of the log of its
-/// own; these share one.
-const TURNS: usize = 4;
+/// How many requests wait for the writer at a time. They share one batch of the log: with one turn, every message of a burst
+/// would wait for a batch of its own. With more turns a burst is accepted sooner, and the words of the runs under way come later:
+/// measured with 1,000 conversations, 4 turns, 16 and 64 kept a first token waiting for 2.4, 1.8 and 1.1 s and each word for 73,
+/// 132 and 348 ms.
+const TURNS: usize = 16;
 
 /// How long a request waits for its turn. A burst that waits in line is no sign of a database that is gone.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);

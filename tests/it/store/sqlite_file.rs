@@ -118,7 +118,7 @@ async fn a_burst_of_messages_keeps_no_lease_waiting() {
     world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
     world.commit_one(deltas(&fence, 1)).await.unwrap();
     let meanwhile = accepted.load(Ordering::SeqCst) - before;
-    assert!(meanwhile < 20, "{meanwhile} messages were accepted before a lease was renewed and a word written");
+    assert!(meanwhile < 50, "{meanwhile} messages were accepted before a lease was renewed and a word written");
     while let Some(done) = burst.join_next().await {
         done.unwrap();
     }
