@@ -46,20 +46,30 @@ impl RunState {
             Change::Usage(usage) => record.usage = *usage,
             Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
                 Some(row) => row.status = StepStatus::Started,
-                None => record.steps.push(StepRow {
-                    run_id: record.fence.run_id.clone(),
-                    step: *step,
-                    kind: *kind,
-                    status: StepStatus::Started,
-                }),
+                None => {
+                    record.steps.reserve_exact(1);
+                    record.steps.push(StepRow {
+                        run_id: record.fence.run_id.clone(),
+                        step: *step,
+                        kind: *kind,
+                        status: StepStatus::Started,
+                    });
+                }
             },
             Change::StepEnded { step, status, usage: _ } => {
                 if let Some(row) = record.steps.iter_mut().find(|row| row.step == *step) {
                     row.status = *status;
                 }
             }
-            Change::AddMessage(message) => record.history.push(message.clone()),
-            Change::AddToolCalls(calls) => record.calls.extend(calls.iter().cloned()),
+            // A state lives as long as its run, and there may be thousands: no room is held for messages that may never come.
+            Change::AddMessage(message) => {
+                record.history.reserve_exact(1);
+                record.history.push(message.clone());
+            }
+            Change::AddToolCalls(calls) => {
+                record.calls.reserve_exact(calls.len());
+                record.calls.extend(calls.iter().cloned());
+            }
             Change::ToolStarted(id) => {
                 if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Planned) {
                     call.state = ToolCallState::Started;
