@@ -72,6 +72,8 @@ pub enum OnUnknown {
     /// The model is told that the call may or may not have taken effect.
     #[default]
     TellModel,
+    /// A human is asked, and the run waits for the answer.
+    Ask,
     /// The run fails with `tool_outcome_unknown`.
     Fail,
     /// The call runs again, whatever its class.

@@ -2,7 +2,8 @@
 //!
 //! The loop's state in memory is changed by the same values, so that memory and rows cannot drift apart.
 
-use super::ids::{CallId, RunId};
+use super::ids::{CallId, InputId, RunId};
+use super::input::{InputRequest, InputState};
 use super::message::Message;
 use super::model::Usage;
 use super::problem::ProblemBody;
@@ -126,6 +127,15 @@ pub enum Change {
     ToolStarted(CallId),
     /// A call gets its one outcome.
     ToolFinished(CallId, ToolOutcome),
+    /// A question to a human.
+    AskInput(InputRequest),
+    /// A question needs no answer any more.
+    InputClosed {
+        /// Which.
+        id: InputId,
+        /// `applied` or `cancelled`.
+        state: InputState,
+    },
     /// The run ends: status, lease, and the next run of the conversation become right in the same transaction.
     Finish {
         /// `completed`, `failed` or `cancelled`.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ids::{CallId, ConversationId, MessageId, PartId, RunId};
+use super::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId, UserId};
+use super::input::{InputAnswer, InputKind, InputState, Question};
 use super::message::{Message, Part, Role, ToolContent};
 use super::model::Usage;
 use super::problem::ProblemBody;
@@ -221,6 +222,31 @@ events! {
         server: Option<String>,
         /// The arguments.
         arguments: Value,
+    }
+    /// A human is asked.
+    InputRequested = "input.requested" {
+        /// The question's id, for the answer.
+        id: InputId,
+        /// What it is about.
+        kind: InputKind,
+        /// The tool call that it is about.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        call_id: Option<CallId>,
+        /// What is asked, and what can be answered.
+        question: Question,
+    }
+    /// A question is not open any more.
+    InputResolved = "input.resolved" {
+        /// The question's id.
+        id: InputId,
+        /// `answered`, or `cancelled`: the run ended first.
+        state: InputState,
+        /// The answer.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        answer: Option<InputAnswer>,
+        /// The user who answered.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<UserId>,
     }
     /// Title or status changed.
     ConversationUpdated = "conversation.updated" {

@@ -95,6 +95,8 @@ id!(/// A part of a message.
     PartId, "part_");
 id!(/// A tool call, minted by us: what a provider calls it is only echoed.
     CallId, "call_");
+id!(/// A question to a human.
+    InputId, "input_");
 id!(/// A user: the owner of rows.
     UserId, "user_");
 id!(/// An API key.

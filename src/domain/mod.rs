@@ -7,6 +7,7 @@ pub mod change;
 pub mod conversation;
 pub mod event;
 pub mod ids;
+pub mod input;
 pub mod message;
 pub mod model;
 pub mod principal;

@@ -8,6 +8,7 @@ use super::agent::AgentProfile;
 use super::change::{Change, RunCounters, StepRow};
 use super::event::NewEvent;
 use super::ids::{ConversationId, RunId, UserId};
+use super::input::InputRequest;
 use super::message::Message;
 use super::model::Usage;
 use super::run::{RunStatus, WaitReason};
@@ -120,6 +121,8 @@ pub struct RunRecord {
     pub steps: Vec<StepRow>,
     /// This run's tool calls, by step and position.
     pub calls: Vec<ToolCall>,
+    /// This run's questions that it has not acted on, oldest first.
+    pub inputs: Vec<InputRequest>,
     /// Who asked for the run to be cancelled, if anybody did.
     pub cancel_requested_by: Option<String>,
     /// How many messages have ever joined a run of this conversation, as far as the loop has heard.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::arguments::MAX_NESTING;
 use super::draft::Draft;
-use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_step, tool_step};
+use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_step, tool_step, unknown};
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -26,13 +26,14 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
     let mut draft = Draft::new(state, surroundings);
     match input {
         Input::Claimed { tools, finished } => {
-            record_outcomes(&mut draft, finished);
+            let known = finished.into_iter().filter(|(_, outcome)| !unknown::is_asked_about(&draft, outcome)).collect();
+            record_outcomes(&mut draft, known);
             claimed(&mut draft, tools);
         }
         Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
         Input::ModelFailed(error) => model_step::failed(&mut draft, error),
         Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),
-        Input::Reconciled(id, answer) => tool_step::reconciled(&mut draft, &id, answer),
+        Input::Reconciled(id, answer) => unknown::reconciled(&mut draft, &id, answer),
         // The message is stored, and the driver has told the state: nothing follows until the next model call, or until an
         // answer comes that did not know of it.
         Input::Joined(_) => {}

@@ -7,7 +7,8 @@ use crate::domain::agent::{AgentProfile, BreakerAction};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::EventBody;
-use crate::domain::ids::{CallId, MessageId, PartId};
+use crate::domain::ids::{CallId, InputId, MessageId, PartId};
+use crate::domain::input::{InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemCode;
@@ -68,6 +69,10 @@ impl<'a> Draft<'a> {
         MessageId::generate(self.around.ids)
     }
 
+    pub(super) fn input_id(&self) -> InputId {
+        InputId::generate(self.around.ids)
+    }
+
     pub(super) fn part_id(&self) -> PartId {
         PartId::generate(self.around.ids)
     }
@@ -87,6 +92,12 @@ impl<'a> Draft<'a> {
     pub(super) fn is_out_of_time_after(&self, wait_ms: u64) -> bool {
         let limit = self.profile().max_run_ms;
         limit > 0 && self.around.elapsed_ms.saturating_add(wait_ms) >= limit
+    }
+
+    /// Milliseconds until the run's own time limit; `None` without one.
+    pub(super) fn time_left(&self) -> Option<u64> {
+        let limit = self.profile().max_run_ms;
+        (limit > 0).then(|| limit.saturating_sub(self.around.elapsed_ms))
     }
 
     // Status.
@@ -295,11 +306,29 @@ impl<'a> Draft<'a> {
         u32::try_from(failed).unwrap_or(u32::MAX)
     }
 
+    // Questions.
+
+    /// A human is asked.
+    pub(super) fn ask(&mut self, request: InputRequest) {
+        let InputRequest { id, call_id, kind, question, .. } = request.clone();
+        self.event(EventBody::InputRequested { id, kind, call_id, question });
+        self.change(Change::AskInput(request));
+    }
+
+    /// The questions that are left are not open any more, because the run ends.
+    fn close_questions(&mut self) {
+        for InputRequest { id, .. } in std::mem::take(&mut self.work.record.inputs) {
+            self.event(EventBody::InputResolved { id: id.clone(), state: InputState::Cancelled, answer: None, by: None });
+            self.change(Change::InputClosed { id, state: InputState::Cancelled });
+        }
+    }
+
     // Ends.
 
     /// Gives every open call its outcome and closes the open step, so that the history can be sent whatever ended the run. What
     /// an unfinished model step has shown and nobody has kept is void, for `reason`.
     fn settle(&mut self, reason: &str) {
+        self.close_questions();
         let open: Vec<(CallId, ToolOutcome)> = self
             .work
             .record

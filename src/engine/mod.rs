@@ -21,6 +21,7 @@ mod state;
 mod tests;
 mod texts;
 mod tool_step;
+mod unknown;
 
 pub use assembly::{Assembler, MAX_ANSWER_BYTES, StreamItem};
 pub use decide::decide;

@@ -2,6 +2,8 @@
 
 use crate::domain::agent::ToolsPolicy;
 use crate::domain::change::{Change, StepRow, StepStatus};
+use crate::domain::ids::CallId;
+use crate::domain::input::InputRequest;
 use crate::domain::message::Message;
 use crate::domain::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
@@ -81,6 +83,8 @@ impl RunState {
                     call.outcome = Some(outcome.clone());
                 }
             }
+            Change::AskInput(request) => record.inputs.push(request.clone()),
+            Change::InputClosed { id, state: _ } => record.inputs.retain(|request| request.id != *id),
             Change::Finish { status, finish_reason: _, error: _, joined: _ } => {
                 record.status = *status;
                 record.reason = None;
@@ -129,6 +133,11 @@ impl RunState {
         self.record.calls.iter().filter(move |call| call.step == step)
     }
 
+    /// The question about a call that the run has not acted on.
+    pub(super) fn question_about(&self, call: &CallId) -> Option<&InputRequest> {
+        self.record.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
+    }
+
     /// The tools that the next model call may use, or that the one under way was given.
     pub(super) fn offered_tools(&self) -> Vec<&ToolDefinition> {
         let record = &self.record;
@@ -172,6 +181,7 @@ impl RunState {
                 history: Vec::new(),
                 steps: record.steps.clone(),
                 calls: record.calls.clone(),
+                inputs: record.inputs.clone(),
                 cancel_requested_by: record.cancel_requested_by.clone(),
                 joined: record.joined,
             },

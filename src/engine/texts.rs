@@ -54,6 +54,26 @@ pub(super) fn unknown_after_asking(reason: &str) -> String {
     format!("{UNKNOWN_AFTER_CRASH} (its server was asked whether it did: {reason})")
 }
 
+/// The outcome of a call of which nobody knew whether it took effect, and of which a human says that it did.
+pub(super) const HAPPENED: &str = "a person says that this call took effect; its answer is not known";
+
+/// The outcome of a call of which nobody knew whether it took effect, and of which a human does not know either.
+pub(super) const NOBODY_KNOWS: &str =
+    "this call may or may not have taken effect, and the person who was asked left it at that; check before repeating";
+
+/// What a human is asked about a call.
+pub(super) fn did_it_happen(tool: &str) -> String {
+    format!("A call of {tool} was interrupted, and nobody knows whether it took effect. Did it?")
+}
+
+/// What a human has added to an answer.
+pub(super) fn with_words(text: &str, words: Option<&str>) -> String {
+    match words.filter(|words| !words.trim().is_empty()) {
+        Some(words) => format!("{text}. They say: {words}"),
+        None => text.to_owned(),
+    }
+}
+
 /// The outcome of a call that was under way when its run ended.
 pub(super) const UNKNOWN_AT_END: &str =
     "this call was under way when the run ended and may or may not have taken effect; check before repeating";

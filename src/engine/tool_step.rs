@@ -1,7 +1,7 @@
 //! Tool steps: which calls of an answer are carried out, in what order, and what their outcomes mean for the run.
 
 use super::draft::Draft;
-use super::{arguments, model_step, results, texts};
+use super::{arguments, model_step, results, texts, unknown};
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -10,7 +10,7 @@ use crate::domain::message::{Message, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::{RunStatus, WaitReason};
-use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use crate::support::json;
 
 /// How much of an earlier answer the result of a repeated call quotes, in characters.
@@ -147,55 +147,19 @@ pub(super) fn resume(draft: &mut Draft<'_>) {
         return draft.release(Some(0), ReleaseCause::Drain);
     }
     draft.set_status(RunStatus::ToolLoop, None);
-    let lost: Vec<(CallId, ReplayClass)> = draft
-        .work
-        .batch(step)
-        .filter(|call| call.state == ToolCallState::Started)
-        .map(|call| (call.id.clone(), call.replay.clone()))
-        .collect();
-    for (id, replay) in lost {
-        match replay {
-            ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => {
-                draft.run_call(&id);
-            }
-            ReplayClass::Reconcile { .. } => draft.reconcile_call(&id),
-            ReplayClass::Unsafe => outcome_unknown(draft, &id, texts::UNKNOWN_AFTER_CRASH.to_owned()),
-        }
-    }
-    advance(draft);
-}
-
-/// Nobody knows whether a started call took effect, and nobody is left to be asked: what follows is the agent's to say.
-fn outcome_unknown(draft: &mut Draft<'_>, id: &CallId, text: String) {
-    match draft.profile().on_unknown {
-        OnUnknown::Rerun => draft.run_call(id),
-        OnUnknown::TellModel | OnUnknown::Fail => {
-            let outcome = ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed(text, 0) };
-            draft.finish_call(id, outcome);
-        }
-    }
-}
-
-/// A server has been asked whether a started call took effect.
-pub(super) fn reconciled(draft: &mut Draft<'_>, id: &CallId, answer: Reconciled) {
-    let is_asked = |call: &ToolCall| {
-        call.id == *id && call.state == ToolCallState::Started && matches!(call.replay, ReplayClass::Reconcile { .. })
-    };
-    if !draft.work.record.calls.iter().any(is_asked) {
-        return;
-    }
-    match answer {
-        Reconciled::Happened(outcome) => {
-            record_outcome(draft, id, outcome);
-        }
-        Reconciled::DidNotHappen => draft.run_call(id),
-        Reconciled::Unclear(reason) => outcome_unknown(draft, id, texts::unknown_after_asking(&reason)),
+    let lost: Vec<CallId> =
+        draft.work.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone()).collect();
+    for id in lost {
+        unknown::judge(draft, &id);
     }
     advance(draft);
 }
 
 /// A call that was started has its outcome.
 pub(super) fn finished(draft: &mut Draft<'_>, id: &CallId, outcome: ToolOutcome) {
+    if unknown::is_asked_about(draft, &outcome) {
+        return unknown::ended_unknown(draft, id);
+    }
     if record_outcome(draft, id, outcome) == Recorded::Yes {
         advance(draft);
     }
@@ -223,13 +187,15 @@ pub(super) fn record_outcome(draft: &mut Draft<'_>, id: &CallId, mut outcome: To
     Recorded::Yes
 }
 
-/// Starts what may start, or ends the step if every call has its outcome.
-fn advance(draft: &mut Draft<'_>) {
+/// Starts what may start, waits for answers, or ends the step if every call has its outcome.
+pub(super) fn advance(draft: &mut Draft<'_>) {
     let Some(step) = draft.open_tool_step() else { return };
     let in_state = |draft: &Draft<'_>, state: ToolCallState| -> Vec<CallId> {
         draft.work.batch(step).filter(|call| call.state == state).map(|call| call.id.clone()).collect()
     };
-    let mut under_way = in_state(draft, ToolCallState::Started).len();
+    let (asked, running): (Vec<_>, Vec<_>) =
+        in_state(draft, ToolCallState::Started).into_iter().partition(|id| draft.work.question_about(id).is_some());
+    let mut under_way = running.len();
     let failure = failure(draft, step);
     if failure.is_none() && !draft.base.is_draining() {
         let limit = draft.profile().tool_parallelism.max(1) as usize;
@@ -252,6 +218,12 @@ fn advance(draft: &mut Draft<'_>) {
     }
     if !in_state(draft, ToolCallState::Planned).is_empty() {
         return draft.release(Some(0), ReleaseCause::Drain);
+    }
+    if let Some(question) = asked.first().and_then(|id| draft.work.question_about(id)) {
+        let id = Some(question.id.to_string());
+        draft.event(EventBody::RunWaiting { reason: WaitReason::Input, id });
+        draft.set_status(RunStatus::Waiting, Some(WaitReason::Input));
+        return draft.release(draft.time_left(), ReleaseCause::Waiting);
     }
     if !in_state(draft, ToolCallState::AwaitingApproval).is_empty() {
         draft.event(EventBody::RunWaiting { reason: WaitReason::Approval, id: None });

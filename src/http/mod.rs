@@ -11,6 +11,7 @@ mod openapi;
 mod options;
 mod page;
 mod problem;
+mod questions;
 mod request;
 mod router;
 mod runs;

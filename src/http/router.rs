@@ -18,7 +18,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
-use super::{auth, conversations, openapi, request, runs, system, tickets, ws};
+use super::{auth, conversations, openapi, questions, request, runs, system, tickets, ws};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
 
@@ -33,6 +33,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::get, conversations::update, conversations::delete))
         .routes(routes!(conversations::messages, conversations::send))
+        .routes(routes!(questions::answer))
         .routes(routes!(tickets::create))
         .routes(routes!(system::tools))
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::domain::ids::InputId;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
@@ -35,6 +36,8 @@ pub struct RunExplanation {
     /// What it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitReason>,
+    /// What it asks a human, and nobody has answered.
+    pub questions: Vec<OpenQuestion>,
     /// Who asked for it to be cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_requested_by: Option<String>,
@@ -57,6 +60,15 @@ pub struct LeaseInfo {
     pub age_ms: i64,
     /// When the lease ends unless it is renewed, in milliseconds from now; negative if it has ended.
     pub expires_in_ms: i64,
+}
+
+/// A question that nobody has answered.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct OpenQuestion {
+    /// Its id, for the answer.
+    pub id: InputId,
+    /// The question.
+    pub text: String,
 }
 
 /// The newest step.
@@ -90,6 +102,7 @@ impl From<Explanation> for RunExplanation {
             claimable_in_ms: known.claimable_in_ms,
             behind_run: known.behind_run.map(|run| run.as_str().to_owned()),
             waiting_for: known.run.reason,
+            questions: known.questions.into_iter().map(|(id, text)| OpenQuestion { id, text }).collect(),
             cancel_requested_by: known.cancel_requested_by,
             step: known.step.map(|(number, kind, status, age_ms)| StepInfo { number, kind, status, age_ms }),
             tools_under_way: known.tools_under_way,
@@ -127,7 +140,10 @@ fn waiting(known: &Explanation) -> (String, bool) {
             (format!("The model call failed and will be made again{due}; POST .../resume tries at once."), true)
         }
         Some(WaitReason::Approval) => ("The run waits for a human to approve a tool call.".to_owned(), false),
-        Some(WaitReason::Input) => ("The run waits for a human's answer.".to_owned(), false),
+        Some(WaitReason::Input) => {
+            let asked = known.questions.iter().map(|(id, text)| format!(" POST /api/v1/input-requests/{id} answers: {text}"));
+            (format!("The run waits for a human's answer.{}", asked.collect::<String>()), false)
+        }
         Some(WaitReason::Budget) => ("The run waits because a budget is used up.".to_owned(), false),
         None => ("The run waits, and it was not written down for what.".to_owned(), false),
     }
@@ -198,6 +214,7 @@ mod tests {
             queue_position: None,
             claimable_in_ms: None,
             behind_run: None,
+            questions: Vec::new(),
             cancel_requested_by: None,
             step: None,
             tools_under_way: Vec::new(),

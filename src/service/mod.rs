@@ -12,6 +12,7 @@ mod explain;
 mod input;
 mod keys;
 mod poller;
+mod questions;
 mod runs;
 mod snapshot;
 mod stream;

@@ -11,7 +11,7 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
-use crate::domain::run::{Run, RunStatus};
+use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::domain::trace::TraceId;
 use crate::live::{Hub, Subscription, Tail};
 use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView, Taker};
@@ -246,6 +246,9 @@ impl Service {
                     hub.notify_queue();
                     Ok((run, replay))
                 }
+                Resumed::NotResumable { run } if run.reason == Some(WaitReason::Input) => Err(Error::Conflict(
+                    "the run waits for a human's answer and goes on when it has it: POST /api/v1/input-requests/{id}".to_owned(),
+                )),
                 Resumed::NotResumable { run } => Err(Error::Conflict(format!(
                     "a run that is {} cannot be resumed here: only a waiting run goes on, and a failed one that is the newest of its \
                      conversation, while no other is active",

@@ -9,6 +9,7 @@ use super::stream::PAGE;
 use super::{Error, Result, Service};
 use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, UserId};
+use crate::domain::input::{InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, TextPart, ToolCallPart};
 use crate::domain::run::Run;
 use crate::store::is_full_page;
@@ -25,8 +26,10 @@ pub struct Snapshot {
     pub truncated: bool,
     /// The run under way.
     pub active_run: Option<ActiveRun>,
-    /// Questions to a human that have no answer yet.
+    /// Tool calls that wait for a human's consent.
     pub pending_approvals: Vec<Value>,
+    /// Questions to a human that have no answer yet, oldest first.
+    pub pending_inputs: Vec<InputRequest>,
     /// The `seq` of the last event that is counted in.
     pub head: i64,
 }
@@ -54,7 +57,13 @@ impl Service {
             Some(run) => self.store.run(owner, &run.id).await?.map_or(head, |view| view.first_seq - 1),
             None => head,
         };
-        let mut fold = Fold { messages: newest.items.into(), truncated: newest.earlier, partial: None, runs_changed: false };
+        let mut fold = Fold {
+            messages: newest.items.into(),
+            truncated: newest.earlier,
+            partial: None,
+            asked: Vec::new(),
+            runs_changed: false,
+        };
         let mut cursor = since.min(head);
         loop {
             let page = self.store.events(conversation, cursor, PAGE).await?;
@@ -69,12 +78,19 @@ impl Service {
             }
         }
         let active = if fold.runs_changed { self.store.active_run(owner, conversation).await? } else { active };
-        let Fold { messages, truncated, partial, .. } = fold;
+        let Fold { messages, truncated, partial, asked, .. } = fold;
         let active_run = active.map(|run| {
             let partial_message = partial.filter(|message| message.run_id == run.id);
             ActiveRun { run, partial_message }
         });
-        Ok(Snapshot { messages: messages.into(), truncated, active_run, pending_approvals: Vec::new(), head: cursor.max(head) })
+        Ok(Snapshot {
+            messages: messages.into(),
+            truncated,
+            active_run,
+            pending_approvals: Vec::new(),
+            pending_inputs: asked,
+            head: cursor.max(head),
+        })
     }
 }
 
@@ -82,6 +98,7 @@ struct Fold {
     messages: VecDeque<Message>,
     truncated: bool,
     partial: Option<Message>,
+    asked: Vec<InputRequest>,
     runs_changed: bool,
 }
 
@@ -125,6 +142,13 @@ impl Fold {
             }
             EventBody::PartDelta { part_id, delta } => self.delta(&part_id, &delta),
             EventBody::PartCompleted { message_id, part } => self.part_completed(&message_id, part),
+            EventBody::InputRequested { id, kind, call_id, question } => {
+                let Some(run_id) = event.run_id.clone() else { return };
+                let conversation_id = conversation.clone();
+                let state = InputState::Pending;
+                self.asked.push(InputRequest { id, conversation_id, run_id, call_id, kind, question, state, answer: None });
+            }
+            EventBody::InputResolved { id, .. } => self.asked.retain(|request| request.id != id),
             EventBody::RunQueued { .. }
             | EventBody::RunStarted { .. }
             | EventBody::RunResumed { .. }

@@ -1,15 +1,16 @@
 //! What the store itself puts together when it carries out a request: the first message, run and events. Pure functions, the
 //! same for every database.
 
-use super::{AcceptRun, rows};
+use super::{AcceptRun, ResolveInput, rows};
 use crate::domain::agent::AgentProfile;
 use crate::domain::change::Change;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::input::{InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role};
 use crate::domain::record::RunWrite;
-use crate::domain::run::{Run, RunStatus};
+use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::support::clock::UnixMillis;
 use crate::support::text;
 
@@ -91,6 +92,22 @@ pub(super) fn run_queued(run: &RunId, position: u32, now: UnixMillis) -> NewEven
 /// `run.cancelled` of a run that no worker had started.
 pub(super) fn run_cancelled(run: &RunId, attempt: u32, by: &str, now: UnixMillis) -> NewEvent {
     NewEvent::new(&EventBody::RunCancelled { by: by.to_owned() }, Some(run.clone()), attempt, now)
+}
+
+/// `input.resolved` of a question that was answered, in its run's attempt.
+pub(super) fn input_answered(request: &InputRequest, attempt: u32, resolve: &ResolveInput) -> NewEvent {
+    let body = EventBody::InputResolved {
+        id: request.id.clone(),
+        state: InputState::Answered,
+        answer: Some(resolve.answer.clone()),
+        by: Some(resolve.owner.clone()),
+    };
+    NewEvent::new(&body, Some(request.run_id.clone()), attempt, resolve.now)
+}
+
+/// Whether resuming wakes a run: one that waits for a human goes on by an answer only.
+pub(super) fn can_be_woken(run: &Run) -> bool {
+    run.status == RunStatus::Waiting && run.reason != Some(WaitReason::Input)
 }
 
 /// `conversation.updated`, an event of no run.

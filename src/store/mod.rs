@@ -20,7 +20,8 @@ use async_trait::async_trait;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{ConversationId, KeyId, NodeId, RunId, UserId};
+use crate::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
+use crate::domain::input::InputRecord;
 use crate::domain::message::Message;
 use crate::domain::principal::{User, UserRole};
 use crate::domain::record::{Fence, RunRecord, RunWrite};
@@ -98,7 +99,7 @@ pub trait RunStore: Send + Sync {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>>;
 
-    /// Wakes a run that waits for a retry, or continues after a failed run with a new one (terminal statuses never change).
+    /// Wakes a run that waits, unless it waits for a human, or continues after a failed run with a new one (terminal statuses never change).
     /// A failed run can be continued as long as it is the newest one of its conversation, and so only once.
     async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>>;
 
@@ -107,6 +108,17 @@ pub trait RunStore: Send + Sync {
 
     /// Counts of runs that are not terminal, by status word, for metrics.
     async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>>;
+}
+
+/// Questions to a human. Runs ask them through the log.
+#[async_trait]
+pub trait InputStore: Send + Sync {
+    /// The question, unless it is missing or somebody else's.
+    async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>>;
+
+    /// Stores the one answer of a question, tells the log, and makes the run claimable, in one transaction. A run that a worker has
+    /// is claimable when it is released to wait.
+    async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>>;
 }
 
 /// The queue of runs, used by workers only.
@@ -203,7 +215,7 @@ pub trait TicketStore: Send + Sync {
 
 /// Everything, behind one handle.
 #[async_trait]
-pub trait Store: ConversationStore + RunStore + QueueStore + LogStore + KeyStore + TicketStore {
+pub trait Store: ConversationStore + RunStore + InputStore + QueueStore + LogStore + KeyStore + TicketStore {
     /// Answers if the database does, within `statement_timeout`.
     async fn ping(&self) -> StoreResult<()>;
 

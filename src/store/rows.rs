@@ -10,7 +10,8 @@ use super::{Claim, RunView, StoreError, StoreResult};
 use crate::domain::agent::{AgentProfile, LlmRetry};
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
-use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::ids::{CallId, ConversationId, InputId, RunId};
+use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
 use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
@@ -172,6 +173,42 @@ impl ConversationRow {
             updated_at: UnixMillis(self.updated_at).to_rfc3339(),
         })
     }
+}
+
+/// The columns that make an [`InputRecord`].
+pub(super) const INPUT_COLUMNS: &str = "id, conversation_id, run_id, call_id, kind, question, state, answer, resolved_by, \
+     created_at, resolved_at, expires_at";
+
+/// Reads [`INPUT_COLUMNS`].
+pub(super) fn read_input<'r, R>(row: &'r R) -> StoreResult<InputRecord>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let table = "input_requests";
+    let text = |column: &'static str| -> Result<String, sqlx::Error> { row.try_get(column) };
+    let id = text("id")?;
+    let answer: Option<String> = row.try_get("answer")?;
+    let time = |at: Option<i64>| at.map(|at| UnixMillis(at).to_rfc3339());
+    let request = InputRequest {
+        conversation_id: ConversationId::from_stored(text("conversation_id")?),
+        run_id: RunId::from_stored(text("run_id")?),
+        call_id: row.try_get::<Option<String>, _>("call_id")?.map(CallId::from_stored),
+        kind: word(table, "kind", &id, &text("kind")?, InputKind::from_word)?,
+        question: decode(table, "question", &id, &text("question")?)?,
+        state: word(table, "state", &id, &text("state")?, InputState::from_word)?,
+        answer: answer.map(|answer| decode(table, "answer", &id, &answer)).transpose()?,
+        id: InputId::from_stored(id),
+    };
+    Ok(InputRecord {
+        request,
+        resolved_by: row.try_get("resolved_by")?,
+        created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
+        resolved_at: time(row.try_get("resolved_at")?),
+        expires_at: time(row.try_get("expires_at")?),
+    })
 }
 
 /// Reads a row with `seq, run_id, attempt, kind, at, data`.

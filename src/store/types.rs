@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{StoreResult, rows};
 use crate::domain::agent::AgentProfile;
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{ConversationId, KeyId, MessageId, NodeId, RunId, UserId};
+use crate::domain::ids::{ConversationId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
+use crate::domain::input::{InputAnswer, InputRecord};
 use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
 use crate::domain::record::{ClaimCause, Fence, FirstClaim};
@@ -340,6 +341,40 @@ pub enum Resumed {
     NoRun,
 }
 
+/// An answer to a question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResolveInput {
+    /// Whose question it is.
+    pub owner: UserId,
+    /// The question.
+    pub id: InputId,
+    /// The answer, which is one that the question allows.
+    pub answer: InputAnswer,
+    /// When it came.
+    pub now: UnixMillis,
+}
+
+/// What came of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolved {
+    /// It is stored, and its run can go on.
+    Answered {
+        /// The question with its answer.
+        record: Box<InputRecord>,
+        /// Events written by this request. Empty when replayed.
+        #[serde(skip)]
+        events: Vec<StoredEvent>,
+    },
+    /// The question has an answer, its run has ended, or its time is over. Nothing is stored.
+    Closed {
+        /// The question.
+        record: Box<InputRecord>,
+    },
+    /// No such question, or somebody else's. Nothing is stored.
+    NoRequest,
+}
+
 /// A claimed run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
@@ -440,6 +475,8 @@ pub struct Explanation {
     pub cancel_requested_by: Option<String>,
     /// The newest step: number, kind and status words, and the milliseconds since it ended, or began if it has not ended.
     pub step: Option<(u32, String, String, i64)>,
+    /// Its questions that nobody has answered, oldest first: their ids and words.
+    pub questions: Vec<(InputId, String)>,
     /// Calls that have been started and have no outcome, by tool name.
     pub tools_under_way: Vec<String>,
 }

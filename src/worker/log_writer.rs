@@ -525,7 +525,9 @@ impl RunLog {
             | EventBody::ToolStarted { .. }
             | EventBody::ToolProgress { .. }
             | EventBody::ToolCompleted { .. }
-            | EventBody::ToolOutcomeUnknown { .. } => Some(self.fence.run_id.clone()),
+            | EventBody::ToolOutcomeUnknown { .. }
+            | EventBody::InputRequested { .. }
+            | EventBody::InputResolved { .. } => Some(self.fence.run_id.clone()),
         };
         let attempt = if run_id.is_some() { self.attempt } else { 0 };
         NewEvent::new(body, run_id, attempt, at)

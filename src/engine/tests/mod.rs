@@ -1,5 +1,6 @@
 //! The loop's rules, one by one and under random inputs.
 
+mod asking;
 mod assembly;
 mod guards;
 mod properties;

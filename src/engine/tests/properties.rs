@@ -10,6 +10,7 @@ use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnInterrupt, O
 use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
+use crate::domain::input::InputState;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
@@ -30,6 +31,8 @@ enum Act {
     ToolEnds(usize, u8),
     /// A server that was asked about a call says that it took effect, that it did not, or nothing of use.
     ServerSays(u8),
+    /// A human answers.
+    HumanSays(u8),
     Joins,
     Cancel,
     Drain,
@@ -63,6 +66,7 @@ fn any_act() -> impl Strategy<Value = Act> {
             .prop_map(Act::ModelFails),
         14 => (0..4_usize, 0..4_u8).prop_map(|(at, how)| Act::ToolEnds(at, how)),
         4 => (0..3_u8).prop_map(Act::ServerSays),
+        4 => (0..3_u8).prop_map(Act::HumanSays),
         2 => Just(Act::Joins),
         1 => Just(Act::Cancel),
         1 => Just(Act::Drain),
@@ -89,7 +93,8 @@ prop_compose! {
         max_run_tokens in prop_oneof![3 => Just(0_u64), 1 => 1..60_u64],
         (retries, crashes) in (0..3_usize, prop_oneof![Just(2_u32), Just(100)]),
         on_interrupt in prop_oneof![5 => Just(OnInterrupt::Resume), 1 => Just(OnInterrupt::Fail)],
-        on_unknown in prop_oneof![4 => Just(OnUnknown::TellModel), 1 => Just(OnUnknown::Fail), 1 => Just(OnUnknown::Rerun)],
+        on_unknown in prop_oneof![4 => Just(OnUnknown::TellModel), 1 => Just(OnUnknown::Fail), 1 => Just(OnUnknown::Rerun),
+            3 => Just(OnUnknown::Ask)],
     ) -> AgentProfile {
         AgentProfile {
             max_rounds, on_limit, tools_policy, tool_parallelism, max_parallel_calls, tool_result_chars, tool_error, breaker_failures,
@@ -114,7 +119,7 @@ struct Play {
     world: World,
     death: Death,
     fresh: u32,
-    /// Calls of which their server has said that they did not happen, each time.
+    /// Calls of which their server or a human has said that they did not happen, each time.
     denied: Vec<CallId>,
     /// Messages that came from outside.
     joined: Vec<Message>,
@@ -206,6 +211,7 @@ impl Play {
             }
             Act::ToolEnds(at, how) => self.tool_ends(at, how),
             Act::ServerSays(how) => self.server_says(how),
+            Act::HumanSays(how) => self.human_says(how),
             Act::Joins => {
                 let message = self.world.join("Also this.");
                 self.joined.push(message);
@@ -263,6 +269,15 @@ impl Play {
         self.feed(Input::Reconciled(call.id, answer));
     }
 
+    fn human_says(&mut self, how: u8) {
+        let pending = self.world.rows.inputs.iter().find(|row| row.state == InputState::Pending);
+        let call = pending.and_then(|row| row.call_id.clone());
+        let choice = ["happened", "did_not_happen", "skip"][how as usize];
+        if self.world.human_says(choice) && choice == "did_not_happen" {
+            self.denied.extend(call);
+        }
+    }
+
     fn cancel(&mut self) {
         if self.world.state.is_none() {
             self.world.rows.cancel_requested_by = Some("user".to_owned());
@@ -303,6 +318,7 @@ impl Play {
             if self.is_over() {
                 return;
             }
+            self.human_says(2);
             self.fresh += 1;
             let arguments = json!({ "fresh": self.fresh }).to_string();
             self.answer(&[Say::Call("write", arguments)], ModelFinish::ToolCalls);

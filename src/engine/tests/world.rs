@@ -8,6 +8,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::change::{Change, ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
+use crate::domain::input::{InputAnswer, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::domain::problem::ProblemBody;
@@ -108,6 +109,7 @@ impl World {
             history: Vec::new(),
             steps: Vec::new(),
             calls: Vec::new(),
+            inputs: Vec::new(),
             cancel_requested_by: None,
             joined: 0,
             fence,
@@ -262,6 +264,9 @@ impl World {
             assert_eq!(state.record.history, self.rows.history);
             assert_eq!(state.record.calls, self.rows.calls);
             assert_eq!(state.record.steps, self.rows.steps);
+            // A worker hears of answers when it loads the run again.
+            let asked = |record: &RunRecord| record.inputs.iter().map(|row| row.id.clone()).collect::<Vec<_>>();
+            assert_eq!(asked(&state.record), asked(&self.rows));
             assert_eq!(state.record.counters, self.rows.counters);
             assert_eq!(state.record.joined, self.rows.joined);
             assert_eq!(state.record.status, self.rows.status);
@@ -330,11 +335,21 @@ impl World {
                 row.state = outcome.state;
                 row.outcome = Some(outcome.clone());
             }
+            Change::AskInput(request) => {
+                assert!(rows.inputs.iter().all(|known| known.call_id != request.call_id), "one question about a call at a time");
+                rows.inputs.push(request.clone());
+            }
+            Change::InputClosed { id, state } => {
+                let at = rows.inputs.iter().position(|row| row.id == *id).expect("the question is open");
+                let row = rows.inputs.remove(at);
+                assert!(*state == InputState::Cancelled || row.state == InputState::Answered, "only an answer can be acted on");
+            }
             Change::Finish { status, finish_reason, error, joined } => {
                 assert!(status.is_terminal());
                 assert!(joined.is_none_or(|heard| heard == rows.joined), "the end has heard of every message");
                 assert_eq!(joined.is_some(), *status == RunStatus::Completed);
                 assert_eq!(error.is_some(), *status == RunStatus::Failed);
+                assert!(rows.inputs.is_empty(), "no question is left open");
                 (rows.status, rows.reason) = (*status, None);
                 self.ending = Some(Ending { status: *status, reason: *finish_reason, error: error.clone() });
             }
@@ -423,6 +438,14 @@ impl World {
     pub(super) fn server_says(&mut self, at: usize, answer: Reconciled) -> Decision {
         let call = self.in_question.remove(at);
         self.feed(Input::Reconciled(call.id, answer))
+    }
+
+    /// A human answers the oldest question that has no answer. False if there is none.
+    pub(super) fn human_says(&mut self, choice: &str) -> bool {
+        let Some(row) = self.rows.inputs.iter_mut().find(|row| row.state == InputState::Pending) else { return false };
+        row.state = InputState::Answered;
+        row.answer = Some(InputAnswer { choice: choice.to_owned(), text: Some("I looked".to_owned()) });
+        true
     }
 
     // What the tests look at.

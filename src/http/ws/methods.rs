@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use super::frame::Frame;
 use super::session::{self, Identity};
 use super::subscriptions::Targets;
-use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::ids::{ConversationId, InputId, RunId};
+use crate::domain::input::InputAnswer;
 use crate::domain::principal::Principal;
 use crate::domain::problem::ProblemCode;
 use crate::domain::trace::TraceId;
@@ -79,6 +80,17 @@ struct CancelParams {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct ResolveParams {
+    id: InputId,
+    choice: String,
+    #[serde(default)]
+    text: Option<String>,
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct AuthParams {
     token: String,
 }
@@ -99,7 +111,7 @@ pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace
         "run.start" => start(app, principal, held, trace, params(frame)?).await,
         "run.cancel" => cancel(app, principal, params(frame)?).await,
         "approval.resolve" => Err(Error::NotFound("approval").into()),
-        "input.resolve" => Err(Error::NotFound("input request").into()),
+        "input.resolve" => resolve_input(app, principal, params(frame)?).await,
         other => {
             let shown = crate::support::text::prefix(other, 50);
             Err(Error::field("/method", format!("there is no method {shown:?}")).into())
@@ -198,6 +210,17 @@ async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answe
     let key = idempotency_key.map(|key| request_key(key, &path, &Value::Null)).transpose()?;
     let (run, _) = app.service.cancel_run(principal, &run_id, key).await?;
     Ok(Reply::Done(json!({ "run": run })))
+}
+
+/// Like `POST /api/v1/input-requests/{id}`. The same key over HTTP is the same request.
+async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) -> Answer<Reply> {
+    let ResolveParams { id, choice, text, idempotency_key } = params;
+    let answer = InputAnswer { choice, text };
+    let path = format!("/api/v1/input-requests/{id}");
+    let body = serde_json::to_value(&answer).unwrap_or_default();
+    let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
+    let (record, replay) = app.service.resolve_input(principal, &id, answer, key).await?;
+    Ok(Reply::Done(json!({ "input_request": record, "replayed": replay == Replay::Replayed })))
 }
 
 fn request_key(key: String, path: &str, body: &Value) -> Answer<RequestKey> {

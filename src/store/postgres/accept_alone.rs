@@ -213,6 +213,7 @@ fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, history: Vec<Message
         history,
         steps: Vec::new(),
         calls: Vec::new(),
+        inputs: Vec::new(),
         cancel_requested_by: None,
         joined,
     }

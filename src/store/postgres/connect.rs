@@ -138,6 +138,7 @@ fn migrations() -> Migrator {
         step(1, "backbone", include_str!("../../../migrations/postgres/0001_backbone.sql")),
         step(2, "joined", include_str!("../../../migrations/postgres/0002_joined.sql")),
         step(3, "access", include_str!("../../../migrations/postgres/0003_access.sql")),
+        step(4, "input", include_str!("../../../migrations/postgres/0004_input.sql")),
     ])
 }
 

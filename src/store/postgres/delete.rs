@@ -39,6 +39,7 @@ impl PostgresStore {
                  )
              ),
              step AS (DELETE FROM run_steps WHERE run_id IN (SELECT id FROM run)),
+             input AS (DELETE FROM input_requests WHERE run_id IN (SELECT id FROM run)),
              call AS (DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM run)),
              head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
              conversation AS (UPDATE conversations SET owner_id = $2 WHERE id = $1)

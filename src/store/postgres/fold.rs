@@ -70,6 +70,8 @@ pub(super) struct Tables {
     messages: Vec<MessageRow>,
     calls: Vec<CallRow>,
     calls_changed: Vec<CallChange>,
+    inputs: Vec<InputRow>,
+    inputs_closed: Vec<InputClosed>,
     conversations: Vec<ConversationPatch>,
     refused: Option<&'static str>,
 }
@@ -165,6 +167,23 @@ struct CallChange {
 }
 
 #[derive(Serialize)]
+struct InputRow {
+    ord: usize,
+    id: String,
+    call_id: Option<String>,
+    kind: &'static str,
+    question: String,
+    state: &'static str,
+}
+
+#[derive(Serialize)]
+struct InputClosed {
+    ord: usize,
+    id: String,
+    state: &'static str,
+}
+
+#[derive(Serialize)]
 struct ConversationPatch {
     ord: usize,
     status: &'static str,
@@ -252,7 +271,9 @@ fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             | Change::StepEnded { .. }
             | Change::AddToolCalls(_)
             | Change::ToolStarted(_)
-            | Change::ToolFinished(..) => {}
+            | Change::ToolFinished(..)
+            | Change::AskInput(_)
+            | Change::InputClosed { .. } => {}
         }
     }
     if compose::updates_nothing(write) {
@@ -302,6 +323,18 @@ impl Tables {
             }
             Change::ToolStarted(id) => self.start_call(ord, id),
             Change::ToolFinished(id, outcome) => self.finish_call(ord, id, outcome)?,
+            Change::AskInput(request) => self.inputs.push(InputRow {
+                ord,
+                id: request.id.to_string(),
+                call_id: request.call_id.as_ref().map(CallId::to_string),
+                kind: request.kind.as_str(),
+                question: rows::encode_storable("input_requests", "question", request.id.as_str(), &request.question)?,
+                state: request.state.as_str(),
+            }),
+            Change::InputClosed { id, state } => match self.inputs.iter_mut().find(|row| row.id == id.as_str()) {
+                Some(row) => row.state = state.as_str(),
+                None => self.inputs_closed.push(InputClosed { ord, id: id.to_string(), state: state.as_str() }),
+            },
             Change::Finish { status, finish_reason, error, joined } => {
                 at.fenced.joined = *joined;
                 self.finish(at, *status, *finish_reason, error.as_ref())?;
@@ -464,6 +497,8 @@ impl Tables {
             list("messages", Part::Messages, &self.messages)?,
             list("tool_calls", Part::Calls, &self.calls)?,
             list("tool_calls", Part::CallsChanged, &self.calls_changed)?,
+            list("input_requests", Part::Inputs, &self.inputs)?,
+            list("input_requests", Part::InputsClosed, &self.inputs_closed)?,
             list("conversations", Part::Conversations, &self.conversations)?,
         ];
         Ok(lists.into_iter().flatten().collect())

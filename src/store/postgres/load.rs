@@ -16,7 +16,8 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
         "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
                  t.definitions, r.cancel_requested_by, h.joined, now_ms() - r.started_at AS elapsed_ms,
                  EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id)
-                     OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id) AS has_steps,
+                     OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id)
+                     OR EXISTS (SELECT FROM input_requests q WHERE q.run_id = r.id) AS has_steps,
                  ARRAY (
                      SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id
                      WHERE m.conversation_id = r.conversation_id AND o.first_seq <= r.first_seq ORDER BY o.first_seq, m.position
@@ -32,7 +33,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
     .await?;
     let Some(row) = found else { return Ok(None) };
     let id = fence.run_id.as_str();
-    let (mut steps, mut calls) = (Vec::new(), Vec::new());
+    let (mut steps, mut calls, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     if row.try_get("has_steps")? {
         for row in sqlx::query("SELECT step, kind, status FROM run_steps WHERE run_id = $1 ORDER BY step")
             .bind(id)
@@ -57,6 +58,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
         {
             calls.push(call(&row, &fence.run_id)?);
         }
+        inputs = super::input::open_of(connection, id).await?;
     }
     let status: String = row.try_get("status")?;
     let reason: Option<String> = row.try_get("reason")?;
@@ -84,6 +86,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
         history: rows::history(id, &history)?,
         steps,
         calls,
+        inputs,
         cancel_requested_by: row.try_get("cancel_requested_by")?,
         joined: row.try_get("joined")?,
     }))

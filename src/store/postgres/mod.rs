@@ -21,6 +21,7 @@ mod conversations;
 mod delete;
 mod errors;
 mod fold;
+mod input;
 mod kept;
 mod keys;
 mod load;

@@ -42,11 +42,14 @@ async fn resume_locked(tx: &mut PgConnection, resume: &ResumeRun, key: Option<&I
     let Some(run) = runs::read(tx, owner, run_id).await? else { return Ok(Keyed::Fresh(Resumed::NoRun)) };
     let run = run.into_run()?;
     let resumed = match run.status {
-        RunStatus::Waiting => wake(tx, run, key).await?,
+        RunStatus::Waiting if compose::can_be_woken(&run) => wake(tx, run, key).await?,
         RunStatus::Failed => go_on_after(tx, resume, key, run, conversation, base).await?,
-        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Completed | RunStatus::Cancelled => {
-            Resumed::NotResumable { run }
-        }
+        RunStatus::Queued
+        | RunStatus::Processing
+        | RunStatus::ToolLoop
+        | RunStatus::Waiting
+        | RunStatus::Completed
+        | RunStatus::Cancelled => Resumed::NotResumable { run },
     };
     Ok(Keyed::Fresh(resumed))
 }

@@ -83,7 +83,11 @@ impl RunStore for PostgresStore {
                  s.step, s.kind AS step_kind, s.status AS step_status, clock.now - coalesce(s.ended_at, s.started_at) AS step_age,
                  ARRAY (
                      SELECT name FROM tool_calls t WHERE t.run_id = runs.id AND t.state = 'started' ORDER BY t.step, t.position
-                 ) AS under_way
+                 ) AS under_way,
+                 (
+                     SELECT coalesce(json_agg(json_build_array(q.id, q.question::json ->> 'text') ORDER BY q.created_at, q.id), '[]')
+                     FROM input_requests q WHERE q.run_id = runs.id AND q.state = 'pending'
+                 )::text AS questions
              FROM runs CROSS JOIN (SELECT now_ms() AS now) AS clock
              LEFT JOIN run_leases l ON l.run_id = runs.id
              LEFT JOIN LATERAL (SELECT * FROM run_steps WHERE run_id = runs.id ORDER BY step DESC LIMIT 1) s ON true
@@ -112,6 +116,7 @@ impl RunStore for PostgresStore {
             behind_run: row.try_get::<Option<String>, _>("behind_run")?.map(RunId::from_stored),
             cancel_requested_by: run.cancel_requested_by.clone(),
             step,
+            questions: rows::decode("input_requests", "question", id.as_str(), &row.try_get::<String, _>("questions")?)?,
             tools_under_way: row.try_get("under_way")?,
             run: run.into_run()?,
         }))

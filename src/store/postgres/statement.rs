@@ -47,6 +47,8 @@ pub(super) enum Part {
     Messages,
     Calls,
     CallsChanged,
+    Inputs,
+    InputsClosed,
     Conversations,
 }
 
@@ -60,6 +62,8 @@ impl Part {
             Self::Messages => MESSAGES,
             Self::Calls => CALLS,
             Self::CallsChanged => CALLS_CHANGED,
+            Self::Inputs => INPUTS,
+            Self::InputsClosed => INPUTS_CLOSED,
             Self::Conversations => CONVERSATIONS,
         }
     }
@@ -69,7 +73,14 @@ impl Part {
         match self {
             Self::StepsEnded => Some(NO_SUCH_STEP),
             Self::CallsChanged => Some(NO_SUCH_CALL),
-            Self::Runs | Self::ToolSets | Self::StepsBegun | Self::Messages | Self::Calls | Self::Conversations => None,
+            Self::Runs
+            | Self::ToolSets
+            | Self::StepsBegun
+            | Self::Messages
+            | Self::Calls
+            | Self::Inputs
+            | Self::InputsClosed
+            | Self::Conversations => None,
         }
     }
 }
@@ -127,13 +138,16 @@ const RUNS: &str = "run AS (
         last_seq = CASE WHEN p.finished THEN h.base + p.last_place ELSE r.last_seq END,
         finished_at = CASE WHEN p.finished THEN now_ms() END,
         active = r.active AND NOT p.finished,
-        -- A run that was asked to end while its worker let go of it must not wait for anything else.
+        -- A run that was asked to end while its worker let go of it must not wait for anything else, and one whose question was
+        -- answered meanwhile must not wait for that.
         claimable_at = CASE
             WHEN p.finished THEN NULL
             WHEN p.released AND r.cancel_requested_at IS NOT NULL THEN now_ms()
+            WHEN p.released AND p.reason = 'input' AND r.answered_at IS NOT NULL THEN now_ms()
             WHEN p.released THEN now_ms() + p.after_ms
             ELSE r.claimable_at
         END,
+        answered_at = CASE WHEN p.released THEN NULL ELSE r.answered_at END,
         claim_cause = coalesce(p.claim_cause, r.claim_cause),
         crashes = CASE WHEN p.released THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
     FROM json_to_recordset({list}) AS p (ord int, status text, reason text, started bool, tools_hash text,
@@ -195,6 +209,19 @@ const CALLS_CHANGED: &str = "call_changed AS (
     FROM json_to_recordset({list}) AS c (ord int, id text, state text, outcome text, started bool, ended bool)
     JOIN head h ON h.ord = c.ord
     WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
+)";
+
+const INPUTS: &str = "input AS (
+    INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at)
+    SELECT i.id, h.conversation_id, h.run_id, r.owner_id, i.call_id, i.kind, i.question, i.state, now_ms()
+    FROM json_to_recordset({list}) AS i (ord int, id text, call_id text, kind text, question text, state text)
+    JOIN head h ON h.ord = i.ord JOIN runs r ON r.id = h.run_id
+)";
+
+const INPUTS_CLOSED: &str = "input_closed AS (
+    UPDATE input_requests q SET state = i.state, resolved_at = coalesce(q.resolved_at, now_ms())
+    FROM json_to_recordset({list}) AS i (ord int, id text, state text) JOIN head h ON h.ord = i.ord
+    WHERE q.id = i.id AND q.run_id = h.run_id
 )";
 
 const CONVERSATIONS: &str = "conversation AS (

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::connection::Tx;
+use super::input;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::{CallId, ConversationId, RunId};
@@ -101,6 +102,14 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             }
             Change::ToolStarted(call) => start_tool(tx, run, call).await?,
             Change::ToolFinished(call, outcome) => finish_tool(tx, run, call, outcome).await?,
+            Change::AskInput(request) => {
+                input::insert(tx, request).await?;
+                None
+            }
+            Change::InputClosed { id, state } => {
+                input::close(tx, run, id, *state).await?;
+                None
+            }
             Change::Finish { status, finish_reason, error, joined: _ } => {
                 patch.store(tx, run).await?;
                 patch = RunPatch::default();
@@ -345,16 +354,18 @@ async fn drop_lease(tx: &mut Tx, run: &RunId) -> StoreResult<()> {
     Ok(())
 }
 
-/// Gives up a run that has not ended. One that was asked to be cancelled meanwhile can be claimed at once.
+/// Gives up a run that has not ended. One that was asked to be cancelled meanwhile can be claimed at once, and so can one that
+/// would wait for an answer that has come.
 async fn release(tx: &mut Tx, run: &RunId, after_ms: Option<u64>, cause: ReleaseCause) -> StoreResult<()> {
     drop_lease(tx, run).await?;
     sqlx::query(concat!(
         "UPDATE runs SET
-           claimable_at = CASE WHEN cancel_requested_at IS NOT NULL THEN ",
+           claimable_at = CASE WHEN cancel_requested_at IS NOT NULL OR (reason = 'input' AND answered_at IS NOT NULL) THEN ",
         now!(),
         " ELSE ",
         now!(),
         " + ?2 END,
+           answered_at = NULL,
            claim_cause = CASE WHEN cancel_requested_at IS NOT NULL THEN 'request' ELSE ?3 END,
            crashes = max(crashes - 1, 0)
          WHERE id = ?1"

@@ -54,6 +54,7 @@ impl SqliteStore {
             history: history(&mut tx, fence).await?,
             steps: steps(&mut tx, &fence.run_id).await?,
             calls: tool_calls(&mut tx, &fence.run_id).await?,
+            inputs: super::input::open_of(&mut tx, &fence.run_id).await?,
             cancel_requested_by: run.try_get("cancel_requested_by")?,
             joined: run.try_get("joined")?,
         }))

@@ -18,6 +18,7 @@ mod cancel;
 mod connection;
 mod conversations;
 mod idempotency;
+mod input;
 mod keys;
 mod load;
 mod log;

@@ -8,11 +8,12 @@ use super::SqliteStore;
 use super::accept::{NewRun, store_run};
 use super::connection::Tx;
 use super::idempotency;
-use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use crate::domain::ids::{ConversationId, InputId, NodeId, RunId, UserId};
 use crate::domain::run::{Run, RunStatus};
 use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned};
 use crate::store::{
     AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult,
+    compose,
 };
 use crate::support::clock::UnixMillis;
 
@@ -99,6 +100,10 @@ impl RunStore for SqliteStore {
                 .bind(id.as_str())
                 .fetch_all(&mut *tx)
                 .await?;
+        let questions = sqlx::query_as(
+            "SELECT id, question ->> 'text' FROM input_requests WHERE run_id = ? AND state = 'pending' ORDER BY created_at, id",
+        );
+        let questions: Vec<(String, String)> = questions.bind(id.as_str()).fetch_all(&mut *tx).await?;
         let leased = lease.is_some();
         Ok(Some(Explanation {
             lease_expires_in_ms: lease.as_ref().map(|(_, _, until)| until - now),
@@ -111,6 +116,7 @@ impl RunStore for SqliteStore {
             behind_run: behind.map(RunId::from_stored),
             cancel_requested_by: row.cancel_requested_by.clone(),
             step: step.map(|(step, kind, status, at)| (unsigned(step), kind, status, now - at)),
+            questions: questions.into_iter().map(|(id, text)| (InputId::from_stored(id), text)).collect(),
             tools_under_way,
             run: row.into_run()?,
         }))
@@ -153,17 +159,21 @@ fn read_run(row: Option<SqliteRow>) -> StoreResult<Option<RunRow>> {
 
 async fn resume_in(tx: &mut Tx, resume: &ResumeRun) -> StoreResult<Resumed> {
     let Some(row) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Resumed::NoRun) };
-    match row.run_status()? {
-        RunStatus::Waiting => wake(tx, resume, row).await,
+    let run = row.clone().into_run()?;
+    match run.status {
+        RunStatus::Waiting if compose::can_be_woken(&run) => wake(tx, resume, run).await,
         RunStatus::Failed => continue_after(tx, resume, row).await,
-        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Completed | RunStatus::Cancelled => {
-            Ok(Resumed::NotResumable { run: row.into_run()? })
-        }
+        RunStatus::Queued
+        | RunStatus::Processing
+        | RunStatus::ToolLoop
+        | RunStatus::Waiting
+        | RunStatus::Completed
+        | RunStatus::Cancelled => Ok(Resumed::NotResumable { run }),
     }
 }
 
 /// A waiting run need not wait any longer. One that a worker has claimed meanwhile goes on anyway.
-async fn wake(tx: &mut Tx, resume: &ResumeRun, row: RunRow) -> StoreResult<Resumed> {
+async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed> {
     sqlx::query(concat!(
         "UPDATE runs SET claim_cause = 'request', claimable_at = min(coalesce(claimable_at, ",
         now!(),
@@ -174,7 +184,7 @@ async fn wake(tx: &mut Tx, resume: &ResumeRun, row: RunRow) -> StoreResult<Resum
     .bind(resume.run_id.as_str())
     .execute(&mut **tx)
     .await?;
-    Ok(Resumed::Run { run: row.into_run()?, events: Vec::new() })
+    Ok(Resumed::Run { run, events: Vec::new() })
 }
 
 /// A new run with the profile of the failed one goes on from the same history. Only the newest run of its conversation can be

@@ -1,5 +1,6 @@
 //! The whole server from outside: real processes, real databases, a model and tools at the wire.
 
+mod asking;
 mod busy;
 mod cancel;
 mod crash;

@@ -134,6 +134,7 @@ async fn a_conversation_begins_with_a_snapshot() {
     let partial = &data["active_run"]["partial_message"];
     assert_eq!((&partial["status"], &partial["parts"][0]["text"]), (&json!("partial"), &json!("Hello\nworld")));
     assert_eq!(data["pending_approvals"], json!([]));
+    assert_eq!(data["pending_inputs"], json!([]));
     rig.play_rest(&fence, act).await;
     let next = stream.next().await.unwrap();
     assert_eq!(next.id, snapshot.id.map(|seq| seq + 1));

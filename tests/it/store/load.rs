@@ -88,6 +88,7 @@ async fn everything_comes_back(world: &World) {
         history: vec![stored.message],
         steps: Vec::new(),
         calls: Vec::new(),
+        inputs: Vec::new(),
         cancel_requested_by: None,
         joined: 0,
     };

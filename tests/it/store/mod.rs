@@ -31,6 +31,7 @@ mod cancel;
 mod claims;
 mod conversations;
 mod fixture;
+mod input;
 mod keys;
 mod leases;
 mod load;

@@ -33,6 +33,9 @@ async fn runs(database: &Database, wrong: &mut Vec<String>) {
             wrong.push(format!("run without exactly its one terminal event: {row:?}"));
         }
     }
+    for row in database.rows("SELECT id, state FROM input_requests WHERE state NOT IN ('applied', 'cancelled')").await {
+        wrong.push(format!("question left open: {row:?}"));
+    }
     let status = "SELECT id, status FROM conversations WHERE status NOT IN ('idle', 'failed')";
     for row in database.rows(status).await {
         wrong.push(format!("conversation not at rest: {row:?}"));

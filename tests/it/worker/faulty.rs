@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
-use capstan::domain::ids::{ConversationId, KeyId, NodeId, RunId, UserId};
+use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
+use capstan::domain::input::InputRecord;
 use capstan::domain::message::Message;
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
@@ -84,6 +85,16 @@ impl LogStore for FaultyStore {
     }
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
         self.inner.heads(conversations).await
+    }
+}
+
+#[async_trait]
+impl InputStore for FaultyStore {
+    async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
+        self.inner.input_request(owner, id).await
+    }
+    async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
+        self.inner.resolve_input(resolve, idempotency).await
     }
 }
 

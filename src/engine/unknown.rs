@@ -1,0 +1,117 @@
+//! Calls that were started and whose outcome nobody knows: what their class says, what their server says, what a human says.
+
+use super::draft::Draft;
+use super::texts;
+use super::tool_step::{advance, record_outcome};
+use crate::domain::agent::OnUnknown;
+use crate::domain::change::Change;
+use crate::domain::ids::CallId;
+use crate::domain::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::message::ToolContent;
+use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
+
+/// The answers that a human can give, and what they mean.
+const HAPPENED: (&str, &str) = ("happened", "It took effect: go on");
+const DID_NOT_HAPPEN: (&str, &str) = ("did_not_happen", "It did not: run it again");
+const SKIP: (&str, &str) = ("skip", "Unclear: tell the model so, and go on");
+
+/// Judges a call that was started by a worker that is gone.
+pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
+    if let Some(InputRequest { id: question, answer, .. }) = draft.work.question_about(id).cloned() {
+        if let Some(answer) = answer {
+            // Before it is acted on: should the worker die over it, nobody knows again, and the answer is of before.
+            draft.change(Change::InputClosed { id: question, state: InputState::Applied });
+            act_on(draft, id, &answer);
+        }
+        return;
+    }
+    let Some(call) = started(draft, id) else { return };
+    match call.replay {
+        ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => {
+            draft.run_call(id);
+        }
+        ReplayClass::Reconcile { .. } => draft.reconcile_call(id),
+        ReplayClass::Unsafe => nobody_knows(draft, id, texts::UNKNOWN_AFTER_CRASH.to_owned()),
+    }
+}
+
+/// The server of a call has been asked whether it took effect.
+pub(super) fn reconciled(draft: &mut Draft<'_>, id: &CallId, answer: Reconciled) {
+    let is_asked = |call: ToolCall| matches!(call.replay, ReplayClass::Reconcile { .. });
+    if !started(draft, id).is_some_and(is_asked) || draft.work.question_about(id).is_some() {
+        return;
+    }
+    match answer {
+        Reconciled::Happened(outcome) => {
+            record_outcome(draft, id, outcome);
+        }
+        Reconciled::DidNotHappen => draft.run_call(id),
+        Reconciled::Unclear(reason) => nobody_knows(draft, id, texts::unknown_after_asking(&reason)),
+    }
+    advance(draft);
+}
+
+/// Whether an outcome of a call is one that a human is asked about first.
+pub(super) fn is_asked_about(draft: &Draft<'_>, outcome: &ToolOutcome) -> bool {
+    draft.profile().on_unknown == OnUnknown::Ask && outcome.state == ToolCallState::Unknown
+}
+
+/// A call has ended, in this worker's sight, in a way that nobody can judge.
+pub(super) fn ended_unknown(draft: &mut Draft<'_>, id: &CallId) {
+    if started(draft, id).is_some() && draft.work.question_about(id).is_none() {
+        ask(draft, id);
+        advance(draft);
+    }
+}
+
+/// What follows is the agent's to say.
+fn nobody_knows(draft: &mut Draft<'_>, id: &CallId, text: String) {
+    match draft.profile().on_unknown {
+        OnUnknown::Rerun => draft.run_call(id),
+        OnUnknown::Ask => ask(draft, id),
+        OnUnknown::TellModel | OnUnknown::Fail => unknown(draft, id, text),
+    }
+}
+
+fn unknown(draft: &mut Draft<'_>, id: &CallId, text: String) {
+    let outcome = ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed(text, 0) };
+    draft.finish_call(id, outcome);
+}
+
+fn ask(draft: &mut Draft<'_>, id: &CallId) {
+    let Some(call) = started(draft, id) else { return };
+    let choice = |(value, label): (&str, &str)| InputChoice { value: value.to_owned(), label: label.to_owned() };
+    let fence = &draft.base.record.fence;
+    let request = InputRequest {
+        id: draft.input_id(),
+        conversation_id: fence.conversation_id.clone(),
+        run_id: fence.run_id.clone(),
+        call_id: Some(call.id),
+        kind: InputKind::UnknownOutcome,
+        question: Question {
+            text: texts::did_it_happen(&call.name),
+            choices: [HAPPENED, DID_NOT_HAPPEN, SKIP].map(choice).into(),
+            tool: Some(call.name),
+            arguments: Some(call.arguments),
+        },
+        state: InputState::Pending,
+        answer: None,
+    };
+    draft.ask(request);
+}
+
+fn act_on(draft: &mut Draft<'_>, id: &CallId, answer: &InputAnswer) {
+    let words = answer.text.as_deref();
+    if answer.choice == HAPPENED.0 {
+        let content = vec![ToolContent::text(texts::with_words(texts::HAPPENED, words))];
+        draft.finish_call(id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
+    } else if answer.choice == DID_NOT_HAPPEN.0 {
+        draft.run_call(id);
+    } else {
+        unknown(draft, id, texts::with_words(texts::NOBODY_KNOWS, words));
+    }
+}
+
+fn started(draft: &Draft<'_>, id: &CallId) -> Option<ToolCall> {
+    draft.work.record.calls.iter().find(|call| call.id == *id && call.state == ToolCallState::Started).cloned()
+}

@@ -1,0 +1,65 @@
+//! Questions to a human, and their answers.
+
+use std::sync::Arc;
+
+use super::input::{Replay, RequestKey, keyed};
+use super::runs::publish;
+use super::{Error, Result, Service};
+use crate::domain::ids::InputId;
+use crate::domain::input::{InputAnswer, InputRecord};
+use crate::domain::principal::Principal;
+use crate::store::{ResolveInput, Resolved};
+use crate::support::text;
+
+/// What is looked for when there is none.
+const INPUT_REQUEST: &str = "input request";
+
+impl Service {
+    /// Answers a question, once. When this returns, the answer is stored and the run will act on it.
+    pub async fn resolve_input(
+        &self,
+        principal: &Principal,
+        id: &InputId,
+        answer: InputAnswer,
+        key: Option<RequestKey>,
+    ) -> Result<(InputRecord, Replay)> {
+        let owner = &principal.user_id;
+        let asked = self.store.input_request(owner, id).await?.ok_or(Error::NotFound(INPUT_REQUEST))?;
+        let answer = self.checked_answer(&asked, answer)?;
+        let resolve = ResolveInput { owner: owner.clone(), id: id.clone(), answer, now: self.clock.now() };
+        let claim = self.claim(owner, key);
+        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
+        self.whole(async move {
+            let (resolved, replay) = keyed(store.resolve_input(resolve, claim).await?)?;
+            match resolved {
+                Resolved::Answered { record, events } => {
+                    tracing::info!(run.id = %record.request.run_id, input.id = %record.request.id, "a question was answered");
+                    publish(&hub, &record.request.conversation_id, events);
+                    hub.notify_queue();
+                    Ok((*record, replay))
+                }
+                Resolved::Closed { record } => Err(Error::Conflict(format!(
+                    "this question takes no answer any more: it is {}{}",
+                    record.request.state.as_str(),
+                    if record.expires_at.is_some() { ", or its time is over" } else { "" }
+                ))),
+                Resolved::NoRequest => Err(Error::NotFound(INPUT_REQUEST)),
+            }
+        })
+        .await
+    }
+
+    fn checked_answer(&self, asked: &InputRecord, answer: InputAnswer) -> Result<InputAnswer> {
+        let choices = &asked.request.question.choices;
+        if choices.iter().all(|choice| choice.value != answer.choice) {
+            let known: Vec<&str> = choices.iter().map(|choice| choice.value.as_str()).collect();
+            return Err(Error::field("/choice", format!("must be one of {}", known.join(", "))));
+        }
+        let limit = self.limits.max_message_chars;
+        let words = answer.text.as_deref().unwrap_or_default();
+        if words.chars().count() > limit {
+            return Err(Error::field("/text", format!("at most {limit} characters are accepted")));
+        }
+        Ok(InputAnswer { text: answer.text.as_deref().map(|words| text::storable(words).into_owned()), ..answer })
+    }
+}

@@ -1,0 +1,134 @@
+//! Questions to a human, and their answers.
+
+use async_trait::async_trait;
+use sqlx::AssertSqlSafe;
+
+use super::SqliteStore;
+use super::connection::Tx;
+use super::idempotency;
+use super::log::append;
+use super::runs::find_run;
+use crate::domain::ids::{InputId, RunId, UserId};
+use crate::domain::input::{InputRecord, InputRequest, InputState};
+use crate::store::rows::{INPUT_COLUMNS, encode_storable, read_input, unsigned};
+use crate::store::{IdempotencyClaim, InputStore, Keyed, ResolveInput, Resolved, StoreResult, compose};
+
+/// The questions of a claimed run that it has not acted on.
+pub(super) async fn open_of(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<InputRequest>> {
+    let statement = format!(
+        "SELECT {INPUT_COLUMNS} FROM input_requests WHERE run_id = ? AND state IN ('pending', 'answered') ORDER BY created_at, id"
+    );
+    let found = sqlx::query(AssertSqlSafe(statement)).bind(run.as_str()).fetch_all(&mut **tx).await?;
+    found.iter().map(|row| Ok(read_input(row)?.request)).collect()
+}
+
+/// Stores a question of a run. The owner is that of the run.
+pub(super) async fn insert(tx: &mut Tx, request: &InputRequest) -> StoreResult<()> {
+    sqlx::query(concat!(
+        "INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at)
+         SELECT ?, conversation_id, id, owner_id, ?, ?, ?, ?, ",
+        now!(),
+        " FROM runs WHERE id = ?"
+    ))
+    .bind(request.id.as_str())
+    .bind(request.call_id.as_ref().map(crate::domain::ids::CallId::as_str))
+    .bind(request.kind.as_str())
+    .bind(encode_storable("input_requests", "question", request.id.as_str(), &request.question)?)
+    .bind(request.state.as_str())
+    .bind(request.run_id.as_str())
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// A question needs no answer any more.
+pub(super) async fn close(tx: &mut Tx, run: &RunId, id: &InputId, state: InputState) -> StoreResult<()> {
+    sqlx::query(concat!(
+        "UPDATE input_requests SET state = ?, resolved_at = coalesce(resolved_at, ",
+        now!(),
+        ") WHERE id = ? AND run_id = ?"
+    ))
+    .bind(state.as_str())
+    .bind(id.as_str())
+    .bind(run.as_str())
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+async fn find(tx: &mut Tx, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
+    let row = sqlx::query(AssertSqlSafe(format!("SELECT {INPUT_COLUMNS} FROM input_requests WHERE id = ? AND owner_id = ?")))
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .fetch_optional(&mut **tx)
+        .await?;
+    row.as_ref().map(read_input).transpose()
+}
+
+#[async_trait]
+impl InputStore for SqliteStore {
+    async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
+        find(&mut self.read().await?, owner, id).await
+    }
+
+    async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
+            return Ok(earlier);
+        }
+        let resolved = resolve_in(&mut tx, &resolve).await?;
+        match &resolved {
+            Resolved::Answered { .. } => {
+                idempotency::keep(&mut tx, idempotency.as_ref(), &resolved).await?;
+                tx.commit().await?;
+            }
+            Resolved::Closed { .. } | Resolved::NoRequest => {}
+        }
+        Ok(Keyed::Fresh(resolved))
+    }
+}
+
+async fn resolve_in(tx: &mut Tx, resolve: &ResolveInput) -> StoreResult<Resolved> {
+    let ResolveInput { owner, id, answer, .. } = resolve;
+    let answered = sqlx::query(concat!(
+        "UPDATE input_requests SET state = 'answered', answer = ?, resolved_by = ?, resolved_at = ",
+        now!(),
+        " WHERE id = ? AND owner_id = ? AND state = 'pending' AND coalesce(expires_at > ",
+        now!(),
+        ", 1)"
+    ))
+    .bind(encode_storable("input_requests", "answer", id.as_str(), answer)?)
+    .bind(owner.as_str())
+    .bind(id.as_str())
+    .bind(owner.as_str())
+    .execute(&mut **tx)
+    .await?;
+    let Some(record) = find(tx, owner, id).await?.map(Box::new) else { return Ok(Resolved::NoRequest) };
+    if answered.rows_affected() == 0 {
+        return Ok(Resolved::Closed { record });
+    }
+    let request = &record.request;
+    // A worker that has the run looks at it when it lets go.
+    sqlx::query(concat!(
+        "UPDATE runs SET
+           claimable_at = CASE WHEN leased THEN claimable_at ELSE min(coalesce(claimable_at, ",
+        now!(),
+        "), ",
+        now!(),
+        ") END,
+           claim_cause = CASE WHEN leased OR claimable_at <= ",
+        now!(),
+        " THEN claim_cause ELSE 'request' END,
+           answered_at = CASE WHEN leased THEN ",
+        now!(),
+        " ELSE answered_at END
+         FROM (SELECT EXISTS (SELECT 1 FROM run_leases WHERE run_id = ?1) AS leased)
+         WHERE id = ?1 AND finished_at IS NULL"
+    ))
+    .bind(request.run_id.as_str())
+    .execute(&mut **tx)
+    .await?;
+    let attempt = find_run(tx, owner, &request.run_id).await?.map_or(0, |run| unsigned(run.attempt));
+    let events = append(tx, &request.conversation_id, vec![compose::input_answered(request, attempt, resolve)]).await?;
+    Ok(Resolved::Answered { record, events })
+}

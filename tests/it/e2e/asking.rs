@@ -1,0 +1,165 @@
+//! A run asks a human about a call of which nobody knows whether it took effect, and waits for the answer whatever happens.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::sse::SseStream;
+use crate::support::wait;
+use crate::support::ws::WsClient;
+
+const INPUT: &str = r#"[[id:asking]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
+
+/// A run that waits for an answer because its server was killed over a call, and the server that came after.
+async fn waiting(site: &Site) -> (Server, String) {
+    let mut first = site.start_with(&[("CAPSTAN_FAILPOINTS", "C13=kill")]).await;
+    let run = first.start_run(&json!({"input": INPUT})).await;
+    first.ended(Duration::from_secs(20)).await;
+    let server = site.start().await;
+    let run = run["id"].as_str().unwrap().to_owned();
+    waits(&server, &run).await;
+    (server, run)
+}
+
+async fn waits(server: &Server, run: &str) {
+    let path = format!("/runs/{run}");
+    wait::until("the run to wait", Duration::from_secs(30), || async {
+        let run = server.get_json(&path).await;
+        (run["status"] == "waiting").then(|| assert_eq!(run["reason"], "input"))
+    })
+    .await;
+}
+
+async fn site(kind: Kind, model: &ModelMock) -> Site {
+    Site::scripted(kind, model).await.short_leases().env("CAPSTAN_AGENT__ON_UNKNOWN", "ask")
+}
+
+async fn question(server: &Server, run: &str) -> Value {
+    let events = server.run_events_json(run).await;
+    let asked: Vec<&Value> = events.iter().filter(|event| event["type"] == "input.requested").collect();
+    let [asked] = asked.as_slice() else { panic!("asked once: {events:#?}") };
+    let waits = events.iter().rfind(|event| event["type"] == "run.waiting").unwrap();
+    assert_eq!(waits["data"], json!({"reason": "input", "id": asked["data"]["id"]}));
+    asked["data"].clone()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_decides_what_becomes_of_the_call(
+    #[values(("happened", "done", 1), ("did_not_happen", "done", 2), ("skip", "unknown", 1))] case: (&str, &str, usize),
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) {
+    let (choice, state, executions) = case;
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let (mut server, run) = waiting(&site).await;
+    let asked = question(&server, &run).await;
+    assert_eq!((&asked["kind"], &asked["question"]["arguments"]), (&json!("unknown_outcome"), &json!({"text": "one"})));
+
+    // It holds nothing, says what it waits for, and outlives another death of its server.
+    assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM run_leases").await, 0);
+    let explained = server.get_json(&format!("/runs/{run}/explain")).await;
+    let id = asked["id"].as_str().unwrap();
+    assert_eq!((&explained["moving"], &explained["questions"][0]["id"]), (&json!(false), &json!(id)));
+    assert!(explained["summary"].as_str().unwrap().contains(id), "{explained}");
+    server.kill9().await;
+    let server = site.start().await;
+    assert_eq!(server.get_json(&format!("/runs/{run}")).await["reason"], "input");
+    let conversation = explained["run"]["conversation_id"].as_str().unwrap();
+    let stream = server.get(&format!("/conversations/{conversation}/events")).header("accept", "text/event-stream");
+    let mut stream = SseStream::new(stream.send().await.unwrap());
+    let snapshot = stream.until_kind("stream.snapshot").await.pop().unwrap().json();
+    let pending = &snapshot["data"]["pending_inputs"];
+    assert_eq!(
+        (&pending[0]["id"], &pending[0]["question"], pending.as_array().unwrap().len()),
+        (&asked["id"], &asked["question"], 1)
+    );
+
+    let path = format!("/input-requests/{id}");
+    let refused = server.post_json(&path, &json!({"choice": "perhaps"})).await;
+    assert_eq!((refused.0.as_u16(), &refused.1["errors"][0]["pointer"]), (400, &json!("/choice")), "{}", refused.1);
+    let resumed = server.post_json(&format!("/runs/{run}/resume"), &json!({})).await;
+    assert_eq!(resumed.0, 409, "{}", resumed.1);
+    let answer = json!({"choice": choice, "text": "I looked"});
+    let post = || server.post(&path, &answer).header("idempotency-key", "the-answer");
+    let answered = post().send().await.unwrap();
+    assert_eq!(answered.status(), 200);
+    let answered: Value = answered.json().await.unwrap();
+    assert_eq!((&answered["state"], &answered["answer"]), (&json!("answered"), &answer));
+
+    let ended = server.finished(&run).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    assert_eq!(site.ledger.count("append", "one"), executions);
+    assert_eq!(site.database.rows("SELECT state FROM tool_calls").await[0][0].as_deref(), Some(state));
+    let again = post().send().await.unwrap();
+    assert_eq!(again.headers()["idempotent-replayed"], "true");
+    assert_eq!(again.json::<Value>().await.unwrap(), answered);
+    let second = server.post_json(&path, &answer).await;
+    assert_eq!((second.0.as_u16(), &second.1["code"]), (409, &json!("conflict")));
+    let resolved = server.run_events_json(&run).await.into_iter().filter(|event| event["type"] == "input.resolved");
+    let [resolved] = resolved.collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!((&resolved["data"]["state"], &resolved["data"]["answer"]), (&json!("answered"), &answer));
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_comes_over_a_socket_and_from_its_owner_only() {
+    let model = ModelMock::start().await;
+    let site = site(Kind::Sqlite, &model).await;
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let mut first = site.start_with(&[("CAPSTAN_FAILPOINTS", "C13=kill")]).await;
+    first.set_key(&ann);
+    let run = first.start_run(&json!({"input": INPUT})).await;
+    first.ended(Duration::from_secs(20)).await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let run = run["id"].as_str().unwrap();
+    waits(&server, run).await;
+    let id = question(&server, run).await["id"].clone();
+
+    let params = json!({"id": id, "choice": "happened", "idempotency_key": "k"});
+    let mut theirs = WsClient::connect(&server.url, Some(&bob)).await;
+    let foreign = theirs.call("input.resolve", params.clone()).await;
+    let missing = json!({"id": "input_01980000000070008000000000000009", "choice": "happened"});
+    let missing = theirs.call("input.resolve", missing).await;
+    assert_eq!(foreign["error"]["status"], 404);
+    assert_eq!(foreign["error"]["detail"], missing["error"]["detail"]);
+    server.set_key(&bob);
+    let foreign = server.post_json(&format!("/input-requests/{}", id.as_str().unwrap()), &json!({"choice": "happened"})).await;
+    assert_eq!(foreign.0, 404);
+
+    let mut mine = WsClient::connect(&server.url, Some(&ann)).await;
+    let answered = mine.call("input.resolve", params.clone()).await;
+    assert_eq!(answered["result"]["input_request"]["state"], "answered", "{answered}");
+    server.set_key(&ann);
+    assert_eq!(server.finished(run).await["status"], "completed");
+    let again = mine.call("input.resolve", params).await;
+    assert_eq!(again["result"]["replayed"], true);
+    let second = mine.call("input.resolve", json!({"id": id, "choice": "skip"})).await;
+    assert_eq!(second["error"]["status"], 409);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelling_the_run_closes_its_question(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let (server, run) = waiting(&site).await;
+    let id = question(&server, &run).await["id"].as_str().unwrap().to_owned();
+    let cancelled = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
+    assert_eq!(cancelled.0, 202);
+    assert_eq!(server.finished(&run).await["status"], "cancelled");
+    let late = server.post_json(&format!("/input-requests/{id}"), &json!({"choice": "happened"})).await;
+    assert_eq!((late.0.as_u16(), late.1["detail"].as_str().unwrap().contains("cancelled")), (409, true), "{}", late.1);
+    let events = server.run_events_json(&run).await;
+    let closed = events.iter().find(|event| event["type"] == "input.resolved").unwrap();
+    assert_eq!(closed["data"], json!({"id": id, "state": "cancelled"}));
+    assert_eq!(site.ledger.count("append", "one"), 1);
+    audit::assert_sound(&site.database).await;
+}
