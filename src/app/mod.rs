@@ -17,5 +17,6 @@ mod parts;
 mod serve;
 mod telemetry;
 mod upkeep;
+mod watchdog;
 
 pub use cli::main;

@@ -15,6 +15,7 @@ use super::config::{Config, Environment, Loaded, Role};
 use super::lifecycle::{self, Signals};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
+use super::watchdog::{self, Watchdog};
 use super::{listen, notify, telemetry, upkeep};
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
@@ -35,6 +36,7 @@ pub async fn run(loaded: Loaded, environment: &Environment) -> anyhow::Result<Ex
     telemetry::start_log(&loaded.config.log)?;
     let metrics = telemetry::start_metrics()?;
     lifecycle::raise_file_limit();
+    let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
     let mut signals = Signals::install()?;
     let server = tokio::select! {
         server = Server::start(loaded, environment, metrics) => server?,

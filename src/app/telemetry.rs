@@ -87,6 +87,7 @@ fn describe() {
     describe_gauge!("capstan_open_streams", "Open event streams, by wire");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");
     describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until an answer began, by route");
+    describe_counter!("capstan_stalls_total", "Times that a task has not yielded its thread for 5 s");
     describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
     describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");
 }

@@ -1,0 +1,162 @@
+//! Notices that a worker thread of the runtime does not yield.
+//!
+//! A task that computes without end, or waits for a lock that never comes, holds the thread that polls it, and what waits in
+//! that thread's queue with it. Nothing inside the runtime can be relied on to say so, so this looks at it from a thread of its
+//! own: a worker that is not parked, and has gone through none of its rounds since the last look, is in one and the same poll.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::{Handle, RuntimeMetrics};
+
+/// How long one poll may take before it is reported.
+pub const LIMIT: Duration = Duration::from_secs(5);
+
+/// Looks within the limit. Looks are counted rather than time, so that a process that was stopped as a whole is not blamed.
+const LOOKS: u32 = 5;
+
+/// Where a worker thread stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sample {
+    /// Goes up each time that it parks and that it is woken: odd while it is parked.
+    parks: u64,
+    /// Time in which it has polled tasks, up to its last round.
+    busy: Duration,
+}
+
+impl Sample {
+    fn is_parked(self) -> bool {
+        self.parks % 2 == 1
+    }
+}
+
+/// What is to be told of a worker thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    Stalled,
+    Yielded,
+}
+
+/// What has been seen of a worker thread.
+struct Seen {
+    last: Option<Sample>,
+    /// Looks at which nothing had changed.
+    unchanged: u32,
+}
+
+impl Seen {
+    /// Takes a look in.
+    fn look(&mut self, sample: Sample) -> Option<News> {
+        let was_stalled = self.unchanged >= LOOKS;
+        if self.last.replace(sample) == Some(sample) && !sample.is_parked() {
+            self.unchanged = self.unchanged.saturating_add(1);
+        } else {
+            self.unchanged = 0;
+        }
+        match (was_stalled, self.unchanged >= LOOKS) {
+            (false, true) => Some(News::Stalled),
+            (true, false) => Some(News::Yielded),
+            (true, true) | (false, false) => None,
+        }
+    }
+}
+
+/// The thread that looks. It ends when this is dropped.
+pub struct Watchdog {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Watches a runtime. A poll that takes longer than `limit` is logged as an error and counted.
+    ///
+    /// # Errors
+    /// If the operating system gives no thread.
+    pub fn start(runtime: &Handle, limit: Duration) -> std::io::Result<Self> {
+        Self::reporting(runtime, limit, move |worker, news| tell(worker, news, limit))
+    }
+
+    fn reporting(runtime: &Handle, limit: Duration, report: impl Fn(usize, News) + Send + 'static) -> std::io::Result<Self> {
+        let metrics = runtime.metrics();
+        let (stop, stopped) = mpsc::channel();
+        let watch = move || {
+            let mut workers: Vec<Seen> = (0..metrics.num_workers()).map(|_| Seen { last: None, unchanged: 0 }).collect();
+            while stopped.recv_timeout(limit / LOOKS) == Err(RecvTimeoutError::Timeout) {
+                for (worker, seen) in workers.iter_mut().enumerate() {
+                    if let Some(news) = seen.look(sample(&metrics, worker)) {
+                        report(worker, news);
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("watchdog".to_owned()).spawn(watch)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // It only fails if the thread has panicked, which the panic hook has told.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn sample(metrics: &RuntimeMetrics, worker: usize) -> Sample {
+    Sample { parks: metrics.worker_park_unpark_count(worker), busy: metrics.worker_total_busy_duration(worker) }
+}
+
+fn tell(worker: usize, news: News, limit: Duration) {
+    match news {
+        News::Stalled => {
+            metrics::counter!("capstan_stalls_total").increment(1);
+            tracing::error!(worker, "a task has not yielded for {limit:?}: it holds up the others of its thread");
+        }
+        News::Yielded => tracing::warn!(worker, "the task that held up its thread has yielded"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_worker_that_stands_still_has_stalled() {
+        let mut seen = Seen { last: None, unchanged: 0 };
+        let at = |parks, busy| Sample { parks, busy: Duration::from_millis(busy) };
+        let mut looks = |sample, times: u32| (0..times).filter_map(|_| seen.look(sample)).collect::<Vec<_>>();
+        assert_eq!(looks(at(3, 7), 20), [], "parked");
+        for n in 0..20 {
+            assert_eq!(looks(at(4, 100 + n), 2), [], "busy without parking, and yielding");
+        }
+        assert_eq!(looks(at(4, 500), LOOKS), []);
+        assert_eq!(looks(at(4, 500), 20), [News::Stalled], "told once");
+        assert_eq!(looks(at(5, 900), 20), [News::Yielded]);
+    }
+
+    #[test]
+    fn a_task_that_does_not_yield_is_reported() {
+        let patience = Duration::from_secs(30);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        let (reports, reported) = mpsc::channel();
+        let watchdog = Watchdog::reporting(runtime.handle(), Duration::from_millis(100), move |worker, news| {
+            let _ = reports.send((worker, news));
+        });
+        let (release, released) = mpsc::channel::<()>();
+        let task = runtime.spawn(async move {
+            let _ = released.recv();
+        });
+        let (worker, news) = reported.recv_timeout(patience).unwrap();
+        assert_eq!(news, News::Stalled);
+        // The other thread works on, and nobody blames it.
+        runtime.block_on(runtime.spawn(tokio::task::yield_now())).unwrap();
+        release.send(()).unwrap();
+        runtime.block_on(task).unwrap();
+        assert_eq!(reported.recv_timeout(patience).unwrap(), (worker, News::Yielded));
+        drop(watchdog);
+        assert!(reported.try_recv().is_err());
+    }
+}
