@@ -59,6 +59,7 @@ pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<d
             Synchronous::Normal => Durability::Normal,
         },
         max_connections: config.database.max_connections,
+        max_running_per_owner: config.limits.max_running_runs_per_owner,
     };
     let url = config.database_url();
     store::open(url.expose_secret(), &options)

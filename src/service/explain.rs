@@ -172,6 +172,13 @@ fn under_way(known: &Explanation) -> (String, bool) {
     if let Some(behind) = &known.behind_run {
         return (format!("The run is queued behind {behind} in the same conversation."), true);
     }
+    if let Some((running, cap)) = known.owner_cap {
+        let text = format!(
+            "The run is queued because of the owner's cap: {running} runs of its owner are worked on, and at most {cap} may be; it is \
+             taken up when one of them ends or waits."
+        );
+        return (text, true);
+    }
     match (known.queue_position, known.claimable_in_ms) {
         (Some(0), _) => ("The run is the next in the queue and waits for a free worker.".to_owned(), true),
         (Some(before), _) => (format!("The run is queued; {before} runs come first."), true),
@@ -212,6 +219,7 @@ mod tests {
             lease_age_ms: None,
             crashes: 0,
             queue_position: None,
+            owner_cap: None,
             claimable_in_ms: None,
             behind_run: None,
             questions: Vec::new(),

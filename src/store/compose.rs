@@ -110,6 +110,11 @@ pub(super) fn can_be_woken(run: &Run) -> bool {
     run.status == RunStatus::Waiting && run.reason != Some(WaitReason::Input)
 }
 
+/// What keeps a run from being claimed that could be, if it is the most that its owner may have under way.
+pub(super) fn full_owner(queue_position: Option<i64>, running: i64, cap: u32) -> Option<(i64, u32)> {
+    (queue_position.is_some() && cap > 0 && running >= i64::from(cap)).then_some((running, cap))
+}
+
 /// `conversation.updated`, an event of no run.
 pub(super) fn conversation_updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
     NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status }, None, 0, now)

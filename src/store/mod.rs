@@ -125,7 +125,8 @@ pub trait InputStore: Send + Sync {
 #[async_trait]
 pub trait QueueStore: Send + Sync {
     /// Claims up to `limit` runs: raises the epoch, writes the lease, counts the attempt. Fair between owners (the one with
-    /// the fewest live leases first), oldest first within one. Losing a race is no error, only fewer rows.
+    /// the fewest live leases first), oldest first within one. No owner gets more live leases than the store was opened with a
+    /// limit for. Losing a race is no error, only fewer rows.
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>>;
 
     /// Raises the epoch of a run that its worker holds and goes on with. Whatever may still be under way under the old fence is
@@ -149,7 +150,8 @@ pub trait QueueStore: Send + Sync {
     /// Requests that concern runs in progress: cancellations and messages to join. Asked for all runs of a node at once.
     async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>>;
 
-    /// When the next run becomes claimable by time alone, in milliseconds from now by the database's clock (0 = now).
+    /// When the next run becomes claimable by time alone, in milliseconds from now by the database's clock (0 = now). Runs whose
+    /// owner has as many as it may have under way do not count.
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>>;
 }
 
@@ -221,6 +223,11 @@ pub trait Store: ConversationStore + RunStore + InputStore + QueueStore + LogSto
 
     /// Whether other processes may write to the same database, so that the log must be polled for their events.
     fn is_shared(&self) -> bool;
+
+    /// Whether a run may have to wait in the queue for another one of its owner to end, however many workers are idle.
+    fn caps_owners(&self) -> bool {
+        false
+    }
 
     /// Removes idempotency records older than 24 hours, and what is left of conversations whose deletion was cut short. Returns how
     /// many records.

@@ -16,11 +16,14 @@ pub struct StoreOptions {
     pub durability: Durability,
     /// Postgres: connections for requests and the log writer together. Leases have connections of their own beside them.
     pub max_connections: u32,
+    /// Runs of one owner that workers have at a time, in all processes together; the others wait in the queue. 0 for no limit.
+    /// All processes of a database should agree on it.
+    pub max_running_per_owner: u32,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { exclusive: true, durability: Durability::default(), max_connections: 16 }
+        Self { exclusive: true, durability: Durability::default(), max_connections: 16, max_running_per_owner: 0 }
     }
 }
 
@@ -44,7 +47,8 @@ pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Stor
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
         "postgres" | "postgresql" => {
-            let options = PostgresOptions::with_connections(options.max_connections);
+            let max_running_per_owner = options.max_running_per_owner;
+            let options = PostgresOptions { max_running_per_owner, ..PostgresOptions::with_connections(options.max_connections) };
             Ok(Arc::new(PostgresStore::connect(url, options).await?))
         }
         "sqlite" => Ok(Arc::new(SqliteStore::connect(url, options).await?)),

@@ -465,8 +465,10 @@ pub struct Explanation {
     pub lease_age_ms: Option<i64>,
     /// Claims that did not end well.
     pub crashes: u32,
-    /// Claimable runs that were there first, if this one can be claimed now.
+    /// Claimable runs that are claimed first, as things stand, if this one can be claimed now: owners take turns.
     pub queue_position: Option<i64>,
+    /// How many runs of its owner have a lease, and how many may, if this one could be claimed now but for that.
+    pub owner_cap: Option<(i64, u32)>,
     /// Milliseconds until it can be claimed; negative: since when.
     pub claimable_in_ms: Option<i64>,
     /// The active run that this one is queued behind.

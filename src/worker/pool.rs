@@ -216,7 +216,8 @@ impl Worker {
             driver::drive(&this.surround, &mut guard, mailbox, record).await;
             let was_full = this.slots.available_permits() == 0;
             drop((guard, slot));
-            if was_full {
+            // Else whoever can be claimed has been.
+            if was_full || this.surround.deps.store.caps_owners() {
                 this.surround.deps.hub.queue_signal().notify();
             }
         };

@@ -259,6 +259,8 @@ pub struct LimitsConfig {
     pub body_bytes: usize,
     /// Runs of one owner that are not over; more are refused. 0 for no limit.
     pub max_active_runs_per_owner: u32,
+    /// Runs of one owner that are worked on at a time, in all processes together; the others wait in the queue. 0 for no limit.
+    pub max_running_runs_per_owner: u32,
     /// Events that a stream holds back for a slow reader before it reads from the store again.
     pub stream_buffer_events: usize,
     /// The same in bytes.
@@ -271,6 +273,7 @@ impl Default for LimitsConfig {
             max_connections: 20_000,
             body_bytes: 1024 * 1024,
             max_active_runs_per_owner: 10_000,
+            max_running_runs_per_owner: 0,
             stream_buffer_events: 256,
             stream_buffer_bytes: 1024 * 1024,
         }

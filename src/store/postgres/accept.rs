@@ -78,7 +78,7 @@ impl PostgresStore {
             Some(taken) => (&self.log, taken),
             None => (&self.accept, self.accept.take().await?),
         };
-        let outcome = accept_on(&mut taken.connection, accept, key).await?;
+        let outcome = accept_on(&mut taken.connection, accept, self.owner_cap, key).await?;
         kept.keep(taken);
         Ok(outcome)
     }
@@ -87,19 +87,20 @@ impl PostgresStore {
 async fn accept_on(
     connection: &mut PgConnection,
     accept: &AcceptRun,
+    cap: u32,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<Accepted>> {
     let mut last = None;
     for _ in 0..MAX_RACES {
         if accept.create_with_title.is_some() {
-            match accept_alone::into_new(connection, accept, key).await {
+            match accept_alone::into_new(connection, accept, cap, key).await {
                 Ok(Some(accepted)) => return Ok(Keyed::Fresh(accepted)),
                 Ok(None) => {}
                 Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        match accept_into(connection, accept, key).await {
+        match accept_into(connection, accept, cap, key).await {
             Ok(Some(outcome)) => return Ok(outcome),
             Ok(None) => {}
             Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
@@ -113,9 +114,10 @@ async fn accept_on(
 async fn accept_into(
     connection: &mut PgConnection,
     accept: &AcceptRun,
+    cap: u32,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Keyed<Accepted>>> {
-    if let Some(accepted) = accept_alone::into_idle(connection, accept, key).await? {
+    if let Some(accepted) = accept_alone::into_idle(connection, accept, cap, key).await? {
         return Ok(Some(Keyed::Fresh(accepted)));
     }
     let mut tx = connection.begin().await?;

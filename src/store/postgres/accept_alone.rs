@@ -70,7 +70,7 @@ const RUN: &str = ", run AS (
 
 const LEASE: &str = ", lease AS (
     INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
-    SELECT $6, $2, $23, epoch, now_ms(), now_ms() + $24 FROM head
+    SELECT $6, $2, $23, epoch, now_ms(), now_ms() + $24 FROM head{claims}
 )";
 
 const KEY: &str = ", key AS (
@@ -83,21 +83,53 @@ const HISTORY: &str = "ARRAY (
     ORDER BY o.first_seq, m.position
 )";
 
-fn statement(head: &str, claims: bool, keyed: bool) -> String {
-    let (run_id, claimable_at, count) = if claims { ("$6", "NULL", "1") } else { ("NULL", "now_ms()", "0") };
+/// Whether the run is claimed with its acceptance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claims {
+    No,
+    Yes,
+    /// If its owner has less than the most runs under way.
+    WithinCap,
+}
+
+/// Whether the owner may have one more run under way. `$25` is the most.
+const ROOM: &str = "WITH room AS MATERIALIZED (SELECT owner_room($2, $25) > 0 AS claims), ";
+
+fn statement(head: &str, claims: Claims, keyed: bool) -> String {
+    let (run_id, claimable_at, count) = match claims {
+        Claims::No => ("NULL", "now_ms()", "0"),
+        Claims::Yes => ("$6", "NULL", "1"),
+        Claims::WithinCap => (
+            "(SELECT CASE WHEN claims THEN $6 END FROM room)",
+            "(SELECT CASE WHEN NOT claims THEN now_ms() END FROM room)",
+            "(SELECT claims::int FROM room)",
+        ),
+    };
+    let head = match (claims, head.strip_prefix("WITH ")) {
+        (Claims::WithinCap, Some(rest)) => format!("{ROOM}{rest}"),
+        (Claims::No | Claims::Yes | Claims::WithinCap, _) => head.to_owned(),
+    };
     let mut text = format!("{head}{RUN}")
         .replace("{has_room}", HAS_ROOM)
         .replace("{run_id}", run_id)
         .replace("{claimable_at}", claimable_at)
         .replace("{claims}", count);
-    if claims {
-        text.push_str(LEASE);
+    match claims {
+        Claims::No => {}
+        Claims::Yes => text.push_str(&LEASE.replace("{claims}", "")),
+        Claims::WithinCap => text.push_str(&LEASE.replace("{claims}", " WHERE (SELECT claims FROM room)")),
     }
     if keyed {
         text.push_str(KEY);
     }
-    let history = if claims { HISTORY } else { "'{}'::text[]" };
-    text.push_str(&format!(" SELECT base, to_json(title)::text AS title, epoch, joined, {history} AS history FROM head"));
+    let (claimed, history) = match claims {
+        Claims::No => ("false", "'{}'::text[]"),
+        Claims::Yes => ("true", HISTORY),
+        Claims::WithinCap => ("(SELECT claims FROM room)", HISTORY),
+    };
+    text.push_str(&format!(
+        " SELECT base, to_json(title)::text AS title, epoch, joined, {claimed} AS claimed, {history} AS history FROM head"
+    ));
     text
 }
 
@@ -106,21 +138,23 @@ fn statement(head: &str, claims: bool, keyed: bool) -> String {
 pub(super) async fn into_new(
     connection: &mut PgConnection,
     accept: &AcceptRun,
+    cap: u32,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Accepted>> {
     let given = accept.create_with_title.as_deref().unwrap_or_default();
     let title = compose::title_or_made(given, &accept.parts);
-    write(connection, NEW, &title, accept, key).await
+    write(connection, NEW, &title, accept, cap, key).await
 }
 
 /// Accepts into a conversation in which nothing happens. `None` if something does happen, or has to be told apart.
 pub(super) async fn into_idle(
     connection: &mut PgConnection,
     accept: &AcceptRun,
+    cap: u32,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Accepted>> {
     let title = compose::title_of(&accept.parts);
-    write(connection, IDLE, &title, accept, key).await
+    write(connection, IDLE, &title, accept, cap, key).await
 }
 
 async fn write(
@@ -128,6 +162,7 @@ async fn write(
     head: &str,
     title: &str,
     accept: &AcceptRun,
+    cap: u32,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Accepted>> {
     let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
@@ -142,8 +177,13 @@ async fn write(
     let record = record(key, &accepted)?;
     let Accepted::Run { run, message, .. } = accepted else { return Ok(None) };
     let taker = accept.taker.as_ref();
+    let claims = match (taker, cap) {
+        (None, _) => Claims::No,
+        (Some(_), 0) => Claims::Yes,
+        (Some(_), _) => Claims::WithinCap,
+    };
     let claimed_at = Instant::now();
-    let row = sqlx::query(AssertSqlSafe(statement(head, taker.is_some(), key.is_some())))
+    let row = sqlx::query(AssertSqlSafe(statement(head, claims, key.is_some())))
         .bind(accept.conversation_id.as_str())
         .bind(accept.owner.as_str())
         .bind(title)
@@ -168,6 +208,7 @@ async fn write(
         .bind(key.map(|key| key.now.0))
         .bind(taker.map(|taker| taker.node.as_str()))
         .bind(taker.map(|taker| millis(taker.lease_ms)))
+        .bind(i64::from(cap))
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(None) };
@@ -176,9 +217,9 @@ async fn write(
     if let Some(updated) = events.last_mut() {
         updated.data = compose::with_title(&updated.data, &title);
     }
-    let claim = match taker {
-        None => None,
-        Some(_) => {
+    let claim = match row.try_get("claimed")? {
+        false => None,
+        true => {
             let (id, epoch) = (&accept.conversation_id, row.try_get("epoch")?);
             let fence = Fence { run_id: accept.run_id.clone(), conversation_id: id.clone(), epoch };
             let before: Vec<String> = row.try_get("history")?;

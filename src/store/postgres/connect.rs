@@ -20,6 +20,8 @@ pub struct PostgresOptions {
     pub worker_connections: u32,
     /// The longest wait for a free connection; then the call fails as unavailable. Workers wait longer.
     pub acquire_timeout: Duration,
+    /// Runs of one owner that workers have at a time; 0 for no limit.
+    pub max_running_per_owner: u32,
 }
 
 impl Default for PostgresOptions {
@@ -34,7 +36,7 @@ impl PostgresOptions {
     pub fn with_connections(all: u32) -> Self {
         let worker_connections = (all * 3 / 8).max(2);
         let api_connections = all.saturating_sub(worker_connections).max(2);
-        Self { api_connections, worker_connections, acquire_timeout: Duration::from_secs(2) }
+        Self { api_connections, worker_connections, acquire_timeout: Duration::from_secs(2), max_running_per_owner: 0 }
     }
 }
 
@@ -53,6 +55,8 @@ pub struct PostgresStore {
     /// Lets half as many messages be accepted at a time as there are connections for requests. A burst waits here in line: in
     /// the pool it would run into the short time-out that tells a database that is gone, and keep reads waiting.
     pub(super) accepting: Semaphore,
+    /// Runs of one owner that workers have at a time; 0 for no limit.
+    pub(super) owner_cap: u32,
     /// What messages are accepted with, of `api`.
     pub(super) accept: Kept,
     /// What the log writer writes with, of `worker`.
@@ -111,6 +115,7 @@ impl PostgresStore {
         let api = pool(options.api_connections, options.acquire_timeout);
         let worker = pool(options.worker_connections, options.acquire_timeout.max(WORKER_PATIENCE));
         Ok(Self {
+            owner_cap: options.max_running_per_owner,
             accept: Kept::new(api.clone()),
             log: Kept::new(worker.clone()),
             api,
@@ -139,6 +144,7 @@ fn migrations() -> Migrator {
         step(2, "joined", include_str!("../../../migrations/postgres/0002_joined.sql")),
         step(3, "access", include_str!("../../../migrations/postgres/0003_access.sql")),
         step(4, "input", include_str!("../../../migrations/postgres/0004_input.sql")),
+        step(5, "owner_cap", include_str!("../../../migrations/postgres/0005_owner_cap.sql")),
     ])
 }
 

@@ -108,6 +108,10 @@ impl Store for PostgresStore {
         true
     }
 
+    fn caps_owners(&self) -> bool {
+        self.owner_cap > 0
+    }
+
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
         self.finish_deletions().await?;
         let removed = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < $1").bind(before.0).execute(&self.api).await?;

@@ -34,7 +34,7 @@ macro_rules! owners {
 }
 
 /// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
-/// than wanted, because others may be claiming them at this moment. Locks are only taken where nobody holds them, so that a
+/// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no limit). Locks are only taken where nobody holds them, so that a
 /// claim never waits for a commit, nor for another claim.
 const CLAIM: &str = concat!(
     owners!(),
@@ -44,15 +44,17 @@ const CLAIM: &str = concat!(
         SELECT owner_id, count(*) AS leases FROM run_leases GROUP BY owner_id
     ), served AS (
         SELECT o.owner_id, coalesce(l.leases, 0) AS leases FROM owner o LEFT JOIN live l ON l.owner_id = o.owner_id
-        WHERE o.claimable_at <= (SELECT now FROM clock)
+        WHERE o.claimable_at <= (SELECT now FROM clock) AND ($4 = 0 OR coalesce(l.leases, 0) < $4)
         ORDER BY leases, o.claimable_at LIMIT $2 * 2 + 8
+    ), roomy AS MATERIALIZED (
+        SELECT owner_id, leases, CASE $4 WHEN 0 THEN $2 * 2 + 8 ELSE owner_room(owner_id, $4) END AS room FROM served
     ), candidate AS (
         SELECT q.id, q.conversation_id, q.claimable_at,
             s.leases + row_number() OVER (PARTITION BY s.owner_id ORDER BY q.claimable_at, q.id) AS rank
-        FROM served s CROSS JOIN LATERAL (
+        FROM roomy s CROSS JOIN LATERAL (
             SELECT id, conversation_id, claimable_at FROM runs
             WHERE owner_id = s.owner_id AND claimable_at <= (SELECT now FROM clock)
-            ORDER BY claimable_at, id LIMIT $2 * 2 + 8
+            ORDER BY claimable_at, id LIMIT least($2 * 2 + 8, s.room)
         ) q
         ORDER BY rank, q.claimable_at, q.id LIMIT $2 * 4 + 16
     ), locked AS (
@@ -78,7 +80,11 @@ const CLAIM: &str = concat!(
     FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank"
 );
 
-const NEXT_CLAIMABLE: &str = concat!(owners!(), " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner HAVING count(*) > 0");
+const NEXT_CLAIMABLE: &str = concat!(
+    owners!(),
+    " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner o
+      WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id) HAVING count(*) > 0"
+);
 
 /// Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. Who lost its lease can
 /// write nothing more, even before another has claimed the run.
@@ -101,7 +107,7 @@ impl QueueStore for PostgresStore {
         let claim = || {
             ask(&self.worker, async |connection| {
                 let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
-                Ok(claim.fetch_all(connection).await?)
+                Ok(claim.bind(i64::from(self.owner_cap)).fetch_all(connection).await?)
             })
         };
         let found = within(ANSWER_LIMIT, retried(claim)).await?;
@@ -219,7 +225,10 @@ impl QueueStore for PostgresStore {
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
-        let wait = ask(&self.lease, async |connection| Ok(sqlx::query_scalar(NEXT_CLAIMABLE).fetch_optional(connection).await?));
+        let wait = ask(&self.lease, async |connection| {
+            let wait = sqlx::query_scalar(NEXT_CLAIMABLE).bind(i64::from(self.owner_cap));
+            Ok(wait.fetch_optional(connection).await?)
+        });
         let wait: Option<i64> = within(ANSWER_LIMIT, wait).await?;
         Ok(wait.map(|wait| u64::try_from(wait).unwrap_or(0)))
     }

@@ -11,7 +11,8 @@ use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::run::Run;
 use crate::store::rows::RunRow;
 use crate::store::{
-    AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult, rows,
+    AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult,
+    compose, rows,
 };
 use crate::support::clock::UnixMillis;
 
@@ -73,9 +74,18 @@ impl RunStore for PostgresStore {
         let statement = format!(
             "SELECT {columns}, l.node_id, l.lease_until - clock.now AS expires_in, clock.now - l.claimed_at AS lease_age,
                  runs.claimable_at - clock.now AS claimable_in,
+                 (SELECT count(*) FROM run_leases o WHERE o.owner_id = runs.owner_id) AS owner_running,
                  CASE WHEN runs.claimable_at <= clock.now THEN (
-                     SELECT count(*) FROM runs q WHERE q.claimable_at IS NOT NULL
-                         AND (q.claimable_at, q.id) < (runs.claimable_at, runs.id)
+                     WITH live AS (
+                         SELECT owner_id, count(*) AS leases FROM run_leases GROUP BY owner_id
+                     ), line AS (
+                         SELECT q.id, q.claimable_at, coalesce(live.leases, 0)
+                             + row_number() OVER (PARTITION BY q.owner_id ORDER BY q.claimable_at, q.id) AS rank
+                         FROM runs q LEFT JOIN live ON live.owner_id = q.owner_id WHERE q.claimable_at <= clock.now
+                     )
+                     SELECT count(*) FROM line first JOIN line mine ON mine.id = runs.id
+                     WHERE (first.rank, first.claimable_at, first.id) < (mine.rank, mine.claimable_at, mine.id)
+                         AND ($3 = 0 OR first.rank <= $3)
                  ) END AS queue_position,
                  CASE WHEN NOT runs.active AND runs.finished_at IS NULL THEN (
                      SELECT a.id FROM runs a WHERE a.conversation_id = runs.conversation_id AND a.active
@@ -93,9 +103,10 @@ impl RunStore for PostgresStore {
              LEFT JOIN LATERAL (SELECT * FROM run_steps WHERE run_id = runs.id ORDER BY step DESC LIMIT 1) s ON true
              WHERE runs.id = $1 AND runs.owner_id = $2"
         );
-        let found = sqlx::query(AssertSqlSafe(statement)).bind(id.as_str()).bind(owner.as_str()).fetch_optional(&self.api).await?;
-        let Some(row) = found else { return Ok(None) };
+        let found = sqlx::query(AssertSqlSafe(statement)).bind(id.as_str()).bind(owner.as_str()).bind(i64::from(self.owner_cap));
+        let Some(row) = found.fetch_optional(&self.api).await? else { return Ok(None) };
         let run = RunRow::read(&row)?;
+        let queue_position: Option<i64> = row.try_get("queue_position")?;
         let lease_node: Option<String> = row.try_get("node_id")?;
         // The claim under way has not ended badly yet.
         let crashes = rows::unsigned(run.crashes).saturating_sub(u32::from(lease_node.is_some()));
@@ -111,7 +122,8 @@ impl RunStore for PostgresStore {
             lease_expires_in_ms: row.try_get("expires_in")?,
             lease_age_ms: row.try_get("lease_age")?,
             crashes,
-            queue_position: row.try_get("queue_position")?,
+            queue_position,
+            owner_cap: compose::full_owner(queue_position, row.try_get("owner_running")?, self.owner_cap),
             claimable_in_ms: row.try_get("claimable_in")?,
             behind_run: row.try_get::<Option<String>, _>("behind_run")?.map(RunId::from_stored),
             cancel_requested_by: run.cancel_requested_by.clone(),

@@ -47,6 +47,8 @@ pub struct SqliteStore {
     readers: SqlitePool,
     /// Whose turn it is among those who write for a request.
     turns: Semaphore,
+    /// Runs of one owner that workers have at a time; 0 for no limit.
+    pub(super) owner_cap: u32,
     /// Held while this process is the one server of the data folder.
     lock: Mutex<Option<File>>,
 }
@@ -84,7 +86,8 @@ impl SqliteStore {
         migrate(&writer).await?;
         // Connected on first use: by then the writer has made the file.
         let readers = pool(READERS).connect_lazy_with(reader_options);
-        Ok(Self { writer, readers, turns: Semaphore::new(TURNS), lock: Mutex::new(lock) })
+        let owner_cap = options.max_running_per_owner;
+        Ok(Self { writer, readers, turns: Semaphore::new(TURNS), owner_cap, lock: Mutex::new(lock) })
     }
 
     /// Begins a write of a worker. Nobody else writes until it ends.
@@ -177,6 +180,10 @@ impl Store for SqliteStore {
 
     fn is_shared(&self) -> bool {
         false
+    }
+
+    fn caps_owners(&self) -> bool {
+        self.owner_cap > 0
     }
 
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {

@@ -29,7 +29,7 @@ impl QueueStore for SqliteStore {
             return Ok(Vec::new());
         }
         let mut tx = self.write().await?;
-        let claims = claim(&mut tx, node, limit, lease_ms).await?;
+        let claims = claim(&mut tx, node, limit, lease_ms, self.owner_cap).await?;
         tx.commit().await?;
         Ok(claims)
     }
@@ -165,10 +165,16 @@ impl QueueStore for SqliteStore {
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
-        let next: Option<i64> =
-            sqlx::query_scalar(concat!("SELECT min(claimable_at) - ", now!(), " FROM runs WHERE claimable_at IS NOT NULL"))
-                .fetch_one(self.reader())
-                .await?;
+        let next: Option<i64> = sqlx::query_scalar(concat!(
+            "SELECT min(claimable_at) - ",
+            now!(),
+            " FROM runs WHERE claimable_at IS NOT NULL AND (?1 = 0 OR owner_id NOT IN (
+                   SELECT owner_id FROM run_leases GROUP BY owner_id HAVING count(*) >= ?1
+                 ))"
+        ))
+        .bind(self.owner_cap)
+        .fetch_one(self.reader())
+        .await?;
         Ok(next.map(|millis| u64::try_from(millis).unwrap_or(0)))
     }
 }
@@ -178,10 +184,10 @@ fn millis(span: u64) -> i64 {
     i64::try_from(span).unwrap_or(i64::MAX / 4)
 }
 
-async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) -> StoreResult<Vec<Claim>> {
     // The owners that have anything to claim are found by skipping through the index; of each, no more rows are read than
     // could be claimed. An owner's n-th run counts as if the n-1 before it were under way, which makes one claim of many runs
-    // as fair as many claims of one.
+    // as fair as many claims of one; and it is not claimed if that would be more than `cap`, unless that is 0.
     let rows = sqlx::query(concat!(
         "WITH RECURSIVE owners (owner_id) AS (
            SELECT min(owner_id) FROM runs WHERE claimable_at IS NOT NULL
@@ -190,20 +196,23 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64) -> StoreRe
            FROM owners WHERE owners.owner_id IS NOT NULL
          ),
          live (owner_id, leases) AS (SELECT owner_id, count(*) FROM run_leases GROUP BY owner_id)
-         SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, ",
+         SELECT id, conversation_id, owner_id, claim_cause, trace_id, queued_ms FROM (
+           SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.claimable_at, ",
         now!(),
-        " - r.claimable_at AS queued_ms
-         FROM owners
-         JOIN runs r ON r.id IN (
-           SELECT q.id FROM runs q WHERE q.owner_id = owners.owner_id AND q.claimable_at <= ",
+        " - r.claimable_at AS queued_ms,
+             coalesce(live.leases, 0) + row_number() OVER (PARTITION BY r.owner_id ORDER BY r.claimable_at, r.id) AS rank
+           FROM owners
+           JOIN runs r ON r.id IN (
+             SELECT q.id FROM runs q WHERE q.owner_id = owners.owner_id AND q.claimable_at <= ",
         now!(),
         " ORDER BY q.claimable_at, q.id LIMIT ?1)
-         LEFT JOIN live ON live.owner_id = r.owner_id
-         ORDER BY coalesce(live.leases, 0) + row_number() OVER (PARTITION BY r.owner_id ORDER BY r.claimable_at, r.id),
-                  r.claimable_at, r.id
-         LIMIT ?1"
+           LEFT JOIN live ON live.owner_id = r.owner_id
+         )
+         WHERE ?2 = 0 OR rank <= ?2
+         ORDER BY rank, claimable_at, id LIMIT ?1"
     ))
     .bind(limit)
+    .bind(cap)
     .fetch_all(&mut **tx)
     .await?;
     if rows.is_empty() {

@@ -75,9 +75,19 @@ impl RunStore for SqliteStore {
                 .await?;
         let queue_position: Option<i64> = match row.claimable_at {
             Some(claimable_at) if claimable_at <= now => {
-                let earlier =
-                    sqlx::query_scalar("SELECT count(*) FROM runs WHERE claimable_at IS NOT NULL AND (claimable_at, id) < (?, ?)");
-                Some(earlier.bind(claimable_at).bind(id.as_str()).fetch_one(&mut *tx).await?)
+                let earlier = sqlx::query_scalar(
+                    "WITH live AS (
+                       SELECT owner_id, count(*) AS leases FROM run_leases GROUP BY owner_id
+                     ), line AS (
+                       SELECT q.id, q.claimable_at, coalesce(live.leases, 0)
+                         + row_number() OVER (PARTITION BY q.owner_id ORDER BY q.claimable_at, q.id) AS rank
+                       FROM runs q LEFT JOIN live ON live.owner_id = q.owner_id WHERE q.claimable_at <= ?2
+                     )
+                     SELECT count(*) FROM line AS first JOIN line AS mine ON mine.id = ?1
+                     WHERE (first.rank, first.claimable_at, first.id) < (mine.rank, mine.claimable_at, mine.id)
+                       AND (?3 = 0 OR first.rank <= ?3)",
+                );
+                Some(earlier.bind(id.as_str()).bind(now).bind(self.owner_cap).fetch_one(&mut *tx).await?)
             }
             Some(_) | None => None,
         };
@@ -104,6 +114,8 @@ impl RunStore for SqliteStore {
             "SELECT id, question ->> 'text' FROM input_requests WHERE run_id = ? AND state = 'pending' ORDER BY created_at, id",
         );
         let questions: Vec<(String, String)> = questions.bind(id.as_str()).fetch_all(&mut *tx).await?;
+        let running = sqlx::query_scalar("SELECT count(*) FROM run_leases WHERE owner_id = ?");
+        let running: i64 = running.bind(owner.as_str()).fetch_one(&mut *tx).await?;
         let leased = lease.is_some();
         Ok(Some(Explanation {
             lease_expires_in_ms: lease.as_ref().map(|(_, _, until)| until - now),
@@ -112,6 +124,7 @@ impl RunStore for SqliteStore {
             // The claim under way has been counted already, but has not ended badly.
             crashes: unsigned(row.crashes).saturating_sub(u32::from(leased)),
             queue_position,
+            owner_cap: compose::full_owner(queue_position, running, self.owner_cap),
             claimable_in_ms: row.claimable_at.map(|at| at - now),
             behind_run: behind.map(RunId::from_stored),
             cancel_requested_by: row.cancel_requested_by.clone(),

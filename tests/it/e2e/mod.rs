@@ -7,6 +7,7 @@ mod crash;
 mod crowd;
 mod damaged;
 mod drain;
+mod flood;
 mod harness;
 mod hostile;
 mod idempotency;

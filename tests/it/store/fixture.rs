@@ -184,9 +184,13 @@ pub fn stored(accepted: Accepted) -> Stored {
 
 impl World {
     pub async fn new(kind: Kind) -> Self {
+        Self::with(kind, &StoreOptions::default()).await
+    }
+
+    pub async fn with(kind: Kind, options: &StoreOptions) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let database = Database::new(kind, folder.path()).await;
-        let store = open(&database.url, &StoreOptions::default()).await.unwrap();
+        let store = open(&database.url, options).await.unwrap();
         Self { store, database, node: NodeId::generate(&UuidIds), _folder: folder }
     }
 

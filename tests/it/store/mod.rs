@@ -28,6 +28,7 @@ macro_rules! contract {
 
 mod accept;
 mod cancel;
+mod caps;
 mod claims;
 mod conversations;
 mod fixture;
