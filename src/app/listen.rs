@@ -14,7 +14,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -32,14 +32,32 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Streams of one HTTP/2 connection.
 const HTTP2_STREAMS: u32 = 250;
 
+/// What the kernel holds back for a client that does not read. Left to itself, it takes up to 4 MiB for each of them.
+const SEND_BUFFER_BYTES: u32 = 256 * 1024;
+
+/// A client that has not taken a byte for so long, although some were sent, is gone or stalled. Its connection ends: nothing
+/// else would ever end that of an event stream.
+#[cfg(target_os = "linux")]
+const UNREAD_LIMIT: Duration = Duration::from_secs(45);
+
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
 /// Binds the address.
 ///
 /// # Errors
 /// If it is taken or not ours.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("cannot listen on {address}; choose another address with --listen or CAPSTAN_LISTEN"))
+pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    listen(address).with_context(|| format!("cannot listen on {address}; choose another address with --listen or CAPSTAN_LISTEN"))
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted server need not wait for the last connections of the one before.
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Serves until `drain`, then closes the listening socket, lets requests under way end, and returns when all connections are
@@ -126,5 +144,7 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> std::io::Resul
     let (stream, peer) = listener.accept().await?;
     // Tokens are small and each one matters now.
     stream.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(&stream, u32::try_from(UNREAD_LIMIT.as_millis()).unwrap_or(u32::MAX))?;
     Ok((stream, peer, permit))
 }

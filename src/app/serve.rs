@@ -93,7 +93,7 @@ impl Server {
         let keys = parts::configured_keys(&config, store.as_ref(), &sources).await?;
         let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
         refuse_public_bind(&config, has_keys)?;
-        let socket = listen::bind(config.server.listen).await?;
+        let socket = listen::bind(config.server.listen)?;
 
         let hub =
             Hub::new(HubLimits { max_events: config.limits.stream_buffer_events, max_bytes: config.limits.stream_buffer_bytes });

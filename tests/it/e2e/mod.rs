@@ -15,6 +15,7 @@ mod keys;
 mod mcp_servers;
 mod nodes;
 mod ollama;
+mod pressure;
 mod readme;
 mod replay;
 mod resume;

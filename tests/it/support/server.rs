@@ -303,6 +303,13 @@ impl Server {
         self.child.kill().await.unwrap();
     }
 
+    /// Memory of the process that is in use, in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     /// Whether the process is gone.
     pub fn is_gone(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()

@@ -1,0 +1,187 @@
+//! Readers that do not read, and sockets that do nothing.
+//!
+//! The full measurement: `CAPSTAN_STALLED=990 CAPSTAN_STALLED_EVENTS=60000 cargo nextest run --release --features failpoints
+//! --no-capture stalled_readers`, and `CAPSTAN_IDLE_SOCKETS=9900` with `idle_sockets`.
+
+use std::time::Duration;
+
+use capstan::support::clock::{Clock as _, SystemClock};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::{WebSocketStream, client_async};
+
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+use crate::support::ws::{Incoming, WsClient};
+
+/// How much of it, by a variable for those who measure.
+fn size(variable: &str, usual: usize) -> usize {
+    #[expect(clippy::disallowed_methods, reason = "the size of the measurement is a setting of the tests")]
+    let given = std::env::var(variable);
+    given.map_or(usual, |given| given.parse().unwrap())
+}
+
+/// What a reader saw: for each word, when it was stored and when it came, in milliseconds.
+type Words = Vec<(i64, i64)>;
+
+/// Reads the words of a run until the run ends, and tells how many there were so far.
+async fn read(server_url: String, run: String, count: watch::Sender<usize>) -> Words {
+    let mut socket = WsClient::connect(&server_url, None).await;
+    socket.call("subscribe", json!({ "run_id": run })).await;
+    let mut words = Words::new();
+    loop {
+        let Incoming::Text(text) = socket.next().await else { panic!("a reader that reads is never closed") };
+        let event: Value = serde_json::from_str(&text).unwrap();
+        match event["type"].as_str() {
+            Some("part.delta") => {
+                let at: jiff::Timestamp = event["at"].as_str().unwrap().parse().unwrap();
+                words.push((at.as_millisecond(), SystemClock.now().0));
+                count.send_replace(words.len());
+            }
+            Some("stream.end") => return words,
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// A socket that asks for the run and then reads nothing more.
+async fn stall(address: &str, run: &str) -> WebSocketStream<TcpStream> {
+    let mut socket = client_async(handshake(address), narrow(address).await).await.unwrap().0;
+    let subscribe = json!({"id": 1, "method": "subscribe", "params": {"run_id": run}});
+    futures_util::SinkExt::send(&mut socket, Message::text(subscribe.to_string())).await.unwrap();
+    socket
+}
+
+fn handshake(address: &str) -> tokio_tungstenite::tungstenite::handshake::client::Request {
+    let mut request = format!("ws://{address}/api/v1/ws").into_client_request().unwrap();
+    request.headers_mut().insert("sec-websocket-protocol", "capstan.v1".parse().unwrap());
+    request
+}
+
+/// The 99th percentile of how late words came, in milliseconds.
+fn p99(words: &[(i64, i64)]) -> i64 {
+    let mut late: Vec<i64> = words.iter().map(|(stored, came)| came - stored).collect();
+    late.sort_unstable();
+    late[late.len() * 99 / 100]
+}
+
+/// Streams that the server counts as open.
+async fn open_streams(server: &Server, wire: &str) -> usize {
+    let metrics = server.get("//metrics").send().await.unwrap().text().await.unwrap();
+    let line = metrics.lines().find(|line| line.starts_with("capstan_open_streams") && line.contains(wire));
+    line.and_then(|line| line.rsplit(' ').next()).map_or(0, |count| count.parse().unwrap())
+}
+
+/// A connection for which the kernel takes little while nobody reads, so that the server feels it soon.
+async fn narrow(address: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 * 1024).unwrap();
+    socket.connect(address.parse().unwrap()).await.unwrap()
+}
+
+/// W-01: they cost a bounded amount of memory, are closed, and those who read do not notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_readers_are_closed_and_harm_nobody() {
+    const READERS: usize = 10;
+    const QUIET: usize = 1_000;
+    let (stalled, events) = (size("CAPSTAN_STALLED", 100), size("CAPSTAN_STALLED_EVENTS", 6_000));
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
+    let site = site.env("CAPSTAN_PROVIDERS__OPENAI__TOTAL_MS", "3600000");
+    let server = site.start().await;
+    // Words that come together are one event, so there are more of them than events.
+    let script = format!("[[id:flow]][[text:{},4]]", 2 * (QUIET + events));
+    let run = server.start_run(&json!({ "input": script })).await["id"].as_str().unwrap().to_owned();
+
+    let mut readers = JoinSet::new();
+    let mut counts = Vec::new();
+    for _ in 0..READERS {
+        let (count, seen) = watch::channel(0);
+        counts.push(seen);
+        readers.spawn(read(server.url.clone(), run.clone(), count));
+    }
+    let progress = &mut counts[0];
+    let reach = |limit: usize| Duration::from_secs(60) + Duration::from_millis(10) * u32::try_from(limit).unwrap();
+    wait::within("the quiet before", reach(QUIET), progress.wait_for(|count| *count >= QUIET)).await.unwrap();
+
+    let (before, address) = (server.memory_kib(), server.url.trim_start_matches("http://").to_owned());
+    let mut sockets = Vec::new();
+    for _ in 0..stalled.div_ceil(50) {
+        sockets.extend(join_all((0..50.min(stalled - sockets.len())).map(|_| stall(&address, &run))).await);
+    }
+    let from = *progress.borrow();
+    let mut peak = 0;
+    let mut closed_at = None;
+    for target in (from..=from + events).step_by(200) {
+        wait::within("more words", reach(200), progress.wait_for(|count| *count >= target + 1)).await.unwrap();
+        peak = peak.max(server.memory_kib());
+        if closed_at.is_none() && open_streams(&server, "websocket").await <= READERS {
+            closed_at = Some(target - from);
+        }
+    }
+    server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
+    let all: Vec<Words> = wait::within("the readers", Duration::from_secs(60), readers.join_all()).await;
+    let lengths: Vec<usize> = all.iter().map(Vec::len).collect();
+    assert!(lengths.iter().all(|length| *length == lengths[0]), "a reader missed words: {lengths:?}");
+    let part = |from: usize, to: usize| all.iter().flat_map(|words| words[from..to].to_vec()).collect::<Vec<_>>();
+    let (quiet, pressed) = (p99(&part(QUIET / 2, QUIET)), p99(&part(from, from + events)));
+    let each = peak.saturating_sub(before) / stalled as u64;
+    eprintln!(
+        "{stalled} stalled readers: {each} KiB each at most, closed after {closed_at:?} words; p99 of readers {quiet} ms before, {pressed} ms with them"
+    );
+    assert!(closed_at.is_some(), "readers that do not read are closed");
+    assert!(each <= 1_126, "{each} KiB for each stalled reader");
+    // The machine has other things to do than this test: the bound is for a server that waits for its slowest reader.
+    assert!(pressed <= quiet * 11 / 10 + 100, "{quiet} ms before, {pressed} ms with stalled readers");
+    drop(sockets);
+}
+
+/// W-02.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_sockets_cost_little() {
+    let count = size("CAPSTAN_IDLE_SOCKETS", 900);
+    let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_LOG__LEVEL", "info");
+    let server = site.start().await;
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let one = || async {
+        let stream = TcpStream::connect(&address).await.unwrap();
+        client_async(handshake(&address), stream).await.unwrap().0
+    };
+    let mut sockets = vec![one().await];
+    let before = server.memory_kib();
+    for _ in 0..count / 50 {
+        sockets.extend(join_all((0..50).map(|_| one())).await);
+    }
+    wait::until("all of them", Duration::from_secs(20), || async {
+        (open_streams(&server, "websocket").await > count / 50 * 50).then_some(())
+    })
+    .await;
+    let each = (server.memory_kib() - before) / (count / 50 * 50) as u64;
+    eprintln!("{count} idle WebSockets: {each} KiB each");
+    assert!(each <= 24, "{each} KiB for each idle WebSocket");
+}
+
+/// W-01 and W-03 for event streams, where nothing comes back from the client: what it does not take tells that it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_stream_that_nobody_reads_is_closed() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
+    let server = site.start().await;
+    let run = server.start_run(&json!({ "input": "[[id:flow]][[text:3000,1]]" })).await["id"].as_str().unwrap().to_owned();
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let mut socket = narrow(&address).await;
+    let request = format!("GET /api/v1/runs/{run}/events HTTP/1.1\r\nhost: {address}\r\naccept: text/event-stream\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    wait::until("the stream", Duration::from_secs(20), || async { (open_streams(&server, "sse").await == 1).then_some(()) }).await;
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    wait::until("its end", Duration::from_secs(90), || async { (open_streams(&server, "sse").await == 0).then_some(()) }).await;
+    drop(socket);
+}
