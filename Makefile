@@ -1,10 +1,10 @@
 # Everything a contributor types. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt bench openapi deny
+.PHONY: help run build test lint fmt simulation bench openapi deny
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 12
 
 # The development profile: it builds in half the time of a release build, and shares its dependencies with `make test`.
 run: ## Build for development and serve; ARGS="--listen 127.0.0.1:9000" passes flags
@@ -23,6 +23,10 @@ lint: ## Check formatting, lints, and the licences and advisories of dependencie
 
 fmt: ## Format the code
 	cargo fmt
+
+simulation: ## Play 10,000 seeds of the simulation, or SEEDS=n from FROM=n on; SEED=n plays that one, aloud
+	$(if $(SEED),CAPSTAN_SIM_SEED=$(SEED),CAPSTAN_SIM_SEEDS=$(or $(SEEDS),10000) CAPSTAN_SIM_FROM=$(or $(FROM),0)) \
+	  cargo nextest run --locked --features failpoints --no-capture -E 'test(=simulation::tests::every_seed_holds)'
 
 bench: ## Measure against the floors and print the tables of docs/performance.md
 	scripts/bench.sh

@@ -3,7 +3,7 @@
 //! Each subscription has a bounded queue of its own. A reader that is too slow for it loses the queue, not events: it is told
 //! to read from the store ([`Tail::Reread`]).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
@@ -69,7 +69,8 @@ struct Audience {
     published: i64,
 }
 
-type Listeners = HashMap<ConversationId, Audience>;
+/// In an order that the same ids always give, so that what is done to all of them can be repeated exactly.
+type Listeners = BTreeMap<ConversationId, Audience>;
 
 /// See the module documentation.
 pub struct Hub {

@@ -22,6 +22,7 @@ pub async fn poll_heads(store: Arc<dyn Store>, hub: Arc<Hub>, stop: Cancellation
     let mut failing = false;
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }

@@ -9,11 +9,20 @@
 #[inline(always)]
 pub fn reached(_name: &'static str) {}
 
+/// Whether a test has planted the bug of that name, to see that it is found.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+#[must_use]
+pub fn is_planted(_name: &'static str) -> bool {
+    false
+}
+
 #[cfg(feature = "failpoints")]
-pub use active::reached;
+pub use active::{is_planted, plant, reached};
 
 #[cfg(feature = "failpoints")]
 mod active {
+    use std::cell::Cell;
     use std::collections::HashMap;
     use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -37,6 +46,21 @@ mod active {
             points.insert(name.trim().to_owned(), Point { action: action.trim().to_owned(), left });
         }
         points
+    }
+
+    thread_local! {
+        static PLANTED: Cell<Option<&'static str>> = const { Cell::new(None) };
+    }
+
+    /// Plants a bug for whatever runs in this thread, or takes it out again.
+    pub fn plant(name: Option<&'static str>) {
+        PLANTED.set(name);
+    }
+
+    /// See above.
+    #[must_use]
+    pub fn is_planted(name: &'static str) -> bool {
+        PLANTED.get() == Some(name)
     }
 
     /// See the module documentation.

@@ -13,6 +13,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
     let poll = if deps.store.is_shared() { options.control_poll } else { Duration::from_secs(1) };
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = deps.hub.control_signal().wait() => {}
             () = tokio::time::sleep(poll) => {}

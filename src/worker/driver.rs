@@ -90,6 +90,7 @@ pub async fn drive(
                 // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
                 cause = Some(ClaimCause::Reload);
                 tokio::select! {
+                    biased;
                     () = lost.cancelled() => return,
                     () = surround.stop_now.cancelled() => return,
                     () = tokio::time::sleep(reload_pause) => {}
@@ -605,6 +606,7 @@ impl Drive<'_> {
         tokio::pin!(deadline);
         while !self.tools.is_empty() {
             tokio::select! {
+                biased;
                 Some((call, says)) = self.tools.next() => match says {
                     ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => stopped.push((call, outcome)),
                     ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) => {}

@@ -21,11 +21,13 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
     tokio::pin!(watchdog);
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = &mut watchdog => return,
             _ = tick.tick() => {}
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = &mut watchdog => return,
             () = renew(deps, options, registry) => {}

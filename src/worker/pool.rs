@@ -156,6 +156,7 @@ impl Worker {
                 }
             }
             tokio::select! {
+                biased;
                 () = self.stop_claiming.cancelled() => return,
                 () = self.surround.deps.hub.queue_signal().wait() => {}
                 () = tokio::time::sleep(wait) => {}

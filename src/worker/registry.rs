@@ -1,7 +1,7 @@
 //! The runs that this process has claimed.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -68,7 +68,8 @@ impl Held {
 
 #[derive(Clone, Default)]
 pub struct Registry {
-    runs: Arc<Mutex<HashMap<RunId, Held>>>,
+    /// In an order that the same ids always give, so that what is done to all of them can be repeated exactly.
+    runs: Arc<Mutex<BTreeMap<RunId, Held>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

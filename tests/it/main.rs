@@ -13,6 +13,8 @@ mod provider;
 #[cfg(test)]
 mod repository;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod store;
 #[cfg(test)]
 mod support;

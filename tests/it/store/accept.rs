@@ -26,6 +26,7 @@ contract! {
     a_busy_conversation_is_interrupted,
     owners_have_a_limit_of_runs,
     an_interruption_makes_room_within_the_limit,
+    ;
     nothing_that_a_user_writes_breaks_the_store,
 }
 

@@ -22,6 +22,7 @@ contract! {
     a_waiting_run_is_woken,
     a_failed_run_is_continued_by_a_new_one,
     what_cannot_be_resumed,
+    ;
     why_a_run_does_not_move,
 }
 

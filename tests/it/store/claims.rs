@@ -22,6 +22,7 @@ contract! {
     the_oldest_of_an_owner_goes_first,
     a_finished_run_is_never_claimed_again,
     the_next_claimable_time_is_known,
+    ;
     a_claim_names_the_trace_that_started_the_run,
     a_claim_that_cannot_be_read_costs_no_other,
 }

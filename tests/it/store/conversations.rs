@@ -18,12 +18,13 @@ use super::fixture::{NOW, World, assistant, changes, conversation, fresh, hello,
 contract! {
     a_conversation_is_made_once,
     a_conversation_is_renamed,
-    what_is_somebody_elses_looks_missing,
-    pages_of_conversations_have_no_gaps,
     pages_of_messages_have_no_gaps,
-    pages_of_messages_end_when_they_are_large,
-    conversations_are_found_by_title,
     the_newest_messages_are_read_alone,
+    ;
+    pages_of_conversations_have_no_gaps,
+    conversations_are_found_by_title,
+    pages_of_messages_end_when_they_are_large,
+    what_is_somebody_elses_looks_missing,
 }
 
 async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, now: UnixMillis) -> ConversationId {

@@ -20,6 +20,7 @@ use capstan::store::{
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
+use crate::simulation::model::ModelStore;
 use crate::support::database::{Database, Kind};
 
 /// A moment that is not now.
@@ -191,6 +192,14 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let database = Database::new(kind, folder.path()).await;
         let store = open(&database.url, options).await.unwrap();
+        Self { store, database, node: NodeId::generate(&UuidIds), _folder: folder }
+    }
+
+    /// A model of a store. It has no database; the stories that are told to it do not look for one.
+    pub async fn on_the_model() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::new(Kind::Sqlite, folder.path()).await;
+        let store: Arc<dyn Store> = ModelStore::new(None);
         Self { store, database, node: NodeId::generate(&UuidIds), _folder: folder }
     }
 

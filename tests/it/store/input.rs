@@ -15,9 +15,10 @@ use super::fixture::{LONG, NOW, World, changes, fresh, key, released, started, u
 contract! {
     an_answer_wakes_the_run_once,
     an_answer_before_the_wait_is_not_forgotten,
-    a_closed_question_takes_no_answer,
     a_question_is_its_owners_alone,
     a_run_that_waits_for_an_answer_is_not_resumed_by_hand,
+    ;
+    a_closed_question_takes_no_answer,
     a_question_goes_with_its_conversation,
 }
 

@@ -9,6 +9,7 @@ use capstan::support::ids::UuidIds;
 use super::fixture::{NOW, World};
 
 contract! {
+    ;
     a_user_is_made_once,
     a_key_names_its_user,
     a_revoked_key_is_nobodys,

@@ -22,11 +22,12 @@ contract! {
     renewal_keeps_a_lease,
     renewal_does_not_revive_a_lost_lease,
     an_expired_lease_is_swept_and_fenced,
-    a_sweep_has_a_limit,
     an_outage_is_not_taken_for_deaths,
-    a_restart_takes_over_what_is_left,
     crashes_are_counted_and_releases_are_not,
     a_fence_that_is_raised_ends_the_one_before,
+    a_sweep_has_a_limit,
+    ;
+    a_restart_takes_over_what_is_left,
 }
 
 async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {

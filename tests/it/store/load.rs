@@ -19,6 +19,7 @@ contract! {
     tool_calls_move_only_forwards,
     only_the_first_start_counts,
     hints_of_the_loop_have_not_joined,
+    ;
     what_a_newer_version_has_added_is_left_out,
 }
 

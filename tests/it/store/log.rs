@@ -21,15 +21,16 @@ contract! {
     writes_of_one_run_are_carried_out_in_order,
     what_follows_the_end_in_a_batch_is_fenced,
     a_write_that_breaks_a_rule_spares_its_neighbours,
-    what_could_not_be_read_again_is_not_written,
     numbers_have_no_gaps_under_concurrent_writers,
     events_come_back_as_they_were_written,
     pages_of_events_end_when_they_are_large,
     bounds_and_heads,
     what_is_said_of_a_conversation_is_what_is_stored,
     an_end_is_complete_in_one_transaction,
-    deleting_a_conversation_fences_its_writer,
     an_empty_batch_is_nothing,
+    ;
+    deleting_a_conversation_fences_its_writer,
+    what_could_not_be_read_again_is_not_written,
 }
 
 /// A fence as it was before the newest claim.

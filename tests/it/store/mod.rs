@@ -1,8 +1,23 @@
-//! The contract of the store: each story is told to both backends, by the same code.
+//! The contract of the store: each story is told to both backends, by the same code. And to the model of the store on which the
+//! simulation stands, so that what holds there holds for them.
 
-/// Makes two tests of each story, `story::sqlite` and `story::postgres`. A database that cannot be reached fails its test.
+/// Makes a test of each story on each store: `story::sqlite`, `story::postgres`, and `on_the_model::story`. A database that cannot be
+/// reached fails its test. Stories after the semicolon are not for the model: they look into the database itself, or are about
+/// what the model does without.
 macro_rules! contract {
-    ($($story:ident,)*) => {
+    ($($story:ident,)* $(; $($of_databases:ident,)*)?) => {
+        contract!(@databases $($story,)* $($($of_databases,)*)?);
+
+        mod on_the_model {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $story() {
+                    super::$story(&crate::store::fixture::World::on_the_model().await).await;
+                }
+            )*
+        }
+    };
+    (@databases $($story:ident,)*) => {
         $(
             mod $story {
                 use crate::store::fixture::World;

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use super::fixture::{World, user};
 
 contract! {
+    ;
     a_ticket_is_given_to_one,
     a_ticket_comes_back_as_it_was_made,
     an_expired_ticket_is_nobodys,

@@ -90,12 +90,12 @@ async fn calls(database: &Database, wrong: &mut Vec<String>) {
 }
 
 /// One stored event.
-struct Entry {
-    seq: i64,
-    run: Option<String>,
-    attempt: i64,
-    kind: String,
-    data: Value,
+pub struct Entry {
+    pub seq: i64,
+    pub run: Option<String>,
+    pub attempt: i64,
+    pub kind: String,
+    pub data: Value,
 }
 
 async fn logs(database: &Database, wrong: &mut Vec<String>) {
@@ -144,7 +144,7 @@ async fn logs(database: &Database, wrong: &mut Vec<String>) {
 }
 
 /// Reads the log of one run as a client does and says where it contradicts itself.
-fn follow(entries: &[&Entry]) -> Result<(), String> {
+pub fn follow(entries: &[&Entry]) -> Result<(), String> {
     let mut attempt = 0;
     let mut ended = false;
     let mut parts: HashMap<String, (String, String)> = HashMap::new();

@@ -1,0 +1,187 @@
+//! What must be true when everything has come to rest.
+
+use std::collections::{BTreeMap, HashSet};
+
+use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::ids::CallId;
+use capstan::domain::input::InputState;
+use capstan::domain::message::{Message, MessageStatus, Part, Role, ToolContent};
+use capstan::domain::run::RunStatus;
+use capstan::domain::tool::{ReplayClass, ToolCallState};
+
+use super::hands::Ledger;
+use super::model::{RunRow, State};
+use super::people::Promises;
+use super::witness::Seen;
+use crate::support::audit::{Entry, follow};
+
+/// All that is wrong.
+pub fn problems(state: &State, seen: &Seen, ledger: &Ledger, promises: &Promises) -> Vec<String> {
+    let mut wrong = seen.wrong.clone();
+    conversations(state, &mut wrong);
+    for row in state.runs.values() {
+        run(row, seen, &mut wrong);
+    }
+    calls(state, ledger, &mut wrong);
+    kept(state, promises, &mut wrong);
+    wrong
+}
+
+/// Whether nothing is under way.
+pub fn is_at_rest(state: &State) -> bool {
+    state.leases.is_empty() && state.runs.values().all(RunRow::is_over)
+}
+
+fn conversations(state: &State, wrong: &mut Vec<String>) {
+    for (id, row) in &state.conversations {
+        if !matches!(row.status, ConversationStatus::Idle | ConversationStatus::Failed) {
+            wrong.push(format!("{id} is not at rest: {:?}", row.status));
+        }
+        if row.log.iter().zip(1..).any(|(event, seq)| event.seq != seq) {
+            wrong.push(format!("the log of {id} has a gap"));
+        }
+        let mut runs: BTreeMap<&str, Vec<Entry>> = BTreeMap::new();
+        for event in &row.log {
+            if let Some(run) = &event.run_id {
+                runs.entry(run.as_str()).or_default().push(Entry {
+                    seq: event.seq,
+                    run: Some(run.to_string()),
+                    attempt: i64::from(event.attempt),
+                    kind: event.kind.to_string(),
+                    data: serde_json::from_str(&event.data).unwrap(),
+                });
+            }
+        }
+        for (run, entries) in runs {
+            if let Err(problem) = follow(&entries.iter().collect::<Vec<_>>()) {
+                wrong.push(format!("log of {run}: {problem}"));
+            }
+        }
+        let mut messages: Vec<_> = state.runs_in(id).into_iter().flat_map(|row| row.messages.clone()).collect();
+        messages.sort_by_key(|(at, _)| *at);
+        if messages.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            wrong.push(format!("two messages of {id} have one place"));
+        }
+    }
+}
+
+fn run(row: &RunRow, seen: &Seen, wrong: &mut Vec<String>) {
+    let id = &row.run.id;
+    if !row.is_over() || row.active || row.claimable_at.is_some() {
+        wrong.push(format!(
+            "{id} has not ended, or is still active or claimable: {:?}, attempt {}, active {}, claimable at {:?}",
+            row.run.status, row.run.attempt, row.active, row.claimable_at
+        ));
+    }
+    let ended = seen.ends.get(id).copied();
+    if let Some((status, _)) = ended.filter(|(status, _)| *status != row.run.status) {
+        wrong.push(format!("{id} ended as {status:?}, and is {:?}", row.run.status));
+    }
+    let is_closed = |state| matches!(state, InputState::Applied | InputState::Cancelled);
+    if let Some(asked) = row.inputs.iter().find(|asked| !is_closed(asked.request.state)) {
+        wrong.push(format!("{id} is over, and its question {} is not closed: {:?}", asked.request.id, asked.request.state));
+    }
+    for (_, message) in &row.messages {
+        let text = message.text();
+        let is_whole = message.status == MessageStatus::Complete;
+        if message.role == Role::Assistant && is_whole && !text.trim().is_empty() && !seen.whole_answers.contains(&text) {
+            wrong.push(format!("{text:?} in {id} passes for an answer, but no model has said it to the end"));
+        }
+        let is_users = message.role == Role::User && !message.internal;
+        let is_heard = || ended.zip(seen.heard.get(&text)).is_some_and(|((_, ended), heard)| *heard <= ended);
+        if is_users && row.run.status == RunStatus::Completed && !is_heard() {
+            wrong.push(format!("{id} is completed, and no model has heard {text:?}"));
+        }
+    }
+}
+
+fn calls(state: &State, ledger: &Ledger, wrong: &mut Vec<String>) {
+    let mut rows = BTreeMap::new();
+    for row in state.runs.values() {
+        let mut answered: HashSet<&CallId> = HashSet::new();
+        let mut waiting: Vec<&CallId> = Vec::new();
+        let mut messages: Vec<&(i64, Message)> = row.messages.iter().collect();
+        messages.sort_by_key(|(at, _)| *at);
+        for (_, message) in messages {
+            for part in &message.parts {
+                match part {
+                    Part::ToolResult(result) => {
+                        if waiting.first() != Some(&&result.call_id) {
+                            wrong.push(format!("the result of {} is not the next one: {waiting:?}", result.call_id));
+                        }
+                        waiting.retain(|open| *open != &result.call_id);
+                        if !answered.insert(&result.call_id) {
+                            wrong.push(format!("{} has two results", result.call_id));
+                        }
+                    }
+                    Part::ToolCall(call) if message.status == MessageStatus::Complete => waiting.push(&call.call_id),
+                    _ => {}
+                }
+            }
+        }
+        if !waiting.is_empty() {
+            wrong.push(format!("calls {waiting:?} of {} have no result", row.run.id));
+        }
+        for call in &row.calls {
+            rows.insert(&call.id, call);
+            let Some(outcome) = call.outcome.as_ref().filter(|_| call.state.is_outcome()) else {
+                wrong.push(format!("{} has no outcome", call.id));
+                continue;
+            };
+            if !answered.contains(&call.id) {
+                wrong.push(format!("{} has a row and no result", call.id));
+            }
+            // What a tool has said about a call, it has said about this call. A repeated one quotes the first one's answer.
+            let is_own = |content: &ToolContent| matches!(content, ToolContent::Text { text } if text.contains(call.id.as_str()));
+            if call.state == ToolCallState::Done && outcome.duration_ms > 0 && !outcome.content.iter().all(is_own) {
+                wrong.push(format!("{} has the answer of another call: {:?}", call.id, outcome.content));
+            }
+        }
+    }
+    for (id, done) in ledger.0.lock().unwrap().iter() {
+        let Some((name, replay)) = &done.call else { continue };
+        let times = done.executions.len();
+        let most = match replay {
+            // Whoever said that it was not done has asked for it. One that stands still with its call in hand may do it after all.
+            ReplayClass::Unsafe | ReplayClass::Reconcile { .. } => 1 + done.denials,
+            ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => usize::MAX,
+        };
+        if times > most {
+            wrong.push(format!("{id} of {name} was executed {times} times"));
+        }
+        if done.executions.iter().any(|arguments| *arguments != done.executions[0]) {
+            wrong.push(format!("{id} of {name} was executed with other arguments: {:?}", done.executions));
+        }
+    }
+    let ledger = ledger.0.lock().unwrap();
+    for (id, call) in rows {
+        let ran = call.outcome.as_ref().is_some_and(|outcome| outcome.state == ToolCallState::Done && outcome.duration_ms > 0);
+        if ran && ledger.get(id).is_none_or(|done| done.executions.is_empty()) {
+            wrong.push(format!("{id} is done, but nobody has done it"));
+        }
+    }
+}
+
+/// What was promised to users is kept.
+fn kept(state: &State, promises: &Promises, wrong: &mut Vec<String>) {
+    let mut said: BTreeMap<String, Vec<&RunRow>> = BTreeMap::new();
+    for row in state.runs.values() {
+        for (_, message) in row.messages.iter().filter(|(_, message)| message.role == Role::User && !message.internal) {
+            said.entry(message.text()).or_default().push(row);
+        }
+    }
+    for (text, rows) in &said {
+        if rows.len() != 1 {
+            wrong.push(format!("{text:?} stands in {} runs", rows.len()));
+        }
+        if promises.refused.contains(text) {
+            wrong.push(format!("{text:?} was refused and is stored"));
+        }
+    }
+    for (text, (conversation, run)) in &promises.accepted {
+        let is_kept = said.get(text).is_some_and(|rows| rows.iter().all(|row| row.run.id == *run));
+        if !is_kept && !promises.deleted.contains(conversation) {
+            wrong.push(format!("{text:?} was accepted as {run}, and is lost"));
+        }
+    }
+}

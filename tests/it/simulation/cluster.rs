@@ -1,0 +1,227 @@
+//! Three nodes: real workers and use cases, each behind its gate.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use capstan::domain::agent::{AgentProfile, LlmRetry, OnInterrupt, OnUnknown};
+use capstan::domain::ids::NodeId;
+use capstan::live::{Elsewhere, Hub, HubLimits};
+use capstan::service::{Service, ServiceDeps, ServiceLimits, poll_heads};
+use capstan::store::Store;
+use capstan::support::clock::{Clock, UnixMillis};
+use capstan::support::ids::SharedIds;
+use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::dice::Dice;
+use super::gate::Gate;
+use super::hands::{Hands, Ledger};
+use super::line::{Line, Sky};
+use super::mind::{Mind, MindOptions};
+use super::model::ModelStore;
+use super::witness::Witness;
+
+const NAMES: [&str; 3] = ["A", "B", "C"];
+
+/// What all nodes stand on.
+pub struct Ground {
+    pub dice: Arc<Dice>,
+    pub model: Arc<ModelStore>,
+    pub witness: Arc<Witness>,
+    pub ledger: Arc<Ledger>,
+    pub mind: Arc<MindOptions>,
+    pub sky: Arc<Sky>,
+    pub ids: SharedIds,
+    /// Owns all tasks that are not a worker's own.
+    pub tasks: TaskTracker,
+}
+
+/// A node that serves.
+pub struct Node {
+    pub name: &'static str,
+    pub gate: Arc<Gate>,
+    pub hub: Arc<Hub>,
+    pub service: Arc<Service>,
+    worker: Arc<Worker>,
+    /// Cancelled when nobody can reach it any more.
+    pub gone: CancellationToken,
+    stop: CancellationToken,
+}
+
+/// The nodes; an empty place is a node that is down.
+pub struct Cluster {
+    pub ground: Ground,
+    places: Mutex<[Option<Arc<Node>>; 3]>,
+}
+
+/// The clock on the wall of a node: nothing is decided by it, and it runs as the store's does.
+struct WallClock(Arc<ModelStore>);
+
+impl Clock for WallClock {
+    fn now(&self) -> UnixMillis {
+        UnixMillis(self.0.state().now)
+    }
+}
+
+fn profile(dice: &Dice) -> AgentProfile {
+    AgentProfile {
+        max_rounds: 6,
+        max_crashes: 1 + u32::try_from(dice.below(3)).unwrap(),
+        tool_timeout_ms: 15_000,
+        tool_parallelism: 1 + u32::try_from(dice.below(3)).unwrap(),
+        llm_retry: LlmRetry { delays_ms: vec![500, 2_000], ..LlmRetry::default() },
+        on_unknown: dice.pick(&[OnUnknown::TellModel, OnUnknown::Ask, OnUnknown::Ask, OnUnknown::Fail]),
+        on_interrupt: dice.pick(&[OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Fail]),
+        ..AgentProfile::default()
+    }
+}
+
+impl Cluster {
+    pub fn new(ground: Ground) -> Arc<Self> {
+        Arc::new(Self { ground, places: Mutex::default() })
+    }
+
+    fn places(&self) -> MutexGuard<'_, [Option<Arc<Node>>; 3]> {
+        self.places.lock().unwrap()
+    }
+
+    /// Those that serve now.
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        self.places().iter().flatten().cloned().collect()
+    }
+
+    /// One that serves now, if there is any.
+    pub fn any(&self) -> Option<Arc<Node>> {
+        let nodes = self.nodes();
+        let at = if nodes.is_empty() { return None } else { self.ground.dice.below(nodes.len() as u64) };
+        nodes.get(usize::try_from(at).unwrap()).cloned()
+    }
+
+    /// Starts the node at a place, unless it runs.
+    pub async fn start(self: &Arc<Self>, place: usize) {
+        if self.places()[place].is_some() {
+            return;
+        }
+        let Ground { dice, model, witness, ledger, mind, sky, ids, tasks } = &self.ground;
+        let name = NAMES[place];
+        let (dice, model, witness, ids) = (Arc::clone(dice), Arc::clone(model), Arc::clone(witness), Arc::clone(ids));
+        let gate = Arc::new(Gate::new());
+        let node = NodeId::generate(ids.as_ref());
+        // Small, so that readers lag.
+        let hub = Hub::new(HubLimits { max_events: 6, max_bytes: 64 * 1024 });
+        let line = Line {
+            name,
+            node: node.clone(),
+            model: Arc::clone(&model),
+            dice: Arc::clone(&dice),
+            gate: Arc::clone(&gate),
+            sky: Arc::clone(sky),
+            witness: Arc::clone(&witness),
+        };
+        let store: Arc<dyn Store> = Arc::new(line);
+        let models = Mind {
+            name,
+            options: Arc::clone(mind),
+            dice: Arc::clone(&dice),
+            gate: Arc::clone(&gate),
+            witness: Arc::clone(&witness),
+        };
+        let tools = Arc::new(Hands {
+            name,
+            dice: Arc::clone(&dice),
+            gate: Arc::clone(&gate),
+            ledger: Arc::clone(ledger),
+            model: Arc::clone(&model),
+            witness,
+        });
+        let clock = Arc::new(WallClock(model));
+        let service = Service::new(ServiceDeps {
+            store: Arc::clone(&store),
+            hub: Arc::clone(&hub),
+            tools: Arc::clone(&tools) as _,
+            clock: Arc::clone(&clock) as _,
+            ids: Arc::clone(&ids),
+            default_profile: profile(&dice),
+            models: Arc::new(|_| true),
+            limits: ServiceLimits::default(),
+            commits: tasks.clone(),
+        });
+        let mut options = WorkerOptions::new(node);
+        options.slots = 4;
+        options.control_poll = Duration::from_millis(1_000);
+        let deps = WorkerDeps { store: Arc::clone(&store), hub: Arc::clone(&hub), models: Arc::new(models), tools, clock, ids };
+        let worker = loop {
+            match Worker::start(deps.clone(), options.clone()).await {
+                Ok(worker) => break worker,
+                Err(_) => dice.sleep(10, 500).await,
+            }
+        };
+        let stop = CancellationToken::new();
+        tasks.spawn(poll_heads(store, Arc::clone(&hub), stop.clone()));
+        self.connect(&hub);
+        dice.note(format_args!("{name} is up"));
+        let gone = CancellationToken::new();
+        let node = Node { name, gate, hub, service: Arc::new(service), worker, gone, stop };
+        self.places()[place] = Some(Arc::new(node));
+    }
+
+    /// Tells the other nodes what happens here. Half of it is lost: they find out by themselves.
+    fn connect(self: &Arc<Self>, hub: &Arc<Hub>) {
+        let others = |cluster: &Arc<Self>, hub: &Arc<Hub>| {
+            let (cluster, here) = (Arc::downgrade(cluster), Arc::downgrade(hub));
+            move || {
+                let Some(cluster) = cluster.upgrade() else { return Vec::new() };
+                let is_other = |node: &Arc<Node>| !std::ptr::eq(Arc::as_ptr(&node.hub), here.as_ptr());
+                let others = cluster.nodes().into_iter().filter(is_other);
+                others.filter(|_| cluster.ground.dice.chance(500)).map(|node| Arc::clone(&node.hub)).collect()
+            }
+        };
+        let hear = others(self, hub);
+        hub.announce_with(Arc::new(move |conversation| hear().iter().for_each(|other: &Arc<Hub>| other.hint(conversation))));
+        let wake = others(self, hub);
+        hub.wake_elsewhere_with(Arc::new(move |what| {
+            for other in wake() {
+                match what {
+                    Elsewhere::Queue => other.queue_signal().notify(),
+                    Elsewhere::Control => other.control_signal().notify(),
+                }
+            }
+        }));
+    }
+
+    fn take(&self, place: usize) -> Option<Arc<Node>> {
+        self.places()[place].take()
+    }
+
+    /// The node dies, with everything that it holds.
+    pub fn kill(&self, place: usize) {
+        let Some(node) = self.take(place) else { return };
+        self.ground.dice.note(format_args!("{} dies", node.name));
+        node.gate.shut();
+        node.gone.cancel();
+        node.stop.cancel();
+    }
+
+    /// The node stands still for a while.
+    pub async fn pause(&self, place: usize) {
+        let Some(node) = self.places()[place].clone() else { return };
+        self.ground.dice.note(format_args!("{} stands still", node.name));
+        node.gate.hold();
+        self.ground.dice.sleep(500, 25_000).await;
+        self.ground.dice.note(format_args!("{} goes on", node.name));
+        node.gate.open();
+    }
+
+    /// The node ends in order.
+    pub async fn drain(&self, place: usize) {
+        let Some(node) = self.take(place) else { return };
+        self.ground.dice.note(format_args!("{} drains", node.name));
+        node.worker.drain(self.ground.dice.between(0, 10_000)).await;
+        node.hub.close_all();
+        node.gate.shut();
+        node.gone.cancel();
+        node.stop.cancel();
+        self.ground.dice.note(format_args!("{} has ended", node.name));
+    }
+}

@@ -1,0 +1,60 @@
+//! What a node does to the world outside goes through its gate.
+
+use std::sync::Mutex;
+
+use tokio::sync::Notify;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Position {
+    Open,
+    Held,
+    Shut,
+}
+
+/// While it is held, whatever the node says waits, as if its process was stopped or its network gone. Once it is shut, the node is
+/// dead: nothing that it holds can have an effect or learn of anything any more.
+pub struct Gate {
+    position: Mutex<Position>,
+    moved: Notify,
+}
+
+impl Gate {
+    pub fn new() -> Self {
+        Self { position: Mutex::new(Position::Open), moved: Notify::new() }
+    }
+
+    /// Waits until the gate is open.
+    pub async fn pass(&self) {
+        loop {
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            let position = *self.position.lock().unwrap();
+            match position {
+                Position::Open => return,
+                Position::Held => moved.await,
+                Position::Shut => std::future::pending().await,
+            }
+        }
+    }
+
+    fn put(&self, position: Position) {
+        let mut now = self.position.lock().unwrap();
+        if *now != Position::Shut {
+            *now = position;
+            self.moved.notify_waiters();
+        }
+    }
+
+    pub fn hold(&self) {
+        self.put(Position::Held);
+    }
+
+    pub fn open(&self) {
+        self.put(Position::Open);
+    }
+
+    pub fn shut(&self) {
+        self.put(Position::Shut);
+    }
+}

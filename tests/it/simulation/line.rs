@@ -1,0 +1,361 @@
+//! The line between a node and the store: slow, torn, late.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use capstan::domain::conversation::Conversation;
+use capstan::domain::event::StoredEvent;
+use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
+use capstan::domain::input::InputRecord;
+use capstan::domain::message::Message;
+use capstan::domain::principal::{User, UserRole};
+use capstan::domain::record::{Fence, RunRecord, RunWrite};
+use capstan::domain::run::Run;
+use capstan::domain::ticket::StreamTicket;
+use capstan::store::*;
+use capstan::support::clock::UnixMillis;
+use tokio_util::task::TaskTracker;
+
+use super::dice::Dice;
+use super::gate::Gate;
+use super::model::ModelStore;
+use super::witness::Witness;
+
+/// How bad the line is, in calls of a thousand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    /// Fail, and nothing has happened.
+    pub fails: u64,
+    /// Fail, and it has happened.
+    pub unheard: u64,
+    /// Writes that fail, and happen later.
+    pub late: u64,
+    /// Take seconds, some of them longer than a lease.
+    pub slow: u64,
+}
+
+/// What all lines have in common.
+pub struct Sky {
+    pub weather: Weather,
+    /// From now on all calls go through.
+    pub is_calm: AtomicBool,
+    /// Held while the store does not answer anybody.
+    pub gate: Gate,
+    /// The store refuses everybody.
+    pub is_away: AtomicBool,
+    /// Owns what is still on its way.
+    pub under_way: TaskTracker,
+}
+
+/// The store as one node sees it.
+#[derive(Clone)]
+pub struct Line {
+    pub name: &'static str,
+    pub node: NodeId,
+    pub model: Arc<ModelStore>,
+    pub dice: Arc<Dice>,
+    pub gate: Arc<Gate>,
+    pub sky: Arc<Sky>,
+    pub witness: Arc<Witness>,
+}
+
+/// What becomes of a call.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    Goes,
+    Fails,
+    Unheard,
+    Late,
+    SlowThere,
+    SlowBack,
+}
+
+fn away() -> StoreError {
+    StoreError::Unavailable(sqlx::Error::PoolTimedOut)
+}
+
+impl Line {
+    fn fate(&self, can_be_late: bool) -> Fate {
+        if self.sky.is_calm.load(Ordering::SeqCst) {
+            return Fate::Goes;
+        }
+        if self.sky.is_away.load(Ordering::SeqCst) {
+            return Fate::Fails;
+        }
+        let Weather { fails, unheard, late, slow } = self.sky.weather;
+        let mut roll = self.dice.below(1_000);
+        let fates =
+            [(fails, Fate::Fails), (unheard, Fate::Unheard), (late, Fate::Late), (slow, Fate::SlowThere), (slow, Fate::SlowBack)];
+        for (share, fate) in fates {
+            if roll < share {
+                return if fate == Fate::Late && !can_be_late { Fate::Fails } else { fate };
+            }
+            roll -= share;
+        }
+        Fate::Goes
+    }
+
+    /// Carries a call there and its answer back. `seen` is told of it in the moment in which it takes effect.
+    async fn call<T>(&self, what: &str, effect: impl Future<Output = StoreResult<T>>, seen: impl FnOnce(&T)) -> StoreResult<T> {
+        self.carry(what, self.fate(false), effect, seen).await
+    }
+
+    async fn carry<T>(
+        &self,
+        what: &str,
+        fate: Fate,
+        effect: impl Future<Output = StoreResult<T>>,
+        seen: impl FnOnce(&T),
+    ) -> StoreResult<T> {
+        self.dice.stumble().await;
+        if fate == Fate::SlowThere {
+            self.dice.sleep(500, 15_000).await;
+        }
+        self.gate.pass().await;
+        self.sky.gate.pass().await;
+        if fate == Fate::Fails {
+            self.dice.note(format_args!("{} {what} fails", self.name));
+            // Of a deadlock it is known that nothing has happened.
+            return Err(if self.dice.chance(300) { StoreError::Contended(sqlx::Error::PoolTimedOut) } else { away() });
+        }
+        let answer = effect.await;
+        if let Ok(answer) = &answer {
+            seen(answer);
+        }
+        self.dice.note(format_args!("{} {what} {fate:?}", self.name));
+        self.dice.stumble().await;
+        if fate == Fate::SlowBack {
+            self.dice.sleep(500, 15_000).await;
+        }
+        self.gate.pass().await;
+        if fate == Fate::Unheard { Err(away()) } else { answer }
+    }
+}
+
+#[async_trait]
+impl LogStore for Line {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+        let what = format!("commits {}", summary(writes));
+        let seen = |answers: &Vec<_>| self.witness.committed(writes, answers);
+        let fate = self.fate(true);
+        if fate != Fate::Late {
+            return self.carry(&what, fate, self.model.commit(writes), seen).await;
+        }
+        // The node hears that it failed, and it is still on its way.
+        let (line, late, name) = (self.clone(), writes.to_vec(), what.clone());
+        self.sky.under_way.spawn(async move {
+            line.dice.sleep(1, 6_000).await;
+            if let Ok(answers) = line.model.commit(&late).await {
+                line.witness.committed(&late, &answers);
+            }
+            line.dice.note(format_args!("{} {name} arrives late", line.name));
+        });
+        self.dice.stumble().await;
+        self.gate.pass().await;
+        Err(away())
+    }
+    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        self.call("reads events", self.model.events(conversation, after, limit), |_| {}).await
+    }
+    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        self.call("reads bounds", self.model.log_bounds(conversation), |_| {}).await
+    }
+    async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
+        self.call("reads heads", self.model.heads(conversations), |_| {}).await
+    }
+}
+
+fn summary(writes: &[RunWrite]) -> String {
+    let of = |write: &RunWrite| {
+        let kinds: Vec<_> = write.events.iter().map(|event| event.kind).collect();
+        format!("{}@{}[{}]", tail(write.fence.run_id.as_str()), write.fence.epoch, kinds.join(" "))
+    };
+    writes.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+/// The end of an id, which is enough to tell it apart.
+pub fn tail(id: &str) -> &str {
+    &id[id.len().saturating_sub(5)..]
+}
+
+#[async_trait]
+impl QueueStore for Line {
+    async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+        let seen = |claims: &Vec<Claim>| {
+            self.witness.claimed(node, claims, lease_ms);
+            for Claim { fence, cause, .. } in claims {
+                self.dice.note(format_args!("{} claims {}@{} ({cause:?})", self.name, tail(fence.run_id.as_str()), fence.epoch));
+            }
+        };
+        self.call("claims", self.model.claim_runs(node, limit, lease_ms), seen).await
+    }
+    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+        let seen = |raised: &Option<Fence>| self.witness.raised(fence, raised.as_ref());
+        self.call("raises its fence", self.model.raise_fence(fence), seen).await
+    }
+    async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        self.call("loads", self.model.load_run(fence), |_| {}).await
+    }
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
+        let seen = |renewed: &Vec<RunId>| self.witness.renewed(node, fences, renewed, lease_ms, grace_ms);
+        self.call("renews", self.model.renew_leases(node, fences, lease_ms, grace_ms), seen).await
+    }
+    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+        let seen = |sweep: &Sweep| {
+            self.witness.swept(sweep);
+            for Taken { run_id, .. } in &sweep.taken {
+                self.dice.note(format_args!("{} takes {} away", self.name, tail(run_id.as_str())));
+            }
+        };
+        self.call("sweeps", self.model.sweep(limit, despite_outage), seen).await
+    }
+    async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {
+        self.call("starts", self.model.expire_foreign_leases(node), |_| {}).await
+    }
+    async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
+        self.call("reads requests", self.model.control_signals(runs), |_| {}).await
+    }
+    async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
+        self.call("reads timers", self.model.next_claimable_in(), |_| {}).await
+    }
+}
+
+#[async_trait]
+impl ConversationStore for Line {
+    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+        self.call("creates", self.model.create_conversation(new, key), |_| {}).await
+    }
+    async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
+        self.call("reads a conversation", self.model.conversation(owner, id), |_| {}).await
+    }
+    async fn conversations(
+        &self,
+        owner: &UserId,
+        filter: &ConversationFilter,
+        page: &PageRequest<ConversationCursor>,
+    ) -> StoreResult<Page<Conversation>> {
+        self.call("lists", self.model.conversations(owner, filter, page), |_| {}).await
+    }
+    async fn rename_conversation(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        title: &str,
+        now: UnixMillis,
+    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+        self.call("renames", self.model.rename_conversation(owner, id, title, now), |_| {}).await
+    }
+    async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+        self.call("deletes", self.model.delete_conversation(owner, id), |_| {}).await
+    }
+    async fn messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> StoreResult<Option<Page<Message>>> {
+        self.call("reads messages", self.model.messages(owner, id, page), |_| {}).await
+    }
+    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
+        self.call("reads messages", self.model.newest_messages(owner, id, limit), |_| {}).await
+    }
+}
+
+#[async_trait]
+impl RunStore for Line {
+    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+        let lease_ms = accept.taker.as_ref().map_or(0, |taker| taker.lease_ms);
+        let seen = |accepted: &Keyed<Accepted>| self.witness.accepted(&self.node, accepted, lease_ms);
+        self.call("accepts", self.model.accept_run(accept, key), seen).await
+    }
+    async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
+        self.call("reads a run", self.model.run(owner, id), |_| {}).await
+    }
+    async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
+        self.call("reads the active run", self.model.active_run(owner, conversation), |_| {}).await
+    }
+    async fn cancel_run(
+        &self,
+        owner: &UserId,
+        id: &RunId,
+        by: &str,
+        now: UnixMillis,
+        key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Cancelled>> {
+        self.call("cancels", self.model.cancel_run(owner, id, by, now, key), |_| {}).await
+    }
+    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
+        self.call("resumes", self.model.resume_run(resume, key), |_| {}).await
+    }
+    async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
+        self.call("explains", self.model.explain_run(owner, id), |_| {}).await
+    }
+    async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>> {
+        self.call("counts", self.model.run_counts(), |_| {}).await
+    }
+}
+
+#[async_trait]
+impl InputStore for Line {
+    async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
+        self.call("reads a question", self.model.input_request(owner, id), |_| {}).await
+    }
+    async fn resolve_input(&self, resolve: ResolveInput, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
+        self.call("answers", self.model.resolve_input(resolve, key), |_| {}).await
+    }
+}
+
+// The model has no keys and no tickets, and nobody asks for them.
+
+#[async_trait]
+impl KeyStore for Line {
+    async fn ensure_user(&self, id: UserId, name: &str, role: UserRole, now: UnixMillis) -> StoreResult<User> {
+        self.model.ensure_user(id, name, role, now).await
+    }
+    async fn create_key(&self, id: KeyId, user: &UserId, hash: &str, label: &str, now: UnixMillis) -> StoreResult<()> {
+        self.model.create_key(id, user, hash, label, now).await
+    }
+    async fn user_by_key_hash(&self, hash: &str) -> StoreResult<Option<User>> {
+        self.model.user_by_key_hash(hash).await
+    }
+    async fn has_keys(&self) -> StoreResult<bool> {
+        self.model.has_keys().await
+    }
+    async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
+        self.model.live_keys(hashes).await
+    }
+    async fn keys(&self) -> StoreResult<Vec<StoredKey>> {
+        self.model.keys().await
+    }
+    async fn revoke_key(&self, id: &KeyId, now: UnixMillis) -> StoreResult<bool> {
+        self.model.revoke_key(id, now).await
+    }
+}
+
+#[async_trait]
+impl TicketStore for Line {
+    async fn create_ticket(&self, hash: &str, ticket: &StreamTicket, lifetime_ms: u32) -> StoreResult<UnixMillis> {
+        self.model.create_ticket(hash, ticket, lifetime_ms).await
+    }
+    async fn take_ticket(&self, hash: &str) -> StoreResult<Option<StreamTicket>> {
+        self.model.take_ticket(hash).await
+    }
+    async fn remove_expired_tickets(&self) -> StoreResult<u64> {
+        self.model.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl Store for Line {
+    async fn ping(&self) -> StoreResult<()> {
+        self.call("pings", self.model.ping(), |()| {}).await
+    }
+    fn is_shared(&self) -> bool {
+        self.model.is_shared()
+    }
+    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
+        self.model.remove_expired_idempotency(before).await
+    }
+    async fn close(&self) {}
+}

@@ -1,0 +1,291 @@
+//! What users ask for: messages, ends, going on.
+
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::change::RunCounters;
+use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
+use capstan::domain::ids::{ConversationId, RunId, UserId};
+use capstan::domain::message::{Message, MessageStatus, Part, Role};
+use capstan::domain::model::Usage;
+use capstan::domain::record::{ClaimCause, FirstClaim};
+use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus, WaitReason};
+use capstan::domain::trace::TraceId;
+use capstan::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed};
+use capstan::support::clock::UnixMillis;
+use tokio::time::Instant;
+
+use super::state::{ConversationRow, RunRow, State, kept, updated};
+
+/// A run to store.
+struct NewRun<'a> {
+    id: &'a RunId,
+    conversation: &'a ConversationId,
+    owner: &'a UserId,
+    profile: &'a AgentProfile,
+    message: Option<Message>,
+    trace: &'a TraceId,
+    now: UnixMillis,
+}
+
+/// A title of one short line.
+fn title_of(parts: &[Part]) -> String {
+    let texts = parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text.text.as_str()) } else { None });
+    let words: Vec<&str> = texts.flat_map(str::split_whitespace).collect();
+    words.join(" ").chars().take(80).collect::<String>().trim_end().to_owned()
+}
+
+fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
+    kept(&Message {
+        id: accept.message_id.clone(),
+        conversation_id: accept.conversation_id.clone(),
+        run_id: run.clone(),
+        role: Role::User,
+        status: MessageStatus::Complete,
+        parts: accept.parts.clone(),
+        finish_reason: None,
+        model: None,
+        usage: None,
+        internal: false,
+        created_at: accept.now.to_rfc3339(),
+    })
+}
+
+impl State {
+    /// What comes of a message, and whether anything is stored.
+    pub fn accept(&mut self, accept: &AcceptRun) -> (Accepted, bool) {
+        let id = &accept.conversation_id;
+        match (self.conversations.get(id), &accept.create_with_title) {
+            (Some(row), _) if row.owner != accept.owner => return (Accepted::NoConversation, false),
+            (Some(_), _) | (None, Some(_)) => {}
+            (None, None) => return (Accepted::NoConversation, false),
+        }
+        let active = self.active_in(id).map(|row| (row.run.id.clone(), row.cancel_by.is_some()));
+        match (&active, accept.on_busy) {
+            (Some((run_id, _)), OnBusy::Reject) => return (Accepted::Busy { run_id: run_id.clone() }, false),
+            // A run that is about to be cancelled answers nobody any more.
+            (Some((run_id, false)), OnBusy::Steer) => return (self.steer(accept, &run_id.clone()), true),
+            (None, _) | (Some(_), OnBusy::Queue | OnBusy::Interrupt | OnBusy::Steer) => {}
+        }
+        let before: Vec<RunId> = self.runs_in(id).iter().filter(|row| !row.is_over()).map(|row| row.run.id.clone()).collect();
+        let interrupts = accept.on_busy == OnBusy::Interrupt;
+        let unfinished = self.runs.values().filter(|row| row.owner == accept.owner && !row.is_over()).count();
+        // What an interrupting message ends first no longer counts.
+        let ended = if interrupts { before.iter().filter(|run| self.ends_at_once(run)).count() } else { 0 };
+        if accept.max_active_runs > 0 && unfinished - ended >= accept.max_active_runs as usize {
+            return (Accepted::TooManyRuns, false);
+        }
+        self.conversations.entry(id.clone()).or_insert_with(|| ConversationRow {
+            owner: accept.owner.clone(),
+            title: accept.create_with_title.clone().unwrap_or_default(),
+            status: ConversationStatus::Idle,
+            created_at: accept.now,
+            updated_at: accept.now,
+            log: Vec::new(),
+            writer: None,
+            epoch: 0,
+            joined: 0,
+        });
+        let (mut events, mut interrupted) = (Vec::new(), Vec::new());
+        if interrupts {
+            // Those that wait behind the active one first, so that none of them becomes active in between.
+            for run in before.iter().skip(1).chain(before.first()) {
+                match self.ask_to_end(run, "interrupt", accept.now) {
+                    Some(more) => events.extend(more),
+                    None => interrupted.push(run.clone()),
+                }
+            }
+        }
+        let message = user_message(accept, &accept.run_id);
+        let new = NewRun {
+            id: &accept.run_id,
+            conversation: id,
+            owner: &accept.owner,
+            profile: &accept.profile,
+            message: Some(message.clone()),
+            trace: &accept.trace,
+            now: accept.now,
+        };
+        events.extend(self.store_run(new));
+        let row = &self.runs[&accept.run_id];
+        let (first_seq, run, is_free) = (row.first_seq, row.view().run, row.active);
+        let claim = accept.taker.as_ref().filter(|_| is_free).map(|taker| {
+            let claim = self.claim(&accept.run_id, &taker.node, taker.lease_ms);
+            let record = self.load(&claim.fence).map(Box::new);
+            FirstClaim { fence: claim.fence, claimed_at: Instant::now().into_std(), record }
+        });
+        (Accepted::Run { run, message, first_seq, events, interrupted, claim }, true)
+    }
+
+    fn steer(&mut self, accept: &AcceptRun, active: &RunId) -> Accepted {
+        let message = user_message(accept, active);
+        let run = self.runs[active].view().run;
+        let body = EventBody::MessageCreated { message: message.clone() };
+        let event = NewEvent::new(&body, Some(active.clone()), run.attempt, accept.now);
+        let events = self.append(&accept.conversation_id, vec![event]);
+        let first_seq = events[0].seq;
+        self.run_mut(active).messages.push((first_seq, message.clone()));
+        self.conversations.get_mut(&accept.conversation_id).unwrap().joined += 1;
+        Accepted::Steered { run, message, first_seq, events }
+    }
+
+    fn store_run(&mut self, new: NewRun<'_>) -> Vec<StoredEvent> {
+        let position = self.runs_in(new.conversation).iter().filter(|row| !row.is_over()).count();
+        let active = position == 0;
+        let (run, at) = (Some(new.id.clone()), new.now);
+        let mut events = Vec::new();
+        if let Some(message) = &new.message {
+            events.push(NewEvent::new(&EventBody::MessageCreated { message: message.clone() }, run.clone(), 0, at));
+        }
+        let position = u32::try_from(position).unwrap();
+        events.push(NewEvent::new(&EventBody::RunQueued { position }, run, 0, at));
+        let row = self.conversations.get_mut(new.conversation).unwrap();
+        let before = (row.title.clone(), row.status);
+        if row.title.is_empty() {
+            row.title = title_of(new.message.as_ref().map_or(&[], |message| &message.parts));
+        }
+        if active {
+            row.status = ConversationStatus::Queued;
+        }
+        row.updated_at = at;
+        if before != (row.title.clone(), row.status) {
+            events.push(updated(&row.title, row.status, at));
+        }
+        let events = row.append(new.conversation, events);
+        let first_seq = events[0].seq;
+        let run = Run {
+            id: new.id.clone(),
+            conversation_id: new.conversation.clone(),
+            status: RunStatus::Queued,
+            reason: None,
+            agent: new.profile.name.clone(),
+            agent_version: new.profile.version,
+            model: new.profile.model.clone(),
+            attempt: 0,
+            finish_reason: None,
+            usage: None,
+            error: None,
+            created_at: at.to_rfc3339(),
+            started_at: None,
+            finished_at: None,
+        };
+        let row = RunRow {
+            run,
+            owner: new.owner.clone(),
+            profile: new.profile.clone(),
+            trace: new.trace.clone(),
+            active,
+            claimable_at: active.then_some(self.now),
+            cause: ClaimCause::First,
+            crashes: 0,
+            cancel_by: None,
+            first_seq,
+            last_seq: None,
+            started_at: None,
+            tools: None,
+            counters: RunCounters::default(),
+            usage: Usage::default(),
+            steps: Vec::new(),
+            calls: Vec::new(),
+            inputs: Vec::new(),
+            answered: false,
+            messages: new.message.into_iter().map(|message| (first_seq, message)).collect(),
+        };
+        self.runs.insert(new.id.clone(), row);
+        events
+    }
+
+    /// Whether nobody works on the run and nobody ever has.
+    fn ends_at_once(&self, id: &RunId) -> bool {
+        let row = &self.runs[id];
+        !self.leases.contains_key(id) && row.started_at.is_none() && row.run.status == RunStatus::Queued
+    }
+
+    /// Asks a run that has not ended to end. The events, if it is over now; else a worker will end it.
+    fn ask_to_end(&mut self, id: &RunId, by: &str, now: UnixMillis) -> Option<Vec<StoredEvent>> {
+        if self.ends_at_once(id) {
+            return Some(self.end_now(id, by, now));
+        }
+        let (leased, at) = (self.leases.contains_key(id), self.now);
+        let row = self.run_mut(id);
+        row.cancel_by.get_or_insert_with(|| by.to_owned());
+        if !leased {
+            if row.run.status == RunStatus::Waiting {
+                row.cause = ClaimCause::Request;
+            }
+            row.claimable_at = Some(row.claimable_at.unwrap_or(at).min(at));
+        }
+        None
+    }
+
+    fn end_now(&mut self, id: &RunId, by: &str, now: UnixMillis) -> Vec<StoredEvent> {
+        let row = self.run_mut(id);
+        let (conversation, was_active) = (row.run.conversation_id.clone(), row.active);
+        row.run.status = RunStatus::Cancelled;
+        row.run.finish_reason = Some(FinishReason::Cancelled);
+        row.run.finished_at = Some(now.to_rfc3339());
+        row.cancel_by.get_or_insert_with(|| by.to_owned());
+        (row.active, row.claimable_at) = (false, None);
+        let body = EventBody::RunCancelled { by: by.to_owned() };
+        let mut events = vec![NewEvent::new(&body, Some(id.clone()), row.run.attempt, now)];
+        if was_active {
+            let next = if self.promote_next(&conversation) { ConversationStatus::Queued } else { RunStatus::Cancelled.into() };
+            events.extend(self.set_status(&conversation, next, now));
+        }
+        let events = self.append(&conversation, events);
+        self.run_mut(id).last_seq = events.first().map(|event| event.seq);
+        events
+    }
+
+    /// What comes of a request to cancel. `overwrites`: the planted bug.
+    pub fn cancel(&mut self, owner: &UserId, id: &RunId, by: &str, now: UnixMillis, overwrites: bool) -> (Cancelled, bool) {
+        let Some(row) = self.run_of(owner, id) else { return (Cancelled::NoRun, false) };
+        let events = match row.is_over() {
+            true if overwrites => Some(self.end_now(id, by, now)),
+            true => Some(Vec::new()),
+            false => self.ask_to_end(id, by, now),
+        };
+        let run = self.runs[id].view().run;
+        match events {
+            Some(events) => (Cancelled::Over { run, events }, true),
+            None => (Cancelled::Requested { run }, true),
+        }
+    }
+
+    /// What comes of a request to go on.
+    pub fn resume(&mut self, resume: &ResumeRun) -> (Resumed, bool) {
+        let Some(row) = self.run_of(&resume.owner, &resume.run_id) else { return (Resumed::NoRun, false) };
+        let run = row.view().run;
+        match run.status {
+            RunStatus::Waiting if run.reason != Some(WaitReason::Input) => {
+                let now = self.now;
+                if !self.leases.contains_key(&run.id) {
+                    let row = self.run_mut(&run.id);
+                    row.cause = ClaimCause::Request;
+                    row.claimable_at = Some(row.claimable_at.unwrap_or(now).min(now));
+                }
+                (Resumed::Run { run, events: Vec::new() }, true)
+            }
+            RunStatus::Failed if self.runs_in(&run.conversation_id).last().is_some_and(|newest| newest.run.id == run.id) => {
+                let profile = self.runs[&run.id].profile.clone();
+                let new = NewRun {
+                    id: &resume.new_run_id,
+                    conversation: &run.conversation_id,
+                    owner: &resume.owner,
+                    profile: &profile,
+                    message: None,
+                    trace: &resume.trace,
+                    now: resume.now,
+                };
+                let events = self.store_run(new);
+                (Resumed::Run { run: self.runs[&resume.new_run_id].view().run, events }, true)
+            }
+            RunStatus::Failed
+            | RunStatus::Waiting
+            | RunStatus::Queued
+            | RunStatus::Processing
+            | RunStatus::ToolLoop
+            | RunStatus::Completed
+            | RunStatus::Cancelled => (Resumed::NotResumable { run }, false),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The log: writes of workers, each tested by its fence.
+
+use async_trait::async_trait;
+use capstan::domain::change::{Change, ReleaseCause, StepRow, StepStatus};
+use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::event::StoredEvent;
+use capstan::domain::ids::ConversationId;
+use capstan::domain::input::InputRecord;
+use capstan::domain::record::{ClaimCause, Fence, RunWrite};
+use capstan::domain::run::WaitReason;
+use capstan::domain::tool::ToolCallState;
+use capstan::store::{Committed, LogBounds, LogStore, PAGE_BYTES, Refused, StoreResult};
+
+use super::state::{RunRow, State, kept};
+use super::{Bug, ModelStore};
+
+const UPDATED: &str = "conversation.updated";
+
+#[async_trait]
+impl LogStore for ModelStore {
+    async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+        let mut state = self.state();
+        if self.has(Bug::ShownBeforeStored) {
+            let before = std::mem::replace(&mut state.postponed, writes.to_vec());
+            self.commit_to(&mut state, &before);
+            return Ok(self.commit_to(&mut state.clone(), writes));
+        }
+        Ok(self.commit_to(&mut state, writes))
+    }
+
+    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        let state = self.state();
+        let log = state.conversations.get(conversation).map(|row| row.log.as_slice()).unwrap_or_default();
+        let mut bytes = 0;
+        let page = log.iter().filter(|event| event.seq > after).take(limit.clamp(1, 1_000) as usize).take_while(|event| {
+            let fits = bytes < PAGE_BYTES;
+            bytes += event.data.len();
+            fits
+        });
+        Ok(page.cloned().collect())
+    }
+
+    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        Ok(self.state().conversations.get(conversation).map(|row| LogBounds { oldest: 1, head: row.head() }))
+    }
+
+    async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
+        let state = self.state();
+        let heads = conversations.iter().filter_map(|id| Some((id.clone(), state.conversations.get(id)?.head())));
+        Ok(heads.filter(|(_, head)| *head > 0).collect())
+    }
+}
+
+impl ModelStore {
+    /// Carries out the writes, each tested by its fence.
+    fn commit_to(&self, state: &mut State, writes: &[RunWrite]) -> Vec<Result<Committed, Refused>> {
+        let mut broken: Vec<&Fence> = Vec::new();
+        let answers = writes.iter().map(|write| {
+            let orphan = || write.changes.iter().any(|change| matches!(change, Change::ToolFinished(..)));
+            let is_let_in = self.has(Bug::FenceIgnored) || (self.has(Bug::OrphanKept) && orphan());
+            let is_newest = state.is_newest(&write.fence) || (is_let_in && state.runs.contains_key(&write.fence.run_id));
+            if !is_newest || broken.contains(&&write.fence) {
+                return Err(Refused::Fenced);
+            }
+            if !self.has(Bug::UnheardEnd) && state.ends_unheard(write) {
+                return Err(Refused::Unheard);
+            }
+            state.write(write).map_err(|rule| {
+                tracing::error!(run.id = %write.fence.run_id, rule, "a write breaks a rule");
+                // What the same run wrote after it would leave a hole in the log.
+                broken.push(&write.fence);
+                Refused::Fenced
+            })
+        });
+        answers.collect()
+    }
+}
+
+/// What a write does beside its run.
+#[derive(Default)]
+struct Effects {
+    status: Option<ConversationStatus>,
+    messages: i64,
+    ends: Ends,
+}
+
+#[derive(Default, PartialEq)]
+enum Ends {
+    #[default]
+    No,
+    Finished,
+    Released,
+}
+
+impl State {
+    fn ends_unheard(&self, write: &RunWrite) -> bool {
+        let joined = self.conversations[&write.fence.conversation_id].joined;
+        write.changes.iter().any(|change| matches!(change, Change::Finish { joined: Some(heard), .. } if *heard != joined))
+    }
+
+    /// Carries out one write, wholly or not at all: then the rule that it breaks is the answer.
+    fn write(&mut self, write: &RunWrite) -> Result<Committed, &'static str> {
+        let Fence { run_id, conversation_id, .. } = &write.fence;
+        let base = self.conversations[conversation_id].head();
+        let mut row = self.runs[run_id].clone();
+        let mut effects = Effects::default();
+        for change in &write.changes {
+            if effects.ends != Ends::No {
+                return Err("something follows the end of the run");
+            }
+            self.change(&mut row, change, base, &mut effects)?;
+        }
+        let is_update = |change: &Change| matches!(change, Change::Status(..) | Change::Finish { .. });
+        if write.events.iter().any(|event| event.kind == UPDATED) && !write.changes.iter().any(is_update) {
+            return Err("an event tells of a conversation's status that the write does not change");
+        }
+        if effects.messages > i64::try_from(write.events.len()).unwrap() {
+            return Err("more messages than events");
+        }
+        if effects.ends == Ends::Finished {
+            let terminal = |kind: &str| matches!(kind, "run.completed" | "run.failed" | "run.cancelled");
+            row.last_seq = write.events.iter().zip(base + 1..).find(|(event, _)| terminal(event.kind)).map(|(_, seq)| seq);
+        }
+        self.runs.insert(run_id.clone(), row);
+        let mut next_waits = false;
+        if effects.ends != Ends::No {
+            self.leases.remove(run_id);
+            self.conversations.get_mut(conversation_id).unwrap().writer = None;
+        }
+        if effects.ends == Ends::Finished {
+            next_waits = self.promote_next(conversation_id);
+            effects.status = if next_waits { Some(ConversationStatus::Queued) } else { effects.status };
+        }
+        let conversation = self.conversations.get_mut(conversation_id).unwrap();
+        conversation.status = effects.status.unwrap_or(conversation.status);
+        let last = write.events.iter().rposition(|event| event.kind == UPDATED).filter(|_| effects.ends == Ends::Finished);
+        let title = serde_json::to_string(&conversation.title).unwrap();
+        let mut events = write.events.clone();
+        let mut completed = Vec::new();
+        for (place, event) in events.iter_mut().enumerate().filter(|(_, event)| event.kind == UPDATED) {
+            let stored = format!("{{\"status\":\"{}\"}}", conversation.status.as_str());
+            let data = if last == Some(place) { stored.as_str() } else { event.data.as_str() };
+            event.data = format!("{{\"title\":{title},{}", data.strip_prefix('{').unwrap_or_default());
+            completed.push((place, event.data.clone()));
+        }
+        conversation.append(conversation_id, events);
+        Ok(Committed { first_seq: base + 1, next_waits, completed })
+    }
+
+    fn change(&self, row: &mut RunRow, change: &Change, base: i64, effects: &mut Effects) -> Result<(), &'static str> {
+        match change {
+            Change::Status(status, _) if status.is_terminal() => return Err("a terminal status without an end"),
+            Change::Status(status, reason) => {
+                (row.run.status, row.run.reason) = (*status, *reason);
+                effects.status = Some((*status).into());
+            }
+            Change::Started => {
+                row.started_at.get_or_insert(self.now);
+                row.run.started_at.get_or_insert_with(|| self.now_text());
+            }
+            Change::FreezeTools(tools) => row.tools = Some(tools.clone()),
+            Change::Counters(counters) => row.counters = counters.clone(),
+            Change::Usage(usage) => row.usage = *usage,
+            Change::StepStarted { step, kind } => {
+                let new = StepRow { run_id: row.run.id.clone(), step: *step, kind: *kind, status: StepStatus::Started };
+                match row.steps.iter_mut().find(|(known, _)| known.step == *step) {
+                    Some(known) => *known = (new, self.now),
+                    None => row.steps.push((new, self.now)),
+                }
+            }
+            Change::StepEnded { step, status, .. } => {
+                let known = row.steps.iter_mut().find(|(known, _)| known.step == *step);
+                let (known, at) = known.ok_or("a step ends that never began")?;
+                (known.status, *at) = (*status, self.now);
+            }
+            Change::AddMessage(message) => {
+                let is_known = |row: &RunRow| row.messages.iter().any(|(_, known)| known.id == message.id);
+                if is_known(row) || self.runs.values().any(is_known) {
+                    return Err("a message exists already");
+                }
+                effects.messages += 1;
+                row.messages.push((base + effects.messages, kept(message)));
+            }
+            Change::AddToolCalls(calls) => {
+                if calls.iter().any(|call| row.calls.iter().any(|known| known.id == call.id)) {
+                    return Err("a call exists already");
+                }
+                row.calls.extend(calls.iter().map(kept));
+            }
+            Change::ToolStarted(id) => {
+                let planned = row.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Planned);
+                planned.ok_or("a call is started that is not planned")?.state = ToolCallState::Started;
+            }
+            Change::ToolFinished(_, outcome) if !outcome.state.is_outcome() => return Err("the outcome of a call is none"),
+            Change::ToolFinished(id, outcome) => {
+                let open = row.calls.iter_mut().find(|call| call.id == *id && !call.state.is_outcome());
+                let call = open.ok_or("a call gets a second outcome")?;
+                (call.state, call.outcome) = (outcome.state, Some(kept(outcome)));
+            }
+            Change::AskInput(request) => row.inputs.push(InputRecord {
+                request: kept(request),
+                resolved_by: None,
+                created_at: self.now_text(),
+                resolved_at: None,
+                expires_at: None,
+            }),
+            Change::InputClosed { id, state } => {
+                if let Some(asked) = row.inputs.iter_mut().find(|asked| asked.request.id == *id) {
+                    asked.request.state = *state;
+                    asked.resolved_at.get_or_insert_with(|| self.now_text());
+                }
+            }
+            Change::Finish { status, .. } if !status.is_terminal() => return Err("a run ends with a status that is not terminal"),
+            Change::Finish { .. } if row.is_over() => return Err("a run ends twice"),
+            Change::Finish { status, finish_reason, error, .. } => {
+                (row.run.status, row.run.reason) = (*status, None);
+                (row.run.finish_reason, row.run.error) = (*finish_reason, error.as_ref().map(kept));
+                row.run.finished_at = Some(self.now_text());
+                (row.active, row.claimable_at) = (false, None);
+                effects.ends = Ends::Finished;
+                effects.status = Some((*status).into());
+            }
+            Change::Release { after_ms, cause } => {
+                let asked = row.cancel_by.is_some();
+                let later = after_ms.map(|after| self.now.saturating_add(i64::try_from(after).unwrap_or(i64::MAX / 4)));
+                let has_answer = row.run.reason == Some(WaitReason::Input) && std::mem::take(&mut row.answered);
+                row.answered = false;
+                row.claimable_at = if asked || has_answer { Some(self.now) } else { later };
+                row.cause = match cause {
+                    _ if asked => ClaimCause::Request,
+                    ReleaseCause::Waiting => ClaimCause::Timer,
+                    ReleaseCause::Drain => ClaimCause::HandedBack,
+                };
+                row.crashes = row.crashes.saturating_sub(1);
+                effects.ends = Ends::Released;
+            }
+        }
+        Ok(())
+    }
+}

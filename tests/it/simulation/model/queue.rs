@@ -1,0 +1,186 @@
+//! The queue: claims, leases, sweeps.
+
+use async_trait::async_trait;
+use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::input::{InputRecord, InputState};
+use capstan::domain::message::Role;
+use capstan::domain::record::{ClaimCause, Fence, RunRecord};
+use capstan::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
+
+use super::state::{LeaseRow, State};
+use super::{Bug, ModelStore};
+
+#[async_trait]
+impl QueueStore for ModelStore {
+    async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+        let mut state = self.state();
+        let next = state.next_in_line(limit);
+        Ok(next.iter().map(|run| state.claim(run, node, lease_ms)).collect())
+    }
+
+    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+        let mut state = self.state();
+        let has_lease = state.leases.get(&fence.run_id).is_some_and(|lease| lease.epoch == fence.epoch);
+        if !has_lease || !state.is_newest(fence) {
+            return Ok(None);
+        }
+        let epoch = fence.epoch + i64::from(!self.has(Bug::FenceNotRaised));
+        state.conversations.get_mut(&fence.conversation_id).unwrap().epoch = epoch;
+        state.leases.get_mut(&fence.run_id).unwrap().epoch = epoch;
+        Ok(Some(Fence { epoch, ..fence.clone() }))
+    }
+
+    async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        Ok(self.state().load(fence))
+    }
+
+    async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
+        let mut state = self.state();
+        let (now, grace) = (state.now, i64::try_from(grace_ms).unwrap());
+        let revives = self.has(Bug::LeaseRevived);
+        let held = fences.iter().filter(|fence| {
+            let Some(lease) = state.leases.get_mut(&fence.run_id) else { return false };
+            let is_ours = lease.epoch == fence.epoch && lease.node == *node && (revives || lease.until >= now - grace);
+            if is_ours {
+                lease.until = now + i64::try_from(lease_ms).unwrap();
+            }
+            is_ours
+        });
+        Ok(held.map(|fence| fence.run_id.clone()).collect())
+    }
+
+    async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+        let mut state = self.state();
+        let now = state.now;
+        let mut expired: Vec<(i64, RunId)> =
+            state.leases.iter().filter(|(_, lease)| lease.until < now).map(|(run, lease)| (lease.until, run.clone())).collect();
+        if !despite_outage && expired.len() >= 4 && expired.len() * 2 > state.leases.len() {
+            return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
+        }
+        expired.sort();
+        expired.truncate(limit as usize);
+        let taken = expired.into_iter().map(|(_, run_id)| {
+            state.take_away(&run_id);
+            Taken { trace: state.runs.get(&run_id).map(|row| row.trace.clone()), run_id }
+        });
+        Ok(Sweep { taken: taken.collect(), outage_suspected: false })
+    }
+
+    async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
+        // There are other nodes.
+        Ok(0)
+    }
+
+    async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
+        let state = self.state();
+        let signals = runs.iter().map(|run_id| {
+            let Some(row) = state.runs.get(run_id) else {
+                return ControlSignal { run_id: run_id.clone(), cancel_by: None, joined: Vec::new(), gone: true };
+            };
+            let joined =
+                row.messages.iter().filter(|(at, message)| *at > row.first_seq && message.role == Role::User && !message.internal);
+            ControlSignal {
+                run_id: run_id.clone(),
+                cancel_by: row.cancel_by.clone().filter(|_| !row.is_over()),
+                joined: joined.map(|(_, message)| message.clone()).collect(),
+                gone: false,
+            }
+        });
+        Ok(signals.filter(|signal| signal.gone || signal.cancel_by.is_some() || !signal.joined.is_empty()).collect())
+    }
+
+    async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
+        let state = self.state();
+        let next = state.runs.values().filter_map(|row| row.claimable_at).min();
+        Ok(next.map(|at| u64::try_from(at - state.now).unwrap_or(0)))
+    }
+}
+
+/// Whether the run has yet to act on a question.
+fn is_open(asked: &InputRecord) -> bool {
+    matches!(asked.request.state, InputState::Pending | InputState::Answered)
+}
+
+impl State {
+    /// Those whose turn it is: of the owners the one with the fewest leases first, of an owner's runs the oldest.
+    fn next_in_line(&self, limit: u32) -> Vec<RunId> {
+        let mut waiting: Vec<_> = self
+            .runs
+            .values()
+            .filter_map(|row| Some((row.claimable_at.filter(|at| *at <= self.now)?, &row.run.id, &row.owner)))
+            .collect();
+        waiting.sort();
+        let mut line: Vec<(usize, i64, &RunId)> = Vec::new();
+        for (place, (at, run, owner)) in waiting.iter().enumerate() {
+            let before = waiting[..place].iter().filter(|(.., other)| other == owner).count();
+            let leases = self.leases.values().filter(|lease| lease.owner == **owner).count();
+            line.push((leases + before, *at, run));
+        }
+        line.sort();
+        line.into_iter().take(limit as usize).map(|(.., run)| run.clone()).collect()
+    }
+
+    /// Gives the run to a node.
+    pub fn claim(&mut self, id: &RunId, node: &NodeId, lease_ms: u64) -> Claim {
+        let now = self.now;
+        let row = self.run_mut(id);
+        let since = row.claimable_at.take().unwrap_or(now);
+        row.run.attempt += 1;
+        row.crashes += 1;
+        let (owner, cause, trace) = (row.owner.clone(), row.cause, Some(row.trace.clone()));
+        let conversation_id = row.run.conversation_id.clone();
+        let conversation = self.conversations.get_mut(&conversation_id).unwrap();
+        conversation.epoch += 1;
+        conversation.writer = Some(id.clone());
+        let epoch = conversation.epoch;
+        let until = now + i64::try_from(lease_ms).unwrap();
+        self.leases.insert(id.clone(), LeaseRow { owner: owner.clone(), node: node.clone(), epoch, since: now, until });
+        let queued_ms = u64::try_from(now - since).unwrap_or(0);
+        Claim { fence: Fence { run_id: id.clone(), conversation_id, epoch }, owner, cause, queued_ms, trace }
+    }
+
+    fn take_away(&mut self, id: &RunId) {
+        let now = self.now;
+        self.leases.remove(id);
+        let Some(row) = self.runs.get_mut(id) else { return };
+        if !row.is_over() {
+            (row.claimable_at, row.cause) = (Some(now), ClaimCause::Crash);
+        }
+        let conversation = self.conversations.get_mut(&row.run.conversation_id).unwrap();
+        conversation.writer.take_if(|writer| writer == id);
+    }
+
+    /// What the loop needs to go on with a run.
+    pub fn load(&self, fence: &Fence) -> Option<RunRecord> {
+        let row = self.runs.get(&fence.run_id).filter(|row| !row.is_over() && self.is_newest(fence))?;
+        let mut history = Vec::new();
+        for run in self.runs_in(&fence.conversation_id).into_iter().filter(|run| run.first_seq <= row.first_seq) {
+            let mut messages = run.messages.clone();
+            messages.sort_by_key(|(at, _)| *at);
+            history.extend(messages.into_iter().map(|(_, message)| message));
+        }
+        let mut calls = row.calls.clone();
+        calls.sort_by_key(|call| (call.step, call.position));
+        Some(RunRecord {
+            fence: fence.clone(),
+            owner: row.owner.clone(),
+            attempt: row.run.attempt,
+            // The claim that is being loaded has been counted already.
+            crashes: row.crashes.saturating_sub(1),
+            cause: row.cause,
+            status: row.run.status,
+            reason: row.run.reason,
+            profile: row.profile.clone(),
+            tools: row.tools.clone(),
+            counters: row.counters.clone(),
+            usage: row.usage,
+            elapsed_ms: row.started_at.map_or(0, |at| u64::try_from(self.now - at).unwrap_or(0)),
+            history,
+            steps: row.steps.iter().map(|(step, _)| step.clone()).collect(),
+            calls,
+            inputs: row.inputs.iter().filter(|asked| is_open(asked)).map(|asked| asked.request.clone()).collect(),
+            cancel_requested_by: row.cancel_by.clone(),
+            joined: self.conversations[&fence.conversation_id].joined,
+        })
+    }
+}

@@ -1,0 +1,199 @@
+//! Conversations and runs as their owners see them.
+
+use async_trait::async_trait;
+use capstan::domain::conversation::{Conversation, ConversationStatus};
+use capstan::domain::event::StoredEvent;
+use capstan::domain::ids::{ConversationId, RunId, UserId};
+use capstan::domain::input::InputState;
+use capstan::domain::message::Message;
+use capstan::domain::run::Run;
+use capstan::domain::tool::ToolCallState;
+use capstan::store::*;
+use capstan::support::clock::UnixMillis;
+
+use super::state::{ConversationRow, RunRow, State, updated};
+use super::{Bug, ModelStore};
+
+impl State {
+    /// All messages of a conversation by their places.
+    fn messages_in(&self, id: &ConversationId) -> Vec<(i64, Message)> {
+        let mut messages: Vec<_> = self.runs_in(id).into_iter().flat_map(|row| row.messages.clone()).collect();
+        messages.sort_by_key(|(at, _)| *at);
+        messages
+    }
+}
+
+#[async_trait]
+impl ConversationStore for ModelStore {
+    async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+        Ok(self.state().keyed(key, |state| {
+            if state.conversations.contains_key(&new.id) {
+                return (Created::Exists, false);
+            }
+            let row = ConversationRow {
+                owner: new.owner,
+                title: new.title,
+                status: ConversationStatus::Idle,
+                created_at: new.now,
+                updated_at: new.now,
+                log: Vec::new(),
+                writer: None,
+                epoch: 0,
+                joined: 0,
+            };
+            state.conversations.insert(new.id.clone(), row);
+            (state.shown(&new.id).map_or(Created::Exists, Created::Conversation), true)
+        }))
+    }
+
+    async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
+        let state = self.state();
+        Ok(state.conversation_of(owner, id).and_then(|_| state.shown(id)))
+    }
+
+    async fn conversations(
+        &self,
+        _owner: &UserId,
+        _filter: &ConversationFilter,
+        _page: &PageRequest<ConversationCursor>,
+    ) -> StoreResult<Page<Conversation>> {
+        panic!("nobody lists conversations of the model")
+    }
+
+    async fn rename_conversation(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        title: &str,
+        now: UnixMillis,
+    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+        let mut state = self.state();
+        if state.conversation_of(owner, id).is_none() {
+            return Ok(None);
+        }
+        let row = state.conversations.get_mut(id).unwrap();
+        title.clone_into(&mut row.title);
+        row.updated_at = now;
+        let event = updated(title, row.status, now);
+        let events = state.append(id, vec![event]);
+        Ok(state.shown(id).map(|conversation| (conversation, events)))
+    }
+
+    async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+        let mut state = self.state();
+        if state.conversation_of(owner, id).is_none() {
+            return Ok(None);
+        }
+        let active_run = state.active_in(id).map(|row| row.run.id.clone());
+        state.conversations.remove(id);
+        state.runs.retain(|_, row| row.run.conversation_id != *id);
+        let State { runs, leases, .. } = &mut *state;
+        leases.retain(|run, _| runs.contains_key(run));
+        Ok(Some(DeletedConversation { active_run }))
+    }
+
+    async fn messages(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        page: &PageRequest<MessageCursor>,
+    ) -> StoreResult<Option<Page<Message>>> {
+        let state = self.state();
+        if state.conversation_of(owner, id).is_none() {
+            return Ok(None);
+        }
+        let after = page.after.map_or(0, |MessageCursor(at)| at);
+        let rest: Vec<_> = state.messages_in(id).into_iter().filter(|(at, _)| *at > after).collect();
+        let shown = &rest[..rest.len().min(page.limit as usize)];
+        let next = shown.last().filter(|_| rest.len() > shown.len()).map(|(at, _)| MessageCursor(*at).to_string());
+        Ok(Some(Page { items: shown.iter().map(|(_, message)| message.clone()).collect(), next }))
+    }
+
+    async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
+        let state = self.state();
+        if state.conversation_of(owner, id).is_none() {
+            return Ok(None);
+        }
+        let all = state.messages_in(id);
+        let skipped = all.len().saturating_sub(limit as usize);
+        let items = all.into_iter().skip(skipped).map(|(_, message)| message).collect();
+        Ok(Some(NewestMessages { items, earlier: skipped > 0 }))
+    }
+}
+
+#[async_trait]
+impl RunStore for ModelStore {
+    async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
+        Ok(self.state().keyed(key, |state| state.accept(&accept)))
+    }
+
+    async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
+        Ok(self.state().run_of(owner, id).map(|row| row.view()))
+    }
+
+    async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
+        let state = self.state();
+        Ok(state.active_in(conversation).filter(|row| row.owner == *owner).map(|row| row.view().run))
+    }
+
+    async fn cancel_run(
+        &self,
+        owner: &UserId,
+        id: &RunId,
+        by: &str,
+        now: UnixMillis,
+        key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Cancelled>> {
+        let overwrites = self.has(Bug::TerminalOverwritten);
+        Ok(self.state().keyed(key, |state| state.cancel(owner, id, by, now, overwrites)))
+    }
+
+    async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
+        Ok(self.state().keyed(key, |state| state.resume(&resume)))
+    }
+
+    async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
+        let state = self.state();
+        let Some(row) = state.run_of(owner, id) else { return Ok(None) };
+        let lease = state.leases.get(id);
+        let due = row.claimable_at.filter(|at| *at <= state.now).map(|at| (at, id));
+        let is_before = |other: &&RunRow| other.claimable_at.is_some_and(|at| due.is_some_and(|due| (at, &other.run.id) < due));
+        let step = row.steps.iter().max_by_key(|(step, _)| step.step);
+        Ok(Some(Explanation {
+            run: row.view().run,
+            lease_node: lease.map(|lease| lease.node.clone()),
+            lease_expires_in_ms: lease.map(|lease| lease.until - state.now),
+            lease_age_ms: lease.map(|lease| state.now - lease.since),
+            crashes: row.crashes.saturating_sub(u32::from(lease.is_some())),
+            queue_position: due.map(|_| i64::try_from(state.runs.values().filter(is_before).count()).unwrap()),
+            claimable_in_ms: row.claimable_at.map(|at| at - state.now),
+            behind_run: state
+                .active_in(&row.run.conversation_id)
+                .filter(|_| !row.active && !row.is_over())
+                .map(|active| active.run.id.clone()),
+            cancel_requested_by: row.cancel_by.clone(),
+            step: step
+                .map(|(step, at)| (step.step, step.kind.as_str().to_owned(), step.status.as_str().to_owned(), state.now - at)),
+            questions: row
+                .inputs
+                .iter()
+                .filter(|asked| asked.request.state == InputState::Pending)
+                .map(|asked| (asked.request.id.clone(), asked.request.question.text.clone()))
+                .collect(),
+            tools_under_way: row
+                .calls
+                .iter()
+                .filter(|call| call.state == ToolCallState::Started)
+                .map(|call| call.name.clone())
+                .collect(),
+        }))
+    }
+
+    async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>> {
+        let mut counts = std::collections::BTreeMap::new();
+        for row in self.state().runs.values().filter(|row| !row.is_over()) {
+            *counts.entry(row.run.status.as_str().to_owned()).or_insert(0) += 1;
+        }
+        Ok(counts.into_iter().collect())
+    }
+}

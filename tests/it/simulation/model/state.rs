@@ -1,0 +1,234 @@
+//! The rows.
+
+use std::collections::BTreeMap;
+
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::change::{RunCounters, StepRow};
+use capstan::domain::conversation::{Conversation, ConversationStatus};
+use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
+use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use capstan::domain::input::InputRecord;
+use capstan::domain::message::Message;
+use capstan::domain::model::Usage;
+use capstan::domain::record::{ClaimCause, Fence, RunWrite};
+use capstan::domain::run::Run;
+use capstan::domain::tool::{ToolCall, ToolDefinition};
+use capstan::domain::trace::TraceId;
+use capstan::store::{IdempotencyClaim, Keyed, RunView};
+use capstan::support::clock::UnixMillis;
+use capstan::support::text::storable_json;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// A conversation with its log and the fence of its writer.
+#[derive(Clone)]
+pub struct ConversationRow {
+    pub owner: UserId,
+    pub title: String,
+    pub status: ConversationStatus,
+    pub created_at: UnixMillis,
+    pub updated_at: UnixMillis,
+    pub log: Vec<StoredEvent>,
+    /// Who may write.
+    pub writer: Option<RunId>,
+    pub epoch: i64,
+    /// Messages that have joined runs.
+    pub joined: i64,
+}
+
+/// A run with all that belongs to it.
+#[derive(Clone)]
+pub struct RunRow {
+    pub run: Run,
+    pub owner: UserId,
+    pub profile: AgentProfile,
+    pub trace: TraceId,
+    pub active: bool,
+    pub claimable_at: Option<i64>,
+    pub cause: ClaimCause,
+    pub crashes: u32,
+    pub cancel_by: Option<String>,
+    pub first_seq: i64,
+    pub last_seq: Option<i64>,
+    pub started_at: Option<i64>,
+    pub tools: Option<Vec<ToolDefinition>>,
+    pub counters: RunCounters,
+    pub usage: Usage,
+    /// With the times at which they ended, or began if they have not ended.
+    pub steps: Vec<(StepRow, i64)>,
+    pub calls: Vec<ToolCall>,
+    /// The questions that it has asked.
+    pub inputs: Vec<InputRecord>,
+    /// An answer has come while a worker had it.
+    pub answered: bool,
+    /// With their places in the conversation.
+    pub messages: Vec<(i64, Message)>,
+}
+
+/// A lease.
+#[derive(Clone)]
+pub struct LeaseRow {
+    pub owner: UserId,
+    pub node: NodeId,
+    pub epoch: i64,
+    pub since: i64,
+    pub until: i64,
+}
+
+/// Everything.
+#[derive(Clone, Default)]
+pub struct State {
+    /// The database's clock, in milliseconds.
+    pub now: i64,
+    pub conversations: BTreeMap<ConversationId, ConversationRow>,
+    pub runs: BTreeMap<RunId, RunRow>,
+    pub leases: BTreeMap<RunId, LeaseRow>,
+    /// What came of requests with an idempotency key: their fingerprint, the answer, and when.
+    pub answers: BTreeMap<(UserId, String), (String, Value, UnixMillis)>,
+    /// Writes that were answered and are not carried out yet: only a planted bug leaves any.
+    pub postponed: Vec<RunWrite>,
+}
+
+impl RunRow {
+    pub fn view(&self) -> RunView {
+        let mut run = self.run.clone();
+        run.usage = (self.usage != Usage::default()).then_some(self.usage);
+        RunView { run, first_seq: self.first_seq, last_seq: self.last_seq }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.run.status.is_terminal()
+    }
+}
+
+impl State {
+    pub fn now_text(&self) -> String {
+        UnixMillis(self.now).to_rfc3339()
+    }
+
+    /// The conversation if it is the owner's.
+    pub fn conversation_of(&self, owner: &UserId, id: &ConversationId) -> Option<&ConversationRow> {
+        self.conversations.get(id).filter(|row| row.owner == *owner)
+    }
+
+    /// The run if it is the owner's.
+    pub fn run_of(&self, owner: &UserId, id: &RunId) -> Option<&RunRow> {
+        self.runs.get(id).filter(|row| row.owner == *owner)
+    }
+
+    /// A run that is known to be there.
+    pub fn run_mut(&mut self, id: &RunId) -> &mut RunRow {
+        self.runs.get_mut(id).unwrap_or_else(|| panic!("there is no {id}"))
+    }
+
+    /// The runs of a conversation, oldest first.
+    pub fn runs_in(&self, id: &ConversationId) -> Vec<&RunRow> {
+        let mut runs: Vec<_> = self.runs.values().filter(|row| row.run.conversation_id == *id).collect();
+        runs.sort_by_key(|row| row.first_seq);
+        runs
+    }
+
+    /// The run under way in a conversation.
+    pub fn active_in(&self, id: &ConversationId) -> Option<&RunRow> {
+        self.runs_in(id).into_iter().find(|row| row.active)
+    }
+
+    /// Whether the fence is the newest of its conversation.
+    pub fn is_newest(&self, fence: &Fence) -> bool {
+        let row = self.conversations.get(&fence.conversation_id);
+        row.is_some_and(|row| row.writer.as_ref() == Some(&fence.run_id) && row.epoch == fence.epoch)
+    }
+
+    /// The conversation as clients see it.
+    pub fn shown(&self, id: &ConversationId) -> Option<Conversation> {
+        let row = self.conversations.get(id)?;
+        Some(Conversation {
+            id: id.clone(),
+            title: row.title.clone(),
+            status: row.status,
+            active_run_id: self.active_in(id).map(|active| active.run.id.clone()),
+            last_seq: row.head(),
+            created_at: row.created_at.to_rfc3339(),
+            updated_at: row.updated_at.to_rfc3339(),
+        })
+    }
+
+    /// Appends events that need no fence.
+    pub fn append(&mut self, id: &ConversationId, events: Vec<NewEvent>) -> Vec<StoredEvent> {
+        self.conversations.get_mut(id).map(|row| row.append(id, events)).unwrap_or_default()
+    }
+
+    /// Sets the status; the event that says so, if it is another one than before.
+    pub fn set_status(&mut self, id: &ConversationId, status: ConversationStatus, now: UnixMillis) -> Option<NewEvent> {
+        let row = self.conversations.get_mut(id).filter(|row| row.status != status)?;
+        row.status = status;
+        row.updated_at = now;
+        Some(updated(&row.title, status, now))
+    }
+
+    /// Makes the oldest run that is queued in the conversation its active one. False if there is none.
+    pub fn promote_next(&mut self, id: &ConversationId) -> bool {
+        let next = self.runs_in(id).into_iter().find(|row| !row.is_over() && !row.active).map(|row| row.run.id.clone());
+        let now = self.now;
+        let Some(next) = next else { return false };
+        let row = self.run_mut(&next);
+        row.active = true;
+        row.claimable_at = Some(now);
+        true
+    }
+
+    /// Does what a request asks for, once for each of its keys. `work` says with its answer whether it is to be kept.
+    pub fn keyed<T: Serialize + DeserializeOwned>(
+        &mut self,
+        claim: Option<IdempotencyClaim>,
+        work: impl FnOnce(&mut Self) -> (T, bool),
+    ) -> Keyed<T> {
+        let Some(IdempotencyClaim { owner, key, fingerprint, now }) = claim else { return Keyed::Fresh(work(self).0) };
+        if let Some((known, answer, _)) = self.answers.get(&(owner.clone(), key.clone())) {
+            return match *known == fingerprint {
+                true => Keyed::Replayed(serde_json::from_value(answer.clone()).unwrap()),
+                false => Keyed::Mismatch,
+            };
+        }
+        let (answer, keep) = work(self);
+        if keep {
+            self.answers.insert((owner, key), (fingerprint, serde_json::to_value(&answer).unwrap(), now));
+        }
+        Keyed::Fresh(answer)
+    }
+}
+
+impl ConversationRow {
+    pub fn head(&self) -> i64 {
+        i64::try_from(self.log.len()).unwrap()
+    }
+
+    pub fn append(&mut self, id: &ConversationId, events: Vec<NewEvent>) -> Vec<StoredEvent> {
+        let stored: Vec<StoredEvent> = events
+            .into_iter()
+            .zip(self.head() + 1..)
+            .map(|(event, seq)| StoredEvent {
+                seq,
+                kind: event.kind.into(),
+                conversation_id: id.clone(),
+                run_id: event.run_id,
+                attempt: event.attempt,
+                at: event.at,
+                data: event.data,
+            })
+            .collect();
+        self.log.extend(stored.iter().cloned());
+        stored
+    }
+}
+
+/// A value as it comes back from a database, which keeps no NUL.
+pub fn kept<T: Serialize + DeserializeOwned>(value: &T) -> T {
+    serde_json::from_str(&storable_json(serde_json::to_string(value).unwrap())).unwrap()
+}
+
+/// What is said when title or status have changed.
+pub fn updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
+    NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status }, None, 0, now)
+}

@@ -1,0 +1,62 @@
+//! What workers, use cases and streams do without: the model has no keys and no tickets.
+
+use async_trait::async_trait;
+use capstan::domain::ids::{KeyId, UserId};
+use capstan::domain::principal::{User, UserRole};
+use capstan::domain::ticket::StreamTicket;
+use capstan::store::{KeyStore, Store, StoreResult, StoredKey, TicketStore};
+use capstan::support::clock::UnixMillis;
+
+use super::ModelStore;
+
+#[async_trait]
+impl KeyStore for ModelStore {
+    async fn ensure_user(&self, _id: UserId, _name: &str, _role: UserRole, _now: UnixMillis) -> StoreResult<User> {
+        panic!("the model has no users")
+    }
+    async fn create_key(&self, _id: KeyId, _user: &UserId, _hash: &str, _label: &str, _now: UnixMillis) -> StoreResult<()> {
+        panic!("the model has no keys")
+    }
+    async fn user_by_key_hash(&self, _hash: &str) -> StoreResult<Option<User>> {
+        panic!("the model has no keys")
+    }
+    async fn has_keys(&self) -> StoreResult<bool> {
+        Ok(false)
+    }
+    async fn live_keys(&self, _hashes: &[String]) -> StoreResult<Vec<String>> {
+        Ok(Vec::new())
+    }
+    async fn keys(&self) -> StoreResult<Vec<StoredKey>> {
+        Ok(Vec::new())
+    }
+    async fn revoke_key(&self, _id: &KeyId, _now: UnixMillis) -> StoreResult<bool> {
+        Ok(false)
+    }
+}
+
+#[async_trait]
+impl TicketStore for ModelStore {
+    async fn create_ticket(&self, _hash: &str, _ticket: &StreamTicket, _lifetime_ms: u32) -> StoreResult<UnixMillis> {
+        panic!("the model has no tickets")
+    }
+    async fn take_ticket(&self, _hash: &str) -> StoreResult<Option<StreamTicket>> {
+        Ok(None)
+    }
+    async fn remove_expired_tickets(&self) -> StoreResult<u64> {
+        Ok(0)
+    }
+}
+
+#[async_trait]
+impl Store for ModelStore {
+    async fn ping(&self) -> StoreResult<()> {
+        Ok(())
+    }
+    fn is_shared(&self) -> bool {
+        true
+    }
+    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
+        Ok(self.state().answers.extract_if(.., |_, (.., at)| *at < before).count() as u64)
+    }
+    async fn close(&self) {}
+}

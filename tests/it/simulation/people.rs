@@ -1,0 +1,212 @@
+//! Users who say something, change their minds, and try again until they are answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use capstan::domain::ids::{ConversationId, RunId, UserId};
+use capstan::domain::input::{InputAnswer, InputRequest, InputState};
+use capstan::domain::principal::{Principal, UserRole};
+use capstan::domain::problem::ProblemCode;
+use capstan::domain::run::OnBusy;
+use capstan::domain::trace::TraceId;
+use capstan::service::{Content, Error, Replay, RequestKey, StartRun};
+
+use super::cluster::{Cluster, Node};
+use super::followers::{Follower, Subject};
+use super::line::tail;
+
+/// How long a client waits for an answer before it asks another node.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// What a node did not do.
+enum Refused {
+    /// And no other one did.
+    ForGood,
+    /// But one that was asked before has not answered, and may still do it.
+    ThisTime,
+}
+
+/// What users were told.
+#[derive(Default)]
+pub struct Promises {
+    /// The run and the conversation of each text that was accepted.
+    pub accepted: BTreeMap<String, (ConversationId, RunId)>,
+    /// Texts of which it was said that nothing is stored.
+    pub refused: BTreeSet<String>,
+    pub deleted: BTreeSet<ConversationId>,
+}
+
+/// A user with their conversations.
+#[derive(Clone)]
+pub struct User {
+    pub cluster: Arc<Cluster>,
+    pub promises: Arc<Mutex<Promises>>,
+    pub principal: Principal,
+    conversations: Vec<ConversationId>,
+    runs: Vec<RunId>,
+}
+
+impl User {
+    pub fn new(cluster: &Arc<Cluster>, promises: &Arc<Mutex<Promises>>) -> Self {
+        let ids = cluster.ground.ids.as_ref();
+        let user_id = UserId::generate(ids);
+        let count = 1 + cluster.ground.dice.below(2);
+        Self {
+            cluster: Arc::clone(cluster),
+            promises: Arc::clone(promises),
+            principal: Principal { user_id, role: UserRole::Member },
+            conversations: (0..count).map(|_| ConversationId::generate(ids)).collect(),
+            runs: Vec::new(),
+        }
+    }
+
+    /// Follows all of this user's conversations from their beginning.
+    pub fn followers(&self) -> Vec<Follower> {
+        let of =
+            |id: &ConversationId| Follower::new(&self.cluster, &self.promises, &self.principal, Subject::Conversation(id.clone()));
+        self.conversations.iter().flat_map(|id| [of(id), of(id)]).collect()
+    }
+
+    /// Answers what the runs of this user ask, for as long as it is polled. Who is asked looks into the ledger, and knows as little as
+    /// the ledger about calls that are still on their way.
+    pub async fn answer(self) {
+        let ground = &self.cluster.ground;
+        loop {
+            ground.dice.sleep(200, 5_000).await;
+            let open = {
+                let state = ground.model.state();
+                let runs = state.runs.values().filter(|row| row.owner == self.principal.user_id);
+                let mut asked = runs.flat_map(|row| &row.inputs).filter(|asked| asked.request.state == InputState::Pending);
+                asked.next().map(|asked| asked.request.clone())
+            };
+            let Some(InputRequest { id, call_id: Some(call), .. }) = open else { continue };
+            let choice = if ground.dice.chance(200) { "skip" } else { ground.ledger.recall(&call) };
+            let what = format!("{choice} of {}", tail(call.as_str()));
+            let answer = InputAnswer { choice: choice.to_owned(), text: None };
+            let key = RequestKey { key: id.to_string(), fingerprint: choice.to_owned() };
+            let ask = async |node: &Node| node.service.resolve_input(&self.principal, &id, answer.clone(), Some(key.clone())).await;
+            // The run may have ended meanwhile.
+            let _ = self.insist(&what, ask).await;
+            ground.dice.note(format_args!("{what} is answered"));
+        }
+    }
+
+    /// Acts until there is nothing more to say.
+    pub async fn live(mut self, number: u64) {
+        let acts = 2 + self.cluster.ground.dice.below(5);
+        for act in 0..acts {
+            self.cluster.ground.dice.sleep(0, 6_000).await;
+            match self.cluster.ground.dice.below(20) {
+                0..3 if !self.runs.is_empty() => self.cancel().await,
+                3..5 if !self.runs.is_empty() => self.resume().await,
+                5 if self.conversations.len() > 1 => self.delete().await,
+                _ => self.say(&format!("say-{number}.{act}")).await,
+            }
+        }
+    }
+
+    fn run(&self) -> RunId {
+        self.runs[usize::try_from(self.cluster.ground.dice.below(self.runs.len() as u64)).unwrap()].clone()
+    }
+
+    /// Asks one node after the other until there is an answer.
+    async fn insist<T>(&self, what: &str, ask: impl AsyncFn(&Node) -> Result<T, Error>) -> Result<(Arc<Node>, T), Refused> {
+        let dice = &self.cluster.ground.dice;
+        let mut refused = Refused::ForGood;
+        loop {
+            let Some(node) = self.cluster.any() else {
+                dice.sleep(200, 2_000).await;
+                continue;
+            };
+            let answer = tokio::select! {
+                biased;
+                () = node.gone.cancelled() => None,
+                answer = tokio::time::timeout(PATIENCE, ask(&node)) => answer.ok(),
+            };
+            match answer {
+                Some(Ok(answer)) => return Ok((node, answer)),
+                Some(Err(error)) if !matches!(error.code(), ProblemCode::Unavailable | ProblemCode::Internal) => {
+                    dice.note(format_args!("{what} is refused by {}: {error}", node.name));
+                    return Err(refused);
+                }
+                answer => {
+                    if answer.is_none() {
+                        refused = Refused::ThisTime;
+                    }
+                    dice.note(format_args!("{what} is not answered by {}", node.name));
+                }
+            }
+            dice.sleep(1, 1_500).await;
+        }
+    }
+
+    async fn say(&mut self, text: &str) {
+        let ground = &self.cluster.ground;
+        let conversation = self.conversations[usize::try_from(ground.dice.below(self.conversations.len() as u64)).unwrap()].clone();
+        let request = StartRun {
+            content: Content::Text(text.to_owned()),
+            content_field: "content",
+            conversation_id: Some(conversation.clone()),
+            agent: None,
+            model: None,
+            options: None,
+            on_busy: ground.dice.pick(&[OnBusy::Queue, OnBusy::Steer, OnBusy::Steer, OnBusy::Interrupt, OnBusy::Reject]),
+            create: true,
+            trace: TraceId::generate(ground.ids.as_ref()),
+        };
+        let key = RequestKey { key: text.to_owned(), fingerprint: text.to_owned() };
+        let ask = async |node: &Node| node.service.start_run(&self.principal, request.clone(), Some(key.clone())).await;
+        let (node, started) = match self.insist(text, ask).await {
+            Ok(started) => started,
+            Err(Refused::ForGood) => {
+                self.promises.lock().unwrap().refused.insert(text.to_owned());
+                return;
+            }
+            Err(Refused::ThisTime) => return,
+        };
+        let run = started.run.id.clone();
+        ground.dice.note(format_args!("{text} is accepted by {} as {} ({:?})", node.name, tail(run.as_str()), request.on_busy));
+        self.promises.lock().unwrap().accepted.insert(text.to_owned(), (conversation.clone(), run.clone()));
+        self.runs.push(run.clone());
+        if started.replay == Replay::Fresh && ground.dice.chance(600) {
+            let subject = Subject::Run(conversation, run);
+            let follower = Follower::new(&self.cluster, &self.promises, &self.principal, subject);
+            let reader = node.service.stream_started(started);
+            ground.tasks.spawn(follower.go_on(node, reader));
+        }
+    }
+
+    async fn cancel(&self) {
+        let run = self.run();
+        let what = format!("cancel {}", tail(run.as_str()));
+        let cancel = async |node: &Node| node.service.cancel_run(&self.principal, &run, None).await;
+        // One that is gone is refused.
+        let _ = self.insist(&what, cancel).await;
+        self.cluster.ground.dice.note(format_args!("{what} is done"));
+    }
+
+    async fn resume(&mut self) {
+        let run = self.run();
+        let what = format!("resume {}", tail(run.as_str()));
+        let ground = &self.cluster.ground;
+        let text = format!("resume-{}", ground.ids.next());
+        let key = RequestKey { key: text.clone(), fingerprint: text };
+        let trace = TraceId::generate(ground.ids.as_ref());
+        let ask = async |node: &Node| node.service.resume_run(&self.principal, &run, Some(key.clone()), trace.clone()).await;
+        if let Ok((_, (run, _))) = self.insist(&what, ask).await {
+            ground.dice.note(format_args!("{what} is done as {}", tail(run.id.as_str())));
+            self.runs.push(run.id);
+        }
+    }
+
+    async fn delete(&mut self) {
+        // Nothing is said in it any more.
+        let Some(id) = self.conversations.pop() else { return };
+        self.promises.lock().unwrap().deleted.insert(id.clone());
+        // One that was never made is refused, and so is one that is gone already.
+        let _ = self.insist("delete", async |node: &Node| node.service.delete_conversation(&self.principal, &id).await).await;
+        self.cluster.ground.dice.note(format_args!("{} is deleted", tail(id.as_str())));
+    }
+}

@@ -1,0 +1,118 @@
+//! Many seeds, one seed twice, and planted bugs.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use capstan::domain::event::EventBody;
+use rstest::rstest;
+
+use super::bugs::Bug;
+use super::dice::tell;
+use super::world::{Verdict, play};
+
+/// Seeds of an ordinary run.
+const SEEDS: u64 = 400;
+
+/// Seeds within which a planted bug must be found.
+const ENOUGH: u64 = 100;
+
+fn setting(name: &str) -> Option<u64> {
+    #[expect(clippy::disallowed_methods, reason = "which seeds are played is a setting of the tests")]
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name} is no number: {value:?}")))
+}
+
+/// What is wrong with a seed, and how to see it again.
+fn told(verdict: &Verdict) -> String {
+    let Verdict { seed, wrong, .. } = verdict;
+    format!(
+        "seed {seed}:\n  {}\nplay it again: CAPSTAN_SIM_SEED={seed} cargo nextest run --features failpoints --no-capture \
+         -E 'test(=simulation::tests::every_seed_holds)'",
+        wrong.join("\n  ")
+    )
+}
+
+/// `CAPSTAN_SIM_SEEDS=n` plays so many seeds, `CAPSTAN_SIM_FROM=n` begins with another one than the first,
+/// `CAPSTAN_SIM_SEED=n` plays that one alone, aloud.
+#[test]
+fn every_seed_holds() {
+    if let Some(seed) = setting("CAPSTAN_SIM_SEED") {
+        let verdict = play(seed, None, true);
+        assert!(verdict.wrong.is_empty(), "{}", told(&verdict));
+        return;
+    }
+    let (from, asked) = (setting("CAPSTAN_SIM_FROM").unwrap_or(0), setting("CAPSTAN_SIM_SEEDS"));
+    let until = from + asked.unwrap_or(SEEDS);
+    let threads = if asked.is_some() { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
+    let (next, failed, began) = (AtomicU64::new(from), Mutex::new(Vec::new()), Instant::now());
+    let (lasted, runs) = (AtomicU64::new(0), AtomicU64::new(0));
+    let happened = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed >= until || failed.lock().unwrap().len() >= 10 {
+                        return;
+                    }
+                    let verdict = play(seed, None, false);
+                    lasted.fetch_add(verdict.lasted.as_secs(), Ordering::SeqCst);
+                    runs.fetch_add(verdict.runs as u64, Ordering::SeqCst);
+                    for (what, times) in &verdict.happened {
+                        *happened.lock().unwrap().entry(what.clone()).or_insert(0) += times;
+                    }
+                    if !verdict.wrong.is_empty() {
+                        tell(&told(&verdict));
+                        failed.lock().unwrap().push(told(&verdict));
+                    }
+                    let played = seed + 1 - from;
+                    if asked.is_some() && played.is_multiple_of(500) {
+                        tell(&format!("{played} seeds in {:?}", began.elapsed()));
+                    }
+                }
+            });
+        }
+    });
+    let (lasted, runs) = (Duration::from_secs(lasted.into_inner()), runs.into_inner());
+    tell(&format!("{} seeds with {runs} runs and {lasted:?} of their time in {:?}", until - from, began.elapsed()));
+    let happened = happened.into_inner().unwrap();
+    tell(&format!("{happened:?}"));
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    if until - from >= SEEDS {
+        let must = EventBody::KINDS.iter().copied().chain(["poison", "interrupted", "tool_outcome_unknown", "provider_auth"]);
+        let never: Vec<_> = must.filter(|what| !happened.contains_key(*what)).collect();
+        assert!(never.is_empty(), "what never happens is not tested: {never:?}");
+    }
+}
+
+/// In worlds of their own, so that nothing that a process does only once can be what makes them alike.
+#[test]
+fn a_seed_always_gives_the_same() {
+    let mut sums = HashSet::new();
+    for seed in 0..10 {
+        let [first, second] = [(), ()].map(|()| play(seed, None, false));
+        assert_eq!(first.notes, second.notes, "seed {seed}");
+        assert!(first.notes.0 > 100, "something happens");
+        sums.insert(first.notes);
+    }
+    assert_eq!(sums.len(), 10, "other seeds give something else");
+}
+
+#[rstest]
+#[case::fence_ignored(Bug::FenceIgnored, "but the right to write was that of")]
+#[case::fence_not_raised(Bug::FenceNotRaised, "")]
+#[case::orphan_kept(Bug::OrphanKept, "but the right to write was that of")]
+#[case::lease_revived(Bug::LeaseRevived, "was renewed for")]
+#[case::terminal_overwritten(Bug::TerminalOverwritten, "and is Cancelled")]
+#[case::unheard_end(Bug::UnheardEnd, "no model has heard")]
+#[case::shown_before_stored(Bug::ShownBeforeStored, "but stored is")]
+#[case::cut_call_run(Bug::CutCallRun, "arguments that no model has given to the end")]
+#[cfg_attr(feature = "failpoints", case::lag_skipped(Bug::LagSkipped, "is not shown"))]
+fn a_planted_bug_is_found(#[case] bug: Bug, #[case] symptom: &str) {
+    let found = (0..ENOUGH).find(|seed| play(*seed, Some(bug), false).wrong.iter().any(|wrong| wrong.contains(symptom)));
+    let seed = found.unwrap_or_else(|| panic!("{bug:?} was not found in {ENOUGH} seeds"));
+    tell(&format!("{bug:?} is found by seed {seed}"));
+}

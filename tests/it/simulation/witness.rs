@@ -1,0 +1,127 @@
+//! Who looks on from outside of the store, and believes nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+
+use capstan::domain::change::Change;
+use capstan::domain::ids::{ConversationId, NodeId, RunId};
+use capstan::domain::record::{Fence, RunWrite};
+use capstan::domain::run::RunStatus;
+use capstan::store::{Accepted, Claim, Committed, Keyed, Refused, Sweep};
+use tokio::time::Instant;
+
+/// What was seen, at the moments at which it took effect.
+#[derive(Default)]
+pub struct Seen {
+    /// Who has the right to write in a conversation.
+    holders: BTreeMap<ConversationId, Fence>,
+    leases: BTreeMap<RunId, (NodeId, Instant)>,
+    /// How and when runs have ended.
+    pub ends: BTreeMap<RunId, (RunStatus, Instant)>,
+    /// Answers that a model has given to the end.
+    pub whole_answers: BTreeSet<String>,
+    /// Everything that users said in requests to models, and when a model first heard it.
+    pub heard: BTreeMap<String, Instant>,
+    /// Arguments that no model has given to the end.
+    pub cut_calls: BTreeSet<u64>,
+    /// All that must not be.
+    pub wrong: Vec<String>,
+}
+
+/// See the module documentation.
+#[derive(Default)]
+pub struct Witness(Mutex<Seen>);
+
+impl Witness {
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap()
+    }
+
+    pub fn wrong(&self, what: String) {
+        self.seen().wrong.push(what);
+    }
+
+    pub fn claimed(&self, node: &NodeId, claims: &[Claim], lease_ms: u64) {
+        for claim in claims {
+            self.seen().claimed(node, &claim.fence, lease_ms);
+        }
+    }
+
+    pub fn accepted(&self, node: &NodeId, accepted: &Keyed<Accepted>, lease_ms: u64) {
+        if let Keyed::Fresh(Accepted::Run { claim: Some(claim), .. }) = accepted {
+            self.seen().claimed(node, &claim.fence, lease_ms);
+        }
+    }
+
+    pub fn raised(&self, old: &Fence, new: Option<&Fence>) {
+        let Some(new) = new else { return };
+        let mut seen = self.seen();
+        if seen.holders.get(&new.conversation_id) != Some(old) {
+            seen.wrong.push(format!("{old:?} was raised, and was not the newest"));
+        }
+        seen.holders.insert(new.conversation_id.clone(), new.clone());
+    }
+
+    pub fn swept(&self, sweep: &Sweep) {
+        let mut seen = self.seen();
+        for taken in &sweep.taken {
+            if let Some((_, until)) = seen.leases.remove(&taken.run_id)
+                && until > Instant::now()
+            {
+                seen.wrong.push(format!("{} was taken away while its lease was good", taken.run_id));
+            }
+            seen.holders.retain(|_, fence| fence.run_id != taken.run_id);
+        }
+    }
+
+    pub fn renewed(&self, node: &NodeId, fences: &[Fence], renewed: &[RunId], lease_ms: u64, grace_ms: u64) {
+        let mut seen = self.seen();
+        // The store counts whole milliseconds.
+        let (now, grace) = (Instant::now(), std::time::Duration::from_millis(grace_ms + 2));
+        for fence in fences.iter().filter(|fence| renewed.contains(&fence.run_id)) {
+            let is_held = seen.holders.get(&fence.conversation_id) == Some(fence);
+            match seen.leases.get(&fence.run_id) {
+                Some((holder, until)) if is_held && holder == node && *until + grace >= now => {}
+                known => {
+                    let what = format!("the lease of {fence:?} was renewed for {node}, but what it had was {known:?}");
+                    seen.wrong.push(what);
+                }
+            }
+            seen.leases.insert(fence.run_id.clone(), (node.clone(), now + std::time::Duration::from_millis(lease_ms)));
+        }
+    }
+
+    pub fn committed(&self, writes: &[RunWrite], answers: &[Result<Committed, Refused>]) {
+        let mut seen = self.seen();
+        for (write, _) in writes.iter().zip(answers).filter(|(_, answer)| answer.is_ok()) {
+            let fence = &write.fence;
+            if seen.holders.get(&fence.conversation_id) != Some(fence) {
+                let newest = seen.holders.get(&fence.conversation_id).cloned();
+                seen.wrong.push(format!("a write under {fence:?} was taken, but the right to write was that of {newest:?}"));
+            }
+            for change in &write.changes {
+                match change {
+                    Change::Finish { status, .. } => {
+                        seen.holders.remove(&fence.conversation_id);
+                        if let Some((before, _)) = seen.ends.insert(fence.run_id.clone(), (*status, Instant::now())) {
+                            seen.wrong.push(format!("{} ended as {before:?}, and again as {status:?}", fence.run_id));
+                        }
+                    }
+                    Change::Release { .. } => drop(seen.holders.remove(&fence.conversation_id)),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl Seen {
+    fn claimed(&mut self, node: &NodeId, fence: &Fence, lease_ms: u64) {
+        if let Some(holder) = self.holders.get(&fence.conversation_id) {
+            self.wrong.push(format!("{fence:?} was claimed while {holder:?} had the right to write"));
+        }
+        self.holders.insert(fence.conversation_id.clone(), fence.clone());
+        let until = Instant::now() + std::time::Duration::from_millis(lease_ms);
+        self.leases.insert(fence.run_id.clone(), (node.clone(), until));
+    }
+}
