@@ -1,10 +1,10 @@
 # Everything a contributor types. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint fmt simulation bench openapi deny
+.PHONY: help run build test crash-matrix lint fmt simulation bench openapi deny
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
 
 # The development profile: it builds in half the time of a release build, and shares its dependencies with `make test`.
 run: ## Build for development and serve; ARGS="--listen 127.0.0.1:9000" passes flags
@@ -15,6 +15,9 @@ build: ## Build for production: target/release/capstan
 
 test: ## Check formatting and lints, then run every test on SQLite and Postgres; sets up what it needs
 	scripts/test.sh
+
+crash-matrix: ## Die, stop, panic and lose the database at every point, on both stores; SEEDS=20 KILLS=1000, for hours
+	scripts/crash-matrix.sh
 
 lint: ## Check formatting, lints, and the licences and advisories of dependencies if cargo-deny is installed
 	cargo fmt --check

@@ -31,9 +31,7 @@ pub fn start(
 ) {
     tasks.spawn(count_runs(Arc::clone(store), metrics, stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), stop.clone()));
-    if store.is_shared() {
-        tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
-    }
+    tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
 }
 
 async fn count_runs(store: Arc<dyn Store>, handle: PrometheusHandle, stop: CancellationToken) {

@@ -10,7 +10,7 @@ use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::store::{ConversationCursor, ConversationFilter, Created, MessageCursor, NewConversation, Page, PageRequest};
-use crate::support::text;
+use crate::support::{failpoint, text};
 
 /// A conversation to make.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -84,6 +84,7 @@ impl Service {
         let (owner, id) = (principal.user_id.clone(), id.clone());
         let deleted = self.whole(async move {
             let deleted = store.delete_conversation(&owner, &id).await?.ok_or(Error::NotFound("conversation"))?;
+            failpoint::reached("C27");
             if let Some(run) = &deleted.active_run {
                 hub.notify_control(run);
             }

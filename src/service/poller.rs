@@ -1,4 +1,4 @@
-//! Finds events that other processes wrote.
+//! Finds events that nobody here has told of.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +10,17 @@ use crate::domain::ids::ConversationId;
 use crate::live::Hub;
 use crate::store::Store;
 
-/// How often the heads of watched logs are read.
+/// How often the heads of watched logs are read where other processes may write to them.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// Asks the store every 250 ms, in one query, how far the logs are that somebody here listens to, and hints at those with news
-/// from elsewhere. Needed only if [`Store::is_shared`]; faster notifications are only an addition to it. Ends with `stop`.
+/// The same for a process that is alone: what it stores it also publishes, unless a task dies between the two.
+const EVERY_ALONE: Duration = Duration::from_secs(2);
+
+/// Asks the store every 250 ms (2 s if it is not [`Store::is_shared`]), in one query, how far the logs are that somebody here
+/// listens to, and hints at those with news. Notifications are faster, and only an addition to it. Ends with `stop`.
 pub async fn poll_heads(store: Arc<dyn Store>, hub: Arc<Hub>, stop: CancellationToken) {
     let mut seen: HashMap<ConversationId, i64> = HashMap::new();
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(if store.is_shared() { EVERY } else { EVERY_ALONE });
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut failing = false;
     loop {
@@ -35,7 +38,7 @@ pub async fn poll_heads(store: Arc<dyn Store>, hub: Arc<Hub>, stop: Cancellation
             Ok(heads) => heads,
             Err(error) => {
                 if !failing {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot poll for events of other nodes");
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot poll for events that were not published here");
                 }
                 failing = true;
                 continue;

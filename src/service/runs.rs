@@ -109,6 +109,7 @@ impl Service {
             };
             tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
             publish(&hub, &run.conversation_id, events);
+            failpoint::reached("C03");
             match handed {
                 Some((seat, claim)) => seat.take(claim, trace),
                 None => hub.notify_queue(),
@@ -199,6 +200,7 @@ impl Service {
         let (owner, id) = (principal.user_id.clone(), id.clone());
         let cancelled = self.whole(async move {
             let (cancelled, replay) = keyed(store.cancel_run(&owner, &id, "user", now, claim).await?)?;
+            failpoint::reached("C20-asked");
             let run = match cancelled {
                 Cancelled::Over { run, events } => {
                     publish(&hub, &run.conversation_id, events);

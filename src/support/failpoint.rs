@@ -2,7 +2,8 @@
 //!
 //! The points exist only with the `failpoints` feature; a release build holds no trace of them. They are switched on by
 //! `CAPSTAN_FAILPOINTS=NAME=ACTION[@N][;...]`: at the N-th time (default 1) that the point is reached, `kill` sends the
-//! process SIGKILL, `stop` sends it SIGSTOP, `panic` panics in the task.
+//! process SIGKILL, `stop` sends it SIGSTOP, `panic` panics in the task. `ask:HOST:PORT` tells the name of the point to
+//! whoever listens there, waits for the answer, and does what it says: one of these words, or nothing.
 
 /// Marks a boundary between two persisted steps. The name is that of the crash point, such as `C09`.
 #[cfg(not(feature = "failpoints"))]
@@ -24,7 +25,10 @@ pub use active::{is_planted, plant, reached};
 mod active {
     use std::cell::Cell;
     use std::collections::HashMap;
+    use std::io::Write as _;
     use std::sync::{LazyLock, Mutex, PoisonError};
+
+    use tokio::runtime::{Handle, RuntimeFlavor};
 
     struct Point {
         action: String,
@@ -78,11 +82,33 @@ mod active {
             }
         };
         tracing::warn!(point = name, action, "failpoint reached");
+        let action = match action.strip_prefix("ask:") {
+            Some(listener) => without_holding_up_others(|| ask(listener, name)),
+            None => action,
+        };
         match action.as_str() {
             "kill" => signal("KILL"),
             "stop" => signal("STOP"),
             "panic" => fail(name),
             _ => {}
+        }
+    }
+
+    /// What to do, as the listener says. Nobody there means nothing to do.
+    fn ask(listener: &str, name: &str) -> String {
+        let asked = std::net::TcpStream::connect(listener).and_then(|mut stream| {
+            writeln!(stream, "{name}")?;
+            std::io::read_to_string(stream)
+        });
+        asked.map(|answer| answer.trim().to_owned()).unwrap_or_default()
+    }
+
+    /// The task stands still at the point; those behind it on its thread shall not, or what the listener waits for could not
+    /// happen.
+    fn without_holding_up_others<T>(work: impl FnOnce() -> T) -> T {
+        match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+            Ok(_) | Err(_) => work(),
         }
     }
 

@@ -19,7 +19,7 @@ use super::model_call::ModelCall;
 use super::progress;
 use super::registry::{Held, HeldGuard};
 use super::{WorkerDeps, WorkerOptions};
-use crate::domain::change::Change;
+use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::ModelError;
@@ -441,6 +441,10 @@ impl Drive<'_> {
     fn reached_after(&self, decision: &Decision, tool_finished: bool) {
         if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
             failpoint::reached("C23");
+        }
+        let waits = |change: &Change| matches!(change, Change::Release { cause: ReleaseCause::Waiting, .. });
+        if decision.changes.iter().any(waits) {
+            failpoint::reached("C19");
         }
         for command in &decision.commands {
             match command {

@@ -14,6 +14,7 @@ use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken, rows};
+use crate::support::failpoint;
 
 /// Every owner with claimable runs and the time of the oldest, by hopping from owner to owner along the index: however many
 /// runs one of them has queued, it costs one step.
@@ -247,6 +248,7 @@ async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool) 
     if !despite_outage && expired >= 4 && expired * 2 > all {
         return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
     }
+    failpoint::reached("C28");
     // Every lock is taken without waiting for it, so nothing is tried again here: the next pass comes anyway.
     let taken: Vec<(String, Option<String>)> = sqlx::query_as(SWEEP).bind(i64::from(limit)).fetch_all(connection).await?;
     let taken = taken.into_iter();

@@ -14,6 +14,7 @@ use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::rows::{decode, readable_claims, word};
 use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
+use crate::support::failpoint;
 
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
 const OUTAGE_FLOOR: i64 = 4;
@@ -291,5 +292,6 @@ async fn take_away(tx: &mut Tx, runs: &[String]) -> StoreResult<()> {
     ] {
         sqlx::query(statement).bind(&ids).execute(&mut **tx).await?;
     }
+    failpoint::reached("C28");
     Ok(())
 }

@@ -31,7 +31,7 @@ use super::handler::{Handler, Heard};
 use super::lines::{GuardedLines, MAX_LINE};
 use super::masks::Masks;
 use super::process::{LastWords, Process, Program};
-use crate::support::{http, redact};
+use crate::support::{failpoint, http, redact};
 use crate::tools::{Environment, ProgressSender};
 
 /// The most pages of tools that are asked for.
@@ -156,6 +156,7 @@ impl Connection {
                 let program = Program { command, args, env, cwd: cwd.as_deref() };
                 let (process, stdout, stdin) =
                     Process::start(&program, masks, environment, tasks).map_err(|reason| OpenError::Other(reason.into()))?;
+                failpoint::reached("C30");
                 let lines = GuardedLines::new(stdout, name);
                 let transport = AsyncRwTransport::new_client(lines, stdin).with_max_line_length(MAX_LINE);
                 let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token.clone());
@@ -250,6 +251,9 @@ impl Connection {
             Ok(handle) => handle,
             Err(error) => return Reply::NotSent(self.lost(&error)),
         };
+        // Whoever listens at the second point waits there until the server has acted.
+        failpoint::reached("C11");
+        failpoint::reached("C12");
         let mut underway = Underway { peer: &self.peer, id: &handle.id.clone(), tasks: &self.tasks, is_over: false };
         let mut reports = self.heard.reports_of(handle.progress_token.clone());
         let hard_limit = Instant::now() + timeout * HARD_LIMIT_FACTOR;
@@ -268,6 +272,7 @@ impl Connection {
                 }
                 () = cancel.cancelled() => {
                     self.give_up(handle, "the run was cancelled").await;
+                    failpoint::reached("C21");
                     underway.is_over = true;
                     return Reply::Cancelled;
                 }

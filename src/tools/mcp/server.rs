@@ -252,6 +252,7 @@ impl Server {
     }
 
     async fn start(self: Arc<Self>) {
+        let _attempt = Attempt(Arc::clone(&self));
         let opened = tokio::select! {
             () = self.common.closing.cancelled() => return,
             opened = tokio::time::timeout(START_LIMIT, self.open()) => opened,
@@ -264,11 +265,9 @@ impl Server {
                 Phase::Up(Arc::new(live))
             }
             Err(fault) => {
-                let failures = self.failures.fetch_add(1, Ordering::SeqCst);
-                let back_off = MAX_BACK_OFF.min(Duration::from_secs(1 << failures.min(4)));
                 let Fault { reason, stderr } = &fault;
                 tracing::warn!(mcp.server = self.name, error = reason, stderr, "MCP server {} cannot be used", self.name);
-                Phase::Failed { fault, retry_at: Instant::now() + back_off }
+                self.failed_to_start(fault)
             }
         };
         let mut late = None;
@@ -285,6 +284,13 @@ impl Server {
         if let Some(Phase::Up(live)) = late {
             live.connection.close().await;
         }
+    }
+
+    /// What it is after another attempt that failed: to be left alone, for longer each time.
+    fn failed_to_start(&self, fault: Fault) -> Phase {
+        let failures = self.failures.fetch_add(1, Ordering::SeqCst);
+        let back_off = MAX_BACK_OFF.min(Duration::from_secs(1 << failures.min(4)));
+        Phase::Failed { fault, retry_at: Instant::now() + back_off }
     }
 
     async fn open(&self) -> Result<Live, Fault> {
@@ -308,6 +314,22 @@ impl Server {
             }
             Ok(Err(_)) | Err(_) => live.connection.heard().tools_are_stale(),
         }
+    }
+}
+
+/// An attempt to start a server. Should it end without a result, by a panic, it has failed: nobody may wait for it for ever.
+struct Attempt(Arc<Server>);
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.0.phase.send_if_modified(|phase| {
+            let is_open = matches!(phase, Phase::Starting { .. });
+            if is_open {
+                let fault = Fault::from("starting it has failed, and the reason is a mistake of this program".to_owned());
+                *phase = self.0.failed_to_start(fault);
+            }
+            is_open
+        });
     }
 }
 

@@ -12,6 +12,7 @@ mod harness;
 mod hostile;
 mod idempotency;
 mod keys;
+mod matrix;
 mod mcp_servers;
 mod nodes;
 mod ollama;

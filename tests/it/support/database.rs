@@ -53,6 +53,50 @@ impl Database {
         }
     }
 
+    /// Host and port of the Postgres server.
+    pub fn server(&self) -> String {
+        let options = PgConnectOptions::from_str(&self.url).unwrap();
+        format!("{}:{}", options.get_host(), options.get_port())
+    }
+
+    /// The URL of the same Postgres database, reached through another address.
+    pub fn url_through(&self, address: std::net::SocketAddr) -> String {
+        let (scheme, rest) = self.url.split_once("://").unwrap();
+        let (authority, path) = rest.split_once('/').unwrap();
+        let user = authority.rsplit_once('@').map_or(String::new(), |(user, _)| format!("{user}@"));
+        format!("{scheme}://{user}{address}/{path}")
+    }
+
+    /// Keeps all others from writing to the SQLite file until the connection is dropped. Waits for who writes now.
+    pub async fn hold_writer(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::from_str(&self.url).unwrap().busy_timeout(Duration::from_secs(10));
+        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+        sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await.unwrap();
+        connection
+    }
+
+    /// How many leases have not expired.
+    pub async fn live_leases(&self) -> i64 {
+        let now = match self.kind {
+            Kind::Sqlite => "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
+            Kind::Postgres => "now_ms()",
+        };
+        self.count(&format!("SELECT CAST(count(*) AS text) FROM run_leases WHERE lease_until > {now}")).await
+    }
+
+    /// Waits until the server of the database does nothing for anybody: what a dead client has asked for may still be under way.
+    pub async fn quiet(&self) {
+        if self.kind == Kind::Sqlite {
+            return;
+        }
+        let busy = "SELECT CAST(count(*) AS text) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
+                    AND pid <> pg_backend_pid()";
+        super::wait::until("the database to be quiet", Duration::from_secs(15), || async {
+            (self.count(busy).await == 0).then_some(())
+        })
+        .await;
+    }
+
     /// Runs a query whose columns are all text. Write `CAST(x AS text)` for others.
     pub async fn rows(&self, sql: &str) -> Vec<TextRow> {
         match self.kind {

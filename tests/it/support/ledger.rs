@@ -1,6 +1,7 @@
 //! The ledger: an MCP server that writes each execution to a file outside the server under test, and the reader of that file.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -44,6 +45,17 @@ impl Ledger {
                 Entry { tool, arguments: value["arguments"].clone(), meta: value["meta"].clone() }
             })
             .collect()
+    }
+
+    /// Waits until no process of this ledger is left. Looks only where processes can be seen by their environment.
+    pub async fn no_server_left(&self) {
+        let mark = format!("LEDGER_FILE={}\0", self.file.display());
+        super::wait::until("the tool servers to be gone", Duration::from_secs(10), || async {
+            let Ok(processes) = std::fs::read_dir("/proc") else { return Some(()) };
+            let mut environments = processes.flatten().filter_map(|process| std::fs::read(process.path().join("environ")).ok());
+            (!environments.any(|found| found.windows(mark.len()).any(|part| part == mark.as_bytes()))).then_some(())
+        })
+        .await;
     }
 
     /// How often `tool` was executed with this `text`.

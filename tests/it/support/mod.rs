@@ -1,8 +1,12 @@
 //! What the integration tests share.
 
+pub mod asker;
 pub mod audit;
+pub mod chance;
+pub mod client;
 pub mod database;
 pub mod ledger;
+pub mod link;
 pub mod model;
 pub mod script;
 pub mod server;
@@ -10,3 +14,10 @@ pub mod sse;
 pub mod wait;
 pub mod wire;
 pub mod ws;
+
+/// A setting of the tests themselves.
+pub fn setting(name: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "settings of the tests come from their caller")]
+    let value = std::env::var(name);
+    value.ok()
+}

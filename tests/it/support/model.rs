@@ -1,7 +1,7 @@
 //! A model at the wire: the OpenAI chat-completions dialect, scripted by what is in the request.
 //!
-//! It keeps nothing that an answer depends on, so it plays on when the server under test is killed and comes back: the round is
-//! found by counting the answers since the scripted message. It refuses any history that a strict provider would refuse, and
+//! It plays on when the server under test is killed and comes back: the round is found by counting the answers since the scripted
+//! message, and nothing else that an answer depends on is kept, but how often a round was asked for that fails at first. It refuses any history that a strict provider would refuse, and
 //! notes when a client hangs up.
 
 use std::collections::HashSet;
@@ -119,6 +119,11 @@ impl ModelMock {
 }
 
 impl Notes {
+    /// How often a round was asked for.
+    fn asked(&self, id: &str, round: usize) -> usize {
+        self.exchanges.lock().unwrap().iter().filter(|exchange| exchange.id == id && exchange.round == round).count()
+    }
+
     fn change(&self, number: usize, edit: impl FnOnce(&mut Exchange)) {
         let mut exchanges = self.exchanges.lock().unwrap();
         edit(&mut exchanges[number - 1]);
@@ -149,8 +154,13 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
     notes.changed.send_modify(|count| *count += 1);
     let acts = script.rounds.get(round).cloned().unwrap_or_default();
     let acts = if acts.is_empty() { vec![Act::Say("done".to_owned())] } else { acts };
-    if let Some(Act::Status(status)) = acts.first() {
-        let status = StatusCode::from_u16(*status).unwrap();
+    let failure = match acts.first() {
+        Some(Act::Status(status)) => Some(*status),
+        Some(Act::Flaky(times, status)) if notes.asked(&script.id, round) <= *times => Some(*status),
+        Some(_) | None => None,
+    };
+    if let Some(status) = failure {
+        let status = StatusCode::from_u16(status).unwrap();
         return (status, axum::Json(json!({"error": {"message": "as scripted", "type": "server_error"}}))).into_response();
     }
     let frames = Frames { number, usage: request["stream_options"]["include_usage"] == true };
@@ -319,7 +329,7 @@ impl Frames {
                 Act::Call { name, arguments } => calls.push((name.clone(), arguments.to_string())),
                 Act::Hold => beats.push(Beat::Hold),
                 Act::Cut => beats.push(Beat::Cut),
-                Act::Status(_) => {}
+                Act::Status(_) | Act::Flaky(..) => {}
             }
         }
         beats.extend(self.call_beats(&calls, request));
@@ -365,7 +375,7 @@ impl Frames {
                     "id": self.call_id(calls.len()), "type": "function",
                     "function": {"name": name, "arguments": arguments.to_string()},
                 })),
-                Act::Reason(..) | Act::Hold | Act::Cut | Act::Status(_) => {}
+                Act::Reason(..) | Act::Hold | Act::Cut | Act::Status(_) | Act::Flaky(..) => {}
             }
         }
         let reason = if calls.is_empty() { "stop" } else { "tool_calls" };

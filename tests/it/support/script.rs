@@ -3,7 +3,8 @@
 //! `[[id:NAME]]` names the conversation for the test's own look-ups. What follows is a list of model answers, one per round,
 //! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[text:N,MS]]` says N tokens with MS milliseconds after
 //! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
-//! `[[cut]]` ends the connection without a finish, `[[status:N]]` answers with an HTTP error. A round without words says `done`.
+//! `[[cut]]` ends the connection without a finish, `[[status:N]]` answers with an HTTP error, `[[flaky:TIMES,N]]` only so many
+//! times. A round without words says `done`.
 
 use serde_json::Value;
 
@@ -38,6 +39,8 @@ pub enum Act {
     Cut,
     /// An HTTP error instead of an answer.
     Status(u16),
+    /// An HTTP error so many times, before the answer.
+    Flaky(usize, u16),
 }
 
 impl Script {
@@ -82,6 +85,7 @@ impl Script {
                 "hold" => Act::Hold,
                 "cut" => Act::Cut,
                 "status" => Act::Status(value.parse().unwrap()),
+                "flaky" => Act::Flaky(pair(&value).0, u16::try_from(pair(&value).1).unwrap()),
                 other => panic!("no such word in a script: {other}"),
             };
             script.rounds.last_mut().unwrap().push(act);

@@ -298,6 +298,16 @@ impl Server {
         assert!(status.success());
     }
 
+    /// Waits until the process stands still after a SIGSTOP.
+    pub async fn stopped(&self) {
+        let Some(pid) = self.child.id().map(|pid| pid.to_string()) else { panic!("the server is gone already") };
+        wait::until("the server to stand still", Duration::from_secs(10), || async {
+            let shown = Command::new("ps").args(["-o", "state=", "-p", &pid]).output().await.unwrap();
+            shown.stdout.trim_ascii_start().starts_with(b"T").then_some(())
+        })
+        .await;
+    }
+
     /// Kills the process without warning.
     pub async fn kill9(&mut self) {
         self.child.kill().await.unwrap();
@@ -318,6 +328,11 @@ impl Server {
     /// Waits for the process to end by itself.
     pub async fn ended(&mut self, limit: Duration) -> std::process::ExitStatus {
         wait::within("the server to end", limit, self.child.wait()).await.unwrap()
+    }
+
+    /// Waits for the process to end by itself, however long that takes.
+    pub async fn exit(&mut self) -> std::process::ExitStatus {
+        self.child.wait().await.unwrap()
     }
 
     /// What it logged so far.

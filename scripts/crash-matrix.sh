@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The full form of the crash tests: every point, in every way, on both stores, with SEEDS seeds (default 20), and KILLS kills at
+# random instants on each store (default 1000). JOBS cases are played at a time on each store (default 4). Takes hours.
+# `ONLY='C09@2 Stop Postgres seed 3;' scripts/crash-matrix.sh` plays one case again: the name is that of the report.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+work=$(mktemp -d)
+trap 'scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
+
+CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
+export CAPSTAN_TEST_POSTGRES_URL
+# Settings of the caller's own server must not reach the servers that tests start.
+unset DATABASE_URL
+
+export CAPSTAN_MATRIX_SEEDS=${SEEDS:-20} CAPSTAN_MATRIX_KILLS=${KILLS:-1000} CAPSTAN_MATRIX_JOBS=${JOBS:-4}
+tests=e2e::matrix
+if [ -n "${ONLY:-}" ]; then
+    export CAPSTAN_MATRIX_ONLY=$ONLY
+    tests=e2e::matrix::every_point
+fi
+# Not nextest: it keeps what is reported until a test has ended.
+cargo test --locked --features failpoints --test it -- "$tests" --nocapture --test-threads 2

@@ -1,0 +1,382 @@
+//! One case: what goes on, how it is disturbed at its point, and what must be true in the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::checks::{self, Death};
+use super::points::{Often, Point, Scenario};
+use super::turn::{ID, Turn};
+use crate::support::asker::{Asker, Question};
+use crate::support::chance::Chance;
+use crate::support::client::{Client, Followed, Known, insist};
+use crate::support::database::Kind;
+use crate::support::link::Link;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::sse::{Frame, stored};
+use crate::support::{audit, wait};
+
+/// What happens at the point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The process is killed, and another one started.
+    Kill,
+    /// The process stands still until its lease is over. On Postgres another one does its work meanwhile.
+    Stop,
+    /// The task panics.
+    Panic,
+    /// The database is away for a while: on Postgres the connections break and none is made; the SQLite file is kept locked by
+    /// somebody else.
+    Cut,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Kill, Self::Stop, Self::Panic, Self::Cut];
+}
+
+/// A case to play.
+pub struct Case {
+    /// Where.
+    pub point: &'static Point,
+    way: Way,
+    kind: Kind,
+    seed: u64,
+    turn: Turn,
+    /// At which time that the point is reached.
+    at: usize,
+    /// How long the database is away.
+    outage: Duration,
+}
+
+impl Case {
+    /// The case; what its seed leaves open comes from `chance`. `at` is drawn, too, unless it is given.
+    pub fn new(point: &'static Point, way: Way, kind: Kind, seed: u64, at: Option<usize>, mut chance: Chance) -> Self {
+        let turn = Turn::new(ID, point.scenario, seed, &mut chance);
+        let at = at.unwrap_or_else(|| match point.often {
+            Often::At(at) => at,
+            _ if seed == 0 => 1,
+            often => usize::try_from(chance.between(1, turn.times(often) as u64)).unwrap(),
+        });
+        // Short of the lease, about as long, or longer than the statements wait for the file.
+        let outage = if seed == 0 { 1_500 } else { chance.pick(&[50, 400, 1_500, 2_500, 6_000]) };
+        Self { point, way, kind, seed, turn, at, outage: Duration::from_millis(outage) }
+    }
+
+    /// What reports call it.
+    pub fn name(&self) -> String {
+        format!("{}@{} {:?} {:?} seed {};", self.point.name, self.at, self.way, self.kind, self.seed)
+    }
+
+    /// Plays it; panics if it is violated. Whether the point was reached.
+    pub async fn play(self) -> bool {
+        Stage::new(self).await.play().await
+    }
+}
+
+/// A case that is being played.
+struct Stage {
+    /// Those that live, the newest last. Dropped first: their logs are in the folder of the site.
+    servers: Vec<Server>,
+    case: Case,
+    model: Arc<ModelMock>,
+    site: Arc<Site>,
+    link: Option<Link>,
+    asker: Asker,
+    address: watch::Sender<String>,
+    following: Following,
+}
+
+/// A client that reads in the background.
+#[derive(Default)]
+struct Following {
+    task: JoinSet<Followed>,
+    followed: Option<Followed>,
+}
+
+impl Following {
+    /// Waits until the client has everything.
+    async fn done(&mut self) {
+        if self.followed.is_none() {
+            match self.task.join_next().await.unwrap() {
+                Ok(followed) => self.followed = Some(followed),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+    }
+}
+
+impl Stage {
+    async fn new(case: Case) -> Self {
+        let model = Arc::new(ModelMock::start().await);
+        // On a machine that is very busy a lease may be lost more often than the case wants.
+        let mut site = Site::scripted(case.kind, &model)
+            .await
+            .short_leases()
+            .env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[400, 400]")
+            .env("CAPSTAN_AGENT__MAX_CRASHES", "20");
+        let mut link = None;
+        if (case.way, case.kind) == (Way::Cut, Kind::Postgres) {
+            let through = Link::to(site.database.server()).await;
+            let url = site.database.url_through(through.address);
+            site = site.env("DATABASE_URL", &url);
+            link = Some(through);
+        }
+        let (asker, address) = (Asker::start(case.point.failpoint).await, watch::Sender::new(String::new()));
+        let (site, servers, following) = (Arc::new(site), Vec::new(), Following::default());
+        Self { case, model, site, link, asker, address, servers, following }
+    }
+
+    fn add(&mut self, settings: &[(&str, &str)]) {
+        let server = self.site.spawn(settings);
+        self.address.send_replace(server.url.clone());
+        self.servers.push(server);
+    }
+
+    fn newest(&mut self) -> &mut Server {
+        self.servers.last_mut().unwrap()
+    }
+
+    async fn play(mut self) -> bool {
+        let scenario = self.case.point.scenario;
+        let client = Client::new(self.address.subscribe(), "the-one", json!({"input": self.case.turn.input}));
+        let run = client.run();
+        if scenario == Scenario::Takeover {
+            self.add(&[]);
+            self.following.task.spawn(client.follow());
+            self.model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent == 2)).await;
+            self.servers.pop().unwrap().kill9().await;
+            self.model.release(ID);
+            self.arm();
+        } else {
+            self.arm();
+            self.following.task.spawn(client.follow());
+        }
+        let mut acting = JoinSet::new();
+        acting.spawn(act(scenario, Arc::clone(&self.model), Arc::clone(&self.site), self.address.subscribe(), run.clone()));
+        let question = self.reached().await;
+        let is_reached = question.is_some();
+        let death = match question {
+            Some(question) => self.disturb(question).await,
+            None => None,
+        };
+        self.end().await;
+        acting.join_all().await;
+        if is_reached && (self.case.way, self.case.kind) == (Way::Stop, Kind::Postgres) {
+            self.servers[0].signal("CONT").await;
+        }
+        let run = run.borrow().clone().unwrap();
+        self.check(death.as_ref(), &run).await;
+        is_reached
+    }
+
+    /// Starts the server that is to be disturbed.
+    fn arm(&mut self) {
+        let (name, value) = self.asker.setting(self.case.at);
+        self.add(&[(name, value.as_str())]);
+    }
+
+    /// Waits until the point is reached; `None` if the run ends without.
+    async fn reached(&mut self) -> Option<Question> {
+        let mut starts = 1;
+        loop {
+            tokio::select! {
+                biased;
+                question = self.asker.next() => return Some(question),
+                () = self.following.done() => break,
+                _ = self.servers.last_mut().unwrap().exit() => {
+                    // Somebody else has taken its port.
+                    assert!(starts < 3, "the server does not start");
+                    starts += 1;
+                    self.servers.pop();
+                    self.arm();
+                }
+            }
+        }
+        // The last points come after the client has seen the end.
+        tokio::time::timeout(Duration::from_secs(1), self.asker.next()).await.ok()
+    }
+
+    /// Does to the server what the case says. How things stood then, if it did nothing more.
+    async fn disturb(&mut self, question: Question) -> Option<Death> {
+        if self.case.point.name == "C12" {
+            wait::until("the tool to have acted", Duration::from_secs(10), || async {
+                (self.site.ledger.entries().len() >= self.case.at).then_some(())
+            })
+            .await;
+        }
+        match (self.case.way, self.case.kind) {
+            (Way::Kill, _) => {
+                question.answer("kill").await;
+                let status = self.newest().ended(Duration::from_secs(10)).await;
+                assert_eq!(status.code(), None, "the process was to die by a signal, not to end with {status}");
+                self.servers.pop();
+                let death = Death::of(&self.site, &self.model).await;
+                self.add(&[]);
+                Some(death)
+            }
+            (Way::Stop, kind) => {
+                question.answer("stop").await;
+                self.newest().stopped().await;
+                let death = Death::of(&self.site, &self.model).await;
+                if kind == Kind::Postgres {
+                    self.add(&[]);
+                    return Some(death);
+                }
+                wait::until("the end of the lease", Duration::from_secs(20), || async {
+                    (self.site.database.live_leases().await == 0).then_some(())
+                })
+                .await;
+                self.newest().signal("CONT").await;
+                None
+            }
+            (Way::Panic, _) => {
+                question.answer("panic").await;
+                None
+            }
+            (Way::Cut, _) => {
+                self.cut(question).await;
+                None
+            }
+        }
+    }
+
+    /// Takes the database away for a while, from before the process goes on.
+    async fn cut(&self, question: Question) {
+        if let Some(link) = &self.link {
+            link.cut();
+            question.answer("go on").await;
+            tokio::time::sleep(self.case.outage).await;
+            return link.mend();
+        }
+        let holding = self.site.database.hold_writer();
+        tokio::pin!(holding);
+        // A process that stands in the middle of a write must go on before anybody else gets the file.
+        let held = tokio::time::timeout(Duration::from_millis(200), &mut holding).await;
+        question.answer("go on").await;
+        let _held = match held {
+            Ok(held) => held,
+            Err(_) => holding.await,
+        };
+        tokio::time::sleep(self.case.outage).await;
+    }
+
+    /// Waits until the client has everything. A server that ends by itself, because one of its tasks is gone, gets a successor.
+    async fn end(&mut self) {
+        loop {
+            let status = tokio::select! {
+                () = self.following.done() => return,
+                status = self.servers.last_mut().unwrap().exit() => status,
+            };
+            assert_eq!(self.case.way, Way::Panic, "the server has ended by itself: {status}");
+            self.servers.pop();
+            self.add(&[]);
+        }
+    }
+
+    async fn check(mut self, death: Option<&Death>, (run, conversation): &(String, String)) {
+        // Whoever lives is well, a sleeper that woke too late among them.
+        let mut afters = 0;
+        for (place, server) in self.servers.iter().enumerate() {
+            afters += self.works(server, place).await;
+        }
+        let scenario = self.case.point.scenario;
+        let server = self.servers.last().unwrap();
+        let runs = self.site.database.count("SELECT CAST(count(*) AS text) FROM runs").await;
+        if scenario == Scenario::Delete {
+            assert_eq!(server.get(&format!("/runs/{run}")).send().await.unwrap().status(), StatusCode::NOT_FOUND);
+            assert_eq!(usize::try_from(runs).unwrap(), afters);
+            checks::deleted(&self.site, conversation).await;
+        } else {
+            assert_eq!(usize::try_from(runs).unwrap(), 1 + afters, "one run by the key, and those after");
+            let followed = self.following.followed.take().unwrap();
+            let log = self.log(&followed, run).await;
+            let ended = server.finished(run).await;
+            match scenario {
+                Scenario::Cancel | Scenario::CancelTool => {
+                    assert_eq!(ended["status"], "cancelled", "{ended}");
+                    checks::cancelled(&self.site, &self.model, death).await;
+                }
+                Scenario::Turn | Scenario::SlowTools | Scenario::Takeover | Scenario::Retry | Scenario::Delete => {
+                    assert_eq!(ended["status"], "completed", "{ended}");
+                    if (self.case.point.name, self.case.way) == ("C30", Way::Panic) {
+                        checks::no_tools(&self.site, &self.case.turn).await;
+                    } else {
+                        checks::tools(&self.site, &self.case.turn, death, &log).await;
+                    }
+                    checks::text(&self.model, death, &log);
+                }
+            }
+            if scenario == Scenario::Retry {
+                checks::retry(&self.model, death, &log);
+            }
+            if scenario == Scenario::Takeover && death.is_some() {
+                assert_eq!(ended["attempt"], 2, "one step of the epoch: {ended}");
+            }
+        }
+        self.model.assert_history_was_sendable();
+        for mut server in self.servers.drain(..) {
+            server.kill9().await;
+        }
+        self.site.ledger.no_server_left().await;
+        audit::assert_sound(&self.site.database).await;
+    }
+
+    /// Has the server do runs of its own, until one could use a tool. How many it took.
+    async fn works(&self, server: &Server, place: usize) -> usize {
+        let script = json!({"text": checks::AFTER});
+        let body = json!({"input": format!("[[id:after]][[call:ledger__lookup {script}]][[next]][[text:1,0]]")});
+        let mut count = 0;
+        let before = self.site.ledger.count("lookup", checks::AFTER);
+        // Tool servers that could not be started are left alone for a while.
+        let deadline = Instant::now() + Duration::from_secs(40);
+        while self.site.ledger.count("lookup", checks::AFTER) == before {
+            assert!(Instant::now() < deadline, "the tools do not work any more");
+            let key = format!("after-{place}-{count}");
+            let run = wait::until("the server to answer", Duration::from_secs(30), || async {
+                let answer = server.post("/runs", &body).header("idempotency-key", &key).send().await.ok()?;
+                answer.json::<Value>().await.ok()?["run"]["id"].as_str().map(str::to_owned)
+            })
+            .await;
+            assert_eq!(server.finished(&run).await["status"], "completed");
+            count += 1;
+        }
+        count
+    }
+
+    /// The log of the run, which is what the client has got, over either wire.
+    async fn log(&self, followed: &Followed, run: &str) -> Vec<Frame> {
+        assert!(!followed.is_gone, "the run is gone");
+        let server = self.servers.last().unwrap();
+        let log = stored(&server.run_events(run).await.all().await);
+        assert_eq!(followed.frames, log, "what the client has got, and the log");
+        assert_eq!(log.iter().map(Frame::json).collect::<Vec<_>>(), server.run_events_json(run).await);
+        log
+    }
+}
+
+/// Does what the scenario wants from outside, when its time has come.
+async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address: watch::Receiver<String>, mut run: Known) {
+    match scenario {
+        Scenario::Turn | Scenario::SlowTools | Scenario::Retry | Scenario::Takeover => return,
+        Scenario::Cancel | Scenario::Delete => {
+            model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent == 2)).await;
+        }
+        Scenario::CancelTool => {
+            wait::until("the tool to act", Duration::from_secs(30), || async { (!site.ledger.entries().is_empty()).then_some(()) })
+                .await;
+        }
+    }
+    let (run, conversation) = run.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+    if scenario == Scenario::Delete {
+        insist(address, |http, url| http.delete(format!("{url}/api/v1/conversations/{conversation}"))).await;
+    } else {
+        insist(address, |http, url| http.post(format!("{url}/api/v1/runs/{run}/cancel")).json(&json!({}))).await;
+    }
+}

@@ -1,0 +1,193 @@
+//! What must be true when a case has ended.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use super::turn::{ID, LAST_WORDS, Turn};
+use crate::support::ledger::Entry;
+use crate::support::model::ModelMock;
+use crate::support::server::Site;
+use crate::support::sse::Frame;
+
+/// A tool call as it stands in the database.
+#[derive(Debug, Clone)]
+pub struct Call {
+    state: String,
+    tool: String,
+    /// Its argument, which names it.
+    pub text: String,
+}
+
+impl Call {
+    fn is_unsafe(&self) -> bool {
+        matches!(self.tool.as_str(), "append" | "slow_append")
+    }
+}
+
+/// All calls by their ids.
+pub async fn calls(site: &Site) -> HashMap<String, Call> {
+    let rows = site.database.rows("SELECT id, state, name, arguments FROM tool_calls").await;
+    let call = |row: Vec<Option<String>>| {
+        let arguments: Value = serde_json::from_str(row[3].as_deref().unwrap()).unwrap();
+        let tool = row[2].as_deref().unwrap().trim_start_matches("ledger__").to_owned();
+        let text = arguments["text"].as_str().unwrap().to_owned();
+        (row[0].clone().unwrap(), Call { state: row[1].clone().unwrap(), tool, text })
+    };
+    rows.into_iter().map(call).collect()
+}
+
+/// How things stood when the process did nothing any more.
+pub struct Death {
+    calls: HashMap<String, Call>,
+    executed: Vec<Entry>,
+    asked: usize,
+    answers: usize,
+    model_step_open: bool,
+}
+
+impl Death {
+    /// Looks at the rows. The process must be dead or stand still.
+    pub async fn of(site: &Site, model: &ModelMock) -> Self {
+        site.database.quiet().await;
+        let answers = "SELECT CAST(count(*) AS text) FROM messages WHERE role = 'assistant'";
+        let open = "SELECT CAST(count(*) AS text) FROM run_steps WHERE kind = 'model' AND status = 'started'";
+        Self {
+            calls: calls(site).await,
+            executed: site.ledger.entries(),
+            asked: model.total(),
+            answers: usize::try_from(site.database.count(answers).await).unwrap(),
+            model_step_open: site.database.count(open).await > 0,
+        }
+    }
+}
+
+/// The text of a call that shows that tools work.
+pub const AFTER: &str = "after";
+
+/// A run that began while its tool server could not be started went on without, and none of its calls was made.
+pub async fn no_tools(site: &Site, turn: &Turn) {
+    let mut after = calls(site).await;
+    after.retain(|_, call| call.text != AFTER);
+    assert_eq!(after.len(), turn.calls(), "{after:#?}");
+    for call in after.values() {
+        assert_eq!((call.state.as_str(), count(&site.ledger.entries(), call)), ("failed", 0), "{call:?}");
+    }
+}
+
+fn count(entries: &[Entry], call: &Call) -> usize {
+    entries.iter().filter(|entry| entry.tool == call.tool && entry.arguments["text"] == call.text.as_str()).count()
+}
+
+/// Every call of a completed run has run exactly once, or at most once where nobody can know, and never again after its answer
+/// was stored.
+pub async fn tools(site: &Site, turn: &Turn, death: Option<&Death>, log: &[Frame]) {
+    let mut after = calls(site).await;
+    // It was made by a run that came later, to see whether its tool works.
+    after.retain(|_, call| call.text != AFTER);
+    assert_eq!(after.len(), turn.calls(), "{after:#?}");
+    let entries = site.ledger.entries();
+    let unknown: HashSet<String> = log
+        .iter()
+        .filter(|frame| frame.kind() == "tool.outcome_unknown")
+        .map(|frame| frame.json()["data"]["call_id"].as_str().unwrap().to_owned())
+        .collect();
+    for (id, call) in &after {
+        let before = death.map(|death| {
+            let state = death.calls.get(id).map_or("planned", |call| call.state.as_str());
+            (state, count(&death.executed, call))
+        });
+        match before {
+            Some(("done", executed)) => {
+                assert_eq!((call.state.as_str(), count(&entries, call)), ("done", executed), "a finished call ran again: {call:?}");
+            }
+            Some(("started", _)) if call.is_unsafe() => assert_eq!(call.state, "unknown", "{call:?}"),
+            Some(_) => assert_eq!(call.state, "done", "{call:?}"),
+            None => {}
+        }
+        effect(&entries, id, call);
+        assert_eq!(unknown.contains(id), call.state == "unknown", "{call:?}");
+    }
+}
+
+/// What the ledger must say of a call of a run that completed.
+pub fn effect(entries: &[Entry], id: &str, call: &Call) {
+    let total = count(entries, call);
+    assert!(call.state == "done" || call.is_unsafe() && call.state == "unknown", "{call:?}");
+    assert!(total >= 1 || call.state == "unknown", "a call that is done did not run: {call:?}");
+    assert!(total <= 1 || !call.is_unsafe(), "an unsafe call ran {total} times: {call:?}");
+    // A keyed call runs again with the same key, which is ours and not the model's.
+    if call.tool == "append_keyed" {
+        for entry in entries.iter().filter(|entry| entry.tool == call.tool && entry.arguments["text"] == call.text.as_str()) {
+            assert_eq!(entry.arguments["key"], id, "{call:?}");
+        }
+    }
+}
+
+/// What a dead attempt showed is void, the last answer is of one piece, and no stored answer was asked for again.
+pub fn text(model: &ModelMock, death: Option<&Death>, log: &[Frame]) {
+    let last = log.iter().rev().find(|frame| frame.kind() == "message.completed").unwrap().json();
+    let parts = last["data"]["message"]["parts"].as_array().unwrap();
+    let text: String = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+    let tokens: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(tokens.len(), LAST_WORDS, "{text}");
+    let (of_request, _) = tokens[0].split_once('t').unwrap();
+    let expected: Vec<String> = (0..LAST_WORDS).map(|index| format!("{of_request}t{index}")).collect();
+    assert_eq!(tokens, expected, "text of two attempts in one answer");
+    let Some(death) = death else { return };
+    let resets = log.iter().filter(|frame| frame.kind() == "step.reset").map(Frame::json);
+    let by_crash = resets.filter(|reset| reset["data"]["reason"] == "crash").count();
+    assert_eq!(by_crash, usize::from(death.model_step_open), "resets because of the crash");
+    for exchange in model.exchanges(ID).into_iter().filter(|exchange| exchange.number > death.asked) {
+        assert!(exchange.round >= death.answers, "an answer that was stored was asked for again");
+    }
+}
+
+/// The retry came once, and not before its time. A worker that lost its lease over the failure asks again without one.
+pub fn retry(model: &ModelMock, death: Option<&Death>, log: &[Frame]) {
+    let events: Vec<Value> = log.iter().map(Frame::json).collect();
+    let retrying: Vec<usize> = (0..events.len()).filter(|at| events[*at]["type"] == "run.retrying").collect();
+    assert!(retrying.len() <= 1, "the timer was set {} times", retrying.len());
+    if death.is_some() {
+        assert_eq!(model.exchanges(ID).len(), 2, "the failure, and the answer");
+    }
+    let [retrying] = retrying[..] else { return };
+    let next = events[retrying..].iter().find(|event| event["type"] == "step.started").unwrap();
+    let at = |event: &Value| event["at"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let waited = at(next).duration_since(at(&events[retrying])).as_millis();
+    let wanted = i128::from(events[retrying]["data"]["after_ms"].as_i64().unwrap());
+    // The clock of the process writes the events, and that of the database decides.
+    assert!(waited >= wanted - 5, "a retry after {waited} ms of {wanted}");
+}
+
+/// A cancelled run was not gone on with.
+pub async fn cancelled(site: &Site, model: &ModelMock, death: Option<&Death>) {
+    assert!(site.ledger.count("slow_append", "endless") <= 1);
+    if death.is_some() {
+        assert_eq!(model.exchanges(ID).len(), 1, "a cancelled run was resumed");
+    }
+    let states = site
+        .database
+        .rows("SELECT state FROM tool_calls WHERE name = 'ledger__slow_append' AND state NOT IN ('unknown', 'cancelled')")
+        .await;
+    assert!(states.is_empty(), "a call that nobody answered: {states:?}");
+}
+
+/// Nothing of a conversation is left, and no late writer brings any of it back.
+pub async fn deleted(site: &Site, conversation: &str) {
+    let of_conversation = [
+        "conversations WHERE id",
+        "conversation_heads WHERE conversation_id",
+        "messages WHERE conversation_id",
+        "events WHERE conversation_id",
+        "runs WHERE conversation_id",
+    ];
+    for place in of_conversation {
+        let left = site.database.count(&format!("SELECT CAST(count(*) AS text) FROM {place} = '{conversation}'")).await;
+        assert_eq!(left, 0, "rows left in {place}");
+    }
+    for table in ["run_leases", "run_steps", "tool_calls"] {
+        let orphans = format!("SELECT CAST(count(*) AS text) FROM {table} WHERE run_id NOT IN (SELECT id FROM runs)");
+        assert_eq!(site.database.count(&orphans).await, 0, "rows of no run in {table}");
+    }
+}

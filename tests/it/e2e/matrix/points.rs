@@ -1,0 +1,103 @@
+//! The boundaries between two persisted steps at which a process may die.
+
+/// One boundary. `name` is that of RELIABILITY section 5; what follows a dash tells apart several of one row.
+pub struct Point {
+    /// What reports and coverage call it.
+    pub name: &'static str,
+    /// The failpoint in the code.
+    pub failpoint: &'static str,
+    /// What goes on around it.
+    pub scenario: Scenario,
+    /// How often a run gets there.
+    pub often: Often,
+    /// At which other times than the first it is tried in the quick form.
+    pub also: &'static [usize],
+}
+
+/// What goes on around a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scenario {
+    /// Rounds of tools of every class, then an answer in text.
+    Turn,
+    /// The same with unsafe tools that act at once and answer late.
+    SlowTools,
+    /// The model fails at first.
+    Retry,
+    /// The run is cancelled while the model speaks.
+    Cancel,
+    /// The run is cancelled while a tool is under way.
+    CancelTool,
+    /// The conversation is deleted while the model speaks.
+    Delete,
+    /// The server that worked on the run is dead already.
+    Takeover,
+}
+
+/// How often a point is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Often {
+    /// At this time.
+    At(usize),
+    /// At least twice.
+    Twice,
+    /// Once for each answer of the model.
+    Answers,
+    /// Once for each answer of the model but the first.
+    LaterAnswers,
+    /// Once for each call of a tool.
+    Calls,
+    /// Once for each result while other calls of the round are under way.
+    Siblings,
+}
+
+const fn point(name: &'static str, scenario: Scenario, often: Often) -> Point {
+    Point { name, failpoint: name, scenario, often, also: &[] }
+}
+
+/// Every boundary that exists.
+pub const POINTS: &[Point] = &[
+    point("C01", Scenario::Turn, Often::At(1)),
+    point("C02", Scenario::Turn, Often::At(1)),
+    point("C03", Scenario::Turn, Often::At(1)),
+    point("C04", Scenario::Turn, Often::At(1)),
+    point("C05", Scenario::Turn, Often::At(1)),
+    point("C06", Scenario::Turn, Often::Answers),
+    point("C07", Scenario::Turn, Often::Twice),
+    point("C08", Scenario::Turn, Often::Answers),
+    point("C09", Scenario::Turn, Often::Calls),
+    Point { also: &[3, 4], ..point("C10", Scenario::Turn, Often::Calls) },
+    point("C11", Scenario::Turn, Often::Calls),
+    point("C12", Scenario::SlowTools, Often::Calls),
+    Point { also: &[3, 4], ..point("C13", Scenario::Turn, Often::Calls) },
+    point("C14", Scenario::Turn, Often::Siblings),
+    point("C15", Scenario::Turn, Often::LaterAnswers),
+    point("C19", Scenario::Retry, Often::At(1)),
+    // The timer has fired: the second claim.
+    Point { failpoint: "C04", ..point("C19-fires", Scenario::Retry, Often::At(2)) },
+    // The request is stored, and nobody is told.
+    point("C20-asked", Scenario::Cancel, Often::At(1)),
+    // The owner has heard of it.
+    point("C20", Scenario::Cancel, Often::At(1)),
+    point("C21", Scenario::CancelTool, Often::At(1)),
+    point("C22", Scenario::Turn, Often::At(1)),
+    point("C23", Scenario::Turn, Often::At(1)),
+    point("C27", Scenario::Delete, Often::At(1)),
+    point("C28", Scenario::Takeover, Often::At(1)),
+    point("C30", Scenario::Turn, Often::At(1)),
+];
+
+/// Rows of RELIABILITY section 5 without a point, and why.
+pub const WITHOUT_POINT: &[(&str, &str)] = &[
+    ("C16", "results are stored in their row, whatever their size: there are no blobs"),
+    ("C17", "there are no approvals yet"),
+    ("C18", "there are no approvals yet"),
+    ("C24", "there are no webhooks yet"),
+    ("C25", "there are no sub-agents yet"),
+    ("C26", "there is no compaction yet"),
+    ("C29", "a step of a migration is one transaction of the database, with nothing of ours between two of them"),
+    ("C31", "keys are made and revoked, one row each; nothing rotates them yet"),
+    ("C32", "a full disk is no point but a failure of any commit: the tests of worker and stores make each commit fail"),
+];
+
+/// Failpoints that are no rows of RELIABILITY section 5, and the tests that try them.
+pub const TRIED_ELSEWHERE: &[(&str, &str)] = &[("reconciled", "e2e::replay")];

@@ -1,0 +1,109 @@
+//! What the model says in a case.
+
+use serde_json::json;
+
+use super::points::{Often, Scenario};
+use crate::support::chance::Chance;
+
+/// A message with its script.
+pub struct Turn {
+    /// The message.
+    pub input: String,
+    /// The calls that the model makes, by round.
+    pub rounds: Vec<Vec<Call>>,
+}
+
+/// A call that the model makes; its text names it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The tool of the ledger.
+    pub tool: &'static str,
+    /// Its argument.
+    pub text: String,
+}
+
+/// The script's name.
+pub const ID: &str = "matrix";
+
+/// Milliseconds that a slow tool takes to answer after it has acted.
+const SLOW_MS: u64 = 300;
+
+/// The same for a tool that does not answer before it is cancelled.
+const ENDLESS_MS: u64 = 30_000;
+
+/// How many words the last answer has.
+pub const LAST_WORDS: usize = 12;
+
+impl Turn {
+    /// The turn of a scenario. Of seed 0 it is always the same: two rounds, one of them in parallel, of every class.
+    pub fn new(id: &str, scenario: Scenario, seed: u64, chance: &mut Chance) -> Self {
+        let (opening, rounds) = match scenario {
+            Scenario::Turn | Scenario::Takeover if seed == 0 => ("", classic("append")),
+            Scenario::SlowTools if seed == 0 => ("", classic("slow_append")),
+            Scenario::Turn | Scenario::Takeover => ("", any_rounds(id, "append", chance)),
+            Scenario::SlowTools => ("", any_rounds(id, "slow_append", chance)),
+            Scenario::Retry => ("[[flaky:1,503]]", Vec::new()),
+            Scenario::Cancel | Scenario::Delete => ("[[text:2,0]][[hold]]", Vec::new()),
+            Scenario::CancelTool => ("", vec![vec![Call { tool: "slow_append", text: "endless".to_owned() }]]),
+        };
+        let opening = match scenario {
+            Scenario::Takeover => "[[text:2,0]][[hold]]",
+            _ => opening,
+        };
+        let slow = if scenario == Scenario::CancelTool { ENDLESS_MS } else { SLOW_MS };
+        let pause = if seed == 0 { 4 } else { chance.between(0, 15) };
+        let mut input = format!("[[id:{id}]]{opening}");
+        for (index, round) in rounds.iter().enumerate() {
+            if index > 0 || scenario != Scenario::Takeover {
+                input.push_str(&format!("[[text:3,{}]]", pause / 2));
+            }
+            for call in round {
+                let arguments = match call.tool {
+                    "append_keyed" => json!({"text": call.text, "key": "from the model"}),
+                    "slow_append" => json!({"text": call.text, "ms": slow}),
+                    _ => json!({"text": call.text}),
+                };
+                input.push_str(&format!("[[call:ledger__{} {arguments}]]", call.tool));
+            }
+            input.push_str("[[next]]");
+        }
+        input.push_str(&format!("[[text:{LAST_WORDS},{pause}]]"));
+        Self { input, rounds }
+    }
+
+    /// How many calls the model makes.
+    pub fn calls(&self) -> usize {
+        self.rounds.iter().map(Vec::len).sum()
+    }
+
+    /// How often the run gets to a point.
+    pub fn times(&self, often: Often) -> usize {
+        match often {
+            Often::At(_) => 1,
+            Often::Twice => 2,
+            Often::Answers => self.rounds.len() + 1,
+            Often::LaterAnswers => self.rounds.len(),
+            Often::Calls => self.calls(),
+            Often::Siblings => self.rounds.iter().map(|round| round.len() - 1).sum(),
+        }
+    }
+}
+
+fn named(tool: &'static str, text: &str) -> Call {
+    Call { tool, text: text.to_owned() }
+}
+
+fn classic(append: &'static str) -> Vec<Vec<Call>> {
+    vec![vec![named(append, "one"), named("append_keyed", "two"), named("lookup", "three")], vec![named(append, "four")]]
+}
+
+/// One to three rounds of one to four calls, the first of at least two.
+fn any_rounds(id: &str, append: &'static str, chance: &mut Chance) -> Vec<Vec<Call>> {
+    let rounds = chance.between(1, 3);
+    let round = |index, chance: &mut Chance| {
+        let calls = chance.between(if index == 0 { 2 } else { 1 }, 4);
+        let call = |place| named(chance.pick(&[append, append, "append_keyed", "lookup"]), &format!("{id} {index} {place}"));
+        (0..calls).map(call).collect()
+    };
+    (0..rounds).map(|index| round(index, chance)).collect()
+}
