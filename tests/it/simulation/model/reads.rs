@@ -174,6 +174,7 @@ impl RunStore for ModelStore {
             cancel_requested_by: row.cancel_by.clone(),
             step: step
                 .map(|(step, at)| (step.step, step.kind.as_str().to_owned(), step.status.as_str().to_owned(), state.now - at)),
+            owner_cap: None,
             questions: row
                 .inputs
                 .iter()
