@@ -15,24 +15,29 @@ use capstan::domain::ticket::StreamTicket;
 use capstan::store::*;
 use capstan::support::clock::UnixMillis;
 
-/// What becomes of a batch.
+/// What becomes of a call.
 pub enum Fate {
-    /// It is committed.
+    /// It is done.
     Goes,
     /// It is not.
     Fails(StoreError),
-    /// It is committed, but nobody hears of it.
+    /// It is done, but nobody hears of it.
     Unheard(StoreError),
+    /// It is done, and then done again.
+    Twice,
     /// Nothing, for ever.
     Hangs,
 }
 
 type Judge = Box<dyn FnMut(&[RunWrite]) -> Fate + Send>;
 
-/// A real store with a judge before its log.
+type Trouble = Box<dyn FnMut(&'static str) -> Fate + Send>;
+
+/// A real store with a judge before its log, and trouble in all that only workers ask for.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
     judge: Mutex<Judge>,
+    trouble: Mutex<Trouble>,
     /// Whether the next sweep panics.
     pub panics: std::sync::atomic::AtomicBool,
 }
@@ -54,28 +59,51 @@ pub fn wrong() -> StoreError {
 
 impl FaultyStore {
     pub fn new(inner: Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(Self { inner, judge: Mutex::new(Box::new(|_| Fate::Goes)), panics: false.into() })
+        let (judge, trouble) = (Mutex::new(Box::new(|_: &[_]| Fate::Goes) as _), Mutex::new(Box::new(|_| Fate::Goes) as _));
+        Arc::new(Self { inner, judge, trouble, panics: false.into() })
     }
 
     /// From now on, batches are judged like this.
     pub fn judge(&self, judge: impl FnMut(&[RunWrite]) -> Fate + Send + 'static) {
         *self.judge.lock().unwrap() = Box::new(judge);
     }
+
+    /// From now on, calls of workers fare like this, by their names. Batches are judged, too, if they are not in trouble.
+    pub fn trouble(&self, trouble: impl FnMut(&'static str) -> Fate + Send + 'static) {
+        *self.trouble.lock().unwrap() = Box::new(trouble);
+    }
+
+    async fn troubled<T, F: Future<Output = StoreResult<T>>>(&self, name: &'static str, call: impl Fn() -> F) -> StoreResult<T> {
+        let fate = (self.trouble.lock().unwrap())(name);
+        meet(fate, call).await
+    }
+}
+
+async fn meet<T, F: Future<Output = StoreResult<T>>>(fate: Fate, call: impl Fn() -> F) -> StoreResult<T> {
+    match fate {
+        Fate::Goes => call().await,
+        Fate::Fails(error) => Err(error),
+        Fate::Unheard(error) => {
+            call().await?;
+            Err(error)
+        }
+        Fate::Twice => {
+            call().await?;
+            call().await
+        }
+        Fate::Hangs => std::future::pending().await,
+    }
 }
 
 #[async_trait]
 impl LogStore for FaultyStore {
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
-        let fate = (self.judge.lock().unwrap())(writes);
-        match fate {
-            Fate::Goes => self.inner.commit(writes).await,
-            Fate::Fails(error) => Err(error),
-            Fate::Unheard(error) => {
-                self.inner.commit(writes).await?;
-                Err(error)
-            }
-            Fate::Hangs => std::future::pending().await,
-        }
+        let trouble = (self.trouble.lock().unwrap())("commit");
+        let fate = match trouble {
+            Fate::Goes => (self.judge.lock().unwrap())(writes),
+            trouble => trouble,
+        };
+        meet(fate, || self.inner.commit(writes)).await
     }
     async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
         self.inner.events(conversation, after, limit).await
@@ -101,29 +129,29 @@ impl InputStore for FaultyStore {
 #[async_trait]
 impl QueueStore for FaultyStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
-        self.inner.claim_runs(node, limit, lease_ms).await
+        self.troubled("claim_runs", || self.inner.claim_runs(node, limit, lease_ms)).await
     }
     async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
-        self.inner.raise_fence(fence).await
+        self.troubled("raise_fence", || self.inner.raise_fence(fence)).await
     }
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        self.inner.load_run(fence).await
+        self.troubled("load_run", || self.inner.load_run(fence)).await
     }
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
-        self.inner.renew_leases(node, fences, lease_ms, grace_ms).await
+        self.troubled("renew_leases", || self.inner.renew_leases(node, fences, lease_ms, grace_ms)).await
     }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the sweep was told to panic");
-        self.inner.sweep(limit, despite_outage).await
+        self.troubled("sweep", || self.inner.sweep(limit, despite_outage)).await
     }
     async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {
-        self.inner.expire_foreign_leases(node).await
+        self.troubled("expire_foreign_leases", || self.inner.expire_foreign_leases(node)).await
     }
     async fn control_signals(&self, runs: &[RunId]) -> StoreResult<Vec<ControlSignal>> {
-        self.inner.control_signals(runs).await
+        self.troubled("control_signals", || self.inner.control_signals(runs)).await
     }
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
-        self.inner.next_claimable_in().await
+        self.troubled("next_claimable_in", || self.inner.next_claimable_in()).await
     }
 }
 

@@ -27,6 +27,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::database::{Database, Kind};
+
 /// One scripted answer.
 #[derive(Clone)]
 pub enum Answer {
@@ -187,6 +189,7 @@ pub struct Harness {
     pub tools: Arc<ScriptedTools>,
     pub ids: SharedIds,
     pub owner: UserId,
+    pub database: Database,
     _dir: tempfile::TempDir,
 }
 
@@ -198,9 +201,14 @@ pub fn options(ids: &SharedIds) -> WorkerOptions {
 
 impl Harness {
     pub async fn new() -> Self {
+        Self::on(Kind::Sqlite).await
+    }
+
+    /// On either store.
+    pub async fn on(kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", dir.path().join("capstan.db").display());
-        let store = capstan::store::open(&url, &StoreOptions::default()).await.unwrap();
+        let database = Database::new(kind, dir.path()).await;
+        let store = capstan::store::open(&database.url, &StoreOptions::default()).await.unwrap();
         let ids: SharedIds = Arc::new(UuidIds);
         let owner = UserId::generate(ids.as_ref());
         Self {
@@ -210,6 +218,7 @@ impl Harness {
             tools: Arc::new(ScriptedTools::default()),
             ids,
             owner,
+            database,
             _dir: dir,
         }
     }

@@ -1,4 +1,4 @@
-//! The worker in process: a real SQLite store, a scripted model and scripted tools.
+//! The worker in process: a real store, a scripted model and scripted tools.
 
 mod drain;
 mod drive;
@@ -7,3 +7,4 @@ mod faulty;
 mod harness;
 mod lease;
 mod log;
+mod passes;
