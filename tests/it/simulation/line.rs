@@ -354,6 +354,9 @@ impl Store for Line {
     fn is_shared(&self) -> bool {
         self.model.is_shared()
     }
+    fn caps_owners(&self) -> bool {
+        self.model.caps_owners()
+    }
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
         self.model.remove_expired_idempotency(before).await
     }

@@ -46,6 +46,7 @@ pub struct User {
     pub principal: Principal,
     conversations: Vec<ConversationId>,
     runs: Vec<RunId>,
+    unsettled: BTreeSet<ConversationId>,
 }
 
 impl User {
@@ -59,6 +60,7 @@ impl User {
             principal: Principal { user_id, role: UserRole::Member },
             conversations: (0..count).map(|_| ConversationId::generate(ids)).collect(),
             runs: Vec::new(),
+            unsettled: BTreeSet::new(),
         }
     }
 
@@ -164,7 +166,11 @@ impl User {
                 self.promises.lock().unwrap().refused.insert(text.to_owned());
                 return;
             }
-            Err(Refused::ThisTime) => return,
+            Err(Refused::ThisTime) => {
+                // Should it be done after all, the conversation may be made by it: it is not to be deleted before.
+                self.unsettled.insert(conversation);
+                return;
+            }
         };
         let run = started.run.id.clone();
         ground.dice.note(format_args!("{text} is accepted by {} as {} ({:?})", node.name, tail(run.as_str()), request.on_busy));
@@ -203,7 +209,7 @@ impl User {
 
     async fn delete(&mut self) {
         // Nothing is said in it any more.
-        let Some(id) = self.conversations.pop() else { return };
+        let Some(id) = self.conversations.pop_if(|id| !self.unsettled.contains(id)) else { return };
         self.promises.lock().unwrap().deleted.insert(id.clone());
         // One that was never made is refused, and so is one that is gone already.
         let _ = self.insist("delete", async |node: &Node| node.service.delete_conversation(&self.principal, &id).await).await;

@@ -199,7 +199,7 @@ impl World {
     pub async fn on_the_model() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let database = Database::new(Kind::Sqlite, folder.path()).await;
-        let store: Arc<dyn Store> = ModelStore::new(None);
+        let store: Arc<dyn Store> = ModelStore::new(None, 0);
         Self { store, database, node: NodeId::generate(&UuidIds), _folder: folder }
     }
 

@@ -107,7 +107,7 @@ impl State {
         };
         events.extend(self.store_run(new));
         let row = &self.runs[&accept.run_id];
-        let (first_seq, run, is_free) = (row.first_seq, row.view().run, row.active);
+        let (first_seq, run, is_free) = (row.first_seq, row.view().run, row.active && !self.is_full(&accept.owner));
         let claim = accept.taker.as_ref().filter(|_| is_free).map(|taker| {
             let claim = self.claim(&accept.run_id, &taker.node, taker.lease_ms);
             let record = self.load(&claim.fence).map(Box::new);

@@ -32,9 +32,10 @@ pub struct ModelStore {
 }
 
 impl ModelStore {
-    /// An empty store, which has the planted bug, if there is one.
-    pub fn new(bug: Option<Bug>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), began: Instant::now(), bug })
+    /// An empty store, which has the planted bug, if there is one, and lets so many runs of one owner be worked on; 0 for any number.
+    pub fn new(bug: Option<Bug>, owner_cap: u32) -> Arc<Self> {
+        let state = State { owner_cap, ..State::default() };
+        Arc::new(Self { state: Mutex::new(state), began: Instant::now(), bug })
     }
 
     /// A look at the rows.

@@ -1,7 +1,7 @@
 //! The queue: claims, leases, sweeps.
 
 use async_trait::async_trait;
-use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::ids::{NodeId, RunId, UserId};
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::message::Role;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
@@ -91,7 +91,7 @@ impl QueueStore for ModelStore {
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
         let state = self.state();
-        let next = state.runs.values().filter_map(|row| row.claimable_at).min();
+        let next = state.runs.values().filter(|row| !state.is_full(&row.owner)).filter_map(|row| row.claimable_at).min();
         Ok(next.map(|at| u64::try_from(at - state.now).unwrap_or(0)))
     }
 }
@@ -104,6 +104,23 @@ fn is_open(asked: &InputRecord) -> bool {
 impl State {
     /// Those whose turn it is: of the owners the one with the fewest leases first, of an owner's runs the oldest.
     fn next_in_line(&self, limit: u32) -> Vec<RunId> {
+        let within = |rank: usize| self.owner_cap == 0 || rank <= self.owner_cap as usize;
+        let line = self.line().into_iter().filter(|(rank, ..)| within(*rank));
+        line.take(limit as usize).map(|(.., run)| run.clone()).collect()
+    }
+
+    /// How many runs of an owner are worked on.
+    pub fn leases_of(&self, owner: &UserId) -> usize {
+        self.leases.values().filter(|lease| lease.owner == *owner).count()
+    }
+
+    /// Whether as many runs of an owner are worked on as may be.
+    pub fn is_full(&self, owner: &UserId) -> bool {
+        self.owner_cap > 0 && self.leases_of(owner) >= self.owner_cap as usize
+    }
+
+    /// All that can be claimed but for the cap, in their order: an owner's n-th run counts as if those before it were worked on.
+    pub fn line(&self) -> Vec<(usize, i64, &RunId)> {
         let mut waiting: Vec<_> = self
             .runs
             .values()
@@ -113,11 +130,10 @@ impl State {
         let mut line: Vec<(usize, i64, &RunId)> = Vec::new();
         for (place, (at, run, owner)) in waiting.iter().enumerate() {
             let before = waiting[..place].iter().filter(|(.., other)| other == owner).count();
-            let leases = self.leases.values().filter(|lease| lease.owner == **owner).count();
-            line.push((leases + before, *at, run));
+            line.push((self.leases_of(owner) + before + 1, *at, *run));
         }
         line.sort();
-        line.into_iter().take(limit as usize).map(|(.., run)| run.clone()).collect()
+        line
     }
 
     /// Gives the run to a node.

@@ -11,7 +11,7 @@ use capstan::domain::tool::ToolCallState;
 use capstan::store::*;
 use capstan::support::clock::UnixMillis;
 
-use super::state::{ConversationRow, RunRow, State, updated};
+use super::state::{ConversationRow, State, updated};
 use super::{Bug, ModelStore};
 
 impl State {
@@ -156,8 +156,11 @@ impl RunStore for ModelStore {
         let state = self.state();
         let Some(row) = state.run_of(owner, id) else { return Ok(None) };
         let lease = state.leases.get(id);
-        let due = row.claimable_at.filter(|at| *at <= state.now).map(|at| (at, id));
-        let is_before = |other: &&RunRow| other.claimable_at.is_some_and(|at| due.is_some_and(|due| (at, &other.run.id) < due));
+        let line = state.line();
+        let place = line.iter().position(|(.., run)| *run == id);
+        let within = |rank: usize| state.owner_cap == 0 || rank <= state.owner_cap as usize;
+        let is_before = |place: usize| line[..place].iter().filter(|(rank, ..)| within(*rank)).count();
+        let running = i64::try_from(state.leases_of(owner)).unwrap();
         let step = row.steps.iter().max_by_key(|(step, _)| step.step);
         Ok(Some(Explanation {
             run: row.view().run,
@@ -165,7 +168,8 @@ impl RunStore for ModelStore {
             lease_expires_in_ms: lease.map(|lease| lease.until - state.now),
             lease_age_ms: lease.map(|lease| state.now - lease.since),
             crashes: row.crashes.saturating_sub(u32::from(lease.is_some())),
-            queue_position: due.map(|_| i64::try_from(state.runs.values().filter(is_before).count()).unwrap()),
+            queue_position: place.map(|place| i64::try_from(is_before(place)).unwrap()),
+            owner_cap: place.filter(|_| state.is_full(owner)).map(|_| (running, state.owner_cap)),
             claimable_in_ms: row.claimable_at.map(|at| at - state.now),
             behind_run: state
                 .active_in(&row.run.conversation_id)
@@ -174,7 +178,6 @@ impl RunStore for ModelStore {
             cancel_requested_by: row.cancel_by.clone(),
             step: step
                 .map(|(step, at)| (step.step, step.kind.as_str().to_owned(), step.status.as_str().to_owned(), state.now - at)),
-            owner_cap: None,
             questions: row
                 .inputs
                 .iter()

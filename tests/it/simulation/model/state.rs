@@ -81,6 +81,8 @@ pub struct LeaseRow {
 pub struct State {
     /// The database's clock, in milliseconds.
     pub now: i64,
+    /// Runs of one owner that may be worked on at a time; 0 for any number.
+    pub owner_cap: u32,
     pub conversations: BTreeMap<ConversationId, ConversationRow>,
     pub runs: BTreeMap<RunId, RunRow>,
     pub leases: BTreeMap<RunId, LeaseRow>,

@@ -55,6 +55,9 @@ impl Store for ModelStore {
     fn is_shared(&self) -> bool {
         true
     }
+    fn caps_owners(&self) -> bool {
+        self.state().owner_cap > 0
+    }
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
         Ok(self.state().answers.extract_if(.., |_, (.., at)| *at < before).count() as u64)
     }
