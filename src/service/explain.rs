@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::ids::InputId;
+use crate::domain::ids::{InputId, NodeId};
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
@@ -112,79 +112,145 @@ impl From<Explanation> for RunExplanation {
     }
 }
 
+/// A run that could be taken up for longer than this waits for more than the next look of a worker.
+const TAKEN_UP_WITHIN_MS: i64 = 3_000;
+
+/// Why the run is or is not moving, and whether it moves without anybody doing anything.
 fn summary(known: &Explanation) -> (String, bool) {
     let run = &known.run;
     let (mut text, moving) = match run.status {
         RunStatus::Completed => ("The run is completed.".to_owned(), false),
-        RunStatus::Cancelled => ("The run was cancelled.".to_owned(), false),
+        RunStatus::Cancelled => {
+            let by = known.cancel_requested_by.as_ref().map_or_else(String::new, |by| format!(" by {by}"));
+            (format!("The run was cancelled{by}."), false)
+        }
         RunStatus::Failed => {
             let why = run.error.as_ref().map_or("the cause was not kept", |error| error.detail.as_str());
-            (format!("The run failed: {why}."), false)
+            let then = if known.resumable { " POST .../resume goes on from what is stored." } else { "" };
+            (format!("The run failed: {why}.{then}"), false)
         }
-        RunStatus::Waiting => waiting(known),
-        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop => under_way(known),
+        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting => not_over(known),
     };
-    if let Some(by) = known.cancel_requested_by.as_ref().filter(|_| !run.status.is_terminal()) {
-        text.push_str(&format!(" Cancellation was asked for by {by}; the worker ends the run as soon as it notices."));
+    if run.status.is_terminal() {
+        return (text, moving);
     }
-    if known.crashes > 0 && !run.status.is_terminal() {
-        text.push_str(&format!(" Its worker died {} times so far.", known.crashes));
+    if let Some(by) = &known.cancel_requested_by {
+        let who =
+            if known.lease_node.is_some() { "its worker ends it as soon as it notices" } else { "whoever takes it up ends it" };
+        text.push_str(&format!(" Cancellation was asked for by {by}; {who}."));
+    }
+    match known.crashes {
+        0 => {}
+        1 => text.push_str(" Its worker died once so far."),
+        times => text.push_str(&format!(" Its workers died {times} times so far.")),
     }
     (text, moving)
 }
 
-fn waiting(known: &Explanation) -> (String, bool) {
-    match known.run.reason {
-        Some(WaitReason::Backoff) => {
-            let due = known.claimable_in_ms.map_or_else(String::new, |ms| format!(" in {} s", seconds(ms)));
-            (format!("The model call failed and will be made again{due}; POST .../resume tries at once."), true)
-        }
-        Some(WaitReason::Approval) => ("The run waits for a human to approve a tool call.".to_owned(), false),
-        Some(WaitReason::Input) => {
-            let asked = known.questions.iter().map(|(id, text)| format!(" POST /api/v1/input-requests/{id} answers: {text}"));
-            (format!("The run waits for a human's answer.{}", asked.collect::<String>()), false)
-        }
-        Some(WaitReason::Budget) => ("The run waits because a budget is used up.".to_owned(), false),
-        None => ("The run waits, and it was not written down for what.".to_owned(), false),
+fn not_over(known: &Explanation) -> (String, bool) {
+    if let Some(node) = &known.lease_node {
+        return (held(known, node), true);
+    }
+    if let Some(behind) = &known.behind_run {
+        let text = format!("The run is queued behind {behind} in the same conversation");
+        return match known.behind_reason {
+            None => (format!("{text}."), true),
+            Some(WaitReason::Backoff) => (format!("{text}, which waits to try again."), true),
+            Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::Budget)) => {
+                (format!("{text}, which waits for {}.", awaited(reason)), false)
+            }
+        };
+    }
+    match known.claimable_in_ms {
+        Some(wait) if wait > 0 => later(known, wait),
+        Some(wait) => in_line(known, -wait),
+        None => match known.run.reason {
+            Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::Budget)) => {
+                (format!("The run waits for {}.{}", awaited(reason), questions(known)), false)
+            }
+            Some(WaitReason::Backoff) | None => {
+                ("No worker has the run and none can take it up: this should not last.".to_owned(), false)
+            }
+        },
     }
 }
 
-fn under_way(known: &Explanation) -> (String, bool) {
-    if let Some(node) = &known.lease_node {
-        let left = known.lease_expires_in_ms.unwrap_or_default();
-        if left <= 0 {
-            let text = format!("Worker {node} has lost the run {} s ago; another takes it up at the next sweep.", seconds(-left));
-            return (text, true);
+/// A worker has the run, or has lost it just now.
+fn held(known: &Explanation, node: &NodeId) -> String {
+    let left = known.lease_expires_in_ms.unwrap_or_default();
+    if left <= 0 {
+        return format!("Worker {node} has lost the run {} s ago; another takes it up at the next sweep.", seconds(-left));
+    }
+    let doing = match &known.step {
+        Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
+            let tools = known.tools_under_way.join(", ");
+            format!("runs tools ({tools}) in step {step} for {} s", seconds(*age))
         }
-        let doing = match &known.step {
-            Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
-                let tools = known.tools_under_way.join(", ");
-                format!("runs tools ({tools}) in step {step} for {} s", seconds(*age))
-            }
-            Some((step, _, status, age)) if status == "started" => {
-                format!("waits for the model in step {step} for {} s", seconds(*age))
-            }
-            Some((step, ..)) => format!("is past step {step}"),
-            None => "is about to begin".to_owned(),
-        };
-        return (format!("Worker {node} has the run and {doing}."), true);
+        Some((step, _, status, age)) if status == "started" => {
+            format!("waits for the model in step {step} for {} s", seconds(*age))
+        }
+        Some((step, ..)) => format!("is past step {step}"),
+        None => "is about to begin".to_owned(),
+    };
+    format!("Worker {node} has the run and {doing}.")
+}
+
+/// The run can be taken up after a while.
+fn later(known: &Explanation, wait: i64) -> (String, bool) {
+    let wait = seconds(wait);
+    match known.run.reason {
+        Some(WaitReason::Backoff) => {
+            (format!("The model call failed and will be made again in {wait} s; POST .../resume tries at once."), true)
+        }
+        Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::Budget)) => {
+            let text = format!("The run waits for {}, for at most {wait} s more.{}", awaited(reason), questions(known));
+            (text, false)
+        }
+        None => (format!("The run can be taken up in {wait} s."), true),
     }
-    if let Some(behind) = &known.behind_run {
-        return (format!("The run is queued behind {behind} in the same conversation."), true);
-    }
+}
+
+/// The run could have been taken up for so long.
+fn in_line(known: &Explanation, since: i64) -> (String, bool) {
+    let what = match (known.run.reason, known.questions.is_empty()) {
+        (Some(WaitReason::Backoff), _) => "The model call that failed can be made again, and the run",
+        (Some(WaitReason::Input), true) => "The answer is there, and the run",
+        (Some(_) | None, _) => "The run",
+    };
     if let Some((running, cap)) = known.owner_cap {
         let text = format!(
-            "The run is queued because of the owner's cap: {running} runs of its owner are worked on, and at most {cap} may be; it is \
+            "{what} is queued because of the owner's cap: {running} runs of its owner are worked on, and at most {cap} may be; it is \
              taken up when one of them ends or waits."
         );
         return (text, true);
     }
-    match (known.queue_position, known.claimable_in_ms) {
-        (Some(0), _) => ("The run is the next in the queue and waits for a free worker.".to_owned(), true),
-        (Some(before), _) => (format!("The run is queued; {before} runs come first."), true),
-        (None, Some(ms)) if ms > 0 => (format!("The run can be taken up in {} s.", seconds(ms)), true),
-        (None, _) => ("No worker has the run and none can take it up: this should not last.".to_owned(), false),
+    let place = match known.queue_position.unwrap_or_default() {
+        0 => "is the next in the queue".to_owned(),
+        1 => "is in the queue; 1 run comes first".to_owned(),
+        before => format!("is in the queue; {before} runs come first"),
+    };
+    if since <= TAKEN_UP_WITHIN_MS {
+        return (format!("{what} {place}."), true);
     }
+    let since = seconds(since);
+    match known.live_leases {
+        0 => (format!("{what} {place}, for {since} s, and no worker has any run: it seems that none is alive."), false),
+        live => (format!("{what} {place}, for {since} s; no worker has room, it seems: they have {live} at the moment."), true),
+    }
+}
+
+/// What the run waits for from outside.
+fn awaited(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::Approval => "a human to approve a tool call",
+        WaitReason::Input => "a human's answer",
+        WaitReason::Backoff => "its next try",
+        WaitReason::Budget => "a budget that is used up",
+    }
+}
+
+fn questions(known: &Explanation) -> String {
+    known.questions.iter().map(|(id, text)| format!(" POST /api/v1/input-requests/{id} answers: {text}")).collect()
 }
 
 fn seconds(ms: i64) -> String {
@@ -194,7 +260,7 @@ fn seconds(ms: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ids::{ConversationId, NodeId, RunId};
+    use crate::domain::ids::{ConversationId, RunId};
 
     fn known(status: RunStatus) -> Explanation {
         Explanation {
@@ -222,6 +288,9 @@ mod tests {
             owner_cap: None,
             claimable_in_ms: None,
             behind_run: None,
+            behind_reason: None,
+            live_leases: 0,
+            resumable: false,
             questions: Vec::new(),
             cancel_requested_by: None,
             step: None,
@@ -233,8 +302,6 @@ mod tests {
     fn a_run_that_nobody_can_take_up_is_called_stuck() {
         let said = RunExplanation::from(known(RunStatus::Processing));
         assert!(!said.moving, "{}", said.summary);
-        let said = RunExplanation::from(Explanation { queue_position: Some(3), ..known(RunStatus::Queued) });
-        assert!(said.moving && said.summary.contains("3 runs"), "{}", said.summary);
     }
 
     #[test]
@@ -249,7 +316,7 @@ mod tests {
         });
         assert_eq!(
             said.summary,
-            "Worker node_1 has the run and runs tools (files__read) in step 2 for 1.5 s. Its worker died 1 times so far."
+            "Worker node_1 has the run and runs tools (files__read) in step 2 for 1.5 s. Its worker died once so far."
         );
     }
 }

@@ -13,7 +13,7 @@ use crate::domain::input::{InputAnswer, InputRecord};
 use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
 use crate::domain::record::{ClaimCause, Fence, FirstClaim};
-use crate::domain::run::{OnBusy, Run};
+use crate::domain::run::{OnBusy, Run, WaitReason};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 
@@ -473,6 +473,12 @@ pub struct Explanation {
     pub claimable_in_ms: Option<i64>,
     /// The active run that this one is queued behind.
     pub behind_run: Option<RunId>,
+    /// What that run waits for, if it does.
+    pub behind_reason: Option<WaitReason>,
+    /// Runs of all owners that a worker has: none if no worker is alive, or all are idle.
+    pub live_leases: i64,
+    /// Whether the run has failed and can be gone on from.
+    pub resumable: bool,
     /// Who asked for it to be cancelled.
     pub cancel_requested_by: Option<String>,
     /// The newest step: number, kind and status words, and the milliseconds since it ended, or began if it has not ended.

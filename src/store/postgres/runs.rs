@@ -87,9 +87,11 @@ impl RunStore for PostgresStore {
                      WHERE (first.rank, first.claimable_at, first.id) < (mine.rank, mine.claimable_at, mine.id)
                          AND ($3 = 0 OR first.rank <= $3)
                  ) END AS queue_position,
-                 CASE WHEN NOT runs.active AND runs.finished_at IS NULL THEN (
-                     SELECT a.id FROM runs a WHERE a.conversation_id = runs.conversation_id AND a.active
-                 ) END AS behind_run,
+                 a.id AS behind_run, a.reason AS behind_reason,
+                 (SELECT count(*) FROM run_leases o WHERE o.lease_until > clock.now) AS live_leases,
+                 runs.status = 'failed' AND NOT EXISTS (
+                     SELECT FROM runs n WHERE n.conversation_id = runs.conversation_id AND n.first_seq > runs.first_seq
+                 ) AS resumable,
                  s.step, s.kind AS step_kind, s.status AS step_status, clock.now - coalesce(s.ended_at, s.started_at) AS step_age,
                  ARRAY (
                      SELECT name FROM tool_calls t WHERE t.run_id = runs.id AND t.state = 'started' ORDER BY t.step, t.position
@@ -100,6 +102,8 @@ impl RunStore for PostgresStore {
                  )::text AS questions
              FROM runs CROSS JOIN (SELECT now_ms() AS now) AS clock
              LEFT JOIN run_leases l ON l.run_id = runs.id
+             LEFT JOIN runs a ON a.conversation_id = runs.conversation_id AND a.active
+                 AND NOT runs.active AND runs.finished_at IS NULL
              LEFT JOIN LATERAL (SELECT * FROM run_steps WHERE run_id = runs.id ORDER BY step DESC LIMIT 1) s ON true
              WHERE runs.id = $1 AND runs.owner_id = $2"
         );
@@ -126,6 +130,9 @@ impl RunStore for PostgresStore {
             owner_cap: compose::full_owner(queue_position, row.try_get("owner_running")?, self.owner_cap),
             claimable_in_ms: row.try_get("claimable_in")?,
             behind_run: row.try_get::<Option<String>, _>("behind_run")?.map(RunId::from_stored),
+            behind_reason: rows::wait_reason(id.as_str(), row.try_get("behind_reason")?)?,
+            live_leases: row.try_get("live_leases")?,
+            resumable: row.try_get("resumable")?,
             cancel_requested_by: run.cancel_requested_by.clone(),
             step,
             questions: rows::decode("input_requests", "question", id.as_str(), &row.try_get::<String, _>("questions")?)?,

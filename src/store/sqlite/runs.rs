@@ -10,7 +10,7 @@ use super::connection::Tx;
 use super::idempotency;
 use crate::domain::ids::{ConversationId, InputId, NodeId, RunId, UserId};
 use crate::domain::run::{Run, RunStatus};
-use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned};
+use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned, wait_reason};
 use crate::store::{
     AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult,
     compose,
@@ -91,14 +91,24 @@ impl RunStore for SqliteStore {
             }
             Some(_) | None => None,
         };
-        let behind: Option<String> = if row.active || row.finished_at.is_some() {
+        let behind: Option<(String, Option<String>)> = if row.active || row.finished_at.is_some() {
             None
         } else {
-            sqlx::query_scalar("SELECT id FROM runs WHERE conversation_id = ? AND active = 1")
+            sqlx::query_as("SELECT id, reason FROM runs WHERE conversation_id = ? AND active = 1")
                 .bind(&row.conversation_id)
                 .fetch_optional(&mut *tx)
                 .await?
         };
+        let (behind_run, behind_reason) = behind.unzip();
+        let (live_leases, is_newest): (i64, bool) = sqlx::query_as(
+            "SELECT (SELECT count(*) FROM run_leases WHERE lease_until > ?1),
+                    NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ?2 AND first_seq > ?3)",
+        )
+        .bind(now)
+        .bind(&row.conversation_id)
+        .bind(row.first_seq)
+        .fetch_one(&mut *tx)
+        .await?;
         let step: Option<(i32, String, String, i64)> = sqlx::query_as(
             "SELECT step, kind, status, coalesce(ended_at, started_at) FROM run_steps WHERE run_id = ? ORDER BY step DESC LIMIT 1",
         )
@@ -126,7 +136,10 @@ impl RunStore for SqliteStore {
             queue_position,
             owner_cap: compose::full_owner(queue_position, running, self.owner_cap),
             claimable_in_ms: row.claimable_at.map(|at| at - now),
-            behind_run: behind.map(RunId::from_stored),
+            behind_run: behind_run.map(RunId::from_stored),
+            behind_reason: wait_reason(id.as_str(), behind_reason.flatten().as_deref())?,
+            live_leases,
+            resumable: is_newest && row.run_status()? == RunStatus::Failed,
             cancel_requested_by: row.cancel_requested_by.clone(),
             step: step.map(|(step, kind, status, at)| (unsigned(step), kind, status, now - at)),
             questions: questions.into_iter().map(|(id, text)| (InputId::from_stored(id), text)).collect(),

@@ -46,6 +46,7 @@ mod cancel;
 mod caps;
 mod claims;
 mod conversations;
+mod explain;
 mod fixture;
 mod input;
 mod keys;

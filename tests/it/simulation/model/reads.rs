@@ -6,7 +6,7 @@ use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{ConversationId, RunId, UserId};
 use capstan::domain::input::InputState;
 use capstan::domain::message::Message;
-use capstan::domain::run::Run;
+use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::ToolCallState;
 use capstan::store::*;
 use capstan::support::clock::UnixMillis;
@@ -175,6 +175,16 @@ impl RunStore for ModelStore {
                 .active_in(&row.run.conversation_id)
                 .filter(|_| !row.active && !row.is_over())
                 .map(|active| active.run.id.clone()),
+            behind_reason: state
+                .active_in(&row.run.conversation_id)
+                .filter(|_| !row.active && !row.is_over())
+                .and_then(|active| active.view().run.reason),
+            live_leases: i64::try_from(state.leases.values().filter(|lease| lease.until > state.now).count()).unwrap(),
+            resumable: row.view().run.status == RunStatus::Failed
+                && state
+                    .runs
+                    .values()
+                    .all(|other| other.run.conversation_id != row.run.conversation_id || other.first_seq <= row.first_seq),
             cancel_requested_by: row.cancel_by.clone(),
             step: step
                 .map(|(step, at)| (step.step, step.kind.as_str().to_owned(), step.status.as_str().to_owned(), state.now - at)),

@@ -1,0 +1,246 @@
+//! What is said about a run that does not move, in each state in which it may be.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use capstan::domain::change::{Change, ReleaseCause, StepKind};
+use capstan::domain::ids::{CallId, ConversationId, InputId, NodeId, RunId, UserId};
+use capstan::domain::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use capstan::domain::problem::ProblemCode;
+use capstan::domain::record::Fence;
+use capstan::domain::run::{RunStatus, WaitReason};
+use capstan::service::RunExplanation;
+use capstan::store::{ResolveInput, StoreOptions};
+use capstan::support::ids::UuidIds;
+use rstest::rstest;
+
+use super::fixture::{
+    LONG, NOW, World, assistant, changes, completed, conversation, failed, hello, planned_call, released, started, user,
+};
+use crate::support::database::Kind;
+
+/// A world with the run that is asked about.
+struct Scene {
+    world: World,
+    owner: UserId,
+    id: ConversationId,
+    run: RunId,
+}
+
+impl Scene {
+    async fn claim(&self) -> Fence {
+        let fence = self.world.claim_one().await;
+        assert_eq!(fence.run_id, self.run);
+        self.world.commit_one(started(&fence)).await.unwrap();
+        fence
+    }
+
+    async fn write(&self, fence: &Fence, written: Vec<Change>) {
+        self.world.commit_one(changes(fence, written)).await.unwrap();
+    }
+
+    async fn waits(&self, fence: &Fence, reason: WaitReason, after_ms: Option<u64>) {
+        let status = Change::Status(RunStatus::Waiting, Some(reason));
+        self.write(fence, vec![status, Change::Release { after_ms, cause: ReleaseCause::Waiting }]).await;
+    }
+
+    /// The run waits for an answer.
+    async fn asks(&self) -> InputId {
+        let fence = self.claim().await;
+        let request = InputRequest {
+            id: InputId::generate(&UuidIds),
+            conversation_id: fence.conversation_id.clone(),
+            run_id: fence.run_id.clone(),
+            call_id: Some(CallId::generate(&UuidIds)),
+            kind: InputKind::UnknownOutcome,
+            question: Question {
+                text: "Did it happen?".to_owned(),
+                choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
+                tool: None,
+                arguments: None,
+            },
+            state: InputState::Pending,
+            answer: None,
+        };
+        let id = request.id.clone();
+        self.write(&fence, vec![Change::AskInput(request)]).await;
+        self.waits(&fence, WaitReason::Input, None).await;
+        id
+    }
+
+    async fn cancel(&self) {
+        self.world.store.cancel_run(&self.owner, &self.run, "user", NOW, None).await.unwrap();
+    }
+
+    /// Changes rows behind the store's back, as only time does.
+    async fn update(&self, sql: &str) {
+        self.world.database.rows(sql).await;
+    }
+
+    async fn fails(&self, code: ProblemCode, detail: &str) {
+        let fence = self.claim().await;
+        let mut write = failed(&fence);
+        let error = Some(code.body(detail));
+        write.changes = vec![Change::Finish { status: RunStatus::Failed, finish_reason: None, error, joined: None }];
+        self.world.commit_one(write).await.unwrap();
+    }
+}
+
+type Staged<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// A state: how it comes about, what is said, and whether the run moves by itself.
+struct State {
+    name: &'static str,
+    stage: for<'a> fn(&'a mut Scene) -> Staged<'a>,
+    said: &'static [&'static str],
+    moving: bool,
+}
+
+macro_rules! states {
+    ($($name:literal, |$scene:ident| $stage:block => $moving:literal, $($said:literal),+;)*) => {
+        &[$(State { name: $name, stage: |$scene| Box::pin(async move { $stage }), said: &[$($said),+], moving: $moving },)*]
+    };
+}
+
+const STATES: &[State] = states! {
+    "accepted a moment ago", |_scene| {} => true, "is the next in the queue.";
+    "in the line", |scene| {
+        let other = scene.world.run(&user()).await.run.id;
+        scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 1000 WHERE id = '{other}'")).await;
+    } => true, "is in the queue; 1 run comes first.";
+    "no worker is alive", |scene| {
+        scene.update("UPDATE runs SET claimable_at = claimable_at - 60000").await;
+    } => false, "is the next in the queue, for 6", "it seems that none is alive";
+    "all workers are busy", |scene| {
+        let other = scene.world.run(&user()).await.run.id;
+        scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 90000 WHERE id = '{other}'")).await;
+        scene.world.claim(1).await;
+        scene.update("UPDATE runs SET claimable_at = claimable_at - 60000").await;
+    } => true, "is the next in the queue, for 6", "no worker has room, it seems: they have 1 at the moment";
+    "behind another run", |scene| {
+        scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
+    } => true, "The run is queued behind run_", "in the same conversation.";
+    "behind a run that waits for a human", |scene| {
+        scene.asks().await;
+        scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
+    } => false, "The run is queued behind run_", "which waits for a human's answer.";
+    "the owner has its cap", |scene| {
+        let other = scene.world.run(&scene.owner).await.run.id;
+        scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 5000 WHERE id = '{other}'")).await;
+        assert_eq!(scene.world.claim(5).await.len(), 1);
+    } => true, "because of the owner's cap: 1 runs of its owner are worked on, and at most 1 may be";
+    "just claimed", |scene| { scene.claim().await; } => true, "Worker node_", "has the run and is about to begin.";
+    "the model is asked", |scene| {
+        let fence = scene.claim().await;
+        scene.write(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]).await;
+    } => true, "Worker node_", "waits for the model in step 1 for 0.";
+    "tools are under way", |scene| {
+        let fence = scene.claim().await;
+        let message = assistant(&fence, "calls");
+        let call = planned_call(&fence, &message.id, 0);
+        let id = call.id.clone();
+        let step = Change::StepStarted { step: 2, kind: StepKind::Tools };
+        scene.write(&fence, vec![step, Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::ToolStarted(id)]).await;
+    } => true, "Worker node_", "runs tools (files__read) in step 2 for 0.";
+    "the worker is gone", |scene| {
+        scene.claim().await;
+        scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
+    } => true, "has lost the run", "another takes it up at the next sweep";
+    "swept", |scene| {
+        scene.claim().await;
+        scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
+        assert_eq!(scene.world.store.sweep(5, true).await.unwrap().taken.len(), 1);
+    } => true, "is the next in the queue.", "Its worker died once so far.";
+    "handed back", |scene| {
+        let fence = scene.claim().await;
+        scene.world.commit_one(released(&fence, Some(0), ReleaseCause::Drain)).await.unwrap();
+    } => true, "is the next in the queue.";
+    "back-off", |scene| {
+        let fence = scene.claim().await;
+        scene.waits(&fence, WaitReason::Backoff, Some(LONG)).await;
+    } => true, "The model call failed and will be made again in 5", "POST .../resume tries at once";
+    "the back-off is over", |scene| {
+        let fence = scene.claim().await;
+        scene.waits(&fence, WaitReason::Backoff, Some(0)).await;
+    } => true, "The model call that failed can be made again, and the run is the next in the queue.";
+    "behind a run in back-off", |scene| {
+        let fence = scene.claim().await;
+        scene.waits(&fence, WaitReason::Backoff, Some(LONG)).await;
+        scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
+    } => true, "which waits to try again.";
+    "a question", |scene| { scene.asks().await; } => false,
+        "The run waits for a human's answer. POST /api/v1/input-requests/input_", "answers: Did it happen?";
+    "a question of a run whose time is limited", |scene| {
+        let fence = scene.claim().await;
+        scene.waits(&fence, WaitReason::Input, Some(LONG)).await;
+    } => false, "The run waits for a human's answer, for at most 5";
+    "an answer that nobody has acted on", |scene| {
+        let id = scene.asks().await;
+        let answer = InputAnswer { choice: "yes".to_owned(), text: None };
+        let resolve = ResolveInput { owner: scene.owner.clone(), id, answer, now: NOW };
+        scene.world.store.resolve_input(resolve, None).await.unwrap();
+    } => true, "The answer is there, and the run is the next in the queue.";
+    "cancelled while a worker has it", |scene| {
+        scene.claim().await;
+        scene.cancel().await;
+    } => true, "Worker node_", "Cancellation was asked for by user; its worker ends it as soon as it notices.";
+    "cancelled while it waits", |scene| {
+        scene.asks().await;
+        scene.cancel().await;
+    } => true, "is the next in the queue.", "Cancellation was asked for by user; whoever takes it up ends it.";
+    "cancelled before it began", |scene| { scene.cancel().await; } => false, "The run was cancelled by user.";
+    "completed", |scene| {
+        let fence = scene.claim().await;
+        scene.world.commit_one(completed(&fence)).await.unwrap();
+    } => false, "The run is completed.";
+    "failed", |scene| { scene.fails(ProblemCode::ProviderAuth, "the key was refused").await; } => false,
+        "The run failed: the key was refused.", "POST .../resume goes on from what is stored.";
+    "poison", |scene| { scene.fails(ProblemCode::Poison, "the run's worker died 3 times; the run was given up").await; } => false,
+        "died 3 times", "POST .../resume goes on from what is stored.";
+    "failed, and overtaken", |scene| {
+        scene.fails(ProblemCode::ProviderAuth, "the key was refused").await;
+        scene.world.accept(hello(&scene.owner, &scene.id)).await;
+    } => false, "The run failed: the key was refused.";
+};
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn every_state_is_told_truly(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let mut wrong = Vec::new();
+    let options = StoreOptions { max_running_per_owner: 1, ..StoreOptions::default() };
+    let mut world = World::with(kind, &options).await;
+    for State { name, stage, said, moving } in STATES {
+        let (owner, id) = (user(), conversation());
+        let run = world.accept(hello(&owner, &id)).await.run.id;
+        let mut scene = Scene { world, owner, id, run };
+        stage(&mut scene).await;
+        let known = scene.world.store.explain_run(&scene.owner, &scene.run).await.unwrap().unwrap();
+        let explained = RunExplanation::from(known);
+        let missing = said.iter().any(|said| !explained.summary.contains(said));
+        let resumes = explained.summary.contains("/resume goes on") && !said.iter().any(|said| said.contains("/resume"));
+        if missing || resumes || explained.moving != *moving {
+            wrong.push(format!("{name}: moving {}: {}", explained.moving, explained.summary));
+        }
+        world = scene.world;
+        for table in ["run_leases", "runs", "conversation_heads", "conversations", "input_requests"] {
+            world.database.rows(&format!("DELETE FROM {table}")).await;
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    world.store.close().await;
+}
+
+/// A node's id is said, so that its log can be found.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_worker_is_named(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let world = World::new(kind).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let known = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap();
+    let node: NodeId = world.node.clone();
+    let explained = RunExplanation::from(known);
+    assert!(explained.summary.contains(node.as_str()), "{}", explained.summary);
+    assert_eq!(explained.lease.unwrap().node, node.as_str());
+    world.store.close().await;
+}
