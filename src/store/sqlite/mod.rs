@@ -15,6 +15,7 @@ macro_rules! now {
 mod accept;
 mod apply;
 mod cancel;
+mod clock;
 mod connection;
 mod conversations;
 mod idempotency;

@@ -22,6 +22,7 @@ const OUTAGE_FLOOR: i64 = 4;
 #[async_trait]
 impl QueueStore for SqliteStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+        self.follow_clock().await?;
         // Asked of a reader first, so that an idle worker's polling does not queue for the writer.
         let any: bool = sqlx::query_scalar(concat!("SELECT EXISTS (SELECT 1 FROM runs WHERE claimable_at <= ", now!(), ")"))
             .fetch_one(self.reader())
@@ -66,6 +67,7 @@ impl QueueStore for SqliteStore {
         if fences.is_empty() {
             return Ok(Vec::new());
         }
+        self.follow_clock().await?;
         let held: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
         let mut tx = self.write().await?;
         let renewed: Vec<String> = sqlx::query_scalar(concat!(
@@ -90,6 +92,7 @@ impl QueueStore for SqliteStore {
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+        self.follow_clock().await?;
         let (all, expired): (i64, i64) =
             sqlx::query_as(concat!("SELECT count(*), count(*) FILTER (WHERE lease_until < ", now!(), ") FROM run_leases"))
                 .fetch_one(self.reader())
@@ -166,6 +169,7 @@ impl QueueStore for SqliteStore {
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
+        self.follow_clock().await?;
         let next: Option<i64> = sqlx::query_scalar(concat!(
             "SELECT min(claimable_at) - ",
             now!(),

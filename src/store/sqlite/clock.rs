@@ -1,0 +1,183 @@
+//! The clock of the machine may be set while the server runs, and a laptop may sleep. Leases and timers must not notice.
+//!
+//! The database's clock is that of the machine, since there is no other process. Whoever decides by it lets it be compared with
+//! the monotonic clock first: if it has jumped, the times that something is decided by are moved by as much. Small corrections,
+//! as the machine makes all the time, are followed as they are.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+
+use super::SqliteStore;
+use super::connection::Tx;
+use crate::store::StoreResult;
+
+/// Less is no jump.
+const JUMP: Duration = Duration::from_secs(1);
+
+/// A reading of the machine's clock, between two of the monotonic one.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    wall_ms: i64,
+    before: Instant,
+    after: Instant,
+}
+
+impl Reading {
+    /// By how many milliseconds the clock has jumped since `earlier`; however long it took to read it, never more than that.
+    fn jump_since(&self, earlier: &Self) -> Option<i64> {
+        let passed = |from: Instant, to: Instant| i64::try_from(to.saturating_duration_since(from).as_millis()).unwrap_or(i64::MAX);
+        let wall = self.wall_ms.saturating_sub(earlier.wall_ms);
+        let ahead = wall.saturating_sub(passed(earlier.before, self.after));
+        let behind = wall.saturating_sub(passed(earlier.after, self.before));
+        let least = i64::try_from(JUMP.as_millis()).unwrap_or(i64::MAX);
+        if ahead > least {
+            Some(ahead)
+        } else if behind < -least {
+            Some(behind)
+        } else {
+            None
+        }
+    }
+}
+
+/// The last reading. Held while times are moved, so that nobody decides by half of them.
+#[derive(Default)]
+pub(super) struct Clock(Mutex<Option<Reading>>);
+
+impl SqliteStore {
+    /// Reads the clock, and moves leases and timers with it if it has jumped since the last time. To be called before anything is
+    /// decided by them.
+    pub(super) async fn follow_clock(&self) -> StoreResult<()> {
+        let mut last = self.clock.0.lock().await;
+        let before = Instant::now();
+        let wall_ms = sqlx::query_scalar(concat!("SELECT ", now!())).fetch_one(self.reader()).await?;
+        let reading = Reading { wall_ms, before, after: Instant::now() };
+        if let Some(jump_ms) = last.as_ref().and_then(|last| reading.jump_since(last)) {
+            let mut tx = self.write().await?;
+            shift(&mut tx, jump_ms).await?;
+            tx.commit().await?;
+            tracing::warn!(
+                jump_ms,
+                "the clock of the machine has jumped, or the machine slept: leases and timers were moved along"
+            );
+        }
+        *last = Some(reading);
+        Ok(())
+    }
+}
+
+/// What has ended stays as it was shown.
+async fn shift(tx: &mut Tx, by_ms: i64) -> StoreResult<()> {
+    for statement in [
+        "UPDATE run_leases SET claimed_at = claimed_at + ?1, lease_until = lease_until + ?1",
+        "UPDATE runs SET claimable_at = claimable_at + ?1 WHERE claimable_at IS NOT NULL",
+        "UPDATE runs SET started_at = started_at + ?1 WHERE finished_at IS NULL",
+    ] {
+        sqlx::query(statement).bind(by_ms).execute(&mut **tx).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::agent::AgentProfile;
+    use crate::domain::ids::{ConversationId, MessageId, NodeId, RunId, UserId};
+    use crate::domain::run::OnBusy;
+    use crate::domain::trace::TraceId;
+    use crate::store::{AcceptRun, Accepted, Keyed, QueueStore as _, RunStore as _, StoreOptions};
+    use crate::support::clock::UnixMillis;
+    use crate::support::ids::UuidIds;
+
+    const HOUR: i64 = 3_600_000;
+
+    #[test]
+    fn only_what_cannot_be_a_slow_reading_is_a_jump() {
+        let start = Instant::now();
+        let at = |wall_ms: i64, before: u64, after: u64| Reading {
+            wall_ms,
+            before: start + Duration::from_millis(before),
+            after: start + Duration::from_millis(after),
+        };
+        let first = at(0, 0, 10);
+        assert_eq!(at(5_000, 5_000, 5_001).jump_since(&first), None);
+        assert_eq!(at(5_900, 5_000, 5_001).jump_since(&first), None, "a correction");
+        assert_eq!(at(9_000, 2_000, 9_500).jump_since(&first), None, "the answer took its time");
+        assert_eq!(at(2_000, 2_000, 9_500).jump_since(&first), None);
+        assert_eq!(at(HOUR + 5_000, 5_000, 5_001).jump_since(&first), Some(HOUR - 1));
+        assert_eq!(at(5_000 - HOUR, 5_000, 5_001).jump_since(&first), Some(10 - HOUR));
+    }
+
+    impl SqliteStore {
+        /// As if the clock had been set by so much since it was read last: what is stored is of before.
+        async fn pretend(&self, jump_ms: i64) {
+            let mut tx = self.write().await.unwrap();
+            shift(&mut tx, -jump_ms).await.unwrap();
+            tx.commit().await.unwrap();
+            let mut last = self.clock.0.lock().await;
+            last.as_mut().expect("the clock was read").wall_ms -= jump_ms;
+        }
+
+        async fn run_of(&self, owner: &UserId) -> RunId {
+            let accept = AcceptRun {
+                owner: owner.clone(),
+                conversation_id: ConversationId::generate(&UuidIds),
+                create_with_title: Some(String::new()),
+                run_id: RunId::generate(&UuidIds),
+                message_id: MessageId::generate(&UuidIds),
+                parts: Vec::new(),
+                profile: AgentProfile::default(),
+                on_busy: OnBusy::Queue,
+                max_active_runs: 0,
+                trace: TraceId::generate(&UuidIds),
+                taker: None,
+                now: UnixMillis(0),
+            };
+            match self.accept_run(accept, None).await.unwrap() {
+                Keyed::Fresh(Accepted::Run { run, .. }) => run.id,
+                other => panic!("a run: {other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn leases_and_timers_do_not_notice_that_the_clock_is_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("capstan.db").display());
+        let (owner, node) = (UserId::generate(&UuidIds), NodeId::generate(&UuidIds));
+        for jump in [HOUR, -HOUR] {
+            let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
+            let held = store.run_of(&owner).await;
+            let fence = store.claim_runs(&node, 1, 10_000).await.unwrap().remove(0).fence;
+            assert_eq!(fence.run_id, held);
+            store.pretend(jump).await;
+            assert_eq!(store.sweep(10, true).await.unwrap().taken, [], "after {jump} ms");
+            store.pretend(jump).await;
+            assert_eq!(
+                store.renew_leases(&node, std::slice::from_ref(&fence), 10_000, 0).await.unwrap(),
+                std::slice::from_ref(&held)
+            );
+            let left = store.explain_run(&owner, &held).await.unwrap().unwrap().lease_expires_in_ms.unwrap();
+            assert!((5_000..=10_000).contains(&left), "{left}");
+
+            // A time that was not reached is not reached by it, and one that was stays so.
+            let waits = store.run_of(&owner).await;
+            let soon = "UPDATE runs SET claimable_at = claimable_at + 60000 WHERE id = ?";
+            let mut tx = store.write().await.unwrap();
+            sqlx::query(soon).bind(waits.as_str()).execute(&mut *tx).await.unwrap();
+            tx.commit().await.unwrap();
+            store.pretend(jump).await;
+            assert_eq!(store.claim_runs(&node, 10, 10_000).await.unwrap(), []);
+            store.pretend(jump).await;
+            let next = store.next_claimable_in().await.unwrap().unwrap();
+            assert!((50_000..=60_000).contains(&next), "{next}");
+            let ready = store.run_of(&owner).await;
+            store.pretend(jump).await;
+            let claims = store.claim_runs(&node, 10, 10_000).await.unwrap();
+            assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&ready]);
+            crate::store::Store::close(&store).await;
+            std::fs::remove_file(folder.path().join("capstan.db")).unwrap();
+        }
+    }
+}
