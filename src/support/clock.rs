@@ -1,7 +1,8 @@
 //! Wall-clock time as a parameter.
 //!
 //! Wall-clock times are for people to read (`created_at`, `at`). Nothing in Capstan decides by them: leases and timers are
-//! decided by the database's clock, time-outs by the runtime's monotonic one.
+//! decided by the database's clock, time-outs by the runtime's monotonic one. The store on SQLite, whose clock is the machine's, looks
+//! at it to notice that it was set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -58,6 +58,13 @@ impl Screen {
                 Shown::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
             }
             "tool.outcome_unknown" => Shown::Remark(format!("?? {}: nobody knows whether it took effect", word("name"))),
+            "input.requested" => {
+                let choices = data["question"]["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let choices: Vec<&str> = choices.iter().filter_map(|choice| choice["value"].as_str()).collect();
+                let text = brief(data["question"]["text"].as_str().unwrap_or_default());
+                let choices = brief(&choices.join(", "));
+                Shown::Remark(format!("?? {text} POST /api/v1/input-requests/{} with a choice: {choices}", word("id")))
+            }
             "step.reset" => Shown::Remark(match word("reason") {
                 reason @ ("failed" | "cancelled") => format!("-- {reason}: what was said is void"),
                 reason => format!("-- {reason}: the answer starts over"),
@@ -118,6 +125,7 @@ mod tests {
             event("part.started", json!({"part_id": "part_t", "kind": "text"})),
             event("part.delta", json!({"part_id": "part_t", "delta": "It is 391."})),
             event("some.future_type", json!({})),
+            event("input.requested", json!({"id": "input_1", "question": {"text": "Did\nit?", "choices": [{"value": "yes"}, {"value": "no"}]}})),
             event("run.completed", json!({"finish_reason": "stop"})),
         ]
         .iter()
@@ -130,6 +138,7 @@ mod tests {
                 Shown::Remark("-> calculate {\"expression\":\"17*23\"}".to_owned()),
                 Shown::Remark("<- calculate 3[2J91 (2 ms)".to_owned()),
                 Shown::Answer("It is 391.".to_owned()),
+                Shown::Remark("?? Did it? POST /api/v1/input-requests/input_1 with a choice: yes, no".to_owned()),
                 Shown::End(Ending::Completed, None),
             ]
         );

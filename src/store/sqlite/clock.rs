@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use super::SqliteStore;
 use super::connection::Tx;
 use crate::store::StoreResult;
+use crate::support::clock::{Clock as _, SystemClock};
 
 /// Less is no jump.
 const JUMP: Duration = Duration::from_secs(1);
@@ -43,7 +44,7 @@ impl Reading {
 
 /// The last reading. Held while times are moved, so that nobody decides by half of them.
 #[derive(Default)]
-pub(super) struct Clock(Mutex<Option<Reading>>);
+pub(super) struct MachineClock(Mutex<Option<Reading>>);
 
 impl SqliteStore {
     /// Reads the clock, and moves leases and timers with it if it has jumped since the last time. To be called before anything is
@@ -51,7 +52,8 @@ impl SqliteStore {
     pub(super) async fn follow_clock(&self) -> StoreResult<()> {
         let mut last = self.clock.0.lock().await;
         let before = Instant::now();
-        let wall_ms = sqlx::query_scalar(concat!("SELECT ", now!())).fetch_one(self.reader()).await?;
+        // What the database reads, too; asking it would make leases wait for a connection.
+        let wall_ms = SystemClock.now().0;
         let reading = Reading { wall_ms, before, after: Instant::now() };
         if let Some(jump_ms) = last.as_ref().and_then(|last| reading.jump_since(last)) {
             let mut tx = self.write().await?;

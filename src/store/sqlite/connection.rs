@@ -12,7 +12,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use sqlx::{SqlSafeStr as _, Sqlite, Transaction};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::clock::Clock;
+use super::clock::MachineClock;
 use crate::store::{Durability, Store, StoreError, StoreOptions, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -49,7 +49,7 @@ pub struct SqliteStore {
     /// Whose turn it is among those who write for a request.
     turns: Semaphore,
     /// Whether the machine's clock goes on as it should.
-    pub(super) clock: Clock,
+    pub(super) clock: MachineClock,
     /// Runs of one owner that workers have at a time; 0 for no limit.
     pub(super) owner_cap: u32,
     /// Held while this process is the one server of the data folder.
@@ -90,7 +90,14 @@ impl SqliteStore {
         // Connected on first use: by then the writer has made the file.
         let readers = pool(READERS).connect_lazy_with(reader_options);
         let owner_cap = options.max_running_per_owner;
-        Ok(Self { writer, readers, turns: Semaphore::new(TURNS), clock: Clock::default(), owner_cap, lock: Mutex::new(lock) })
+        Ok(Self {
+            writer,
+            readers,
+            turns: Semaphore::new(TURNS),
+            clock: MachineClock::default(),
+            owner_cap,
+            lock: Mutex::new(lock),
+        })
     }
 
     /// Begins a write of a worker. Nobody else writes until it ends.
