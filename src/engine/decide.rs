@@ -43,6 +43,10 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
             record_outcomes(&mut draft, stopped);
             model_step::fail_for_time(&mut draft);
         }
+        Input::GivenUp { why, stopped } => {
+            record_outcomes(&mut draft, stopped);
+            draft.fail(ProblemCode::Internal, why);
+        }
     }
     draft.done()
 }

@@ -94,6 +94,13 @@ pub enum Input {
         /// Outcomes of calls that were under way, as in [`Input::CancelRequested`].
         stopped: Vec<(CallId, ToolOutcome)>,
     },
+    /// The run's worker cannot carry it on, and no other one could.
+    GivenUp {
+        /// In words.
+        why: String,
+        /// Outcomes of calls that could not be stored before.
+        stopped: Vec<(CallId, ToolOutcome)>,
+    },
 }
 
 /// What was shown of an answer that somebody stopped.

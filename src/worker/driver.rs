@@ -63,7 +63,7 @@ pub async fn drive(
     let mut reload_pause = Duration::from_millis(50);
     let mut strikes = 0;
     let mut cause = None;
-    let mut finished = Vec::new();
+    let mut left = Left::default();
     let lost = guard.held.lost.clone();
     loop {
         // Each attempt has a log of its own, under a fence of its own: what the one before has left behind is fenced rightly.
@@ -74,7 +74,7 @@ pub async fn drive(
             {
                 return end;
             }
-            attempt(surround, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut finished).await
+            attempt(surround, &guard.held, &mut mailbox, record.take(), cause, &fenced, &mut left).await
         };
         let end = tokio::select! {
             biased;
@@ -84,7 +84,7 @@ pub async fn drive(
         };
         match end {
             End::Over | End::Fenced => return,
-            End::Broken if strikes + 1 >= MAX_STRIKES => return give_up(surround, &guard.held).await,
+            End::Broken if strikes + 1 >= MAX_STRIKES => return give_up(surround, guard, left).await,
             End::Reload | End::Broken => {
                 strikes += u32::from(matches!(end, End::Broken));
                 // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
@@ -136,15 +136,64 @@ impl From<&StoreError> for End {
     }
 }
 
-/// Ends a run that can be neither read nor carried on, by a write that needs nothing but its fence.
-async fn give_up(surround: &Surround, held: &Held) {
+/// What an attempt leaves to the next one.
+#[derive(Default)]
+struct Left {
+    /// Outcomes of calls that could not be stored.
+    finished: Vec<(CallId, ToolOutcome)>,
+    /// Its number; 0 if the run was never loaded.
+    attempt: u32,
+}
+
+/// Why a run is given up.
+const GIVEN_UP: &str = "the run was given up, because its rows could not be read or written";
+
+/// Ends a run that cannot be carried on: with all that belongs to it if that can be written, or else by a write that needs nothing
+/// but its fence.
+async fn give_up(surround: &Surround, guard: &mut HeldGuard, left: Left) {
     tracing::error!("the run is given up: its rows cannot be read or written");
-    let error = ProblemCode::Internal.body("the run was given up, because its rows could not be read or written");
-    let log = surround.writer.for_run(held.fence.clone(), 0, CancellationToken::new(), surround.deps.clock.clone());
+    loop {
+        match end_whole(surround, guard, &left).await {
+            End::Over | End::Fenced => return,
+            End::Broken => break,
+            End::Reload => tokio::select! {
+                biased;
+                () = guard.held.lost.cancelled() => return,
+                () = surround.stop_now.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            },
+        }
+    }
+    let log =
+        surround.writer.for_run(guard.held.fence.clone(), left.attempt, CancellationToken::new(), surround.deps.clock.clone());
+    let error = ProblemCode::Internal.body(GIVEN_UP);
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
     let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into() };
     if let Err(error) = log.commit(&[updated, EventBody::RunFailed { error }], vec![end]).await {
         tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
+    }
+}
+
+/// Ends a run with an outcome for each of its calls, and nothing left open in its log.
+async fn end_whole(surround: &Surround, guard: &mut HeldGuard, left: &Left) -> End {
+    if let Err(end) = raise_fence(surround, guard).await {
+        return end;
+    }
+    let (deps, fence) = (&surround.deps, &guard.held.fence);
+    let record = match deps.store.load_run(fence).await {
+        Ok(Some(record)) => record,
+        Ok(None) => return End::Fenced,
+        Err(error) => return End::from(&error),
+    };
+    let surroundings = Surroundings { now: deps.clock.now(), ids: deps.ids.as_ref(), elapsed_ms: record.elapsed_ms };
+    let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: left.finished.clone() };
+    let decision = decide(&RunState::load(record), given_up, &surroundings);
+    let log = surround.writer.for_run(fence.clone(), left.attempt, CancellationToken::new(), deps.clock.clone());
+    match log.commit(&decision.events, decision.changes).await {
+        Ok(()) => End::Over,
+        // Refused, it may have broken a rule of the rows. Whether the fence is void the last write tells.
+        Err(LogError::Fenced) => End::Broken,
+        Err(error) => error.into(),
     }
 }
 
@@ -165,7 +214,7 @@ async fn attempt(
     known: Option<Box<RunRecord>>,
     cause: Option<ClaimCause>,
     fenced: &CancellationToken,
-    finished: &mut Vec<(CallId, ToolOutcome)>,
+    left: &mut Left,
 ) -> End {
     let loaded = match known {
         Some(record) => Ok(Some(*record)),
@@ -179,11 +228,12 @@ async fn attempt(
             return End::from(&error);
         }
     };
+    left.attempt = record.attempt;
     if let Some(cause) = cause {
         record.cause = cause;
     }
     let input = match &record.tools {
-        Some(_) => Input::Claimed { tools: Vec::new(), finished: finished.clone() },
+        Some(_) => Input::Claimed { tools: Vec::new(), finished: left.finished.clone() },
         None => first_input(surround, &mut record, mailbox).await,
     };
     let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
@@ -200,7 +250,7 @@ async fn attempt(
         tool_stop: CancellationToken::new(),
         draining: false,
         is_unsure: cause.is_some(),
-        finished,
+        finished: &mut left.finished,
     };
     if surround.drain.is_cancelled() {
         drive.drain();
@@ -294,7 +344,8 @@ impl Drive<'_> {
             | Input::Joined(_)
             | Input::CancelRequested { .. }
             | Input::Drain { .. }
-            | Input::TimedOut { .. } => false,
+            | Input::TimedOut { .. }
+            | Input::GivenUp { .. } => false,
         };
         let decision = loop {
             let decision = self.decide(input.clone());
@@ -645,7 +696,10 @@ enum Happened {
 fn outcomes(input: Input) -> Vec<(CallId, ToolOutcome)> {
     match input {
         Input::ToolFinished(id, outcome) => vec![(id, outcome)],
-        Input::CancelRequested { stopped, .. } | Input::Drain { stopped } | Input::TimedOut { stopped } => stopped,
+        Input::CancelRequested { stopped, .. }
+        | Input::Drain { stopped }
+        | Input::TimedOut { stopped }
+        | Input::GivenUp { stopped, .. } => stopped,
         Input::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
         Input::Claimed { .. } | Input::ModelFinished { .. } | Input::ModelFailed(_) | Input::Reconciled(..) | Input::Joined(_) => {
             Vec::new()

@@ -341,6 +341,7 @@ impl Play {
             Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
             Input::Drain { stopped: Vec::new() },
             Input::TimedOut { stopped: Vec::new() },
+            Input::GivenUp { why: String::new(), stopped: Vec::new() },
         ] {
             assert_eq!(decide(&state, input, &around), Decision::default());
         }

@@ -57,6 +57,7 @@ fn input(name: &str, world: &mut World) -> Input {
         "joined" => Input::Joined(world.user("And?")),
         "cancel" => Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
         "drain" => Input::Drain { stopped: Vec::new() },
+        "given up" => Input::GivenUp { why: "no more".to_owned(), stopped: Vec::new() },
         "time" => Input::TimedOut { stopped: Vec::new() },
         other => panic!("no such input: {other}"),
     }
@@ -83,7 +84,7 @@ fn summary(decision: &Decision) -> String {
 
 #[test]
 fn every_input_in_every_place() {
-    let expected: [(&str, [&str; 6]); 12] = [
+    let expected: [(&str, [&str; 6]); 13] = [
         ("claimed", ["step.started model", "step.started model", "tool.started tool", "nothing", "nothing", "nothing"]),
         ("text", ["nothing", "run.completed stop", "nothing", "nothing", "nothing", "nothing"]),
         ("calls", ["nothing", "tool.started tool", "nothing", "nothing", "nothing", "nothing"]),
@@ -95,6 +96,7 @@ fn every_input_in_every_place() {
         ("joined", ["nothing", "nothing", "nothing", "nothing", "nothing", "nothing"]),
         ("cancel", ["run.cancelled stop", "run.cancelled stop", "run.cancelled stop", "nothing", "nothing", "nothing"]),
         ("drain", ["- stop", "step.reset stop", "- stop", "nothing", "nothing", "nothing"]),
+        ("given up", ["run.failed stop", "run.failed stop", "run.failed stop", "nothing", "nothing", "nothing"]),
         ("time", ["run.failed stop", "run.failed stop", "run.failed stop", "nothing", "nothing", "nothing"]),
     ];
     for (name, row) in expected {

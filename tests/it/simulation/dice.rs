@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// So much happens in no seed that comes to an end.
+const ENDLESS: u64 = 2_000_000;
+
 /// Everything that is random comes from here, and so from the seed. Everything that happens is noted here: two runs that noted
 /// the same were the same.
 pub struct Dice {
@@ -82,6 +85,7 @@ impl Dice {
         let line = format!("{:>10.3} {what}", at.as_secs_f64());
         line.hash(&mut notes.hash);
         notes.count += 1;
+        assert!(notes.count < ENDLESS, "the seed does not come to an end: {line}");
         if notes.aloud {
             tell(&line);
         }

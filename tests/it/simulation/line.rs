@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use capstan::domain::change::Change;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
@@ -27,6 +28,8 @@ use super::witness::Witness;
 pub struct Weather {
     /// Fail, and nothing has happened.
     pub fails: u64,
+    /// Writes that fail, though not because the store is away: nothing has happened, and trying again does not look promising.
+    pub wrong: u64,
     /// Fail, and it has happened.
     pub unheard: u64,
     /// Writes that fail, and happen later.
@@ -65,6 +68,7 @@ pub struct Line {
 enum Fate {
     Goes,
     Fails,
+    Wrong,
     Unheard,
     Late,
     SlowThere,
@@ -76,20 +80,31 @@ fn away() -> StoreError {
 }
 
 impl Line {
-    fn fate(&self, can_be_late: bool) -> Fate {
+    /// `writes`: what is to be written, if anything is. The end of a run is never wrong.
+    fn fate(&self, writes: &[RunWrite]) -> Fate {
         if self.sky.is_calm.load(Ordering::SeqCst) {
             return Fate::Goes;
         }
         if self.sky.is_away.load(Ordering::SeqCst) {
             return Fate::Fails;
         }
-        let Weather { fails, unheard, late, slow } = self.sky.weather;
+        let Weather { fails, wrong, unheard, late, slow } = self.sky.weather;
         let mut roll = self.dice.below(1_000);
-        let fates =
-            [(fails, Fate::Fails), (unheard, Fate::Unheard), (late, Fate::Late), (slow, Fate::SlowThere), (slow, Fate::SlowBack)];
+        let fates = [
+            (fails, Fate::Fails),
+            (wrong, Fate::Wrong),
+            (unheard, Fate::Unheard),
+            (late, Fate::Late),
+            (slow, Fate::SlowThere),
+            (slow, Fate::SlowBack),
+        ];
         for (share, fate) in fates {
             if roll < share {
-                return if fate == Fate::Late && !can_be_late { Fate::Fails } else { fate };
+                return match fate {
+                    Fate::Late | Fate::Wrong if writes.is_empty() => Fate::Fails,
+                    Fate::Wrong if writes.iter().any(ends_run) => Fate::Goes,
+                    fate => fate,
+                };
             }
             roll -= share;
         }
@@ -98,7 +113,7 @@ impl Line {
 
     /// Carries a call there and its answer back. `seen` is told of it in the moment in which it takes effect.
     async fn call<T>(&self, what: &str, effect: impl Future<Output = StoreResult<T>>, seen: impl FnOnce(&T)) -> StoreResult<T> {
-        self.carry(what, self.fate(false), effect, seen).await
+        self.carry(what, self.fate(&[]), effect, seen).await
     }
 
     async fn carry<T>(
@@ -114,6 +129,10 @@ impl Line {
         }
         self.gate.pass().await;
         self.sky.gate.pass().await;
+        if fate == Fate::Wrong {
+            self.dice.note(format_args!("{} {what} goes wrong", self.name));
+            return Err(StoreError::Statement(sqlx::Error::RowNotFound));
+        }
         if fate == Fate::Fails {
             self.dice.note(format_args!("{} {what} fails", self.name));
             // Of a deadlock it is known that nothing has happened.
@@ -138,7 +157,7 @@ impl LogStore for Line {
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         let what = format!("commits {}", summary(writes));
         let seen = |answers: &Vec<_>| self.witness.committed(writes, answers);
-        let fate = self.fate(true);
+        let fate = self.fate(writes);
         if fate != Fate::Late {
             return self.carry(&what, fate, self.model.commit(writes), seen).await;
         }
@@ -164,6 +183,10 @@ impl LogStore for Line {
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
         self.call("reads heads", self.model.heads(conversations), |_| {}).await
     }
+}
+
+fn ends_run(write: &RunWrite) -> bool {
+    write.changes.iter().any(|change| matches!(change, Change::Finish { .. }))
 }
 
 fn summary(writes: &[RunWrite]) -> String {

@@ -82,7 +82,13 @@ fn every_seed_holds() {
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     if until - from >= SEEDS {
-        let must = EventBody::KINDS.iter().copied().chain(["poison", "interrupted", "tool_outcome_unknown", "provider_auth"]);
+        let must = EventBody::KINDS.iter().copied().chain([
+            "poison",
+            "interrupted",
+            "tool_outcome_unknown",
+            "provider_auth",
+            "internal_error",
+        ]);
         let never: Vec<_> = must.filter(|what| !happened.contains_key(*what)).collect();
         assert!(never.is_empty(), "what never happens is not tested: {never:?}");
     }

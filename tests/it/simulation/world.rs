@@ -76,8 +76,13 @@ async fn live(seed: u64, bug: Option<Bug>, aloud: bool) -> Verdict {
     let began = Instant::now();
     let dice = Arc::new(Dice::new(seed, aloud));
     let bad = |share: &[u64]| dice.pick(share);
-    let weather =
-        Weather { fails: bad(&[0, 5, 40]), unheard: bad(&[0, 5, 40]), late: bad(&[0, 20, 80]), slow: bad(&[0, 0, 3, 12]) };
+    let weather = Weather {
+        fails: bad(&[0, 5, 40]),
+        wrong: bad(&[0, 0, 5, 200]),
+        unheard: bad(&[0, 5, 40]),
+        late: bad(&[0, 20, 80]),
+        slow: bad(&[0, 0, 3, 12]),
+    };
     let mind = MindOptions { trouble: bad(&[0, 100, 350]), bug, numbers: 0.into() };
     let (model, witness, ledger) = (
         ModelStore::new(bug, u32::try_from(dice.pick(&[0, 0, 1, 2])).unwrap()),
