@@ -53,6 +53,17 @@ pub struct Case {
     at: usize,
     /// How long the database is away.
     outage: Duration,
+    /// When a sleeper whose work another process does meanwhile wakes up.
+    waking: Waking,
+}
+
+/// See [`Case::waking`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waking {
+    /// As soon as the other one has begun.
+    AtTakeover,
+    /// When the other one has ended.
+    AtEnd,
 }
 
 impl Case {
@@ -66,7 +77,8 @@ impl Case {
         });
         // Short of the lease, about as long, or longer than the statements wait for the file.
         let outage = if seed == 0 { 1_500 } else { chance.pick(&[50, 400, 1_500, 2_500, 6_000]) };
-        Self { point, way, kind, seed, turn, at, outage: Duration::from_millis(outage) }
+        let waking = if seed == 0 { Waking::AtTakeover } else { chance.pick(&[Waking::AtTakeover, Waking::AtEnd]) };
+        Self { point, way, kind, seed, turn, at, outage: Duration::from_millis(outage), waking }
     }
 
     /// What reports call it.
@@ -168,7 +180,8 @@ impl Stage {
         };
         self.end().await;
         acting.join_all().await;
-        if is_reached && (self.case.way, self.case.kind) == (Way::Stop, Kind::Postgres) {
+        let sleeps = is_reached && (self.case.way, self.case.kind) == (Way::Stop, Kind::Postgres);
+        if sleeps && self.case.waking == Waking::AtEnd {
             self.servers[0].signal("CONT").await;
         }
         let run = run.borrow().clone().unwrap();
@@ -217,16 +230,24 @@ impl Stage {
                 let status = self.newest().ended(Duration::from_secs(10)).await;
                 assert_eq!(status.code(), None, "the process was to die by a signal, not to end with {status}");
                 self.servers.pop();
-                let death = Death::of(&self.site, &self.model).await;
+                // A tool acts on what it was sent though the sender is dead.
+                self.site.ledger.no_server_left().await;
+                let death = Death::of(&self.site, &self.model, true).await;
                 self.add(&[]);
                 Some(death)
             }
             (Way::Stop, kind) => {
                 question.answer("stop").await;
                 self.newest().stopped().await;
-                let death = Death::of(&self.site, &self.model).await;
+                // At other points something may be on its way that only the sleeper's transport knows of.
+                let nothing_sent = matches!(self.case.point.name, "C09" | "C10") && self.case.at == 1;
+                let death = Death::of(&self.site, &self.model, nothing_sent).await;
                 if kind == Kind::Postgres {
                     self.add(&[]);
+                    if self.case.waking == Waking::AtTakeover {
+                        self.taken_over(&death).await;
+                        self.servers[0].signal("CONT").await;
+                    }
                     return Some(death);
                 }
                 wait::until("the end of the lease", Duration::from_secs(20), || async {
@@ -244,6 +265,18 @@ impl Stage {
                 self.cut(question).await;
                 None
             }
+        }
+    }
+
+    /// Waits until another process has claimed the run, or found nothing left to claim.
+    async fn taken_over(&mut self, death: &Death) {
+        let Self { site, following, .. } = self;
+        let claimed = wait::until("the takeover", Duration::from_secs(40), || async {
+            (Death::epochs(site).await > death.epochs).then_some(())
+        });
+        tokio::select! {
+            () = claimed => {}
+            () = following.done() => {}
         }
     }
 

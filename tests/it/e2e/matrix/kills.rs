@@ -94,7 +94,12 @@ async fn play(kind: Kind, nodes: u64) {
     enough.cancel();
     let said = wait::within("the clients to have everything", Duration::from_secs(120), talking.join_all()).await;
     let said: Vec<Said> = said.into_iter().flatten().collect();
-    say(&format!("kills on {kind:?}, seed {seed}: {} runs lived through {kills} kills", said.len()));
+    let again = site.database.count("SELECT CAST(coalesce(sum(attempt - 1), 0) AS text) FROM runs").await;
+    let unknown = site.database.count("SELECT CAST(count(*) AS text) FROM tool_calls WHERE state = 'unknown'").await;
+    let runs = said.len();
+    say(&format!(
+        "kills on {kind:?}, seed {seed}: {runs} runs, {again} taken up again after {kills} kills; {unknown} unknown outcomes"
+    ));
 
     // No accept was lost or doubled: one run for each key, each with all its calls and no others.
     let runs: HashSet<&str> = said.iter().map(|said| said.run.as_str()).collect();
