@@ -2,13 +2,16 @@
 # Finds or starts a Postgres for the tests.
 #
 #   start FOLDER   prints the URL of a database whose user may create databases
-#   stop FOLDER    stops what `start` started; does nothing if it started nothing
+#   own FOLDER     the same, but always a throw-away server, for a test that stops it
+#   stop FOLDER    stops what `start` or `own` started; does nothing if they started nothing
+#   down FOLDER    shuts a server of `own` down, as an operator does; its clients are cut off
+#   up FOLDER      starts it again, on the same port
 #
-# Tried in this order: CAPSTAN_TEST_POSTGRES_URL, a DATABASE_URL that names Postgres, a server on localhost:5432 that lets the
+# `start` tries in this order: CAPSTAN_TEST_POSTGRES_URL, a DATABASE_URL that names Postgres, a server on localhost:5432 that lets the
 # user postgres in without a password, a throw-away server from installed binaries, and the same after installing the package.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-mode=${1:?start or stop}
+mode=${1:?start, own, stop, down or up}
 folder=${2:?folder}
 cluster=$folder/postgres
 
@@ -50,7 +53,8 @@ start_throw_away() {
         { cat "$folder/initdb.log" >&2; return 1; }
     echo "$bin" >"$folder/postgres-bin"
     for try in 1 2 3 4 5; do
-        port=$((20000 + (RANDOM % 20000)))
+        # Below the ports that the system gives to clients: one that is shut down finds its port again.
+        port=$((20000 + (RANDOM % 12000)))
         # fsync is off because the cluster is thrown away; the tests kill Capstan, not the machine.
         if (cd "$cluster" && as_owner "$bin/pg_ctl" -D "$cluster/data" -l "$cluster/log" -w -t 30 -o \
             "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$cluster -c max_connections=500 -c fsync=off" \
@@ -61,6 +65,21 @@ start_throw_away() {
     done
     cat "$cluster/log" >&2
     return 1
+}
+
+throw_away() {
+    local bin
+    bin=$(binaries)
+    if [ -z "$bin" ]; then
+        echo "test: no Postgres found; installing the package, once" >&2
+        "$here/apt-install.sh" postgresql
+        bin=$(binaries)
+    fi
+    start_throw_away "$bin"
+}
+
+control() {
+    (cd "$cluster" && as_owner "$(cat "$folder/postgres-bin")/pg_ctl" -D "$cluster/data" "$@" </dev/null >/dev/null 2>&1)
 }
 
 case $mode in
@@ -78,23 +97,26 @@ start)
         echo "postgres://postgres@127.0.0.1:5432/postgres"
         exit
     fi
-    bin=$(binaries)
-    if [ -z "$bin" ]; then
-        echo "test: no Postgres found; installing the package, once" >&2
-        "$here/apt-install.sh" postgresql
-        bin=$(binaries)
-    fi
-    start_throw_away "$bin"
+    throw_away
+    ;;
+own)
+    throw_away
     ;;
 stop)
     if [ -f "$folder/postgres-bin" ]; then
-        bin=$(cat "$folder/postgres-bin")
-        (cd "$cluster" && as_owner "$bin/pg_ctl" -D "$cluster/data" -m immediate stop >/dev/null 2>&1) || true
+        control -m immediate stop || true
         rm -rf "$cluster"
     fi
     ;;
+down)
+    control -m fast -w stop
+    ;;
+up)
+    # Not `start`: a restart takes over the port and the other options.
+    control -w -t 30 restart
+    ;;
 *)
-    echo "start or stop?" >&2
+    echo "start, own, stop, down or up?" >&2
     exit 1
     ;;
 esac

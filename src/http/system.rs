@@ -15,6 +15,9 @@ use super::types::ToolsBody;
 use crate::domain::problem::ProblemCode;
 use crate::service::Error;
 
+/// How long the database may take to say that it is there.
+const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// The tools on offer
 #[utoipa::path(
     get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
@@ -36,7 +39,7 @@ pub(crate) async fn healthz() -> Json<serde_json::Value> {
 
 /// Whether requests are served
 ///
-/// The database answers and the server is not shutting down.
+/// The database answers, takes writes, and the server is not shutting down.
 #[utoipa::path(
     get, path = "/readyz", tag = "system", operation_id = "ready", security(()),
     responses((status = 200, description = "They are", body = Object)),
@@ -45,10 +48,11 @@ pub(crate) async fn readyz(State(app): State<App>) -> Answer<Json<serde_json::Va
     if app.options.shutdown.is_cancelled() {
         return Err(Problem::new(ProblemCode::Unavailable, "the server is shutting down"));
     }
-    let ping = tokio::time::timeout(std::time::Duration::from_secs(5), app.service.ping());
+    let ping = tokio::time::timeout(PING_LIMIT, app.service.ping());
     match ping.await {
         Ok(Ok(())) => Ok(Json(json!({ "status": "ready" }))),
-        Ok(Err(_)) | Err(_) => Err(Problem::new(ProblemCode::Unavailable, "the database does not answer")),
+        Ok(Err(_)) => Err(Problem::new(ProblemCode::Unavailable, "the database cannot be reached or does not take writes")),
+        Err(_elapsed) => Err(Problem::new(ProblemCode::Unavailable, "the database does not answer")),
     }
 }
 

@@ -158,6 +158,12 @@ pub trait QueueStore: Send + Sync {
 /// The log: the only way in which a worker changes the rows of a run that it holds. Use cases and the queue change the rest.
 #[async_trait]
 pub trait LogStore: Send + Sync {
+    /// Waits until the next commit can be sent at once, as far as that can be known. What is to be committed is gathered after
+    /// this: written down before, it would be sent when the database is back, in the name of runs that were given up meanwhile.
+    async fn ready(&self) -> StoreResult<()> {
+        Ok(())
+    }
+
     /// Commits many writes in one transaction. Each is tested by its fence on its own: a fenced one leaves nothing, the others
     /// are committed. The answers are in the order of the writes.
     ///
@@ -218,7 +224,7 @@ pub trait TicketStore: Send + Sync {
 /// Everything, behind one handle.
 #[async_trait]
 pub trait Store: ConversationStore + RunStore + InputStore + QueueStore + LogStore + KeyStore + TicketStore {
-    /// Answers if the database does, within `statement_timeout`.
+    /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;
 
     /// Whether other processes may write to the same database, so that the log must be polled for their events.

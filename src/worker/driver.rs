@@ -68,6 +68,8 @@ pub async fn drive(
     loop {
         // Each attempt has a log of its own, under a fence of its own: what the one before has left behind is fenced rightly.
         let fenced = CancellationToken::new();
+        // What it has left unwritten when it ends is not written any more: nobody would do what it announces.
+        let _void = fenced.clone().drop_guard();
         let one = async {
             if cause.is_some()
                 && let Err(end) = raise_fence(surround, guard).await

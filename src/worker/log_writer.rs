@@ -85,7 +85,7 @@ struct Entry {
     tokens: Arc<Tokens>,
     items: Vec<Item>,
     changes: Vec<Change>,
-    reply: Option<oneshot::Sender<Result<(), LogError>>>,
+    reply: Reply,
 }
 
 #[derive(Default)]
@@ -188,6 +188,7 @@ impl LogWriter {
             if !pause.is_zero() && !stopping {
                 tokio::time::sleep(pause).await;
             }
+            let ready = store.ready().await;
             let entries = {
                 let mut pending = lock(&self.shared.pending);
                 pending.open.clear();
@@ -199,7 +200,10 @@ impl LogWriter {
             if !entries.is_empty() {
                 let began = Instant::now();
                 let size = entries.len();
-                write(store.as_ref(), &hub, entries).await;
+                match ready {
+                    Ok(()) => write(store.as_ref(), &hub, entries).await,
+                    Err(error) => fail_all(entries.into_iter().map(|entry| (entry.tokens, entry.reply)), error),
+                }
                 let took = began.elapsed();
                 metrics::histogram!("capstan_commit_seconds").record(took.as_secs_f64());
                 #[expect(clippy::cast_precision_loss, reason = "a batch never has 2^52 writes")]
@@ -224,7 +228,7 @@ impl LogWriter {
 /// cannot take others down: neither one whose rows are damaged, nor one whose rows somebody else holds for long.
 async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
     let mut writes = Vec::with_capacity(entries.len());
-    let mut waiting: Vec<(Arc<Tokens>, Option<oneshot::Sender<_>>)> = Vec::with_capacity(entries.len());
+    let mut waiting: Vec<(Arc<Tokens>, Reply)> = Vec::with_capacity(entries.len());
     for entry in entries {
         if entry.tokens.is_void() {
             fail(entry.reply, LogError::Stopped);
@@ -275,13 +279,18 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
                 }
             }
         }
-        Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, writes = writes.len(), "a batch could not be written");
-            let error = Arc::new(error);
-            for (tokens, reply) in waiting {
-                fail_entry(&tokens, reply, &error);
-            }
-        }
+        Err(error) => fail_all(waiting.into_iter(), error),
+    }
+}
+
+type Reply = Option<oneshot::Sender<Result<(), LogError>>>;
+
+/// Tells all whose writes were in a batch that it could not be written.
+fn fail_all(waiting: impl ExactSizeIterator<Item = (Arc<Tokens>, Reply)>, error: StoreError) {
+    tracing::warn!(error = &error as &dyn std::error::Error, writes = waiting.len(), "a batch could not be written");
+    let error = Arc::new(error);
+    for (tokens, reply) in waiting {
+        fail_entry(&tokens, reply, &error);
     }
 }
 
@@ -293,13 +302,7 @@ fn is_contended(error: &StoreError) -> bool {
     matches!(error, StoreError::Contended(_))
 }
 
-fn settle(
-    hub: &Hub,
-    write: RunWrite,
-    tokens: &Tokens,
-    reply: Option<oneshot::Sender<Result<(), LogError>>>,
-    answer: Result<Committed, Refused>,
-) {
+fn settle(hub: &Hub, write: RunWrite, tokens: &Tokens, reply: Reply, answer: Result<Committed, Refused>) {
     match answer {
         Ok(Committed { first_seq, next_waits, completed }) => {
             let conversation_id = write.fence.conversation_id;
@@ -342,13 +345,13 @@ fn settle(
     }
 }
 
-fn fail_entry(tokens: &Tokens, reply: Option<oneshot::Sender<Result<(), LogError>>>, error: &Arc<StoreError>) {
+fn fail_entry(tokens: &Tokens, reply: Reply, error: &Arc<StoreError>) {
     tokens.for_good.fetch_or(!error.is_transient(), Ordering::Relaxed);
     tokens.broken.cancel();
     fail(reply, LogError::Store(Arc::clone(error)));
 }
 
-fn fail(reply: Option<oneshot::Sender<Result<(), LogError>>>, error: LogError) {
+fn fail(reply: Reply, error: LogError) {
     if let Some(reply) = reply {
         let _ = reply.send(Err(error));
     }

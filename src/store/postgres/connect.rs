@@ -18,7 +18,8 @@ pub struct PostgresOptions {
     pub api_connections: u32,
     /// Connections for claims, loading and the log writer.
     pub worker_connections: u32,
-    /// The longest wait for a free connection; then the call fails as unavailable. Workers wait longer.
+    /// The longest wait for a connection, free or new; then the call fails as unavailable: a client shall know within two seconds
+    /// that the database is gone. Workers wait longer.
     pub acquire_timeout: Duration,
     /// Runs of one owner that workers have at a time; 0 for no limit.
     pub max_running_per_owner: u32,
@@ -36,7 +37,7 @@ impl PostgresOptions {
     pub fn with_connections(all: u32) -> Self {
         let worker_connections = (all * 3 / 8).max(2);
         let api_connections = all.saturating_sub(worker_connections).max(2);
-        Self { api_connections, worker_connections, acquire_timeout: Duration::from_secs(2), max_running_per_owner: 0 }
+        Self { api_connections, worker_connections, acquire_timeout: Duration::from_millis(1_500), max_running_per_owner: 0 }
     }
 }
 

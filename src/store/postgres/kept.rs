@@ -12,6 +12,7 @@ use sqlx::postgres::PgPool;
 use sqlx::{Connection as _, Postgres};
 use tokio::time::Instant;
 
+use super::answer::ANSWER_LIMIT;
 use crate::store::StoreResult;
 
 /// A connection that was idle for longer is tested before it is used again.
@@ -51,10 +52,12 @@ impl Kept {
     /// The kept connection, or else one of the pool.
     pub(super) async fn take(&self) -> StoreResult<Taken> {
         let resting = self.resting().take();
-        if let Some(mut taken) = resting.filter(Taken::may_stay)
-            && (taken.is_fresh() || taken.connection.ping().await.is_ok())
-        {
-            return Ok(taken);
+        if let Some(mut taken) = resting.filter(Taken::may_stay) {
+            if taken.is_fresh() || matches!(tokio::time::timeout(ANSWER_LIMIT, taken.connection.ping()).await, Ok(Ok(()))) {
+                return Ok(taken);
+            }
+            // The pool would wait for the answer that does not come.
+            taken.connection.close_on_drop();
         }
         let connection = self.pool.acquire().await?;
         Ok(Taken { connection, since: Instant::now(), used_at: Instant::now() })
@@ -63,6 +66,11 @@ impl Kept {
     /// The kept connection, if it is there and was used just now.
     pub(super) fn take_fresh(&self) -> Option<Taken> {
         self.resting().take_if(|taken| taken.may_stay() && taken.is_fresh())
+    }
+
+    /// Whether a connection is there that was used just now.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.resting().as_ref().is_some_and(|taken| taken.may_stay() && taken.is_fresh())
     }
 
     /// Keeps a connection in which nothing is under way for the next one who asks.

@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 use super::PostgresStore;
 use crate::domain::ids::{KeyId, UserId};
 use crate::domain::principal::{User, UserRole};
-use crate::store::{KeyStore, Store, StoreResult, StoredKey, rows};
+use crate::store::{KeyStore, Store, StoreError, StoreResult, StoredKey, rows};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
@@ -100,7 +100,14 @@ fn key(row: &PgRow) -> StoreResult<StoredKey> {
 #[async_trait]
 impl Store for PostgresStore {
     async fn ping(&self) -> StoreResult<()> {
-        sqlx::query("SELECT 1").execute(&self.api).await?;
+        let read_only: bool =
+            sqlx::query_scalar("SELECT current_setting('transaction_read_only')::boolean").fetch_one(&self.api).await?;
+        if read_only {
+            return Err(StoreError::Unavailable(sqlx::Error::Io(std::io::Error::new(
+                std::io::ErrorKind::ReadOnlyFilesystem,
+                "the database is read-only",
+            ))));
+        }
         Ok(())
     }
 

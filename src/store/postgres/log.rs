@@ -11,6 +11,14 @@ use crate::store::{Committed, LogBounds, LogStore, Refused, SQL_PAGE_BYTES, Stor
 
 #[async_trait]
 impl LogStore for PostgresStore {
+    async fn ready(&self) -> StoreResult<()> {
+        if !self.log.is_fresh() {
+            let taken = self.log.take().await?;
+            self.log.keep(taken);
+        }
+        Ok(())
+    }
+
     async fn commit(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         self.commit_batch(writes).await
     }

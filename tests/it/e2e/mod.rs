@@ -6,6 +6,7 @@ mod cancel;
 mod crash;
 mod crowd;
 mod damaged;
+mod database;
 mod drain;
 mod flood;
 mod harness;

@@ -3,7 +3,6 @@
 //! The full measurement: `CAPSTAN_STALLED=990 CAPSTAN_STALLED_EVENTS=60000 cargo nextest run --release --features failpoints
 //! --no-capture stalled_readers`, and `CAPSTAN_IDLE_SOCKETS=9900` with `idle_sockets`.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use capstan::support::clock::{Clock as _, SystemClock};
@@ -20,19 +19,12 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
-use crate::support::wait;
 use crate::support::ws::{Incoming, WsClient};
+use crate::support::{setting, tell, wait};
 
 /// How much of it, by a variable for those who measure.
 fn size(variable: &str, usual: usize) -> usize {
-    #[expect(clippy::disallowed_methods, reason = "the size of the measurement is a setting of the tests")]
-    let given = std::env::var(variable);
-    given.map_or(usual, |given| given.parse().unwrap())
-}
-
-/// Shows a figure to those who run the tests with `--no-capture`.
-fn tell(figure: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{figure}");
+    setting(variable).map_or(usual, |given| given.parse().unwrap())
 }
 
 /// What a reader saw: for each word, when it was stored and when it came, in milliseconds.

@@ -27,6 +27,7 @@ pub struct Database {
     /// For `DATABASE_URL`.
     pub url: String,
     name: String,
+    admin_url: String,
 }
 
 fn admin_url() -> String {
@@ -38,19 +39,34 @@ fn admin_url() -> String {
 impl Database {
     /// Makes an empty database; the SQLite file lies in `folder`.
     pub async fn new(kind: Kind, folder: &Path) -> Self {
-        let name = format!("capstan_test_{}", unique());
         match kind {
-            Kind::Sqlite => Self { kind, url: format!("sqlite:{}", folder.join("capstan.db").display()), name },
-            Kind::Postgres => {
-                let options = PgConnectOptions::from_str(&admin_url()).unwrap();
-                let mut connection = PgConnection::connect_with(&options).await.unwrap();
-                sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await.unwrap();
-                connection.close().await.unwrap();
-                let mut url = url_parts(&admin_url());
-                url.1 = name.clone();
-                Self { kind, url: format!("{}/{}{}", url.0, url.1, url.2), name }
+            Kind::Sqlite => {
+                let url = format!("sqlite:{}", folder.join("capstan.db").display());
+                Self { kind, url, name: String::new(), admin_url: String::new() }
             }
+            Kind::Postgres => Self::on(&admin_url()).await,
         }
+    }
+
+    /// Makes an empty database on the Postgres at `admin_url`.
+    pub async fn on(admin_url: &str) -> Self {
+        let name = format!("capstan_test_{}", unique());
+        execute(admin_url, &format!("CREATE DATABASE {name}")).await.unwrap();
+        let (server, _, query) = url_parts(admin_url);
+        Self { kind: Kind::Postgres, url: format!("{server}/{name}{query}"), name, admin_url: admin_url.to_owned() }
+    }
+
+    /// Tells the Postgres server something about the database, whose name goes where `{database}` stands.
+    pub async fn command(&self, sql: &str) {
+        execute(&self.admin_url, &sql.replace("{database}", &self.name)).await.unwrap();
+    }
+
+    /// Ends every connection of Capstan to the Postgres database.
+    pub async fn cut_off(&self) {
+        self.command(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}' AND application_name = 'capstan'",
+        )
+        .await;
     }
 
     /// Host and port of the Postgres server.
@@ -123,6 +139,12 @@ impl Database {
     }
 }
 
+async fn execute(url: &str, sql: &str) -> Result<(), sqlx::Error> {
+    let mut connection = PgConnection::connect_with(&PgConnectOptions::from_str(url)?).await?;
+    sqlx::query(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await?;
+    connection.close().await
+}
+
 /// Server, database and query of a Postgres URL.
 fn url_parts(url: &str) -> (String, String, String) {
     let (rest, query) = url.split_once('?').map_or((url, String::new()), |(rest, query)| (rest, format!("?{query}")));
@@ -143,15 +165,10 @@ impl Drop for Database {
             return;
         }
         // Drop is not async, and the test's own runtime may be going down: another thread does it.
-        let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        let (url, sql) = (self.admin_url.clone(), format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let options = PgConnectOptions::from_str(&admin_url()).unwrap();
-                if let Ok(mut connection) = PgConnection::connect_with(&options).await {
-                    let _ = sqlx::query(AssertSqlSafe(sql)).execute(&mut connection).await;
-                }
-            });
+            let _ = runtime.block_on(execute(&url, &sql));
         });
         let _ = dropping.join();
     }

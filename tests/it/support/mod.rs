@@ -1,9 +1,12 @@
 //! What the integration tests share.
 
+use std::io::Write as _;
+
 pub mod asker;
 pub mod audit;
 pub mod chance;
 pub mod client;
+pub mod cluster;
 pub mod database;
 pub mod ledger;
 pub mod link;
@@ -14,6 +17,11 @@ pub mod sse;
 pub mod wait;
 pub mod wire;
 pub mod ws;
+
+/// Shows a figure to those who run the tests with `--no-capture`.
+pub fn tell(figure: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{figure}");
+}
 
 /// A setting of the tests themselves.
 pub fn setting(name: &str) -> Option<String> {

@@ -37,6 +37,10 @@ impl Site {
     pub async fn new(kind: Kind) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let database = Database::new(kind, folder.path()).await;
+        Self::with(folder, database)
+    }
+
+    fn with(folder: TempDir, database: Database) -> Self {
         let ledger = Ledger::new(folder.path());
         let env = BTreeMap::from([
             ("DATABASE_URL".to_owned(), database.url.clone()),
@@ -51,9 +55,17 @@ impl Site {
 
     /// A place with the scripted model and the ledger.
     pub async fn scripted(kind: Kind, model: &ModelMock) -> Self {
-        let mut site = Self::new(kind).await;
-        site.mcp = Some(site.ledger.mcp_config());
-        site.with_model(model)
+        Self::new(kind).await.script(model)
+    }
+
+    /// The same with a database that is there already.
+    pub fn scripted_on(database: Database, model: &ModelMock) -> Self {
+        Self::with(tempfile::tempdir().unwrap(), database).script(model)
+    }
+
+    fn script(mut self, model: &ModelMock) -> Self {
+        self.mcp = Some(self.ledger.mcp_config());
+        self.with_model(model)
     }
 
     /// Adds the scripted model.

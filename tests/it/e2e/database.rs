@@ -1,0 +1,177 @@
+//! A database that is away, cut off, read-only or busy with something else. Runs wait for it, and nothing is lost or done twice.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::support::audit;
+use crate::support::client::{Client, Followed};
+use crate::support::cluster::Cluster;
+use crate::support::database::{Database, Kind};
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::sse::{Frame, stored};
+use crate::support::{setting, tell, wait};
+
+/// Runs under way when the trouble begins.
+const RUNS: usize = 24;
+
+/// How long a database is away: longer than leases at default settings. `CAPSTAN_OUTAGE_SECS=60` is the full measurement.
+fn outage() -> Duration {
+    Duration::from_secs(setting("CAPSTAN_OUTAGE_SECS").map_or(12, |given| given.parse().unwrap()))
+}
+
+/// Runs that stand in the middle of an answer, with a tool to come, each followed by a client that comes back when it is cut.
+struct Crowd {
+    model: ModelMock,
+    site: Site,
+    server: Server,
+    _address: watch::Sender<String>,
+    clients: JoinSet<Followed>,
+}
+
+impl Crowd {
+    async fn on(database: Option<Database>) -> Self {
+        let model = ModelMock::start().await;
+        let site = match database {
+            Some(database) => Site::scripted_on(database, &model),
+            None => Site::scripted(Kind::Postgres, &model).await,
+        };
+        let server = site.start().await;
+        let address = watch::Sender::new(server.url.clone());
+        let mut clients = JoinSet::new();
+        for index in 0..RUNS {
+            let script = format!(
+                "[[id:crowd]][[text:2,0]][[hold]][[text:3,0]][[call:ledger__append {{\"text\":\"d{index}\"}}]][[next]][[text:3,0]]"
+            );
+            let client = Client::new(address.subscribe(), &format!("key-{index}"), json!({ "input": script }));
+            clients.spawn(client.follow());
+        }
+        model.wait_for("all of them", "crowd", |seen| seen.iter().filter(|one| one.sent == 2).count() >= RUNS).await;
+        Self { model, site, server, _address: address, clients }
+    }
+
+    /// Waits for the end of all runs, and looks for what is missing or doubled. Gives how many tool calls have an unknown outcome.
+    async fn ends_well(self) -> usize {
+        let all = wait::within("the clients", Duration::from_secs(60), self.clients.join_all()).await;
+        for Followed { frames, .. } in all {
+            let run = frames[0].json()["run_id"].as_str().unwrap().to_owned();
+            assert_eq!(self.server.finished(&run).await["status"], "completed");
+            let frames: Vec<Frame> = stored(&frames);
+            assert_eq!(frames, stored(&self.server.run_events(&run).await.all().await));
+        }
+        let messages =
+            "SELECT CAST(count(*) AS text) FROM messages WHERE role = 'user' AND CAST(body AS text) LIKE '%[[id:crowd]]%'";
+        assert_eq!(self.site.database.count(messages).await, i64::try_from(RUNS).unwrap(), "one for each key");
+        // Each call has taken effect once; of one that had begun when the trouble came, nobody knows, and it is not begun again.
+        let calls = self.site.database.rows("SELECT CAST(arguments AS text), state, run_id FROM tool_calls").await;
+        assert_eq!(calls.len(), RUNS);
+        let mut unknown = 0;
+        for call in calls {
+            let arguments: Value = serde_json::from_str(call[0].as_deref().unwrap()).unwrap();
+            let count = self.site.ledger.count("append", arguments["text"].as_str().unwrap());
+            match call[1].as_deref() {
+                Some("done") => assert_eq!(count, 1, "{call:?}"),
+                Some("unknown") => {
+                    assert!(count <= 1, "{call:?}");
+                    unknown += 1;
+                }
+                _ => panic!("{call:?}"),
+            }
+        }
+        self.model.assert_history_was_sendable();
+        audit::assert_sound(&self.site.database).await;
+        unknown
+    }
+}
+
+/// Sends a request that cannot be served, and gives how long the answer took.
+async fn refused(request: RequestBuilder) -> Duration {
+    let begun = Instant::now();
+    let answer = wait::within("an answer", Duration::from_secs(30), request.send()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(answer.headers().contains_key("retry-after"));
+    let problem: Value = answer.json().await.unwrap();
+    assert_eq!((&problem["code"], &problem["retryable"]), (&json!("unavailable"), &json!(true)), "{problem}");
+    begun.elapsed()
+}
+
+/// Everything that a client may ask, as long as `is_over` says no. Gives the longest time that an answer took.
+async fn ask_in_vain(server: &Server, is_over: impl Fn() -> bool) -> Duration {
+    let mut longest = Duration::ZERO;
+    let mut pause = tokio::time::interval(Duration::from_millis(200));
+    while !is_over() {
+        pause.tick().await;
+        let missing = "run_00000000000070008000000000000000";
+        let asked = tokio::join!(
+            refused(server.post("/runs", &json!({ "input": "in vain" }))),
+            refused(server.get(&format!("/runs/{missing}"))),
+            refused(server.get("/conversations")),
+            refused(server.get("//readyz")),
+        );
+        longest = longest.max(asked.0).max(asked.1).max(asked.2).max(asked.3);
+        assert_eq!(server.get("//healthz").send().await.unwrap().status(), StatusCode::OK, "the process itself is well");
+    }
+    longest
+}
+
+/// D-01.
+#[tokio::test(flavor = "multi_thread")]
+async fn gone_and_back_again() {
+    let cluster = Cluster::start().await;
+    let crowd = Crowd::on(Some(Database::on(&cluster.url).await)).await;
+    cluster.down().await;
+    let gone = Instant::now();
+    let longest = ask_in_vain(&crowd.server, || gone.elapsed() > outage() / 2).await;
+    // What the model says now cannot be written.
+    crowd.model.release("crowd");
+    let longest = longest.max(ask_in_vain(&crowd.server, || gone.elapsed() > outage()).await);
+    assert!(longest <= Duration::from_secs(2), "an answer took {longest:?}");
+    cluster.up().await;
+    let back = Instant::now();
+    assert_eq!(crowd.ends_well().await, 0, "no tool had begun when the database went away");
+    tell(&format!(
+        "all runs had ended {:?} after the database was back; an answer meanwhile took at most {longest:?}",
+        back.elapsed()
+    ));
+    assert!(back.elapsed() < Duration::from_secs(30), "the runs went on only after {:?}", back.elapsed());
+}
+
+/// D-05 and D-06: connections that end in the middle of whatever they do.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_killed_again_and_again() {
+    let crowd = Crowd::on(None).await;
+    crowd.model.release("crowd");
+    for _ in 0..10 {
+        crowd.site.database.cut_off().await;
+        let run = crowd.server.post("/runs", &json!({ "input": "[[id:between]][[text:2,0]]" })).send().await.unwrap();
+        assert!(run.status() == StatusCode::ACCEPTED || run.status() == StatusCode::SERVICE_UNAVAILABLE, "{run:?}");
+    }
+    crowd.ends_well().await;
+}
+
+/// D-09.
+#[tokio::test(flavor = "multi_thread")]
+async fn read_only_for_a_while() {
+    let crowd = Crowd::on(None).await;
+    crowd.site.database.command("ALTER DATABASE {database} SET default_transaction_read_only = on").await;
+    crowd.site.database.cut_off().await;
+    crowd.model.release("crowd");
+    wait::until("a message to be refused", Duration::from_secs(20), || async {
+        let answer = crowd.server.post("/runs", &json!({ "input": "in vain" })).send().await.ok()?;
+        (answer.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+    refused(crowd.server.get("//readyz")).await;
+    wait::until("what is there to be read", Duration::from_secs(10), || async {
+        let answer = crowd.server.get("/conversations").send().await.ok()?;
+        (answer.status() == StatusCode::OK).then_some(())
+    })
+    .await;
+    crowd.site.database.command("ALTER DATABASE {database} RESET default_transaction_read_only").await;
+    crowd.site.database.cut_off().await;
+    crowd.ends_well().await;
+}
