@@ -140,6 +140,10 @@ pub trait QueueStore: Send + Sync {
     /// ago is not revived.
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>>;
 
+    /// Gives up leases that their worker could not renew because the database was away. It lives, so these claims do not count
+    /// as crashes; what was under way is judged as after one. Runs can be claimed at once if nobody else has ended their lease.
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()>;
+
     /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences off whoever held it.
     /// When more than half of all leases (and at least four) look expired at once, nothing is taken unless `despite_outage`.
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep>;

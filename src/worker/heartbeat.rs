@@ -1,6 +1,11 @@
 //! Keeps leases alive, and gives up runs whose lease cannot be kept.
+//!
+//! A run that is given up because the database is away has not killed its worker: as soon as the database answers, it is told so,
+//! and the run can be claimed at once. A worker that was itself too slow to renew gets no such excuse, else a run that stalls
+//! its worker would be tried for ever.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
@@ -17,7 +22,8 @@ const GRACE: Duration = Duration::from_secs(2);
 pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
     let mut tick = tokio::time::interval(options.renew);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let watchdog = watch(options, registry);
+    let is_away = AtomicBool::new(false);
+    let watchdog = watch(options, registry, &is_away);
     tokio::pin!(watchdog);
     loop {
         tokio::select! {
@@ -30,12 +36,13 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
             biased;
             () = stop.cancelled() => return,
             () = &mut watchdog => return,
-            () = renew(deps, options, registry) => {}
+            () = renew(deps, options, registry, &is_away) => {}
         }
     }
 }
 
-async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) {
+async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, is_away: &AtomicBool) {
+    give_up(deps, registry).await;
     let held = registry.all();
     if held.is_empty() {
         return;
@@ -44,6 +51,7 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) 
     let fences: Vec<_> = held.iter().map(|held| held.fence.clone()).collect();
     match deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await {
         Ok(renewed) => {
+            is_away.store(false, Ordering::Relaxed);
             let renewed: HashSet<_> = renewed.into_iter().collect();
             for run in held {
                 if renewed.contains(&run.fence.run_id) {
@@ -56,12 +64,28 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry) 
             }
         }
         Err(error) => {
+            is_away.store(true, Ordering::Relaxed);
             tracing::warn!(error = &error as &dyn std::error::Error, runs = fences.len(), "leases could not be renewed");
         }
     }
 }
 
-async fn watch(options: &WorkerOptions, registry: &Registry) {
+/// Tells the database about runs that were given up while it was away.
+async fn give_up(deps: &WorkerDeps, registry: &Registry) {
+    let fences = registry.take_given_up();
+    if fences.is_empty() {
+        return;
+    }
+    match deps.store.give_up_leases(&fences).await {
+        Ok(()) => {
+            tracing::info!(runs = fences.len(), "the database is back, the runs given up meanwhile can be claimed");
+            deps.hub.queue_signal().notify();
+        }
+        Err(_) => registry.keep_given_up(fences),
+    }
+}
+
+async fn watch(options: &WorkerOptions, registry: &Registry, is_away: &AtomicBool) {
     let mut tick = tokio::time::interval(options.self_stop / 14);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -69,7 +93,11 @@ async fn watch(options: &WorkerOptions, registry: &Registry) {
         for run in registry.all() {
             if !run.lost.is_cancelled() && !run.is_fresh(options.self_stop) {
                 run.span.in_scope(|| tracing::warn!("lease not renewed in time, giving the run up"));
-                run.lost.cancel();
+                if is_away.load(Ordering::Relaxed) {
+                    run.excuse();
+                } else {
+                    run.lost.cancel();
+                }
             }
         }
     }

@@ -33,6 +33,8 @@ struct Lease {
     renewed_at: Mutex<Instant>,
     /// A write that gives up the lease, or its fence, is under way.
     let_go: AtomicBool,
+    /// It could not be renewed because the database was away.
+    is_excused: AtomicBool,
 }
 
 impl Held {
@@ -60,6 +62,12 @@ impl Held {
         self.lease.let_go.load(Ordering::Acquire)
     }
 
+    /// Takes the run from its driver, which could not keep the lease because the database is away.
+    pub fn excuse(&self) {
+        self.lease.is_excused.store(true, Ordering::Release);
+        self.lost.cancel();
+    }
+
     /// Hands a request to the driver. A driver with a full mailbox is asked again at the next look.
     pub fn tell(&self, signal: ControlSignal) {
         let _ = self.control.try_send(Box::new(signal));
@@ -70,6 +78,8 @@ impl Held {
 pub struct Registry {
     /// In an order that the same ids always give, so that what is done to all of them can be repeated exactly.
     runs: Arc<Mutex<BTreeMap<RunId, Held>>>,
+    /// Those whose drivers have ended without having lost them to anybody. The database does not know yet.
+    given_up: Arc<Mutex<Vec<Fence>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,7 +95,11 @@ impl Registry {
     pub fn add(&self, fence: Fence, claimed_at: Instant, span: Span) -> (HeldGuard, mpsc::Receiver<Box<ControlSignal>>) {
         let (control, mailbox) = mpsc::channel(8);
         let lost = CancellationToken::new();
-        let lease = Arc::new(Lease { renewed_at: Mutex::new(claimed_at), let_go: AtomicBool::new(false) });
+        let lease = Arc::new(Lease {
+            renewed_at: Mutex::new(claimed_at),
+            let_go: AtomicBool::new(false),
+            is_excused: AtomicBool::new(false),
+        });
         let held = Held { fence, lost, span, control, lease };
         match lock(&self.runs).entry(held.fence.run_id.clone()) {
             Entry::Vacant(free) => {
@@ -100,6 +114,16 @@ impl Registry {
     /// All of them.
     pub fn all(&self) -> Vec<Held> {
         lock(&self.runs).values().cloned().collect()
+    }
+
+    /// The runs that were [excused](Held::excuse) and whose drivers have ended, once.
+    pub fn take_given_up(&self) -> Vec<Fence> {
+        std::mem::take(&mut lock(&self.given_up))
+    }
+
+    /// Gives back what could not be told.
+    pub fn keep_given_up(&self, fences: Vec<Fence>) {
+        lock(&self.given_up).extend(fences);
     }
 
     /// How many.
@@ -137,6 +161,10 @@ impl Drop for HeldGuard {
         // The same run may have been claimed again in the meantime, by this very process.
         if runs.get(&self.held.fence.run_id).is_some_and(|held| held.fence == self.held.fence) {
             runs.remove(&self.held.fence.run_id);
+        }
+        drop(runs);
+        if self.held.lease.is_excused.load(Ordering::Acquire) {
+            self.registry.keep_given_up(vec![self.held.fence.clone()]);
         }
     }
 }

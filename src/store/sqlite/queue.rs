@@ -91,6 +91,29 @@ impl QueueStore for SqliteStore {
         Ok(renewed.into_iter().map(RunId::from_stored).collect())
     }
 
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
+        let lost = json!(fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect::<Vec<_>>()).to_string();
+        let mut tx = self.write().await?;
+        sqlx::query(
+            "UPDATE runs SET crashes = max(crashes - 1, 0)
+             WHERE id IN (SELECT value ->> 0 FROM json_each(?)) AND finished_at IS NULL",
+        )
+        .bind(&lost)
+        .execute(&mut *tx)
+        .await?;
+        // A lease that is gone, or of another epoch, has been ended by somebody else.
+        let held: Vec<String> = sqlx::query_scalar(
+            "SELECT l.run_id FROM json_each(?) AS lost JOIN run_leases l
+             ON l.run_id = lost.value ->> 0 AND l.epoch = lost.value ->> 1",
+        )
+        .bind(&lost)
+        .fetch_all(&mut *tx)
+        .await?;
+        take_away(&mut tx, &held).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         self.follow_clock().await?;
         let (all, expired): (i64, i64) =

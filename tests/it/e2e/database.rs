@@ -83,6 +83,8 @@ impl Crowd {
             }
         }
         self.model.assert_history_was_sendable();
+        let crashes = self.site.database.count("SELECT CAST(max(crashes) AS text) FROM runs").await;
+        assert_eq!(crashes, 1, "no worker has died: only the claim that brought the run to its end is counted");
         audit::assert_sound(&self.site.database).await;
         unknown
     }

@@ -62,6 +62,16 @@ impl Witness {
         seen.holders.insert(new.conversation_id.clone(), new.clone());
     }
 
+    pub fn gave_up(&self, fences: &[Fence]) {
+        let mut seen = self.seen();
+        for fence in fences {
+            if seen.holders.get(&fence.conversation_id) == Some(fence) {
+                seen.leases.remove(&fence.run_id);
+                seen.holders.remove(&fence.conversation_id);
+            }
+        }
+    }
+
     pub fn swept(&self, sweep: &Sweep) {
         let mut seen = self.seen();
         for taken in &sweep.taken {

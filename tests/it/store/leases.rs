@@ -21,6 +21,7 @@ contract! {
     a_wait_without_end_is_not_claimed,
     renewal_keeps_a_lease,
     renewal_does_not_revive_a_lost_lease,
+    a_lease_that_is_given_up_is_no_crash,
     an_expired_lease_is_swept_and_fenced,
     an_outage_is_not_taken_for_deaths,
     crashes_are_counted_and_releases_are_not,
@@ -124,6 +125,25 @@ async fn renewal_keeps_a_lease(world: &World) {
     assert_eq!(world.store.renew_leases(&other, std::slice::from_ref(&fence), LONG, LONG).await.unwrap(), []);
     let stale = Fence { epoch: fence.epoch - 1, ..fence.clone() };
     assert_eq!(world.store.renew_leases(&world.node, &[stale, fence.clone()], LONG, LONG).await.unwrap(), [fence.run_id]);
+}
+
+async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
+    assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "who has given it up writes nothing more");
+    let again = world.claim(10).await.remove(0);
+    assert_eq!((again.cause, &again.fence.run_id), (ClaimCause::Crash, &fence.run_id));
+    let record = world.load(&again.fence).await;
+    assert_eq!((record.attempt, record.crashes), (2, 0), "what was under way is judged as after a crash, and none is counted");
+    // Somebody else has it now: nothing is taken from them, but the old claim was no crash either.
+    world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
+    assert!(world.commit_one(deltas(&again.fence, 1)).await.is_ok());
+    // A run that is over stays so.
+    world.commit_one(completed(&again.fence)).await.unwrap();
+    world.store.give_up_leases(&[again.fence]).await.unwrap();
+    assert_eq!(world.claim(10).await, []);
+    world.store.give_up_leases(&[]).await.unwrap();
 }
 
 async fn renewal_does_not_revive_a_lost_lease(world: &World) {

@@ -122,6 +122,34 @@ async fn a_run_that_can_never_be_written_is_given_up() {
     until("the slot to be free", async || (worker.active() == 0).then_some(())).await;
 }
 
+/// A worker that lives and could not keep its lease has not been killed by the run, however often that happens.
+#[tokio::test]
+async fn an_outage_is_no_crash() {
+    const OUTAGES: usize = 4;
+    let h = Harness::new().await;
+    let store = FaultyStore::new(h.store.clone());
+    let deps = WorkerDeps { store: store.clone(), ..h.deps() };
+    let mut numbers = options(&h.ids);
+    numbers.renew = Duration::from_millis(20);
+    numbers.self_stop = Duration::from_millis(200);
+    // Whoever goes on has not waited for a lease to end.
+    numbers.lease = Duration::from_secs(60);
+    let worker = Worker::start(deps, numbers).await.unwrap();
+    for _ in 0..OUTAGES {
+        h.model.then(Answer::Hang("cut short "));
+    }
+    h.model.then(Answer::Text("at last"));
+    let (_, run) = h.say("go").await;
+    for outage in 1..=OUTAGES {
+        until("a model call", async || (h.model.request_count() == outage).then_some(())).await;
+        store.trouble(|_| Fate::Fails(away()));
+        until("the run to be given up", async || (worker.active() == 0).then_some(())).await;
+        store.trouble(|_| Fate::Goes);
+    }
+    let run = h.until(&run, RunStatus::Completed).await;
+    assert_eq!((h.model.request_count(), run.attempt), (OUTAGES + 1, u32::try_from(OUTAGES).unwrap() + 1));
+}
+
 /// Time is made to pass while nothing else happens.
 #[tokio::test]
 async fn a_database_that_hangs_does_not_keep_the_process() {

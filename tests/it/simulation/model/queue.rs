@@ -49,6 +49,19 @@ impl QueueStore for ModelStore {
         Ok(held.map(|fence| fence.run_id.clone()).collect())
     }
 
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
+        let mut state = self.state();
+        for fence in fences {
+            if let Some(row) = state.runs.get_mut(&fence.run_id).filter(|row| !row.is_over()) {
+                row.crashes = row.crashes.saturating_sub(1);
+            }
+            if state.leases.get(&fence.run_id).is_some_and(|lease| lease.epoch == fence.epoch) {
+                state.take_away(&fence.run_id);
+            }
+        }
+        Ok(())
+    }
+
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let mut state = self.state();
         let now = state.now;
