@@ -17,15 +17,11 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::{WebSocketStream, client_async};
 
 use crate::support::database::Kind;
+use crate::support::measure::{percentile, size};
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::ws::{Incoming, WsClient};
-use crate::support::{setting, tell, wait};
-
-/// How much of it, by a variable for those who measure.
-fn size(variable: &str, usual: usize) -> usize {
-    setting(variable).map_or(usual, |given| given.parse().unwrap())
-}
+use crate::support::{tell, wait};
 
 /// What a reader saw: for each word, when it was stored and when it came, in milliseconds.
 type Words = Vec<(i64, i64)>;
@@ -66,9 +62,7 @@ fn handshake(address: &str) -> tokio_tungstenite::tungstenite::handshake::client
 
 /// The 99th percentile of how late words came, in milliseconds.
 fn p99(words: &[(i64, i64)]) -> i64 {
-    let mut late: Vec<i64> = words.iter().map(|(stored, came)| came - stored).collect();
-    late.sort_unstable();
-    late[late.len() * 99 / 100]
+    percentile(&words.iter().map(|(stored, came)| came - stored).collect::<Vec<_>>(), 99)
 }
 
 /// Streams that the server counts as open.

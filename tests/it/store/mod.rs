@@ -56,3 +56,4 @@ mod log;
 mod postgres;
 mod sqlite_file;
 mod tickets;
+mod years;

@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod database;
 pub mod ledger;
 pub mod link;
+pub mod measure;
 pub mod model;
 pub mod script;
 pub mod server;

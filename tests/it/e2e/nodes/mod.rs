@@ -1,4 +1,8 @@
-//! Two server processes on one database.
+//! Several server processes on one database.
+
+mod deaf;
+mod kills;
+mod rolling;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -42,36 +46,6 @@ async fn two_workers_do_each_run_once() {
     assert_eq!(model.total(), 400, "each answer was asked for once");
     let attempts = site.database.rows("SELECT DISTINCT CAST(attempt AS text) FROM runs").await;
     assert_eq!(attempts, [[Some("1".to_owned())]]);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
-}
-
-/// At default settings a dead worker's runs go on elsewhere within lease, sweep and claim: 13 seconds.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_runs_of_a_dead_worker_are_found_in_time() {
-    let model = ModelMock::start().await;
-    // 40 runs are held in the middle and a worker takes 30, so both workers have some of them at the time of death.
-    let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_WORKER__SLOTS", "30");
-    let (mut one, two) = tokio::join!(site.start(), site.start());
-    let mut runs = start_runs(&[&one, &two], plain(160)).await;
-    runs.extend(start_runs(&[&two, &one], vec!["[[id:held]][[text:2,0]][[hold]][[text:2,0]]".to_owned(); 40]).await);
-    model.wait_for("all held runs", "held", |seen| seen.iter().filter(|one| one.sent == 2).count() == 40).await;
-    let nodes = "SELECT CAST(count(DISTINCT node_id) AS text) FROM run_leases";
-    assert_eq!(site.database.count(nodes).await, 2);
-    one.kill9().await;
-    let died_at = site.database.count("SELECT CAST(CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) AS text)").await;
-    model.release("held");
-    for run in &runs {
-        assert_eq!(two.finished(run).await["status"], "completed");
-    }
-    let resumed = "SELECT run_id, CAST(at AS text) FROM events WHERE kind = 'run.resumed'";
-    let resumed = site.database.rows(resumed).await;
-    assert!(resumed.len() >= 10, "{resumed:?}");
-    let slowest = resumed.iter().map(|row| row[1].as_deref().unwrap().parse::<i64>().unwrap() - died_at).max().unwrap();
-    assert!(slowest <= 13_000, "a dead worker was found only after {slowest} ms");
-    for index in 0..160 {
-        assert_eq!(site.ledger.count("append", &format!("n{index}")), 1);
-    }
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

@@ -1,0 +1,62 @@
+//! Workers that are killed, and how long it takes until others have gone on with their runs, at default settings.
+//!
+//! The full measurement: `CAPSTAN_NODE_KILLS=20 cargo nextest run --features failpoints --no-capture dead_worker`.
+
+use capstan::support::clock::{Clock as _, SystemClock};
+
+use super::{plain, start_runs};
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::measure::{percentile, size};
+use crate::support::model::ModelMock;
+use crate::support::server::Site;
+use crate::support::tell;
+
+/// Runs that stand in the middle of an answer when a worker dies.
+const HELD: usize = 40;
+
+/// Lease, sweep and claim: the model speaks again within 13 seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_runs_of_a_dead_worker_are_found_in_time() {
+    let kills = size("CAPSTAN_NODE_KILLS", 1);
+    let model = ModelMock::start().await;
+    // A worker takes fewer than are held, so both workers have some of them at the time of death.
+    let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_WORKER__SLOTS", "30");
+    let (mut one, mut two) = tokio::join!(site.start(), site.start());
+    let tools: Vec<String> = plain(160);
+    let mut delays = Vec::new();
+    for kill in 0..kills {
+        let mut runs = if kill == 0 { start_runs(&[&one, &two], tools.clone()).await } else { Vec::new() };
+        let id = format!("held{kill}");
+        let script = format!("[[id:{id}]][[text:2,0]][[hold]][[text:2,0]]");
+        let held = start_runs(&[&two, &one], vec![script; HELD]).await;
+        model.wait_for("all held runs", &id, |seen| seen.iter().filter(|one| one.sent == 2).count() == HELD).await;
+        let nodes = "SELECT CAST(count(DISTINCT node_id) AS text) FROM run_leases";
+        assert_eq!(site.database.count(nodes).await, 2);
+        let died_at = SystemClock.now().0;
+        one.kill9().await;
+        model.release(&id);
+        runs.extend(held);
+        for run in &runs {
+            assert_eq!(two.finished(run).await["status"], "completed");
+        }
+        // The first words of the next attempt.
+        let spoken = format!(
+            "SELECT CAST(min(d.at) AS text) FROM events d JOIN events r ON r.run_id = d.run_id AND r.conversation_id = d.conversation_id \
+             AND r.attempt = d.attempt AND r.kind = 'run.resumed' WHERE d.kind = 'part.delta' AND d.at >= {died_at} GROUP BY d.run_id"
+        );
+        let spoken = site.database.rows(&spoken).await;
+        assert!(spoken.len() >= 10, "{spoken:?}");
+        delays.extend(spoken.iter().map(|row| row[0].as_deref().unwrap().parse::<i64>().unwrap() - died_at));
+        // The one that is left is killed next.
+        one = std::mem::replace(&mut two, site.start().await);
+    }
+    let [half, most, all] = [50, 99, 100].map(|percent| percentile(&delays, percent));
+    tell(&format!("{kills} kills, {} runs taken over: p50 {half} ms, p99 {most} ms, slowest {all} ms", delays.len()));
+    assert!(most <= 13_000, "a dead worker's runs went on only after {most} ms (p99)");
+    for index in 0..160 {
+        assert_eq!(site.ledger.count("append", &format!("n{index}")), 1);
+    }
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
