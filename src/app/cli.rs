@@ -8,8 +8,9 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use super::config::{self, Environment, Flag, Loaded};
-use super::{chat, doctor, healthcheck, keys, serve};
+use super::{chat, cleanup, doctor, healthcheck, keys, serve};
 use crate::domain::principal::UserRole;
+use crate::service::FoldMode;
 
 /// A self-hosted agent server that loses nothing.
 #[derive(Debug, Parser)]
@@ -79,6 +80,12 @@ enum Command {
     Config,
     /// Check settings, database, data folder, model and MCP servers.
     Doctor,
+    /// Do now what the server does by and by: remove what has expired, fold the deltas of runs that ended long ago.
+    Cleanup {
+        /// Only say what would be folded.
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Manage API keys.
     Keys {
         #[command(subcommand)]
@@ -163,6 +170,10 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         Command::Openapi => print(&crate::http::openapi_json()),
         Command::Config => print(&config::show(&load()?)),
         Command::Doctor => runtime()?.block_on(doctor::run(&load()?, environment)),
+        Command::Cleanup { dry_run } => {
+            let mode = if dry_run { FoldMode::Count } else { FoldMode::Fold };
+            runtime()?.block_on(cleanup::run(&load()?, mode))
+        }
         Command::Keys { command: KeysCommand::Create { user, role } } => {
             let role = match role {
                 KeyRole::Member => UserRole::Member,
@@ -228,6 +239,8 @@ mod tests {
             "config --mcp-config m.json",
             "migrate --database-url sqlite:x",
             "openapi",
+            "cleanup --data-dir d",
+            "cleanup --dry-run",
             "healthcheck --listen 127.0.0.1:1",
         ];
         for line in lines {

@@ -4,6 +4,7 @@
 //! one; none of them knows it.
 
 mod chat;
+mod cleanup;
 mod cli;
 pub mod config;
 mod doctor;

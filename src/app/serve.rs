@@ -100,7 +100,7 @@ impl Server {
         let tools = parts::tools(&config, environment, &sources)?;
         let node = NodeId::generate(sources.ids.as_ref());
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        upkeep::start(&tasks, &store, &hub, metrics.clone(), &sources, &stop);
+        upkeep::start(&tasks, &store, &hub, metrics.clone(), &sources, &config.retention, &stop);
         if store.is_shared() {
             notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("notifications cannot be set up")?;
         }

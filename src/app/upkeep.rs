@@ -4,18 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::config::RetentionConfig;
 use super::parts::Sources;
 use super::telemetry::UPKEEP;
 use crate::live::Hub;
-use crate::service::poll_heads;
-use crate::store::Store;
+use crate::service::{FoldMode, FoldStep, Folder, poll_heads};
+use crate::store::{Store, StoreResult};
 use crate::support::clock::{SharedClock, UnixMillis};
 
 /// How often old idempotency records and tickets are removed.
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
+
+/// How often runs are looked for whose deltas have become old.
+const FOLD_EVERY: Duration = Duration::from_secs(600);
 
 /// How long an idempotency key is remembered, in milliseconds.
 const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
@@ -27,8 +32,12 @@ pub fn start(
     hub: &Arc<Hub>,
     metrics: PrometheusHandle,
     sources: &Sources,
+    retention: &RetentionConfig,
     stop: &CancellationToken,
 ) {
+    if let Some(age_ms) = retention.deltas_ms() {
+        tasks.spawn(fold(Arc::clone(store), age_ms, stop.clone()));
+    }
     tasks.spawn(count_runs(Arc::clone(store), metrics, stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), stop.clone()));
     tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
@@ -53,13 +62,44 @@ async fn count_runs(store: Arc<dyn Store>, handle: PrometheusHandle, stop: Cance
 
 async fn clean(store: Arc<dyn Store>, clock: SharedClock, stop: CancellationToken) {
     while pause(CLEAN_EVERY, &stop).await {
-        match store.remove_expired_tickets().await {
+        let (tickets, records) = remove_expired(store.as_ref(), &clock).await;
+        match tickets {
             Ok(removed) => tracing::debug!(removed, "removed tickets that nobody used"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old tickets could not be removed"),
         }
-        match store.remove_expired_idempotency(UnixMillis(clock.now().0 - REMEMBERED_MS)).await {
+        match records {
             Ok(removed) => tracing::debug!(removed, "removed old idempotency records"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old idempotency records could not be removed"),
+        }
+    }
+}
+
+/// Removes tickets and idempotency records that are of no use any more. Returns how many of each.
+pub async fn remove_expired(store: &dyn Store, clock: &SharedClock) -> (StoreResult<u64>, StoreResult<u64>) {
+    let records = UnixMillis(clock.now().0 - REMEMBERED_MS);
+    (store.remove_expired_tickets().await, store.remove_expired_idempotency(records).await)
+}
+
+async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
+    while pause(FOLD_EVERY, &stop).await {
+        let mut folder = Folder::new(Arc::clone(&store), age_ms, FoldMode::Fold);
+        loop {
+            let begun = Instant::now();
+            match folder.step().await {
+                // It rests as long as it works: half of the time, the database is there for others alone.
+                Ok(FoldStep::Went) if pause(begun.elapsed(), &stop).await => {}
+                Ok(FoldStep::Went | FoldStep::Taken | FoldStep::Done) => break,
+                Err(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "old deltas could not be folded; the next pass goes on"
+                    );
+                    break;
+                }
+            }
+        }
+        if folder.runs() > 0 {
+            tracing::info!(runs = folder.runs(), events = folder.events(), "folded old deltas");
         }
     }
 }

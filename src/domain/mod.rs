@@ -6,6 +6,7 @@ pub mod agent;
 pub mod change;
 pub mod conversation;
 pub mod event;
+pub mod fold;
 pub mod ids;
 pub mod input;
 pub mod message;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::stream::{PAGE, Reader, ResetReason, Scope, StreamItem};
+use super::snapshot::take_snapshot;
+use super::stream::{Afresh, PAGE, Reader, ResetReason, Scope, StreamItem};
 use super::{Error, Result, Service};
 use crate::domain::event::StoredEvent;
+use crate::domain::fold::swallows;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::principal::Principal;
 use crate::live::Subscription;
@@ -77,6 +79,7 @@ impl Service {
         let bounds = self.bounds(id).await?;
         within(after, bounds)?;
         let events = self.store.events(id, after, limit + 1).await?;
+        unfolded(after, &events, bounds)?;
         Ok(page(events, limit, bounds.head))
     }
 
@@ -91,6 +94,7 @@ impl Service {
         let mut events = Vec::new();
         while !is_full_page(&events, limit + 1) && view.last_seq.is_none_or(|last| cursor < last) {
             let page = self.store.events(conversation, cursor, PAGE).await?;
+            unfolded(cursor, &page, bounds)?;
             let Some(last) = page.last() else { break };
             cursor = last.seq;
             events.extend(page.into_iter().filter(|event| event.run_id.as_ref() == Some(id)));
@@ -110,16 +114,20 @@ impl Service {
         let bounds = self.bounds(id).await?;
         let mut first = Vec::new();
         let scope = Scope::Conversation(id.clone());
+        let afresh = Afresh::Snapshot(Arc::clone(&self.store), principal.user_id.clone());
         if let Some(Cursor(after)) = after {
             match misplaced(after, bounds) {
-                None => return Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, after).of_log_until(bounds.head))),
+                None => {
+                    let reader = Reader::new(self.log(), tail, scope, after).or_afresh(afresh).of_log_until(bounds.head);
+                    return Ok(StreamStart::Stream(reader));
+                }
                 Some(reason) => first.push(StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }),
             }
         }
-        let snapshot = self.snapshot(&principal.user_id, id, bounds.head).await?;
+        let snapshot = take_snapshot(self.store.as_ref(), &principal.user_id, id, bounds.head).await?;
         let cursor = snapshot.head;
         first.push(StreamItem::Snapshot(Box::new(snapshot)));
-        Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).saying(first)))
+        Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).or_afresh(afresh).saying(first)))
     }
 
     /// Streams a run: from a cursor, or from its first event.
@@ -134,18 +142,20 @@ impl Service {
         if let Some(reason) = misplaced(cursor, bounds) {
             let first = vec![StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }];
             let cursor = begin.max(bounds.oldest - 1);
-            let reader = Reader::new(self.log(), tail, scope, cursor).of_log_until(bounds.head);
+            let reader = Reader::new(self.log(), tail, scope, cursor).or_afresh(Afresh::From(begin)).of_log_until(bounds.head);
             return Ok(StreamStart::Stream(reader.saying(first)));
         }
         if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
             return Ok(StreamStart::Finished { scope, last_seq });
         }
-        Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).of_log_until(bounds.head)))
+        let reader = Reader::new(self.log(), tail, scope, cursor).or_afresh(Afresh::From(begin));
+        Ok(StreamStart::Stream(reader.of_log_until(bounds.head)))
     }
 
     /// Streams a run that was accepted just now, listened to since before.
     pub(super) fn stream_accepted(&self, tail: Subscription, scope: Scope, first_seq: i64, replay: super::Replay) -> Reader {
-        let reader = Reader::new(self.log(), tail, scope, first_seq - 1);
+        let begin = first_seq - 1;
+        let reader = Reader::new(self.log(), tail, scope, begin).or_afresh(Afresh::From(begin));
         match replay {
             super::Replay::Fresh => reader.at_the_tail(),
             super::Replay::Replayed => reader,
@@ -165,6 +175,15 @@ fn within(after: i64, bounds: LogBounds) -> Result<()> {
     match misplaced(after, bounds) {
         None => Ok(()),
         Some(ResetReason::CursorInFuture | ResetReason::CursorExpired) => Err(Error::CursorGone { after, oldest, head }),
+    }
+}
+
+/// Refuses a cursor within deltas that were folded. `page` is what follows it.
+fn unfolded(after: i64, page: &[StoredEvent], bounds: LogBounds) -> Result<()> {
+    let LogBounds { oldest, head } = bounds;
+    match page.first() {
+        Some(first) if swallows(first, after) => Err(Error::CursorGone { after, oldest, head }),
+        Some(_) | None => Ok(()),
     }
 }
 

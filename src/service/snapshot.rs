@@ -6,13 +6,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::stream::PAGE;
-use super::{Error, Result, Service};
+use super::{Error, Result};
 use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, UserId};
 use crate::domain::input::{InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, TextPart, ToolCallPart};
 use crate::domain::run::Run;
-use crate::store::is_full_page;
+use crate::store::{Store, is_full_page};
 
 /// Messages in a snapshot; earlier ones are read from the list of messages.
 const MAX_MESSAGES: u32 = 500;
@@ -44,54 +44,47 @@ pub struct ActiveRun {
     pub partial_message: Option<Message>,
 }
 
-impl Service {
-    /// Takes a snapshot. The caller listens to the conversation already.
-    ///
-    /// Rows are read first and may be older than the end of the log when that is reached; the events in between hold whole
-    /// messages, which are put in. So the snapshot is exactly the state at `head`, however busy the conversation is.
-    pub(super) async fn snapshot(&self, owner: &UserId, conversation: &ConversationId, head: i64) -> Result<Snapshot> {
-        let newest = self.store.newest_messages(owner, conversation, MAX_MESSAGES).await?;
-        let newest = newest.ok_or(Error::NotFound("conversation"))?;
-        let active = self.store.active_run(owner, conversation).await?;
-        let since = match &active {
-            Some(run) => self.store.run(owner, &run.id).await?.map_or(head, |view| view.first_seq - 1),
-            None => head,
-        };
-        let mut fold = Fold {
-            messages: newest.items.into(),
-            truncated: newest.earlier,
-            partial: None,
-            asked: Vec::new(),
-            runs_changed: false,
-        };
-        let mut cursor = since.min(head);
-        loop {
-            let page = self.store.events(conversation, cursor, PAGE).await?;
-            let Some(last) = page.last() else { break };
-            let full = is_full_page(&page, PAGE);
-            cursor = last.seq;
-            for event in &page {
-                fold.event(conversation, event, event.seq > head);
-            }
-            if !full {
-                break;
-            }
+/// Takes a snapshot. The caller listens to the conversation already.
+///
+/// Rows are read first and may be older than the end of the log when that is reached; the events in between hold whole
+/// messages, which are put in. So the snapshot is exactly the state at `head`, however busy the conversation is.
+pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversation: &ConversationId, head: i64) -> Result<Snapshot> {
+    let newest = store.newest_messages(owner, conversation, MAX_MESSAGES).await?;
+    let newest = newest.ok_or(Error::NotFound("conversation"))?;
+    let active = store.active_run(owner, conversation).await?;
+    let since = match &active {
+        Some(run) => store.run(owner, &run.id).await?.map_or(head, |view| view.first_seq - 1),
+        None => head,
+    };
+    let mut fold =
+        Fold { messages: newest.items.into(), truncated: newest.earlier, partial: None, asked: Vec::new(), runs_changed: false };
+    let mut cursor = since.min(head);
+    loop {
+        let page = store.events(conversation, cursor, PAGE).await?;
+        let Some(last) = page.last() else { break };
+        let full = is_full_page(&page, PAGE);
+        cursor = last.seq;
+        for event in &page {
+            fold.event(conversation, event, event.seq > head);
         }
-        let active = if fold.runs_changed { self.store.active_run(owner, conversation).await? } else { active };
-        let Fold { messages, truncated, partial, asked, .. } = fold;
-        let active_run = active.map(|run| {
-            let partial_message = partial.filter(|message| message.run_id == run.id);
-            ActiveRun { run, partial_message }
-        });
-        Ok(Snapshot {
-            messages: messages.into(),
-            truncated,
-            active_run,
-            pending_approvals: Vec::new(),
-            pending_inputs: asked,
-            head: cursor.max(head),
-        })
+        if !full {
+            break;
+        }
     }
+    let active = if fold.runs_changed { store.active_run(owner, conversation).await? } else { active };
+    let Fold { messages, truncated, partial, asked, .. } = fold;
+    let active_run = active.map(|run| {
+        let partial_message = partial.filter(|message| message.run_id == run.id);
+        ActiveRun { run, partial_message }
+    });
+    Ok(Snapshot {
+        messages: messages.into(),
+        truncated,
+        active_run,
+        pending_approvals: Vec::new(),
+        pending_inputs: asked,
+        head: cursor.max(head),
+    })
 }
 
 struct Fold {

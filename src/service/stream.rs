@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::event::{SharedEvent, StoredEvent};
-use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::fold::swallows;
+use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::live::{Subscription, Tail};
-use crate::store::{LogStore, StoreError, is_full_page};
+use crate::store::{LogBounds, LogStore, Store, StoreError, is_full_page};
 use crate::support::failpoint;
 
-use super::snapshot::Snapshot;
+use super::Error;
+use super::snapshot::{Snapshot, take_snapshot};
 
 /// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
 pub(super) const PAGE: u32 = 500;
@@ -27,7 +29,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 pub enum ResetReason {
     /// No event has that number yet: the cursor is not from this log as it is now.
     CursorInFuture,
-    /// The events that follow it are no longer kept.
+    /// The events that follow it are no longer kept one by one: it is within deltas that were folded.
     CursorExpired,
 }
 
@@ -49,7 +51,7 @@ pub enum StreamItem {
     Event(SharedEvent),
     /// What the events up to `head` amount to, instead of those events.
     Snapshot(Box<Snapshot>),
-    /// The stream does not begin at the given cursor. What follows is what a client without a cursor gets.
+    /// The stream does not go on at the client's cursor. What follows is what a client without a cursor gets.
     Reset {
         /// Why.
         reason: ResetReason,
@@ -126,6 +128,27 @@ enum Phase {
     Over,
 }
 
+/// How a stream begins again that cannot go on where it is.
+#[derive(Clone)]
+pub(super) enum Afresh {
+    /// With the event after this one.
+    From(i64),
+    /// With a snapshot of the owner's conversation.
+    Snapshot(Arc<dyn Store>, UserId),
+}
+
+/// What a page of the log comes to.
+enum Page {
+    Events(Vec<StoredEvent>),
+    /// The cursor is within what was folded: `items` begin again, and the log goes on after `cursor`.
+    Lost {
+        items: Vec<StreamItem>,
+        cursor: i64,
+    },
+    /// There is no such log any more.
+    Gone,
+}
+
 /// A place in a log that moves forward. See the module documentation.
 pub struct Reader {
     store: Arc<dyn LogStore>,
@@ -135,6 +158,7 @@ pub struct Reader {
     head: i64,
     phase: Phase,
     first: Vec<StreamItem>,
+    afresh: Afresh,
     pause: Duration,
 }
 
@@ -142,7 +166,15 @@ impl Reader {
     /// Reads what follows `cursor`. `tail` must have been subscribed before anything was read that `cursor` depends on.
     #[must_use]
     pub fn new(store: Arc<dyn LogStore>, tail: Subscription, scope: Scope, cursor: i64) -> Self {
-        Self { store, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first: Vec::new(), pause: FIRST_PAUSE }
+        let (first, afresh) = (Vec::new(), Afresh::From(0));
+        Self { store, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first, afresh, pause: FIRST_PAUSE }
+    }
+
+    /// Begins again like this where it cannot go on, rather than with the beginning of the log.
+    #[must_use]
+    pub(super) fn or_afresh(mut self, afresh: Afresh) -> Self {
+        self.afresh = afresh;
+        self
     }
 
     /// Says `items` before the first event.
@@ -211,8 +243,12 @@ impl Reader {
             return Ok(self.end());
         }
         let page = match self.page().await {
-            Ok(Some(page)) => page,
-            Ok(None) => return Ok(self.deleted()),
+            Ok(Page::Events(page)) => page,
+            Ok(Page::Lost { items, cursor }) => {
+                self.cursor = cursor;
+                return Ok(items);
+            }
+            Ok(Page::Gone) => return Ok(self.deleted()),
             Err(error) if error.is_transient() => {
                 tokio::time::sleep(self.pause).await;
                 self.pause = (self.pause * 2).min(MAX_PAUSE);
@@ -231,14 +267,31 @@ impl Reader {
         Ok(items)
     }
 
-    /// What follows the cursor; `None` if there is no such log any more.
-    async fn page(&self) -> Result<Option<Vec<StoredEvent>>, StoreError> {
+    /// What follows the cursor.
+    async fn page(&self) -> Result<Page, StoreError> {
         let conversation = self.scope.conversation_id();
         let page = self.store.events(conversation, self.cursor, PAGE).await?;
-        if page.is_empty() && self.store.log_bounds(conversation).await?.is_none() {
-            return Ok(None);
+        let is_lost = page.first().is_some_and(|first| swallows(first, self.cursor));
+        if !page.is_empty() && !is_lost {
+            return Ok(Page::Events(page));
         }
-        Ok(Some(page))
+        let Some(LogBounds { oldest, head }) = self.store.log_bounds(conversation).await? else { return Ok(Page::Gone) };
+        if !is_lost {
+            return Ok(Page::Events(page));
+        }
+        let reset = StreamItem::Reset { reason: ResetReason::CursorExpired, oldest, head };
+        match &self.afresh {
+            Afresh::From(cursor) => Ok(Page::Lost { items: vec![reset], cursor: *cursor }),
+            Afresh::Snapshot(store, owner) => match take_snapshot(store.as_ref(), owner, conversation, head).await {
+                Ok(snapshot) => {
+                    let cursor = snapshot.head;
+                    Ok(Page::Lost { items: vec![reset, StreamItem::Snapshot(Box::new(snapshot))], cursor })
+                }
+                Err(Error::Store(error)) => Err(error),
+                // There is nothing else that a snapshot can fail of.
+                Err(_) => Ok(Page::Gone),
+            },
+        }
     }
 
     async fn follow(&mut self) -> Vec<StreamItem> {

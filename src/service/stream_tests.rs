@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::record::RunWrite;
 use crate::live::{Hub, HubLimits};
-use crate::store::{Committed, LogBounds, Refused, StoreResult};
+use crate::store::{Committed, Refused, StoreResult};
 use crate::support::clock::UnixMillis;
 
 fn conversation() -> ConversationId {

@@ -20,6 +20,7 @@ use async_trait::async_trait;
 
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
+use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
 use crate::domain::input::InputRecord;
 use crate::domain::message::Message;
@@ -225,9 +226,26 @@ pub trait TicketStore: Send + Sync {
     async fn remove_expired_tickets(&self) -> StoreResult<u64>;
 }
 
+/// What becomes of the logs of runs that ended long ago. Nobody writes to them any more, so none of this needs a fence.
+#[async_trait]
+pub trait RetentionStore: Send + Sync {
+    /// Runs that ended at least `age_ms` ago by the database's clock and are not folded, by when they ended, at most `limit`,
+    /// after the given one.
+    async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>>;
+
+    /// Puts deltas in the place of others, in one transaction. False, and nothing is changed, if the events are no longer those
+    /// that the folds were made from, or another process folds at this moment.
+    async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta]) -> StoreResult<bool>;
+
+    /// Notes that the run needs no folding any more.
+    async fn mark_folded(&self, run: &RunId) -> StoreResult<()>;
+}
+
 /// Everything, behind one handle.
 #[async_trait]
-pub trait Store: ConversationStore + RunStore + InputStore + QueueStore + LogStore + KeyStore + TicketStore {
+pub trait Store:
+    ConversationStore + RunStore + InputStore + QueueStore + LogStore + KeyStore + TicketStore + RetentionStore
+{
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;
 

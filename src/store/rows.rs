@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{Claim, RunView, StoreError, StoreResult};
+use super::{Claim, EndedRun, RunView, StoreError, StoreResult};
 use crate::domain::agent::{AgentProfile, LlmRetry};
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
@@ -207,6 +207,23 @@ where
         created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
         resolved_at: time(row.try_get("resolved_at")?),
         expires_at: time(row.try_get("expires_at")?),
+    })
+}
+
+/// Reads a row with `id, conversation_id, first_seq, last_seq, finished_at`.
+pub(super) fn read_ended_run<'r, R>(row: &'r R) -> Result<EndedRun, sqlx::Error>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    Ok(EndedRun {
+        id: RunId::from_stored(row.try_get("id")?),
+        conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
+        first_seq: row.try_get("first_seq")?,
+        last_seq: row.try_get("last_seq")?,
+        finished_at: UnixMillis(row.try_get("finished_at")?),
     })
 }
 

@@ -30,6 +30,8 @@ pub struct Config {
     pub providers: ProvidersConfig,
     /// Bounds for what clients can ask for.
     pub limits: LimitsConfig,
+    /// How long what is kept.
+    pub retention: RetentionConfig,
     /// The log.
     pub log: LogConfig,
 }
@@ -277,6 +279,28 @@ impl Default for LimitsConfig {
             stream_buffer_events: 256,
             stream_buffer_bytes: 1024 * 1024,
         }
+    }
+}
+
+/// `[retention]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// Days after the end of a run until its deltas are folded; 0 for never.
+    pub deltas_days: u32,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        Self { deltas_days: 7 }
+    }
+}
+
+impl RetentionConfig {
+    /// The same in milliseconds; `None` for never.
+    #[must_use]
+    pub fn deltas_ms(&self) -> Option<u64> {
+        (self.deltas_days > 0).then(|| u64::from(self.deltas_days) * 24 * 60 * 60 * 1000)
     }
 }
 

@@ -146,6 +146,7 @@ fn migrations() -> Migrator {
         step(3, "access", include_str!("../../../migrations/postgres/0003_access.sql")),
         step(4, "input", include_str!("../../../migrations/postgres/0004_input.sql")),
         step(5, "owner_cap", include_str!("../../../migrations/postgres/0005_owner_cap.sql")),
+        step(6, "fold", include_str!("../../../migrations/postgres/0006_fold.sql")),
     ])
 }
 

@@ -29,6 +29,7 @@ mod log;
 mod notify;
 mod queue;
 mod resume;
+mod retention;
 mod runs;
 mod statement;
 mod tickets;

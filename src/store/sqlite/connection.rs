@@ -176,6 +176,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(2, "joined", include_str!("../../../migrations/sqlite/0002_joined.sql")),
         step(3, "access", include_str!("../../../migrations/sqlite/0003_access.sql")),
         step(4, "input", include_str!("../../../migrations/sqlite/0004_input.sql")),
+        step(5, "fold", include_str!("../../../migrations/sqlite/0005_fold.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

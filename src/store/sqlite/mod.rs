@@ -24,6 +24,7 @@ mod keys;
 mod load;
 mod log;
 mod queue;
+mod retention;
 mod runs;
 mod tickets;
 

@@ -21,6 +21,7 @@ mod pressure;
 mod readme;
 mod replay;
 mod resume;
+mod retention;
 mod revoked;
 mod traces;
 mod zombie;

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use capstan::domain::change::Change;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
+use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
 use capstan::domain::input::InputRecord;
 use capstan::domain::message::Message;
@@ -369,6 +370,19 @@ impl TicketStore for Line {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         self.model.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl RetentionStore for Line {
+    async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
+        self.model.runs_to_fold(age_ms, after, limit).await
+    }
+    async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta]) -> StoreResult<bool> {
+        self.model.fold_deltas(conversation, folds).await
+    }
+    async fn mark_folded(&self, run: &RunId) -> StoreResult<()> {
+        self.model.mark_folded(run).await
     }
 }
 

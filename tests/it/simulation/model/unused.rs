@@ -1,10 +1,11 @@
-//! What workers, use cases and streams do without: the model has no keys and no tickets.
+//! What workers, use cases and streams do without: the model has no keys, no tickets and nothing that is old.
 
 use async_trait::async_trait;
-use capstan::domain::ids::{KeyId, UserId};
+use capstan::domain::fold::FoldedDelta;
+use capstan::domain::ids::{ConversationId, KeyId, RunId, UserId};
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::ticket::StreamTicket;
-use capstan::store::{KeyStore, Store, StoreResult, StoredKey, TicketStore};
+use capstan::store::{EndedRun, KeyStore, RetentionStore, Store, StoreResult, StoredKey, TicketStore};
 use capstan::support::clock::UnixMillis;
 
 use super::ModelStore;
@@ -44,6 +45,19 @@ impl TicketStore for ModelStore {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         Ok(0)
+    }
+}
+
+#[async_trait]
+impl RetentionStore for ModelStore {
+    async fn runs_to_fold(&self, _age_ms: u64, _after: Option<&EndedRun>, _limit: u32) -> StoreResult<Vec<EndedRun>> {
+        Ok(Vec::new())
+    }
+    async fn fold_deltas(&self, _conversation: &ConversationId, _folds: &[FoldedDelta]) -> StoreResult<bool> {
+        panic!("the model is never old")
+    }
+    async fn mark_folded(&self, _run: &RunId) -> StoreResult<()> {
+        panic!("the model is never old")
     }
 }
 

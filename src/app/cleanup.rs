@@ -1,0 +1,59 @@
+//! `capstan cleanup`: what the server does about old rows by and by, now and to the end.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::time::Instant;
+
+use super::cli::print;
+use super::config::Loaded;
+use super::parts::{self, Opener, Sources};
+use super::upkeep;
+use crate::service::{FoldMode, FoldStep, Folder};
+
+/// How often it says how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
+/// Removes what has expired and folds what is old; or only says what it would fold.
+pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    if mode == FoldMode::Fold {
+        let (tickets, records) = upkeep::remove_expired(store.as_ref(), &Sources::real().clock).await;
+        let tickets = tickets.context("expired tickets cannot be removed")?;
+        let records = records.context("old idempotency records cannot be removed")?;
+        print(&format!("removed {tickets} expired tickets and {records} idempotency records\n"))?;
+    }
+    let Some(age_ms) = loaded.config.retention.deltas_ms() else {
+        store.close().await;
+        return print("nothing is folded: retention.deltas_days is 0\n");
+    };
+    let mut folder = Folder::new(Arc::clone(&store), age_ms, mode);
+    let mut said = Instant::now();
+    let last = loop {
+        let step =
+            folder.step().await.context("old deltas cannot be folded; what was done stays, and the command may be repeated")?;
+        if step != FoldStep::Went {
+            break step;
+        }
+        if said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            // There is nobody to tell if standard error is gone.
+            let _ = writeln!(std::io::stderr(), "{} runs, {} events so far", folder.runs(), folder.events());
+        }
+    };
+    store.close().await;
+    let (runs, events, days) = (folder.runs(), folder.events(), loaded.config.retention.deltas_days);
+    let what = match mode {
+        FoldMode::Fold => {
+            format!("runs older than {days} days that were folded: {runs}; events that are part of others now: {events}\n")
+        }
+        FoldMode::Count => {
+            format!("runs older than {days} days to fold: {runs}; events that would become part of others: {events}\n")
+        }
+    };
+    let rest = if last == FoldStep::Taken { "another process is folding at this moment and does the rest\n" } else { "" };
+    print(&format!("{what}{rest}"))
+}

@@ -1,0 +1,113 @@
+//! What becomes of the logs of runs that ended long ago: their deltas are folded.
+//!
+//! In pieces: each is one page of a log, read without a lock and written in one short transaction, which is refused if the log
+//! has changed since. Every piece leaves a log that is whole, so a process that dies over it leaves nothing to mend, and
+//! whoever is next goes on with what is there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::stream::PAGE;
+use crate::domain::fold::fold_deltas;
+use crate::store::{EndedRun, Store, StoreResult, is_full_page};
+
+/// Runs that are looked up at a time.
+const RUNS: u32 = 100;
+
+/// Whether a pass writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FoldMode {
+    /// It folds.
+    Fold,
+    /// It only counts what it would do.
+    Count,
+}
+
+/// What came of one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FoldStep {
+    /// There may be more.
+    Went,
+    /// Another process folds at this moment: it will do the rest.
+    Taken,
+    /// Nothing is left.
+    Done,
+}
+
+/// One pass over all runs that ended long enough ago.
+pub struct Folder {
+    store: Arc<dyn Store>,
+    age_ms: u64,
+    mode: FoldMode,
+    waiting: VecDeque<EndedRun>,
+    /// The last run that was looked up.
+    last: Option<EndedRun>,
+    /// The run at hand, and how far its log was read.
+    at: Option<(EndedRun, i64)>,
+    runs: u64,
+    events: u64,
+}
+
+impl Folder {
+    /// Concerns runs that ended at least `age_ms` ago by the database's clock.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, age_ms: u64, mode: FoldMode) -> Self {
+        Self { store, age_ms, mode, waiting: VecDeque::new(), last: None, at: None, runs: 0, events: 0 }
+    }
+
+    /// Runs that are through.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// Events that were removed, their text being in others; or would be.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Does one piece: at most one page of a log and one transaction.
+    ///
+    /// # Errors
+    /// If the store fails. The pass may be continued.
+    pub async fn step(&mut self) -> StoreResult<FoldStep> {
+        let Some((run, cursor)) = self.next().await? else { return Ok(FoldStep::Done) };
+        let mut page = self.store.events(&run.conversation_id, cursor, PAGE).await?;
+        let is_full = is_full_page(&page, PAGE);
+        page.retain(|event| event.seq <= run.last_seq);
+        let is_last = !is_full || page.last().is_none_or(|event| event.seq == run.last_seq);
+
+        let folds = fold_deltas(&page, &run.id);
+        if self.mode == FoldMode::Fold && !folds.is_empty() && !self.store.fold_deltas(&run.conversation_id, &folds).await? {
+            return Ok(FoldStep::Taken);
+        }
+        self.events += folds.iter().map(|fold| fold.gone.len() as u64).sum::<u64>();
+
+        match page.last().filter(|_| !is_last) {
+            // The next page begins with the last event of this one, so that deltas on both sides of the border meet.
+            Some(last) if page.len() > 1 => self.at = Some((run, last.seq - 1)),
+            Some(last) => self.at = Some((run, last.seq)),
+            None => {
+                if self.mode == FoldMode::Fold {
+                    self.store.mark_folded(&run.id).await?;
+                }
+                self.runs += 1;
+                self.at = None;
+            }
+        }
+        Ok(FoldStep::Went)
+    }
+
+    /// The run at hand, or the next one.
+    async fn next(&mut self) -> StoreResult<Option<(EndedRun, i64)>> {
+        if self.at.is_none() {
+            if self.waiting.is_empty() {
+                self.waiting = self.store.runs_to_fold(self.age_ms, self.last.as_ref(), RUNS).await?.into();
+                self.last = self.waiting.back().or(self.last.as_ref()).cloned();
+            }
+            self.at = self.waiting.pop_front().map(|run| (run.clone(), run.first_seq - 1));
+        }
+        Ok(self.at.clone())
+    }
+}

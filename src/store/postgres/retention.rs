@@ -1,0 +1,65 @@
+//! Old deltas are folded.
+
+use async_trait::async_trait;
+
+use super::PostgresStore;
+use crate::domain::fold::FoldedDelta;
+use crate::domain::ids::{ConversationId, RunId};
+use crate::store::{EndedRun, RetentionStore, StoreResult, rows};
+
+/// The lock of whoever folds: of several nodes that begin at the same time, one goes on.
+const FOLDING: i64 = 0x0043_4150_464f_4c44;
+
+#[async_trait]
+impl RetentionStore for PostgresStore {
+    async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
+        let found = sqlx::query(
+            "SELECT id, conversation_id, first_seq, last_seq, finished_at FROM runs
+             WHERE folded_at IS NULL AND finished_at IS NOT NULL AND last_seq IS NOT NULL
+               AND finished_at <= (SELECT now_ms()) - $1 AND (finished_at, id) > ($2, $3)
+             ORDER BY finished_at, id LIMIT $4",
+        )
+        .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+        .bind(after.map_or(i64::MIN, |run| run.finished_at.0))
+        .bind(after.map_or("", |run| run.id.as_str()))
+        .bind(i64::from(limit))
+        .fetch_all(&self.api)
+        .await?;
+        found.iter().map(|row| Ok(rows::read_ended_run(row)?)).collect()
+    }
+
+    async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta]) -> StoreResult<bool> {
+        let gone: Vec<i64> = folds.iter().flat_map(|fold| fold.gone.iter().copied()).collect();
+        let mut tx = self.api.begin().await?;
+        let is_ours: bool = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)").bind(FOLDING).fetch_one(&mut *tx).await?;
+        if !is_ours {
+            return Ok(false);
+        }
+        let (removed, kept): (i64, i64) = sqlx::query_as(
+            "WITH gone AS (
+                 DELETE FROM events WHERE conversation_id = $1 AND seq = ANY($2::bigint[]) RETURNING 1
+             ),
+             kept AS (
+                 UPDATE events e SET data = fold.data FROM unnest($3::bigint[], $4::text[]) AS fold (seq, data)
+                 WHERE e.conversation_id = $1 AND e.seq = fold.seq RETURNING 1
+             )
+             SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)",
+        )
+        .bind(conversation.as_str())
+        .bind(&gone)
+        .bind(folds.iter().map(|fold| fold.seq).collect::<Vec<_>>())
+        .bind(folds.iter().map(|fold| fold.data.as_str()).collect::<Vec<_>>())
+        .fetch_one(&mut *tx)
+        .await?;
+        if usize::try_from(removed) != Ok(gone.len()) || usize::try_from(kept) != Ok(folds.len()) {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    async fn mark_folded(&self, run: &RunId) -> StoreResult<()> {
+        sqlx::query("UPDATE runs SET folded_at = now_ms() WHERE id = $1").bind(run.as_str()).execute(&self.api).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! Streams of runs that ended long ago, before and after their deltas were folded.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use capstan::domain::event::EventBody;
+use capstan::domain::ids::PartId;
+use capstan::service::{FoldMode, FoldStep, Folder};
+use capstan::support::ids::UuidIds;
+use serde_json::{Value, json};
+
+use super::rig::{Frame, Rig, Sse};
+use super::sockets::connect;
+
+/// Folds all that is over, as if it were a week later.
+async fn a_week_passes(rig: &Rig) {
+    let mut folder = Folder::new(Arc::clone(&rig.store), 0, FoldMode::Fold);
+    while folder.step().await.unwrap() == FoldStep::Went {}
+    assert!(folder.events() > 0);
+}
+
+/// What a client that follows the log has on its screen in the end: the text of each part, and the whole messages.
+#[derive(Debug, Default, PartialEq)]
+struct Screen {
+    shown: Vec<(String, String)>,
+    messages: Vec<Value>,
+    resets: Vec<String>,
+    last: String,
+}
+
+impl Screen {
+    fn of(envelopes: impl IntoIterator<Item = Value>) -> Self {
+        let mut screen = Self::default();
+        for envelope in envelopes {
+            let data = &envelope["data"];
+            let word = |value: &Value| value.as_str().unwrap().to_owned();
+            screen.last = word(&envelope["type"]);
+            match screen.last.as_str() {
+                "part.delta" => {
+                    let (part, delta) = (word(&data["part_id"]), word(&data["delta"]));
+                    match screen.shown.iter_mut().find(|(shown, _)| *shown == part) {
+                        Some((_, text)) => text.push_str(&delta),
+                        None => screen.shown.push((part, delta)),
+                    }
+                }
+                "message.completed" => screen.messages.push(data["message"].clone()),
+                "stream.reset" => screen = Self { resets: vec![word(&data["reason"])], ..Self::default() },
+                _ => {}
+            }
+        }
+        screen
+    }
+
+    fn of_frames(frames: &[Frame]) -> Self {
+        Self::of(frames.iter().map(Frame::json))
+    }
+}
+
+/// The `seq` of the first delta.
+fn first_delta(frames: &[Frame]) -> i64 {
+    frames.iter().find(|frame| frame.kind() == "part.delta").unwrap().id.unwrap()
+}
+
+#[tokio::test]
+async fn a_stream_opened_a_month_later_says_the_same_in_fewer_events() {
+    let rig = Rig::new().await;
+    let (_, run) = rig.start("hello").await;
+    rig.play().await;
+    let path = format!("/api/v1/runs/{run}/events");
+    let before = rig.stream(&path, &[]).await.rest().await;
+    a_week_passes(&rig).await;
+    let after = rig.stream(&path, &[]).await.rest().await;
+    assert_eq!(Screen::of_frames(&after), Screen::of_frames(&before));
+    assert_eq!(Screen::of_frames(&after).last, "stream.end");
+    assert_eq!(after.len(), before.len() - 2);
+    assert!(after.iter().all(|frame| before.iter().any(|was| (was.id, was.kind()) == (frame.id, frame.kind()))));
+    // In pages as small as can be, each one goes on from the one before.
+    let mut paged = Vec::new();
+    let mut next = format!("{path}?limit=1");
+    loop {
+        let page = rig.get(&next).await;
+        assert_eq!(page.status, StatusCode::OK, "{}", page.body);
+        paged.extend(page.json()["data"].as_array().unwrap().clone());
+        match page.json()["next_cursor"].as_str() {
+            Some(cursor) => next = format!("{path}?limit=1&cursor={cursor}"),
+            None => break,
+        }
+    }
+    let stored: Vec<Value> = after.iter().map(Frame::json).filter(|event| event.get("seq").is_some()).collect();
+    assert_eq!(paged, stored);
+    // A client that has it all is told so.
+    let last = paged.last().unwrap()["seq"].to_string();
+    assert_eq!(rig.stream(&path, &[("last-event-id", &last)]).await.status, StatusCode::NO_CONTENT);
+}
+
+#[tokio::test]
+async fn a_cursor_within_what_was_folded_is_refused_on_every_wire() {
+    let mut rig = Rig::new().await;
+    let (conversation, run) = rig.start("hello").await;
+    rig.play().await;
+    let path = format!("/api/v1/runs/{run}/events");
+    let before = rig.stream(&path, &[]).await.rest().await;
+    a_week_passes(&rig).await;
+    let after = rig.stream(&path, &[]).await.rest().await;
+    let head = before.iter().filter_map(|frame| frame.id).max().unwrap();
+    let first = first_delta(&before);
+    let address = rig.listen().await;
+    // Of the three deltas the last is left: whoever has it, or has none, goes on; whoever has one or two cannot.
+    for (cursor, is_good) in [(first - 1, true), (first, false), (first + 1, false), (first + 2, true)] {
+        let rest: Vec<Frame> = after.iter().filter(|frame| frame.id.is_none_or(|id| id > cursor)).cloned().collect();
+        let frames = rig.stream(&path, &[("last-event-id", &cursor.to_string())]).await.rest().await;
+        let page = rig.get(&format!("{path}?after={cursor}")).await;
+        let log = rig.get(&format!("/api/v1/conversations/{conversation}/events?after={cursor}")).await;
+        let mut socket = connect(&address, &[]).await.unwrap_or_else(|status| panic!("{status}"));
+        let answer = socket.call("subscribe", json!({"run_id": run, "after": cursor})).await;
+        assert!(answer["result"].is_object(), "{answer}");
+        let mut pushed = vec![socket.next().await.unwrap()];
+        while pushed.last().unwrap()["type"] != "stream.end" {
+            pushed.push(socket.next().await.unwrap());
+        }
+        if is_good {
+            assert_eq!((frames.len(), page.status, log.status), (rest.len(), StatusCode::OK, StatusCode::OK));
+            assert_eq!(frames[..rest.len() - 1], rest[..rest.len() - 1]);
+            assert_eq!(pushed[..rest.len() - 1], rest[..rest.len() - 1].iter().map(Frame::json).collect::<Vec<_>>());
+            continue;
+        }
+        for answer in [page, log] {
+            assert_eq!((answer.status, answer.code().as_str()), (StatusCode::GONE, "cursor_gone"), "{}", answer.body);
+        }
+        assert_eq!((frames[0].kind().as_str(), frames[0].id), ("stream.reset", None));
+        assert_eq!(frames[0].json()["data"], json!({"reason": "cursor_expired", "oldest": 1, "head": head}));
+        // What follows is what a client without a cursor gets.
+        assert_eq!(frames[1..after.len()], after[..after.len() - 1]);
+        assert_eq!(pushed[0]["type"], "stream.reset");
+        assert_eq!(pushed[1..after.len()], after[..after.len() - 1].iter().map(Frame::json).collect::<Vec<_>>());
+        let mut log = rig.stream(&format!("/api/v1/conversations/{conversation}/events?after={cursor}"), &[]).await;
+        assert_eq!(log.next().await.unwrap().kind(), "stream.reset");
+        let snapshot = log.next().await.unwrap();
+        assert_eq!((snapshot.kind().as_str(), snapshot.id), ("stream.snapshot", Some(head)));
+        assert_eq!(snapshot.json()["data"]["messages"].as_array().unwrap().len(), 2);
+    }
+}
+
+/// A run whose log is several pages long, and a reader that has seen the first of them.
+async fn a_reader_within(rig: &Rig, path: impl Fn(&str, &str) -> String) -> (String, Sse, Vec<Frame>) {
+    let (conversation, run) = rig.start("hello").await;
+    let fence = rig.claim().await;
+    let act = rig.play_half(&fence).await;
+    let part_id = PartId::generate(&UuidIds);
+    for batch in 0..13 {
+        let delta = |n: usize| EventBody::PartDelta { part_id: part_id.clone(), delta: format!("{batch}.{n} ") };
+        rig.write(&fence, &(0..100).map(delta).collect::<Vec<_>>(), Vec::new()).await;
+    }
+    rig.play_rest(&fence, act).await;
+    let mut stream = rig.stream(&path(&conversation, &run), &[]).await;
+    let mut read = Vec::new();
+    // The middle of what is folded: no page begins there.
+    while read.len() < 400 {
+        read.push(stream.next().await.unwrap());
+    }
+    (run, stream, read)
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_run_that_is_folded_meanwhile_begins_again() {
+    let rig = Rig::new().await;
+    let (run, stream, mut read) = a_reader_within(&rig, |_, run| format!("/api/v1/runs/{run}/events")).await;
+    a_week_passes(&rig).await;
+    read.extend(stream.rest().await);
+    let anew = Screen::of_frames(&rig.stream(&format!("/api/v1/runs/{run}/events"), &[]).await.rest().await);
+    assert_eq!(Screen::of_frames(&read), Screen { resets: vec!["cursor_expired".to_owned()], ..anew });
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_log_that_is_folded_meanwhile_gets_a_snapshot() {
+    let rig = Rig::new().await;
+    let (_, mut stream, mut read) = a_reader_within(&rig, |id, _| format!("/api/v1/conversations/{id}/events?after=0")).await;
+    a_week_passes(&rig).await;
+    read.extend(stream.until("stream.reset").await);
+    let deltas = read.iter().filter(|frame| frame.kind() == "part.delta").count();
+    assert!(deltas < 1_303, "{deltas}");
+    let snapshot = stream.next().await.unwrap();
+    assert_eq!(snapshot.kind(), "stream.snapshot");
+    assert_eq!(snapshot.json()["data"]["messages"][1]["parts"][0]["text"], "Hello\nworld");
+    // And it goes on from there.
+    let conversation = snapshot.json()["conversation_id"].as_str().unwrap().to_owned();
+    rig.post(&format!("/api/v1/conversations/{conversation}/messages"), json!({"content": "two"})).await;
+    assert_eq!(stream.next().await.unwrap().id, snapshot.id.map(|seq| seq + 1));
+}
