@@ -22,6 +22,9 @@ const CLEAN_EVERY: Duration = Duration::from_secs(600);
 /// How often runs are looked for whose deltas have become old.
 const FOLD_EVERY: Duration = Duration::from_secs(600);
 
+/// How many times as long as a piece of folding took is the rest after it, in which the database is there for others.
+const FOLD_REST: u32 = 3;
+
 /// How long an idempotency key is remembered, in milliseconds.
 const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -80,14 +83,14 @@ pub async fn remove_expired(store: &dyn Store, clock: &SharedClock) -> (StoreRes
     (store.remove_expired_tickets().await, store.remove_expired_idempotency(records).await)
 }
 
+/// Begins with a pass at the start, for servers that never live long.
 async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
-    while pause(FOLD_EVERY, &stop).await {
+    loop {
         let mut folder = Folder::new(Arc::clone(&store), age_ms, FoldMode::Fold);
         loop {
             let begun = Instant::now();
             match folder.step().await {
-                // It rests as long as it works: half of the time, the database is there for others alone.
-                Ok(FoldStep::Went) if pause(begun.elapsed(), &stop).await => {}
+                Ok(FoldStep::Went) if pause(begun.elapsed() * FOLD_REST, &stop).await => {}
                 Ok(FoldStep::Went | FoldStep::Taken | FoldStep::Done) => break,
                 Err(error) => {
                     tracing::warn!(
@@ -100,6 +103,9 @@ async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
         }
         if folder.runs() > 0 {
             tracing::info!(runs = folder.runs(), events = folder.events(), "folded old deltas");
+        }
+        if !pause(FOLD_EVERY, &stop).await {
+            return;
         }
     }
 }

@@ -79,23 +79,16 @@ impl Folder {
         let is_last = !is_full || page.last().is_none_or(|event| event.seq == run.last_seq);
 
         let folds = fold_deltas(&page, &run.id);
-        if self.mode == FoldMode::Fold && !folds.is_empty() && !self.store.fold_deltas(&run.conversation_id, &folds).await? {
+        let through = is_last.then_some(&run.id);
+        let is_idle = folds.is_empty() && through.is_none();
+        if self.mode == FoldMode::Fold && !is_idle && !self.store.fold_deltas(&run.conversation_id, &folds, through).await? {
             return Ok(FoldStep::Taken);
         }
         self.events += folds.iter().map(|fold| fold.gone.len() as u64).sum::<u64>();
-
-        match page.last().filter(|_| !is_last) {
-            // The next page begins with the last event of this one, so that deltas on both sides of the border meet.
-            Some(last) if page.len() > 1 => self.at = Some((run, last.seq - 1)),
-            Some(last) => self.at = Some((run, last.seq)),
-            None => {
-                if self.mode == FoldMode::Fold {
-                    self.store.mark_folded(&run.id).await?;
-                }
-                self.runs += 1;
-                self.at = None;
-            }
-        }
+        self.runs += u64::from(is_last);
+        // The next page begins with the last event of this one, so that deltas on both sides of the border meet.
+        let overlap = i64::from(page.len() > 1);
+        self.at = page.last().filter(|_| !is_last).map(|last| (run, last.seq - overlap));
         Ok(FoldStep::Went)
     }
 

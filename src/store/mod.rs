@@ -233,12 +233,11 @@ pub trait RetentionStore: Send + Sync {
     /// after the given one.
     async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>>;
 
-    /// Puts deltas in the place of others, in one transaction. False, and nothing is changed, if the events are no longer those
-    /// that the folds were made from, or another process folds at this moment.
-    async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta]) -> StoreResult<bool>;
-
-    /// Notes that the run needs no folding any more.
-    async fn mark_folded(&self, run: &RunId) -> StoreResult<()>;
+    /// Puts deltas in the place of others, and notes that the run `through`, if there is one, needs no folding any more; in one
+    /// transaction. False, and nothing is changed, if the events are no longer those that the folds were made from, or another
+    /// process folds at this moment.
+    async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>)
+    -> StoreResult<bool>;
 }
 
 /// Everything, behind one handle.

@@ -29,7 +29,12 @@ impl RetentionStore for SqliteStore {
         found.iter().map(|row| Ok(read_ended_run(row)?)).collect()
     }
 
-    async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta]) -> StoreResult<bool> {
+    async fn fold_deltas(
+        &self,
+        conversation: &ConversationId,
+        folds: &[FoldedDelta],
+        through: Option<&RunId>,
+    ) -> StoreResult<bool> {
         let gone: Vec<i64> = folds.iter().flat_map(|fold| fold.gone.iter().copied()).collect();
         let texts: Vec<(i64, &str)> = folds.iter().map(|fold| (fold.seq, fold.data.as_str())).collect();
         let texts = encode("events", "data", conversation.as_str(), &texts)?;
@@ -52,14 +57,11 @@ impl RetentionStore for SqliteStore {
         if usize::try_from(removed) != Ok(gone.len()) || usize::try_from(kept) != Ok(folds.len()) {
             return Ok(false);
         }
+        sqlx::query(concat!("UPDATE runs SET folded_at = ", now!(), " WHERE id = ?"))
+            .bind(through.map(RunId::as_str))
+            .execute(&mut *tx)
+            .await?;
         tx.commit().await?;
         Ok(true)
-    }
-
-    async fn mark_folded(&self, run: &RunId) -> StoreResult<()> {
-        let (_turn, mut tx) = self.write_in_turn().await?;
-        sqlx::query(concat!("UPDATE runs SET folded_at = ", now!(), " WHERE id = ?")).bind(run.as_str()).execute(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! `capstan cleanup` beside a running server, and a stream that is opened long after its run.
 
+use std::time::Duration;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -8,6 +10,7 @@ use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::Site;
 use crate::support::sse::{self, Frame};
+use crate::support::wait;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -56,4 +59,54 @@ async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] k
     // What is not old has not changed.
     assert_eq!(sse::stored(&server.run_events(young).await.all().await), sse::stored(young_frames));
     audit::assert_sound(&site.database).await;
+}
+
+/// The server folds by itself, and is killed over it again and again.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_dies_while_it_folds_leaves_a_log_that_is_whole(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let mut server = site.start().await;
+    let mut before = Vec::new();
+    for _ in 0..4 {
+        let frames = server.stream_run(&json!({"input": "[[text:60,3]]"})).await.all().await;
+        before.push((frames[0].json()["run_id"].as_str().unwrap().to_owned(), frames));
+    }
+    let age = 30 * DAY_MS;
+    site.database.rows(&format!("UPDATE runs SET finished_at = finished_at - {age} RETURNING id")).await;
+    let left = || async { site.database.count("SELECT CAST(count(*) AS text) FROM runs WHERE folded_at IS NULL").await };
+    assert_eq!(left().await, 4);
+    let mut seen = 4;
+    while seen > 0 {
+        server.kill9().await;
+        audit_whole(&site, &before).await;
+        server = site.spawn(&[]);
+        seen = wait::until("some run to be folded", Duration::from_secs(30), || async {
+            let now = left().await;
+            (now < seen).then_some(now)
+        })
+        .await;
+    }
+    server.kill9().await;
+    let server = site.start().await;
+    for (run, frames) in &before {
+        let later = server.run_events(run).await.all().await;
+        assert_eq!(told(&later), told(frames));
+        assert_eq!(sse::kinds(&later).iter().filter(|kind| *kind == "part.delta").count(), 1);
+    }
+    audit::assert_sound(&site.database).await;
+}
+
+/// Whatever of it is folded: the rows are sound, and no run has lost a word.
+async fn audit_whole(site: &Site, before: &[(String, Vec<Frame>)]) {
+    audit::assert_sound(&site.database).await;
+    for (run, frames) in before {
+        let said = format!("SELECT data FROM events WHERE run_id = '{run}' AND kind = 'part.delta' ORDER BY seq");
+        let texts = |data: Vec<Value>| data.iter().map(|data| data["delta"].as_str().unwrap().to_owned()).collect::<String>();
+        let rows = site.database.rows(&said).await.into_iter().map(|mut row| row.remove(0).unwrap());
+        let stored = texts(rows.map(|data| serde_json::from_str(&data).unwrap()).collect());
+        let deltas = frames.iter().filter(|frame| frame.kind() == "part.delta");
+        assert_eq!(stored, texts(deltas.map(|frame| frame.json()["data"].clone()).collect()));
+    }
 }

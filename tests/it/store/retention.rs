@@ -124,7 +124,7 @@ async fn runs_that_are_young_or_not_over_are_left_alone(world: &World) {
         [(&fence.run_id, &fence.conversation_id)]
     );
     assert_eq!(world.store.runs_to_fold(0, due.last(), 10).await.unwrap(), []);
-    world.store.mark_folded(&fence.run_id).await.unwrap();
+    assert!(world.store.fold_deltas(&fence.conversation_id, &[], Some(&fence.run_id)).await.unwrap());
     assert_eq!(world.store.runs_to_fold(0, None, 10).await.unwrap(), []);
 
     // A run under way is not touched by the end of the one before it in the same conversation.
@@ -191,11 +191,12 @@ async fn a_fold_of_events_that_are_no_more_changes_nothing(world: &World) {
     let mut of_another = folds.clone();
     of_another.push(FoldedDelta { seq: 999, data: "{}".to_owned(), gone: Vec::new() });
     for stale in [&none_of_them, &of_another] {
-        assert!(!world.store.fold_deltas(conversation, stale).await.unwrap());
+        assert!(!world.store.fold_deltas(conversation, stale, Some(&fence.run_id)).await.unwrap());
         assert_eq!(whole_log(world, conversation).await, before);
     }
-    assert!(world.store.fold_deltas(conversation, &folds).await.unwrap());
+    assert_eq!(world.store.runs_to_fold(0, None, 10).await.unwrap().len(), 1);
+    assert!(world.store.fold_deltas(conversation, &folds, None).await.unwrap());
     let after = whole_log(world, conversation).await;
-    assert!(!world.store.fold_deltas(conversation, &folds).await.unwrap());
+    assert!(!world.store.fold_deltas(conversation, &folds, None).await.unwrap());
     assert_eq!(whole_log(world, conversation).await, after);
 }

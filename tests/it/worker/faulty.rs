@@ -275,11 +275,8 @@ impl RetentionStore for FaultyStore {
     async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
         self.inner.runs_to_fold(age_ms, after, limit).await
     }
-    async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta]) -> StoreResult<bool> {
-        self.inner.fold_deltas(conversation, folds).await
-    }
-    async fn mark_folded(&self, run: &RunId) -> StoreResult<()> {
-        self.inner.mark_folded(run).await
+    async fn fold_deltas(&self, of: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>) -> StoreResult<bool> {
+        self.inner.fold_deltas(of, folds, through).await
     }
 }
 

@@ -53,10 +53,7 @@ impl RetentionStore for ModelStore {
     async fn runs_to_fold(&self, _age_ms: u64, _after: Option<&EndedRun>, _limit: u32) -> StoreResult<Vec<EndedRun>> {
         Ok(Vec::new())
     }
-    async fn fold_deltas(&self, _conversation: &ConversationId, _folds: &[FoldedDelta]) -> StoreResult<bool> {
-        panic!("the model is never old")
-    }
-    async fn mark_folded(&self, _run: &RunId) -> StoreResult<()> {
+    async fn fold_deltas(&self, _of: &ConversationId, _folds: &[FoldedDelta], _through: Option<&RunId>) -> StoreResult<bool> {
         panic!("the model is never old")
     }
 }
