@@ -150,17 +150,42 @@ fn migrations() -> Migrator {
     ])
 }
 
-/// On a connection without time-outs: a migration may take its time. The migrator takes an advisory lock, so that processes
-/// that start together do not get in each other's way.
+/// How long a migration waits for a lock: as long as it does, everybody else who wants the table waits behind it.
+const MIGRATION_LOCK: (&str, &str) = ("lock_timeout", "500ms");
+
+/// How long those who waited behind a migration get to go on, before it asks for its lock again.
+const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
+
+/// On a connection of its own: a migration may take its time, but not at a lock, for older versions are at work meanwhile. The
+/// migrator takes an advisory lock, so that processes that start together do not get in each other's way.
 async fn migrate(options: &PgConnectOptions) -> StoreResult<()> {
-    let mut connection = PgConnection::connect_with(options).await?;
-    let done = migrations().run(&mut connection).await;
+    let options = options.clone().options([MIGRATION_LOCK]);
+    loop {
+        let mut connection = PgConnection::connect_with(&options).await?;
+        let done = migrations().run(&mut connection).await;
+        // The lock that a failed migrator leaves behind goes with the connection.
+        let _ = connection.close().await;
+        match done {
+            Err(error) if is_kept_waiting(&error) => {
+                tracing::warn!("the schema cannot be brought up to date yet: somebody holds a lock on it");
+                tokio::time::sleep(MIGRATION_PAUSE).await;
+            }
+            done => return migrated(done),
+        }
+    }
+}
+
+/// Whether a lock was not to be had in time.
+fn is_kept_waiting(error: &MigrateError) -> bool {
+    let (MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) = error else { return false };
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "55P03")
+}
+
+fn migrated(done: Result<(), MigrateError>) -> StoreResult<()> {
     let version = match &done {
         Err(MigrateError::VersionMissing(version)) => Some(*version),
         Ok(()) | Err(_) => None,
     };
-    // The lock that a failed migrator leaves behind goes with the connection.
-    let _ = connection.close().await;
     match (done, version) {
         (Ok(()), _) => Ok(()),
         (Err(_), Some(version)) => Err(StoreError::Migration(format!(

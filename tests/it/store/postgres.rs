@@ -233,6 +233,37 @@ async fn what_is_announced_is_heard_elsewhere() {
     world.store.close().await;
 }
 
+/// A new version starts while an old one is at work, and somebody reads for long: the migration waits, and nobody behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_that_waits_holds_nobody_up() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    // As if the fourth step, which changes a table that all use, were still to be made.
+    for undo in
+        ["DROP TABLE input_requests", "ALTER TABLE runs DROP COLUMN answered_at", "DELETE FROM _sqlx_migrations WHERE version = 4"]
+    {
+        world.database.rows(undo).await;
+    }
+    let mut reader = PgConnection::connect_with(&PgConnectOptions::from_str(&world.database.url).unwrap()).await.unwrap();
+    sqlx::query("BEGIN").execute(&mut reader).await.unwrap();
+    sqlx::query("SELECT FROM runs").execute(&mut reader).await.unwrap();
+    let options = StoreOptions::default();
+    let old = async {
+        blocked(&world, 1).await;
+        for _ in 0..20 {
+            world.store.run_counts().await.unwrap();
+            world.store.control_signals(&[RunId::generate(&UuidIds)]).await.unwrap();
+        }
+        sqlx::query("COMMIT").execute(&mut reader).await.unwrap();
+    };
+    let (new, ()) = within("the migration", SOON, async { tokio::join!(open(&world.database.url, &options), old) }).await;
+    let new = new.unwrap();
+    new.run_counts().await.unwrap();
+    world.run(&owner).await;
+    new.close().await;
+    world.store.close().await;
+}
+
 #[tokio::test]
 async fn a_newer_schema_is_refused() {
     let world = World::new(Kind::Postgres).await;
