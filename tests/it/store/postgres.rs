@@ -256,7 +256,7 @@ async fn a_migration_that_waits_holds_nobody_up() {
         }
         sqlx::query("COMMIT").execute(&mut reader).await.unwrap();
     };
-    let (new, ()) = within("the migration", SOON, async { tokio::join!(open(&world.database.url, &options), old) }).await;
+    let (new, ()) = within("the migration", SOON, Box::pin(async { tokio::join!(open(&world.database.url, &options), old) })).await;
     let new = new.unwrap();
     new.run_counts().await.unwrap();
     world.run(&owner).await;
