@@ -170,9 +170,6 @@ async fn finished_runs_cost_nothing_on_postgres() {
         "{finished} finished runs, {ACTIVE} under way: {} claims, p50 {half:?}, p99 {most:?}; with accepting and ending {rows} rows each",
         times.len()
     ));
-    // In the suite other tests have the machine, too.
-    let limit = if finished == USUAL { 100 } else { 10 };
-    assert!(most <= Duration::from_millis(limit), "p99 {most:?}");
     // Each lease under way is counted for its owner.
     assert!(rows < 2 * i64::from(ACTIVE) + 1_000, "{rows} rows for each claim");
 
@@ -223,9 +220,13 @@ async fn finished_runs_cost_nothing_on_postgres() {
     ];
     // Some look at all runs under way. All that is over of one owner would be half of everything.
     assert!(costs.iter().all(|rows| *rows < i64::try_from(finished / 5).unwrap()), "{costs:?}");
+    // In the suite other tests have the machine, too.
+    let limit = if finished == USUAL { 100 } else { 10 };
+    assert!(most <= Duration::from_millis(limit), "p99 {most:?}");
 }
 
-/// As many renewals as in an hour with an interval of 3 seconds are 1,200; here they follow one another at once.
+/// As many renewals as in an hour with an interval of 3 seconds are 1,200; here they follow one another at once. Measure it where
+/// no transaction, in whichever database of the server, is open for long: until it ends, no old version of a row can go.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_renewed_for_an_hour_stay_small_on_postgres() {
     let rounds = size("CAPSTAN_RENEWALS", 100);
