@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{SqlSafeStr as _, Sqlite, Transaction};
+use sqlx::{Connection as _, SqlSafeStr as _, Sqlite, Transaction};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::clock::MachineClock;
@@ -132,6 +132,9 @@ fn pool(size: u32) -> SqlitePoolOptions {
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
+        // When the disk is full, and at other faults below it, SQLite ends a transaction by itself. Its rollback fails then, and the
+        // driver believes for ever that it is still in it: such a connection can begin no other.
+        .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -207,5 +210,29 @@ impl Store for SqliteStore {
         self.readers.close().await;
         self.writer.close().await;
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_disk_costs_one_connection_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("full.db").display());
+        let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
+        sqlx::query("CREATE TABLE filler (data BLOB)").execute(&store.writer).await.unwrap();
+        // As full as it is now; of this connection alone.
+        sqlx::query("PRAGMA max_page_count = 1").execute(&store.writer).await.unwrap();
+        let fill = async || -> StoreResult<()> {
+            let mut tx = store.write().await?;
+            sqlx::query("INSERT INTO filler VALUES (zeroblob(1000000))").execute(&mut *tx).await?;
+            Ok(tx.commit().await?)
+        };
+        let full = fill().await.unwrap_err();
+        assert!(matches!(full, StoreError::Unavailable(_)), "{full:?}");
+        fill().await.unwrap();
+        store.close().await;
     }
 }
