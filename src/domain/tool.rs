@@ -191,6 +191,18 @@ pub enum Reconciled {
     Unclear(String),
 }
 
+impl Reconciled {
+    /// Which of them, in a word.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Happened(_) => "happened",
+            Self::DidNotHappen => "did_not_happen",
+            Self::Unclear(_) => "unclear",
+        }
+    }
+}
+
 impl ToolOutcome {
     /// An error text as the outcome of a call that did not run or did not succeed.
     #[must_use]

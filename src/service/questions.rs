@@ -6,7 +6,7 @@ use super::input::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
 use crate::domain::ids::InputId;
-use crate::domain::input::{InputAnswer, InputRecord};
+use crate::domain::input::{InputAnswer, InputRecord, InputState};
 use crate::domain::principal::Principal;
 use crate::store::{ResolveInput, Resolved};
 use crate::support::text;
@@ -38,11 +38,15 @@ impl Service {
                     hub.notify_queue();
                     Ok((*record, replay))
                 }
-                Resolved::Closed { record } => Err(Error::Conflict(format!(
-                    "this question takes no answer any more: it is {}{}",
-                    record.request.state.as_str(),
-                    if record.expires_at.is_some() { ", or its time is over" } else { "" }
-                ))),
+                Resolved::Closed { record } => {
+                    let why = match record.request.state {
+                        InputState::Pending if record.expires_at.is_some() => "its time is over",
+                        InputState::Pending => "its run is over",
+                        InputState::Answered | InputState::Applied => "it is answered",
+                        InputState::Cancelled => "it is cancelled",
+                    };
+                    Err(Error::Conflict(format!("this question takes no answer any more: {why}")))
+                }
                 Resolved::NoRequest => Err(Error::NotFound(INPUT_REQUEST)),
             }
         })

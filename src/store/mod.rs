@@ -142,7 +142,8 @@ pub trait QueueStore: Send + Sync {
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>>;
 
     /// Gives up leases that their worker could not renew because the database was away. It lives, so these claims do not count
-    /// as crashes; what was under way is judged as after one. Runs can be claimed at once if nobody else has ended their lease.
+    /// as crashes; what was under way is judged as after one, and the runs can be claimed at once. Leases that somebody else has
+    /// ended, or whose rows somebody else is at, are left alone: repeating it changes nothing more.
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()>;
 
     /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences off whoever held it.

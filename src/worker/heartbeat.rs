@@ -36,15 +36,20 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
             biased;
             () = stop.cancelled() => return,
             () = &mut watchdog => return,
-            () = renew(deps, options, registry, &is_away) => {}
+            () = async {
+                renew(deps, options, registry, &is_away).await;
+                // Only then: those that are still held are in more of a hurry.
+                give_up(deps, registry).await;
+            } => {}
         }
     }
 }
 
 async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, is_away: &AtomicBool) {
-    give_up(deps, registry).await;
     let held = registry.all();
     if held.is_empty() {
+        // Of what comes next nothing is known yet.
+        is_away.store(false, Ordering::Relaxed);
         return;
     }
     let sent_at = Instant::now();

@@ -72,7 +72,8 @@ async fn resolve_locked(
     let Some(base) = base else { return Ok(Keyed::Fresh(Resolved::NoRequest)) };
     let answered = sqlx::query(
         "UPDATE input_requests SET state = 'answered', answer = $2, resolved_by = $3, resolved_at = now_ms()
-         WHERE id = $1 AND state = 'pending' AND coalesce(expires_at > now_ms(), true)",
+         WHERE id = $1 AND state = 'pending' AND coalesce(expires_at > now_ms(), true)
+           AND EXISTS (SELECT FROM runs WHERE id = run_id AND finished_at IS NULL)",
     )
     .bind(id.as_str())
     .bind(rows::encode_storable("input_requests", "answer", id.as_str(), answer)?)

@@ -102,23 +102,21 @@ const SWEEP: &str = "WITH expired AS (
     UPDATE runs r SET claimable_at = now_ms(), claim_cause = 'crash'
     FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id, r.trace_id";
 
-/// Locks in the order of a sweep. A lease that is gone, or of another epoch, has been ended by somebody else.
-const GIVE_UP: &str = "WITH lost AS (
-        SELECT * FROM unnest($1::text[], $2::bigint[]) AS f (run_id, epoch)
-    ), locked AS MATERIALIZED (
+/// Locks as a sweep does, and waits for nobody. A lease that is gone, or of another epoch, has been ended by somebody else; one
+/// that ends here is told from a crash exactly once.
+const GIVE_UP: &str = "WITH locked AS MATERIALIZED (
         SELECT r.id, r.conversation_id, lost.epoch
-        FROM lost JOIN runs r ON r.id = lost.run_id JOIN conversation_heads h ON h.conversation_id = r.conversation_id
-        WHERE r.finished_at IS NULL ORDER BY h.conversation_id FOR UPDATE OF h, r
+        FROM unnest($1::text[], $2::bigint[]) AS lost (run_id, epoch) JOIN runs r ON r.id = lost.run_id
+            JOIN conversation_heads h ON h.conversation_id = r.conversation_id
+        WHERE r.finished_at IS NULL FOR UPDATE OF h, r SKIP LOCKED
     ), gone AS (
         DELETE FROM run_leases l USING locked k WHERE l.run_id = k.id AND l.epoch = k.epoch RETURNING l.run_id
     ), head AS (
         UPDATE conversation_heads h SET run_id = NULL
         FROM locked k JOIN gone g ON g.run_id = k.id WHERE h.conversation_id = k.conversation_id AND h.run_id = k.id
     )
-    UPDATE runs r SET crashes = greatest(r.crashes - 1, 0),
-        claimable_at = CASE WHEN g.run_id IS NULL THEN r.claimable_at ELSE now_ms() END,
-        claim_cause = CASE WHEN g.run_id IS NULL THEN r.claim_cause ELSE 'crash' END
-    FROM locked k LEFT JOIN gone g ON g.run_id = k.id WHERE r.id = k.id";
+    UPDATE runs r SET crashes = greatest(r.crashes - 1, 0), claimable_at = now_ms(), claim_cause = 'crash'
+    FROM gone g WHERE r.id = g.run_id";
 
 #[async_trait]
 impl QueueStore for PostgresStore {
@@ -200,14 +198,12 @@ impl QueueStore for PostgresStore {
     }
 
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
-        let give_up = || {
-            ask(&self.lease, async |connection| {
-                let give_up = sqlx::query(GIVE_UP).bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>());
-                give_up.bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>()).execute(connection).await?;
-                Ok(())
-            })
-        };
-        within(ANSWER_LIMIT, retried(give_up)).await
+        let give_up = ask(&self.lease, async |connection| {
+            let give_up = sqlx::query(GIVE_UP).bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>());
+            give_up.bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>()).execute(connection).await?;
+            Ok(())
+        });
+        within(RENEWAL_LIMIT, give_up).await
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {

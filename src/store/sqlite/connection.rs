@@ -102,6 +102,19 @@ impl SqliteStore {
 
     /// Begins a write of a worker. Nobody else writes until it ends.
     pub(super) async fn write(&self) -> StoreResult<Tx> {
+        loop {
+            let tx = self.begin_write().await?;
+            // A time that is written by a clock that has just jumped would be moved along with the older ones.
+            if !self.clock_may_have_jumped() {
+                return Ok(tx);
+            }
+            tx.rollback().await?;
+            self.follow_clock().await?;
+        }
+    }
+
+    /// The same, whatever the machine's clock has done.
+    pub(super) async fn begin_write(&self) -> StoreResult<Tx> {
         Ok(self.writer.begin_with("BEGIN IMMEDIATE").await?)
     }
 

@@ -95,7 +95,7 @@ async fn resolve_in(tx: &mut Tx, resolve: &ResolveInput) -> StoreResult<Resolved
         now!(),
         " WHERE id = ? AND owner_id = ? AND state = 'pending' AND coalesce(expires_at > ",
         now!(),
-        ", 1)"
+        ", 1) AND EXISTS (SELECT 1 FROM runs WHERE runs.id = run_id AND finished_at IS NULL)"
     ))
     .bind(encode_storable("input_requests", "answer", id.as_str(), answer)?)
     .bind(owner.as_str())

@@ -92,22 +92,22 @@ impl QueueStore for SqliteStore {
     }
 
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
-        let lost = json!(fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect::<Vec<_>>()).to_string();
+        let lost: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
         let mut tx = self.write().await?;
-        sqlx::query(
-            "UPDATE runs SET crashes = max(crashes - 1, 0)
-             WHERE id IN (SELECT value ->> 0 FROM json_each(?)) AND finished_at IS NULL",
-        )
-        .bind(&lost)
-        .execute(&mut *tx)
-        .await?;
-        // A lease that is gone, or of another epoch, has been ended by somebody else.
+        // A lease that is gone, or of another epoch, has been ended by somebody else; one that ends here is told from a crash
+        // exactly once.
         let held: Vec<String> = sqlx::query_scalar(
             "SELECT l.run_id FROM json_each(?) AS lost JOIN run_leases l
              ON l.run_id = lost.value ->> 0 AND l.epoch = lost.value ->> 1",
         )
-        .bind(&lost)
+        .bind(json!(lost).to_string())
         .fetch_all(&mut *tx)
+        .await?;
+        sqlx::query(
+            "UPDATE runs SET crashes = max(crashes - 1, 0) WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NULL",
+        )
+        .bind(json!(held).to_string())
+        .execute(&mut *tx)
         .await?;
         take_away(&mut tx, &held).await?;
         tx.commit().await?;

@@ -52,12 +52,13 @@ impl QueueStore for ModelStore {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
         let mut state = self.state();
         for fence in fences {
+            if state.leases.get(&fence.run_id).is_none_or(|lease| lease.epoch != fence.epoch) {
+                continue;
+            }
             if let Some(row) = state.runs.get_mut(&fence.run_id).filter(|row| !row.is_over()) {
                 row.crashes = row.crashes.saturating_sub(1);
             }
-            if state.leases.get(&fence.run_id).is_some_and(|lease| lease.epoch == fence.epoch) {
-                state.take_away(&fence.run_id);
-            }
+            state.take_away(&fence.run_id);
         }
         Ok(())
     }
