@@ -35,8 +35,8 @@ macro_rules! owners {
 }
 
 /// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
-/// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no limit). Locks are only taken where nobody holds them, so that a
-/// claim never waits for a commit, nor for another claim.
+/// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no
+/// limit). Locks are only taken where nobody holds them, so that a claim never waits for a commit, nor for another claim.
 const CLAIM: &str = concat!(
     owners!(),
     ", clock AS MATERIALIZED (

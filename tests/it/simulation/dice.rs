@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::support::tell;
+
 /// So much happens in no seed that comes to an end.
 const ENDLESS: u64 = 2_000_000;
 
@@ -24,12 +26,6 @@ struct Notes {
     count: u64,
     /// Whether they are told as they are made.
     aloud: bool,
-}
-
-/// Says a line to whoever watches the test.
-#[expect(clippy::print_stderr, reason = "a seed is played again to be looked at")]
-pub fn tell(line: &str) {
-    eprintln!("{line}");
 }
 
 impl Dice {

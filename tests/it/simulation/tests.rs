@@ -9,8 +9,8 @@ use capstan::domain::event::EventBody;
 use rstest::rstest;
 
 use super::bugs::Bug;
-use super::dice::tell;
 use super::world::{Verdict, play};
+use crate::support::tell;
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 400;

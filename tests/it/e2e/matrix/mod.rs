@@ -13,7 +13,6 @@ mod points;
 mod turn;
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::Write as _;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -22,7 +21,7 @@ use tokio::time::Instant;
 use crate::repository;
 use crate::support::chance::Chance;
 use crate::support::database::Kind;
-use crate::support::{setting, wait};
+use crate::support::{setting, tell, wait};
 use case::{Case, Way};
 use points::{POINTS, Point, TRIED_ELSEWHERE, WITHOUT_POINT};
 
@@ -133,13 +132,13 @@ async fn play(kind: Kind) {
                 format!("VIOLATED: {why}")
             }
         };
-        say(&format!("matrix {done}/{count} {name}: {verdict} ({} ms)", case_began.elapsed().as_millis()));
+        tell(&format!("matrix {done}/{count} {name}: {verdict} ({} ms)", case_began.elapsed().as_millis()));
     }
-    say(&format!("matrix on {kind:?}: {count} cases in {} s", began.elapsed().as_secs()));
+    tell(&format!("matrix on {kind:?}: {count} cases in {} s", began.elapsed().as_secs()));
     for (point, times) in &reached {
-        say(&format!("  {point:<10} reached {times} times"));
+        tell(&format!("  {point:<10} reached {times} times"));
     }
-    say(&format!("  {} violations", violations.len()));
+    tell(&format!("  {} violations", violations.len()));
     assert!(violations.is_empty(), "{} of {count} cases are violated:\n{}", violations.len(), violations.join("\n"));
     let never: Vec<_> = reached.iter().filter(|(_, times)| **times == 0).map(|(point, _)| point).collect();
     assert!(never.is_empty(), "points that were never reached: {never:?}");
@@ -153,8 +152,4 @@ fn reason(error: tokio::task::JoinError) -> String {
         }
         Err(error) => error.to_string(),
     }
-}
-
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
