@@ -1,7 +1,7 @@
 # Everything a contributor types. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test crash-matrix lint fmt simulation bench openapi deny
+.PHONY: help run build test crash-matrix lint fmt simulation fuzz bench bench-decode openapi deny
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -33,6 +33,12 @@ simulation: ## Play 10,000 seeds of the simulation, or SEEDS=n from FROM=n on; S
 
 bench: ## Measure against the floors and print the tables of docs/performance.md
 	scripts/bench.sh
+
+fuzz: ## Run every fuzzer of fuzz/ for TIME=60 seconds each, or TARGET=name; wants cargo-fuzz
+	TIME=$(or $(TIME),60) TARGET=$(TARGET) scripts/fuzz.sh
+
+bench-decode: ## Measure decoding against parsing alone, and count allocations per token
+	cargo bench --locked --manifest-path fuzz/Cargo.toml --bench decode
 
 openapi: ## Write openapi/capstan.json from the code
 	cargo run --locked -- openapi > openapi/capstan.json

@@ -6,12 +6,14 @@
 #   stop FOLDER    stops what `start` or `own` started; does nothing if they started nothing
 #   down FOLDER    shuts a server of `own` down, as an operator does; its clients are cut off
 #   up FOLDER      starts it again, on the same port
+#   freeze FOLDER  stops all its processes where they are: it takes connections, and answers nobody
+#   thaw FOLDER    lets them go on
 #
 # `start` tries in this order: CAPSTAN_TEST_POSTGRES_URL, a DATABASE_URL that names Postgres, a server on localhost:5432 that lets the
 # user postgres in without a password, a throw-away server from installed binaries, and the same after installing the package.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-mode=${1:?start, own, stop, down or up}
+mode=${1:?start, own, stop, down, up, freeze or thaw}
 folder=${2:?folder}
 cluster=$folder/postgres
 
@@ -82,6 +84,14 @@ control() {
     (cd "$cluster" && as_owner "$(cat "$folder/postgres-bin")/pg_ctl" -D "$cluster/data" "$@" </dev/null >/dev/null 2>&1)
 }
 
+# Its first process first, which makes the others.
+signal_all() {
+    local first
+    first=$(head -1 "$cluster/data/postmaster.pid")
+    kill "-$1" "$first"
+    pkill "-$1" -P "$first"
+}
+
 case $mode in
 start)
     if [ -n "${CAPSTAN_TEST_POSTGRES_URL:-}" ]; then
@@ -104,6 +114,7 @@ own)
     ;;
 stop)
     if [ -f "$folder/postgres-bin" ]; then
+        signal_all CONT 2>/dev/null || true
         control -m immediate stop || true
         rm -rf "$cluster"
     fi
@@ -115,8 +126,14 @@ up)
     # Not `start`: a restart takes over the port and the other options.
     control -w -t 30 restart
     ;;
+freeze)
+    signal_all STOP
+    ;;
+thaw)
+    signal_all CONT
+    ;;
 *)
-    echo "start, own, stop, down or up?" >&2
+    echo "start, own, stop, down, up, freeze or thaw?" >&2
     exit 1
     ;;
 esac

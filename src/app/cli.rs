@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use super::config::{self, Environment, Flag, Loaded};
+use super::secrets::{self, RotateArgs};
 use super::{chat, cleanup, doctor, healthcheck, keys, serve};
 use crate::domain::principal::UserRole;
 use crate::service::FoldMode;
@@ -91,6 +92,11 @@ enum Command {
         #[command(subcommand)]
         command: KeysCommand,
     },
+    /// Manage the secrets in the database and the master keys that seal them.
+    Secrets {
+        #[command(subcommand)]
+        command: SecretsCommand,
+    },
     /// Ask a running server a question, and watch the answer.
     Chat(ChatArgs),
     /// Ask the server of this configuration whether it is ready; exit code 0 if so. For container health checks.
@@ -116,6 +122,12 @@ enum KeysCommand {
         #[arg(value_name = "ID|LABEL")]
         key: String,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum SecretsCommand {
+    /// Seal every secret with the newest master key. May be repeated, and runs beside servers.
+    Rotate(RotateArgs),
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -183,6 +195,7 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         }
         Command::Keys { command: KeysCommand::List } => runtime()?.block_on(keys::list(&load()?)),
         Command::Keys { command: KeysCommand::Revoke { key } } => runtime()?.block_on(keys::revoke(&load()?, &key)),
+        Command::Secrets { command: SecretsCommand::Rotate(args) } => runtime()?.block_on(secrets::rotate(&load()?, args)),
         Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
     }
@@ -233,6 +246,7 @@ mod tests {
             "keys create --user ada --role admin --data-dir d",
             "keys create --user ada",
             "keys list",
+            "secrets rotate --new-key --forget-lost --dry-run --data-dir d",
             "keys revoke cap_abcdef --data-dir d",
             "chat hello --url http://x --key k --conversation conv_1 --model a/b",
             "doctor --config c.toml",

@@ -7,6 +7,8 @@ use super::cli::print;
 use super::config::{Environment, Loaded};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
+use super::secrets::{self, Tally};
+use crate::store::Store;
 use crate::tools::Toolbox as _;
 
 /// How long a model endpoint is waited for.
@@ -63,7 +65,10 @@ pub async fn run(loaded: &Loaded, environment: &Environment) -> anyhow::Result<E
     report.result("data folder", data_folder(loaded));
     database(loaded, &mut report).await;
     match models::select(loaded, environment).await {
-        Ok(models) => model(&models, &mut report).await,
+        Ok(models) => {
+            model(&models, &mut report).await;
+            fallbacks(loaded, &models, &mut report).await;
+        }
         Err(error) => report.add("model", Finding::Bad, format!("{error:#}")),
     }
     tools(loaded, environment, &mut report).await;
@@ -104,7 +109,34 @@ async fn database(loaded: &Loaded, report: &mut Report) {
             format!("none, and {listen} is reachable from outside: make one with `capstan keys create --user NAME`"),
         ),
     }
+    secrets(loaded, store.as_ref(), report).await;
     store.close().await;
+}
+
+/// Whether every secret in the database can be opened.
+async fn secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) {
+    let vault = match secrets::vault(&loaded.config) {
+        Ok(vault) => vault,
+        Err(error) => return report.add("secrets", Finding::Bad, format!("{error:#}")),
+    };
+    if let Some(path) = vault.file().filter(|_| vault.is_file_open_to_others()) {
+        let words = format!("others of this machine may read {0}: `chmod 600 {0}`", path.display());
+        report.add("secrets", Finding::Doubtful, words);
+    }
+    let Tally { new, old, lost, .. } = match secrets::pass(store, &vault, None).await {
+        Ok(tally) => tally,
+        Err(error) => return report.add("secrets", Finding::Bad, format!("{error:#}")),
+    };
+    for (id, why) in &lost {
+        report.add("secrets", Finding::Bad, format!("the key of provider {id}: {why}"));
+    }
+    if old > 0 {
+        let words = format!("{old} are sealed with older master keys; `capstan secrets rotate` seals them with the newest");
+        report.add("secrets", Finding::Doubtful, words);
+    }
+    if lost.is_empty() {
+        report.add("secrets", Finding::Good, format!("all {} in the database can be opened", new + old));
+    }
 }
 
 async fn model(models: &Models, report: &mut Report) {
@@ -125,12 +157,25 @@ async fn model(models: &Models, report: &mut Report) {
     }
     for endpoint in &models.endpoints {
         let words = format!("{} at {}", endpoint.provider, endpoint.shown());
-        match models::list_models(endpoint, PATIENCE).await {
+        match endpoint.models(PATIENCE).await {
             Ok(list) => report.add("provider", Finding::Good, format!("{words} lists {} models", list.len())),
             // Some endpoints have no such list and answer all the same.
             Err(error) => report.add("provider", Finding::Doubtful, format!("{words}: {error}")),
         }
     }
+}
+
+/// Whether somebody serves every model that may take over.
+async fn fallbacks(loaded: &Loaded, models: &Models, report: &mut Report) {
+    let fallbacks = &loaded.config.agent.fallbacks;
+    // Of a database that cannot be opened there is a line already.
+    let Ok(store) = parts::open_store(&loaded.config, Opener::Command).await else { return };
+    match models::check_fallbacks(fallbacks, models, store.as_ref()).await {
+        Ok(()) if fallbacks.is_empty() => {}
+        Ok(()) => report.add("fallbacks", Finding::Good, fallbacks.join(", ")),
+        Err(error) => report.add("fallbacks", Finding::Bad, format!("{error:#}")),
+    }
+    store.close().await;
 }
 
 async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) {

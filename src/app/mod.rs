@@ -6,6 +6,7 @@
 mod chat;
 mod cleanup;
 mod cli;
+mod clients;
 pub mod config;
 mod doctor;
 mod healthcheck;
@@ -15,6 +16,8 @@ mod listen;
 mod models;
 mod notify;
 mod parts;
+mod records;
+mod secrets;
 mod serve;
 mod telemetry;
 mod upkeep;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use secrecy::ExposeSecret as _;
@@ -14,8 +15,9 @@ use crate::service::hash_key;
 use crate::store::{self, Durability, Store, StoreOptions};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::ids::{SharedIds, UuidIds};
+use crate::support::outbound::Reach;
 use crate::tools::mcp::McpConfig;
-use crate::tools::{Door, DoorOptions};
+use crate::tools::{Door, DoorOptions, OPTIONAL_TOOLS};
 
 /// The name of the one user of a server without keys.
 const LOCAL_USER: &str = "local";
@@ -59,6 +61,7 @@ pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<d
             Synchronous::Normal => Durability::Normal,
         },
         max_connections: config.database.max_connections,
+        request_timeout: Duration::from_millis(config.database.request_timeout_ms),
         max_running_per_owner: config.limits.max_running_runs_per_owner,
     };
     let url = config.database_url();
@@ -87,6 +90,12 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
 pub fn tools(config: &Config, environment: &Environment, sources: &Sources) -> anyhow::Result<Arc<Door>> {
     let mut options = DoorOptions::new(config.files_root(), Arc::clone(&sources.clock));
     let variables = environment.clone();
+    let unknown = config.tools.enable.iter().find(|name| !OPTIONAL_TOOLS.contains(&name.as_str()));
+    if let Some(name) = unknown {
+        anyhow::bail!("tools.enable names {name:?}, which is no optional tool; there are {}", OPTIONAL_TOOLS.join(", "));
+    }
+    options.enabled = config.tools.enable.clone();
+    options.reach = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
     if let Some(path) = &config.tools.mcp_config {
         let document =

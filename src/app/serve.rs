@@ -15,13 +15,15 @@ use super::config::{Config, Environment, Loaded, Role};
 use super::lifecycle::{self, Signals};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
+use super::records::{Records, RecordsOptions};
 use super::watchdog::{self, Watchdog};
-use super::{listen, notify, telemetry, upkeep};
+use super::{listen, notify, secrets, telemetry, upkeep};
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
-use crate::service::{FindModel, Service, ServiceDeps, ServiceLimits};
+use crate::service::{FindModel, ProviderDeps, Service, ServiceDeps, ServiceLimits};
 use crate::store::Store;
+use crate::support::outbound::Reach;
 use crate::tools::{Door, Toolbox as _};
 use crate::worker::{Worker, WorkerDeps, WorkerOptions};
 
@@ -90,6 +92,9 @@ impl Server {
         }
 
         let store = parts::open_store(&config, Opener::Server).await?;
+        models::check_fallbacks(&config.agent.fallbacks, &models, store.as_ref()).await?;
+        let vault = secrets::vault(&config)?;
+        secrets::require_keys(store.as_ref(), &vault).await?;
         let keys = parts::configured_keys(&config, store.as_ref(), &sources).await?;
         let has_keys = !keys.is_empty() || store.has_keys().await.context("the keys cannot be read")?;
         refuse_public_bind(&config, has_keys)?;
@@ -105,12 +110,21 @@ impl Server {
             notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("notifications cannot be set up")?;
         }
 
+        let router = Arc::clone(&models.router);
+        let reach_of_members = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
+        let kept = RecordsOptions {
+            endpoints: models.endpoints.clone(),
+            openrouter: config.outbound.openrouter_url.clone(),
+            breaker: config.breaker.limits(),
+            reach_of_members,
+        };
+        let records = Records::new(Arc::clone(&store), Arc::clone(&vault), router, kept);
         let worker = match config.server.role {
             Role::All | Role::Worker => {
                 let deps = WorkerDeps {
                     store: Arc::clone(&store),
                     hub: Arc::clone(&hub),
-                    models: Arc::clone(&models.router) as _,
+                    models: Arc::clone(&records) as _,
                     tools: Arc::clone(&tools) as _,
                     clock: Arc::clone(&sources.clock),
                     ids: Arc::clone(&sources.ids),
@@ -123,7 +137,9 @@ impl Server {
         let auth = if has_keys { Auth::Keys } else { Auth::Open(parts::local_principal(store.as_ref(), &sources).await?) };
         let (shutdown, sockets, commits) = (CancellationToken::new(), TaskTracker::new(), TaskTracker::new());
         let service = service(&config, &store, &hub, &tools, &models, &sources, commits.clone());
-        let service = Arc::new(service.with_configured_keys(keys));
+        let providers =
+            ProviderDeps { vault, endpoints: records, reach_of_members, max_per_owner: config.limits.max_providers_per_owner };
+        let service = Arc::new(service.with_configured_keys(keys).with_providers(providers));
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
         let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
         let app = match config.server.role {
@@ -279,6 +295,7 @@ fn http_options(
     options.metrics = Arc::new(move || metrics.render());
     options.allowed_hosts = allowed_hosts;
     options.cors_origins.clone_from(&config.server.allowed_origins);
+    options.public_url.clone_from(&config.server.public_url);
     options.limits.max_body_bytes = config.limits.body_bytes;
     options
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::approval::ApprovalPolicy;
 use super::model::ModelOptions;
 
 /// What to do when the rounds are used up.
@@ -80,6 +81,34 @@ pub enum OnUnknown {
     Rerun,
 }
 
+/// Which runs go on with the profile's fallbacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FallbacksFor {
+    /// Those that name no model: whoever names one means that one, and perhaps no other company.
+    #[default]
+    Unnamed,
+    /// All.
+    All,
+}
+
+impl FallbacksFor {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// How a model says what it wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputMode {
+    /// In words, and with the tool calls of its provider.
+    #[default]
+    Tools,
+    /// As one JSON object per answer, which is the final answer or one call: for models without tool calls.
+    Structured,
+}
+
 /// Retries of failed model calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -106,8 +135,18 @@ pub struct AgentProfile {
     pub version: u32,
     /// The model, as `provider/name`.
     pub model: String,
+    /// Models that take over one after the other when the one before is given up. None comes back within the run.
+    pub fallbacks: Vec<String>,
+    /// Which runs go on with them. Decided when a run is accepted: what it freezes are the fallbacks that it has.
+    #[serde(skip_serializing_if = "FallbacksFor::is_default")]
+    pub fallbacks_for: FallbacksFor,
+    /// What the user reads when no model could be reached; without it, the run fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_text: Option<String>,
     /// The agent's layer of the system prompt.
     pub system_prompt: String,
+    /// How the model says what it wants to do.
+    pub output: OutputMode,
     /// Options of model calls.
     pub options: ModelOptions,
     /// Model calls with tools in one run.
@@ -148,6 +187,10 @@ pub struct AgentProfile {
     pub on_interrupt: OnInterrupt,
     /// What an unknown outcome does.
     pub on_unknown: OnUnknown,
+    /// How long a human has to answer before the run goes on without, in milliseconds; 0 for as long as they like.
+    pub ask_expires_ms: u64,
+    /// When a human is asked before a tool is called.
+    pub approval: ApprovalPolicy,
     /// Claims that may end in a crash before the run fails with `poison`.
     pub max_crashes: u32,
 }
@@ -158,7 +201,11 @@ impl Default for AgentProfile {
             name: "default".to_owned(),
             version: 1,
             model: "demo/demo".to_owned(),
+            fallbacks: Vec::new(),
+            fallbacks_for: FallbacksFor::default(),
+            final_text: None,
             system_prompt: "You are a helpful assistant.".to_owned(),
+            output: OutputMode::default(),
             options: ModelOptions::default(),
             max_rounds: 20,
             on_limit: OnLimit::default(),
@@ -179,6 +226,8 @@ impl Default for AgentProfile {
             max_run_tokens: 0,
             on_interrupt: OnInterrupt::default(),
             on_unknown: OnUnknown::default(),
+            ask_expires_ms: 7 * 24 * 3_600_000,
+            approval: ApprovalPolicy::default(),
             max_crashes: 3,
         }
     }

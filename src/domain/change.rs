@@ -2,6 +2,8 @@
 //!
 //! The loop's state in memory is changed by the same values, so that memory and rows cannot drift apart.
 
+use serde_json::Value;
+
 use super::ids::{CallId, InputId, RunId};
 use super::input::{InputRequest, InputState};
 use super::message::Message;
@@ -82,12 +84,24 @@ pub struct RunCounters {
     pub model_failures: u32,
     /// Consecutive answers that ran into the output limit inside a tool call.
     pub cut_answers: u32,
+    /// Consecutive answers that were not of the form that the agent wants.
+    pub malformed_answers: u32,
     /// Whether the next model call is the last one, without tools.
     pub force_final: bool,
     /// Tools that are no longer offered.
     pub dropped_tools: Vec<String>,
     /// How many messages had joined runs of the conversation when a model step of this run last began: the model hears those.
     pub heard: i64,
+    /// How many of the profile's models have been given up: 0 for the first, n for the n-th fallback.
+    pub fallback: u32,
+    /// Whether a request was too large for the model: from then on the run's requests to it are halved.
+    pub halved: bool,
+    /// Tools whose definitions the model's provider refuses.
+    pub quarantined_tools: Vec<String>,
+    /// Milliseconds that the current model step has waited because its provider is left alone.
+    pub left_alone_ms: u64,
+    /// Whether the provider refused what was signed: from then on the run's requests to the model hold nothing of the kind.
+    pub unsigned: bool,
 }
 
 /// One change to the rows of a run.
@@ -123,7 +137,18 @@ pub enum Change {
     AddMessage(Message),
     /// New calls, in the transaction of their message.
     AddToolCalls(Vec<ToolCall>),
-    /// A call is handed to its tool. Legal only from `planned`.
+    /// A human is asked before a call is handed to its tool. Legal only from `planned`.
+    ToolAsked(CallId),
+    /// A human has changed what a call is made with. Legal only before it is handed to its tool.
+    ToolEdited {
+        /// Which.
+        id: CallId,
+        /// The arguments from now on.
+        arguments: Value,
+        /// SHA-256 of the canonical arguments.
+        hash: String,
+    },
+    /// A call is handed to its tool. Legal only from `planned` and `awaiting_approval`.
     ToolStarted(CallId),
     /// A call gets its one outcome.
     ToolFinished(CallId, ToolOutcome),

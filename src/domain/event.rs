@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::approval::{ApprovalRequest, ApprovalScope, ApprovalState};
 use super::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId, UserId};
 use super::input::{InputAnswer, InputKind, InputState, Question};
 use super::message::{Message, Part, Role, ToolContent};
@@ -69,6 +70,23 @@ events! {
         after_ms: u64,
         /// The failure.
         error: ProblemBody,
+        /// The model that is asked now, where another takes over, as `provider/name`.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        model: Option<String>,
+    }
+    /// The model's window was too small for the request: the run goes on with a shorter one. What is stored is not touched.
+    ContextCompacted = "context.compacted" {
+        /// Messages that are left out, oldest first.
+        messages: u32,
+        /// Texts, pictures and arguments of calls that are cut.
+        texts: u32,
+    }
+    /// A provider refused a tool's definition: the tool is not offered any more in this run.
+    ToolQuarantined = "tool.quarantined" {
+        /// The tool's name.
+        name: String,
+        /// The provider's words.
+        reason: String,
     }
     /// The run waits for something outside.
     RunWaiting = "run.waiting" {
@@ -84,6 +102,9 @@ events! {
         finish_reason: FinishReason,
         /// Tokens used by all its model calls.
         usage: Usage,
+        /// Why no model could be reached, where the answer is the agent's `final_text`.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        error: Option<ProblemBody>,
     }
     /// The run ended with an error.
     RunFailed = "run.failed" {
@@ -128,6 +149,7 @@ events! {
         step: u32,
         /// `retry`, `crash`, `handed_back` or `continuation`: the step is made again. `failed` or `cancelled`: the run ends.
         /// `calls_dropped`: calls that came with the answer are not carried out. What is kept after the last two is shown again.
+        /// `restarted`: the model began its answer anew, which follows.
         reason: String,
     }
     /// A part of a message begins.
@@ -235,11 +257,44 @@ events! {
         /// What is asked, and what can be answered.
         question: Question,
     }
+    /// A human is asked whether a tool may be called.
+    ApprovalRequested = "approval.requested" {
+        /// The approval's id, for the answer.
+        id: InputId,
+        /// The call.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        call_id: Option<CallId>,
+        /// What is asked.
+        #[serde(flatten)]
+        request: Box<ApprovalRequest>,
+    }
+    /// An approval is not open any more.
+    ApprovalResolved = "approval.resolved" {
+        /// The approval's id.
+        id: InputId,
+        /// The call.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        call_id: Option<CallId>,
+        /// `allowed`, `denied`, `expired`, or `cancelled`: the run ended first.
+        status: ApprovalState,
+        /// How far the answer holds. An answer that was given before and holds for this call, too, has no user.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        scope: Option<ApprovalScope>,
+        /// What the call is made with instead.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        edited_arguments: Option<Value>,
+        /// Why, in the words of whoever decided.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        reason: Option<String>,
+        /// The user who decided.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<UserId>,
+    }
     /// A question is not open any more.
     InputResolved = "input.resolved" {
         /// The question's id.
         id: InputId,
-        /// `answered`, or `cancelled`: the run ended first.
+        /// `answered`, `expired`, or `cancelled`: the run ended first.
         state: InputState,
         /// The answer.
         #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -97,10 +97,14 @@ id!(/// A tool call, minted by us: what a provider calls it is only echoed.
     CallId, "call_");
 id!(/// A question to a human.
     InputId, "input_");
+id!(/// An answer to an approval that holds for later calls.
+    GrantId, "grant_");
 id!(/// A user: the owner of rows.
     UserId, "user_");
 id!(/// An API key.
     KeyId, "key_");
+id!(/// A provider that somebody keeps.
+    ProviderId, "prov_");
 id!(/// A server process, new at each start.
     NodeId, "node_");
 

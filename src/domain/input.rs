@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::approval::{ApprovalScope, ApprovalTerms};
 use super::ids::{CallId, ConversationId, InputId, RunId};
 
 /// What is asked about.
@@ -12,6 +13,10 @@ use super::ids::{CallId, ConversationId, InputId, RunId};
 pub enum InputKind {
     /// Whether a tool call took effect whose outcome nobody knows.
     UnknownOutcome,
+    /// What a model wants to know of its user.
+    Question,
+    /// Whether a tool may be called. A resource of its own on the wire.
+    Approval,
 }
 
 impl InputKind {
@@ -20,13 +25,15 @@ impl InputKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UnknownOutcome => "unknown_outcome",
+            Self::Question => "question",
+            Self::Approval => "approval",
         }
     }
 
     /// Reads the word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::UnknownOutcome].into_iter().find(|kind| kind.as_str() == word)
+        [Self::UnknownOutcome, Self::Question, Self::Approval].into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
@@ -40,6 +47,8 @@ pub enum InputState {
     Answered,
     /// The run has acted on the answer.
     Applied,
+    /// Nobody answered in time, and the run went on as if the answer were not known.
+    Expired,
     /// The run ended without an answer, or before it acted on it.
     Cancelled,
 }
@@ -52,6 +61,7 @@ impl InputState {
             Self::Pending => "pending",
             Self::Answered => "answered",
             Self::Applied => "applied",
+            Self::Expired => "expired",
             Self::Cancelled => "cancelled",
         }
     }
@@ -59,7 +69,9 @@ impl InputState {
     /// Reads the word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Pending, Self::Answered, Self::Applied, Self::Cancelled].into_iter().find(|state| state.as_str() == word)
+        [Self::Pending, Self::Answered, Self::Applied, Self::Expired, Self::Cancelled]
+            .into_iter()
+            .find(|state| state.as_str() == word)
     }
 }
 
@@ -77,7 +89,7 @@ pub struct InputChoice {
 pub struct Question {
     /// In words.
     pub text: String,
-    /// The answers that are allowed.
+    /// The answers that are allowed. If there are none, the answer is in words.
     pub choices: Vec<InputChoice>,
     /// The tool whose call it is about.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -86,17 +98,37 @@ pub struct Question {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
+    /// What an approval is bound to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(ignore)]
+    pub approval: Option<Box<ApprovalTerms>>,
 }
 
 /// What a human answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct InputAnswer {
-    /// The `value` of one of the question's choices.
+    /// The `value` of one of the question's choices; empty for an answer in words alone.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
     pub choice: String,
     /// What else is to be said. The model reads it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text: Option<String>,
+    /// How far an approval holds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(ignore)]
+    pub scope: Option<ApprovalScope>,
+    /// What an approved call is made with instead of the arguments that were asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(ignore)]
+    pub arguments: Option<Value>,
+}
+
+impl InputAnswer {
+    /// An answer to a question that is no approval.
+    #[must_use]
+    pub fn new(choice: impl Into<String>, text: Option<String>) -> Self {
+        Self { choice: choice.into(), text, scope: None, arguments: None }
+    }
 }
 
 /// A question of a run.
@@ -120,6 +152,10 @@ pub struct InputRequest {
     /// The answer, once there is one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub answer: Option<InputAnswer>,
+    /// Milliseconds until it takes no answer any more, by the database's clock when it was asked or loaded; only for the run's
+    /// worker.
+    #[serde(skip)]
+    pub expires_in_ms: Option<u64>,
 }
 
 /// A question as its owner sees it.
@@ -133,7 +169,7 @@ pub struct InputRecord {
     pub resolved_by: Option<String>,
     /// When it was asked, RFC 3339.
     pub created_at: String,
-    /// When it was answered, or its run ended.
+    /// When it was answered, its time was over, or its run ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub resolved_at: Option<String>,
     /// From when on it takes no answer any more.

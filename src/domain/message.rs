@@ -80,6 +80,24 @@ impl Message {
         self.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text.text.as_str()) } else { None }).collect()
     }
 
+    /// The message without its parts.
+    #[must_use]
+    pub fn head(&self) -> Self {
+        Self {
+            id: self.id.clone(),
+            conversation_id: self.conversation_id.clone(),
+            run_id: self.run_id.clone(),
+            role: self.role,
+            status: self.status,
+            parts: Vec::new(),
+            finish_reason: self.finish_reason,
+            model: self.model.clone(),
+            usage: self.usage,
+            internal: self.internal,
+            created_at: self.created_at.clone(),
+        }
+    }
+
     /// The tool calls of the message, in order.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCallPart> {
         self.parts.iter().filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
@@ -155,6 +173,10 @@ pub struct ToolCallPart {
     /// The provider's own id of the call, echoed back to it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub provider_call_id: Option<String>,
+    /// What the provider wants back with the call, such as a signature, kept byte for byte.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<Object>)]
+    pub raw: Option<Value>,
 }
 
 /// The answer of a tool.

@@ -3,8 +3,10 @@
 //! Owns no state and does no I/O. Must not know how anything is stored, sent or executed.
 
 pub mod agent;
+pub mod approval;
 pub mod change;
 pub mod conversation;
+pub mod cost;
 pub mod event;
 pub mod fold;
 pub mod ids;
@@ -13,6 +15,7 @@ pub mod message;
 pub mod model;
 pub mod principal;
 pub mod problem;
+pub mod provider;
 pub mod record;
 pub mod run;
 pub mod ticket;

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+pub use super::cost::{Cost, Price, Prices};
+use super::ids::UserId;
 use super::message::Message;
 use super::run::FinishReason;
 use super::tool::ToolDefinition;
@@ -18,6 +20,9 @@ pub struct Usage {
     /// Part of the input that the provider had cached.
     #[serde(default)]
     pub cached_input_tokens: u64,
+    /// Part of the input that the provider put into its cache, which costs more than the rest. Known while a call is priced only.
+    #[serde(skip)]
+    pub cache_write_tokens: u64,
     /// Part of the output that was reasoning.
     #[serde(default)]
     pub reasoning_tokens: u64,
@@ -27,6 +32,9 @@ pub struct Usage {
     /// True if a provider gave no figures and they were estimated.
     #[serde(default)]
     pub estimated: bool,
+    /// What the calls cost whose prices are known, as they were when the calls were made; absent if none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
 }
 
 impl Usage {
@@ -38,12 +46,18 @@ impl Usage {
         self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
         self.model_calls = self.model_calls.saturating_add(other.model_calls);
         self.estimated |= other.estimated;
+        self.cost = match (self.cost, other.cost) {
+            (Some(one), Some(other)) => Some(one.plus(other)),
+            (one, other) => one.or(other),
+        };
     }
 }
 
 /// One request to a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelRequest {
+    /// Whose run asks; `None` for nobody's. Decides whose providers the name stands for, and goes to no provider.
+    pub owner: Option<UserId>,
     /// `provider/name`.
     pub model: String,
     /// The joined system prompt; empty for none.
@@ -75,6 +89,145 @@ pub struct ModelOptions {
     /// Seed for providers that take one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub seed: Option<i64>,
+    /// Texts at which the model stops; at most 16 of up to 256 bytes each. Providers take fewer and say so.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    #[schema(max_items = 16)]
+    pub stop: Vec<String>,
+    /// Which tools the model may or must call. `required` and a named tool hold for a run's first answer only: held for all,
+    /// the run could never end.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tool_choice: Option<ToolChoice>,
+    /// The shape that the answer's text must have. Asked of the provider, not tested by the server.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub output_schema: Option<OutputSchema>,
+    /// How hard a reasoning model should think. Sent to models that take it, in the words of their provider.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reasoning_effort: Option<ReasoningEffort>,
+}
+
+/// Why an option cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidOption {
+    /// The option, as a path with `/`.
+    pub field: &'static str,
+    /// What is wrong, and what would be right.
+    pub reason: &'static str,
+}
+
+impl ModelOptions {
+    /// The most texts at which a model stops.
+    pub const MAX_STOPS: usize = 16;
+    /// The longest of them, in bytes.
+    pub const MAX_STOP_BYTES: usize = 256;
+    /// The largest schema of an answer, in bytes of JSON.
+    pub const MAX_SCHEMA_BYTES: usize = 64 * 1024;
+
+    /// These options where they are set, and those of `base` elsewhere.
+    #[must_use]
+    pub fn over(self, base: Self) -> Self {
+        Self {
+            temperature: self.temperature.or(base.temperature),
+            top_p: self.top_p.or(base.top_p),
+            max_output_tokens: self.max_output_tokens.or(base.max_output_tokens),
+            seed: self.seed.or(base.seed),
+            stop: if self.stop.is_empty() { base.stop } else { self.stop },
+            tool_choice: self.tool_choice.or(base.tool_choice),
+            output_schema: self.output_schema.or(base.output_schema),
+            reasoning_effort: self.reasoning_effort.or(base.reasoning_effort),
+        }
+    }
+
+    /// Tests what types do not say.
+    ///
+    /// # Errors
+    /// The first option that no provider can use.
+    pub fn check(&self) -> Result<(), InvalidOption> {
+        let refuse = |field, reason| Err(InvalidOption { field, reason });
+        let in_range = |value: Option<f64>, most: f64| value.is_none_or(|value| (0.0..=most).contains(&value));
+        if !in_range(self.temperature, 2.0) {
+            return refuse("temperature", "must be between 0 and 2");
+        }
+        if !in_range(self.top_p, 1.0) {
+            return refuse("top_p", "must be between 0 and 1");
+        }
+        if self.max_output_tokens == Some(0) {
+            return refuse("max_output_tokens", "must be at least 1");
+        }
+        if self.stop.len() > Self::MAX_STOPS {
+            return refuse("stop", "at most 16 texts");
+        }
+        if self.stop.iter().any(|stop| stop.is_empty() || stop.len() > Self::MAX_STOP_BYTES) {
+            return refuse("stop", "each text has 1 to 256 bytes");
+        }
+        if let Some(ToolChoice::Tool(name)) = &self.tool_choice
+            && name.is_empty()
+        {
+            return refuse("tool_choice/tool", "names no tool");
+        }
+        let Some(output) = &self.output_schema else { return Ok(()) };
+        let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if output.name.is_empty() || output.name.len() > 64 || !output.name.bytes().all(is_name_byte) {
+            return refuse("output_schema/name", "has 1 to 64 letters, digits, _ and -");
+        }
+        if !output.schema.is_object() {
+            return refuse("output_schema/schema", "must be an object: a JSON Schema");
+        }
+        if output.schema.to_string().len() > Self::MAX_SCHEMA_BYTES {
+            return refuse("output_schema/schema", "is larger than 64 KiB");
+        }
+        Ok(())
+    }
+}
+
+/// Which tools a model may or must call: `"auto"`, `"none"`, `"required"` or `{"tool": "name"}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolChoice {
+    /// The model chooses.
+    Auto,
+    /// It must answer in words, although tools are on offer.
+    None,
+    /// It must call a tool.
+    Required,
+    /// It must call this one.
+    Tool(String),
+}
+
+/// A JSON Schema for the text of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OutputSchema {
+    /// A name for the shape, which some providers want: letters, digits, `_` and `-`.
+    #[serde(default = "OutputSchema::default_name")]
+    pub name: String,
+    /// The schema, an object.
+    #[schema(value_type = Object)]
+    pub schema: Value,
+    /// Whether the provider should hold the model to it exactly, where it can.
+    #[serde(default)]
+    pub strict: bool,
+}
+
+impl OutputSchema {
+    fn default_name() -> String {
+        "answer".to_owned()
+    }
+}
+
+/// How hard a model should think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasoningEffort {
+    /// Not at all, where that can be said.
+    None,
+    /// As little as possible.
+    Minimal,
+    /// A little.
+    Low,
+    /// Some.
+    Medium,
+    /// As much as it takes.
+    High,
 }
 
 /// One thing that a streaming model says. A dialect turns its wire into these.
@@ -84,6 +237,9 @@ pub enum ModelEvent {
     Text(String),
     /// More of what the model thinks aloud.
     Reasoning(String),
+    /// The reasoning that is open is over, and this is the provider's own block of it (its signature, encrypted content or
+    /// whole item), which goes back to the same model as it came. Without open reasoning, one without words.
+    ReasoningBlock(Value),
     /// A tool call begins. `index` is unique within the answer and chosen by the dialect.
     ToolCallStarted {
         /// Tells parallel calls apart.
@@ -100,8 +256,19 @@ pub enum ModelEvent {
         /// More JSON text.
         delta: String,
     },
+    /// What the provider wants back with a call beside its name and arguments, such as a signature.
+    ToolCallBlock {
+        /// The call.
+        index: usize,
+        /// The provider's own data.
+        raw: Value,
+    },
+    /// The model began its answer anew: everything that it has said so far is void.
+    Restarted,
     /// The figures, the last one counts.
     Usage(Usage),
+    /// What tokens cost that are counted from here on, said before anything else by whoever knows it. No provider does.
+    Prices(Prices),
     /// The answer is whole. Nothing follows. A stream that ends without it was cut and is an error.
     Finished(ModelFinish),
 }
@@ -185,6 +352,44 @@ impl ModelErrorKind {
         }
     }
 
+    /// Whether another model may answer what this one did not. A filter's refusal is an answer, after which nobody shops around.
+    #[must_use]
+    pub fn another_model_may_help(self) -> bool {
+        match self {
+            Self::Auth
+            | Self::Quota
+            | Self::RateLimit
+            | Self::Overloaded
+            | Self::Unavailable
+            | Self::Timeout
+            | Self::Network
+            | Self::ContextOverflow
+            | Self::InvalidRequest
+            | Self::BadStream
+            | Self::IncompleteStream
+            | Self::EmptyResponse => true,
+            Self::ContentFilter => false,
+        }
+    }
+
+    /// Whether the model could not be reached at all, or not be understood: nobody has judged what it was asked.
+    #[must_use]
+    pub fn is_outage(self) -> bool {
+        match self {
+            Self::Auth
+            | Self::Quota
+            | Self::RateLimit
+            | Self::Overloaded
+            | Self::Unavailable
+            | Self::Timeout
+            | Self::Network
+            | Self::BadStream
+            | Self::IncompleteStream
+            | Self::EmptyResponse => true,
+            Self::ContextOverflow | Self::InvalidRequest | Self::ContentFilter => false,
+        }
+    }
+
     /// Whether the same request may succeed a little later.
     #[must_use]
     pub fn retryable(self) -> bool {
@@ -216,13 +421,31 @@ pub struct ModelError {
     /// How long the provider asked us to wait, in milliseconds.
     #[serde(default)]
     pub retry_after_ms: Option<u64>,
+    /// The offered tool whose definition the provider refused, if that was the reason.
+    #[serde(default)]
+    pub refused_tool: Option<String>,
+    /// Whether the provider refused what a model is said to have signed: its reasoning, or the id of an item. Another account,
+    /// key or server behind the same name is the usual reason, and without those the request may be taken.
+    #[serde(default)]
+    pub refused_signed: bool,
+    /// Whether nobody was asked: the provider is left alone for a while. That is no failed try.
+    #[serde(default)]
+    pub not_asked: bool,
 }
 
 impl ModelError {
     /// A failure of a class, with redacted words.
     #[must_use]
     pub fn new(kind: ModelErrorKind, message: &str) -> Self {
-        Self { kind, message: crate::support::redact::error_text(message), status: None, retry_after_ms: None }
+        Self {
+            kind,
+            message: crate::support::redact::error_text(message),
+            status: None,
+            retry_after_ms: None,
+            refused_tool: None,
+            refused_signed: false,
+            not_asked: false,
+        }
     }
 }
 
@@ -235,6 +458,17 @@ pub struct ModelTurn {
     pub parts: Vec<TurnPart>,
     /// Tokens used; `estimated` if the provider gave none.
     pub usage: Usage,
+    /// What is wrong with it, if it should be an object and is none. Then nothing of it counts.
+    pub malformed: Option<MalformedAnswer>,
+}
+
+/// An answer that is not the object that it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MalformedAnswer {
+    /// What is wrong, in words.
+    pub reason: String,
+    /// The beginning of what the model wrote.
+    pub said: String,
 }
 
 /// A part of a model's answer, before it is given our ids by the assembler.

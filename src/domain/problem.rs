@@ -106,6 +106,8 @@ codes! {
     IdempotencyInProgress = "idempotency_in_progress", 409, true, "The first request with this key is still under way";
     /// The cursor is in the future or older than what is kept.
     CursorGone = "cursor_gone", 410, false, "Events at this cursor are not available";
+    /// The thing has another version than the request says.
+    PreconditionFailed = "precondition_failed", 412, false, "It was changed meanwhile";
     /// The body is over the limit.
     PayloadTooLarge = "payload_too_large", 413, false, "The body is too large";
     /// Not `application/json`.
@@ -144,6 +146,8 @@ codes! {
     ProviderIncompleteStream = "provider_incomplete_stream", 502, true, "The model's answer was cut off";
     /// See `ModelErrorKind`.
     ProviderEmptyResponse = "provider_empty_response", 502, true, "The model answered nothing";
+    /// The model's answers were not of the form that the agent wants (`output: structured`), after all corrections.
+    InvalidOutput = "invalid_output", 502, true, "The model's answers are not of the wanted form";
     /// See `ModelErrorKind`.
     ContentFilter = "content_filter", 502, false, "The model provider's filter blocked the request";
     /// The rounds were used up and the agent says that this is a failure.

@@ -128,3 +128,19 @@ pub struct RunRecord {
     /// How many messages have ever joined a run of this conversation, as far as the loop has heard.
     pub joined: i64,
 }
+
+impl RunRecord {
+    /// The model that is asked now, as `provider/name`: the profile's own, or the fallback that has taken over.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        let fallbacks = &self.profile.fallbacks;
+        let at = (self.counters.fallback as usize).min(fallbacks.len());
+        at.checked_sub(1).and_then(|at| fallbacks.get(at)).unwrap_or(&self.profile.model)
+    }
+
+    /// The model that would take over from it.
+    #[must_use]
+    pub fn next_model(&self) -> Option<&str> {
+        self.profile.fallbacks.get(self.counters.fallback as usize).map(String::as_str)
+    }
+}

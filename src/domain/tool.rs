@@ -6,8 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::approval::ToolSafety;
 use super::ids::{CallId, MessageId, RunId};
 use super::message::ToolContent;
+
+/// The tool that asks the user. It is part of the loop: its calls are questions.
+pub const ASK_USER: &str = "ask_user";
 
 /// What may happen to a call that was started when its worker died.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -68,6 +72,9 @@ pub struct ToolDefinition {
     pub replay: ReplayClass,
     /// SHA-256 of description and schema: a changed tool is another tool.
     pub definition_hash: String,
+    /// What decides whether a human is asked first.
+    #[serde(default)]
+    pub safety: ToolSafety,
 }
 
 /// State of one call. `Done` to `Unknown` are outcomes: exactly one of them is reached, once.
@@ -165,6 +172,14 @@ pub struct ToolCall {
     pub state: ToolCallState,
     /// The outcome, once there is one.
     pub outcome: Option<ToolOutcome>,
+}
+
+impl ToolCall {
+    /// Whether it has not been handed to its tool and has no outcome.
+    #[must_use]
+    pub fn has_not_begun(&self) -> bool {
+        matches!(self.state, ToolCallState::Planned | ToolCallState::AwaitingApproval)
+    }
 }
 
 /// How a call ended.

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::support::json::nesting;
+use crate::support::text::storable_json;
 
 /// The deepest nesting of JSON that comes from outside and becomes part of our own. It leaves room for what is put around it:
 /// parsers, ours and those of clients, commonly give up at 128 levels.
@@ -27,7 +28,8 @@ pub(super) fn parse(raw: &str) -> Arguments {
     if nesting(text) > MAX_NESTING {
         return unusable(raw, &format!("they are nested more than {MAX_NESTING} levels deep"));
     }
-    match serde_json::from_str::<Value>(text) {
+    // What is carried out is what is stored and shown.
+    match serde_json::from_str::<Value>(&storable_json(text.to_owned())) {
         Ok(Value::Object(map)) => Arguments { value: Value::Object(map), fault: None },
         Ok(Value::Null) => Arguments { value: Value::Object(Map::new()), fault: None },
         Ok(Value::Array(_)) => unusable(raw, "they are an array"),
@@ -48,6 +50,7 @@ mod tests {
 
     #[rstest]
     #[case("", json!({}))]
+    #[case(r#"{"a\u0000":"b\u0000 \\u0000"}"#, json!({"a\u{fffd}": "b\u{fffd} \\u0000"}))]
     #[case("  \n", json!({}))]
     #[case("null", json!({}))]
     #[case("{}", json!({}))]

@@ -2,17 +2,22 @@
 
 use std::collections::HashMap;
 
-use super::{PartialAnswer, arguments};
+use serde_json::Value;
+
+use super::structured::Reader;
+use super::{PartialAnswer, RunState, arguments, size, structured};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelTurn, TurnPart, Usage};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, TurnPart, Usage};
 use crate::domain::run::FinishReason;
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 
 /// The most text of one answer, in bytes. A provider that sends more is broken.
 pub const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+const TOO_LARGE: &str = "the answer is larger than 64 MiB";
 
 /// Something to show.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,8 +30,8 @@ pub enum StreamItem {
 
 enum Kind {
     Text,
-    Reasoning,
-    Call { call_id: CallId, provider_call_id: String, name: String },
+    Reasoning { raw: Option<Value> },
+    Call { call_id: CallId, provider_call_id: String, name: String, raw: Option<Value> },
 }
 
 struct Slot {
@@ -41,13 +46,14 @@ impl Slot {
         let id = self.id.clone();
         match &self.kind {
             Kind::Text => Part::Text(TextPart { id, text: self.text.clone() }),
-            Kind::Reasoning => Part::Reasoning(ReasoningPart { id, text: self.text.clone(), raw: None }),
-            Kind::Call { call_id, provider_call_id, name } => Part::ToolCall(ToolCallPart {
+            Kind::Reasoning { raw } => Part::Reasoning(ReasoningPart { id, text: self.text.clone(), raw: raw.clone() }),
+            Kind::Call { call_id, provider_call_id, name, raw } => Part::ToolCall(ToolCallPart {
                 id,
                 call_id: call_id.clone(),
                 name: name.clone(),
                 arguments: arguments::parse(&self.text).value,
                 provider_call_id: if provider_call_id.is_empty() { None } else { Some(provider_call_id.clone()) },
+                raw: raw.clone(),
             }),
         }
     }
@@ -55,7 +61,7 @@ impl Slot {
     fn turn_part(self) -> TurnPart {
         match self.kind {
             Kind::Text => TurnPart::Text(self.text),
-            Kind::Reasoning => TurnPart::Reasoning(self.text, None),
+            Kind::Reasoning { raw } => TurnPart::Reasoning(self.text, raw),
             Kind::Call { provider_call_id, name, .. } => TurnPart::ToolCall { provider_call_id, name, arguments: self.text },
         }
     }
@@ -66,31 +72,56 @@ pub struct Assembler {
     run_id: RunId,
     conversation_id: ConversationId,
     model: String,
+    /// The step that the answer belongs to, counted as in events.
+    step: u32,
     message_id: Option<MessageId>,
     slots: Vec<Slot>,
     /// Where each call of the dialect stands in `slots`.
     calls: HashMap<usize, usize>,
     bytes: usize,
+    /// The tokens of the request, estimated.
+    asked: u64,
+    /// The provider has begun to answer.
+    begun: bool,
+    prices: Option<Prices>,
     usage: Option<Usage>,
     finish: Option<ModelFinish>,
     broken: Option<ModelError>,
+    /// Reads the answer first, if it is an object.
+    reader: Option<Reader>,
 }
 
 impl Assembler {
+    /// An empty answer to the request of the model step that is under way.
+    #[must_use]
+    pub fn of(state: &RunState, request: &ModelRequest) -> Self {
+        let record = &state.record;
+        let step = record.steps.last().map_or(0, |step| step.step);
+        let (run_id, conversation_id) = (record.fence.run_id.clone(), record.fence.conversation_id.clone());
+        let reader = structured::reader(state);
+        let asked = size::tokens(size::request(request));
+        Self { reader, asked, ..Self::new(run_id, conversation_id, record.model().to_owned(), step) }
+    }
+
     /// An empty answer. The first thing that is shown is `message.started`.
     #[must_use]
-    pub fn new(run_id: RunId, conversation_id: ConversationId, model: String) -> Self {
+    pub fn new(run_id: RunId, conversation_id: ConversationId, model: String, step: u32) -> Self {
         Self {
             run_id,
             conversation_id,
             model,
+            step,
             message_id: None,
             slots: Vec::new(),
             calls: HashMap::new(),
             bytes: 0,
+            asked: 0,
+            begun: false,
+            prices: None,
             usage: None,
             finish: None,
             broken: None,
+            reader: None,
         }
     }
 
@@ -101,25 +132,51 @@ impl Assembler {
         if self.finish.is_some() || self.broken.is_some() {
             return shown;
         }
+        if let ModelEvent::Prices(prices) = event {
+            self.prices = Some(prices);
+            return shown;
+        }
+        self.begun = true;
+        let Some(reader) = &mut self.reader else {
+            self.take(event, ids, &mut shown);
+            return shown;
+        };
+        let said = reader.read(event);
+        if reader.bytes() > MAX_ANSWER_BYTES {
+            self.fail(TOO_LARGE);
+        }
+        for event in said {
+            self.take(event, ids, &mut shown);
+        }
+        shown
+    }
+
+    fn take(&mut self, event: ModelEvent, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
         match event {
-            ModelEvent::Text(text) => self.flow(Kind::Text, text, ids, &mut shown),
-            ModelEvent::Reasoning(text) => self.flow(Kind::Reasoning, text, ids, &mut shown),
+            ModelEvent::Text(text) => self.flow(Kind::Text, text, ids, shown),
+            ModelEvent::Reasoning(text) => self.flow(Kind::Reasoning { raw: None }, text, ids, shown),
+            ModelEvent::ReasoningBlock(raw) => self.reasoning_block(raw, ids, shown),
             ModelEvent::ToolCallStarted { index, provider_call_id, name } => {
-                self.close_flow(&mut shown);
-                let kind = Kind::Call { call_id: CallId::generate(ids), provider_call_id, name };
-                let at = self.open(kind, ids, &mut shown);
+                self.close_flow(shown);
+                let kind = Kind::Call { call_id: CallId::generate(ids), provider_call_id, name, raw: None };
+                let at = self.open(kind, ids, shown);
                 // Should a dialect use an index twice, the second call is another call: fragments are never merged into one
                 // that is already complete.
                 self.calls.insert(index, at);
             }
             ModelEvent::ToolCallArguments { index, delta } => match self.calls.get(&index) {
-                Some(&at) => self.append(at, delta, &mut shown),
+                Some(&at) => self.append(at, delta, shown),
                 None => self.fail("arguments came for a tool call that has not begun"),
             },
+            ModelEvent::ToolCallBlock { index, raw } => match self.calls.get(&index).and_then(|at| self.slots.get_mut(*at)) {
+                Some(Slot { kind: Kind::Call { raw: kept, .. }, .. }) => *kept = Some(raw),
+                Some(_) | None => self.fail("a signature came for a tool call that has not begun"),
+            },
+            ModelEvent::Restarted => self.restart(shown),
             ModelEvent::Usage(usage) => self.usage = Some(usage),
+            ModelEvent::Prices(prices) => self.prices = Some(prices),
             ModelEvent::Finished(finish) => self.finish = Some(finish),
         }
-        shown
     }
 
     /// Why the answer is already known to be unusable, so that the call can be given up early.
@@ -161,15 +218,16 @@ impl Assembler {
             internal: false,
             created_at: now.to_rfc3339(),
         };
-        let turn = ModelTurn { finish, parts: self.slots.into_iter().map(Slot::turn_part).collect(), usage };
+        let malformed = self.reader.and_then(Reader::malformed);
+        let turn = ModelTurn { finish, parts: self.slots.into_iter().map(Slot::turn_part).collect(), usage, malformed };
         Ok((message, turn, closing))
     }
 
     /// What was shown so far of an answer that is given up, calls included. `None` if nothing was shown.
     #[must_use]
     pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
+        let usage = self.spent();
         let id = self.message_id.take()?;
-        let usage = self.counted_usage();
         let open = self.slots.iter().filter(|slot| !slot.closed);
         let closing = open.map(|slot| EventBody::PartCompleted { message_id: id.clone(), part: slot.part() }).collect();
         let message = Message {
@@ -194,7 +252,8 @@ impl Assembler {
             return;
         }
         let continues = self.slots.last().is_some_and(|slot| {
-            !slot.closed && matches!((&slot.kind, &kind), (Kind::Text, Kind::Text) | (Kind::Reasoning, Kind::Reasoning))
+            !slot.closed
+                && matches!((&slot.kind, &kind), (Kind::Text, Kind::Text) | (Kind::Reasoning { .. }, Kind::Reasoning { .. }))
         });
         let at = if continues {
             self.slots.len() - 1
@@ -205,12 +264,36 @@ impl Assembler {
         self.append(at, text, shown);
     }
 
+    /// Closes the open reasoning with the provider's block.
+    fn reasoning_block(&mut self, block: Value, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
+        let is_open = self.slots.last().is_some_and(|slot| !slot.closed && matches!(slot.kind, Kind::Reasoning { .. }));
+        if !is_open {
+            self.close_flow(shown);
+            self.open(Kind::Reasoning { raw: None }, ids, shown);
+        }
+        if let Some(Slot { kind: Kind::Reasoning { raw }, .. }) = self.slots.last_mut() {
+            *raw = Some(block);
+        }
+        self.close_flow(shown);
+    }
+
+    /// Forgets everything. Whoever has seen some of it is told.
+    fn restart(&mut self, shown: &mut Vec<StreamItem>) {
+        if self.message_id.take().is_some() {
+            shown.push(StreamItem::Event(EventBody::StepReset { step: self.step, reason: "restarted".to_owned() }));
+        }
+        self.slots.clear();
+        self.calls.clear();
+        self.bytes = 0;
+        self.usage = None;
+    }
+
     /// Closes an open text or reasoning part. Calls stay open until the end, because their fragments may interleave.
     fn close_flow(&mut self, shown: &mut Vec<StreamItem>) {
         let Some(slot) = self.slots.last_mut() else { return };
         match slot.kind {
-            Kind::Text | Kind::Reasoning if !slot.closed => slot.closed = true,
-            Kind::Text | Kind::Reasoning | Kind::Call { .. } => return,
+            Kind::Text | Kind::Reasoning { .. } if !slot.closed => slot.closed = true,
+            Kind::Text | Kind::Reasoning { .. } | Kind::Call { .. } => return,
         }
         if let Some(message_id) = &self.message_id {
             shown.push(StreamItem::Event(EventBody::PartCompleted { message_id: message_id.clone(), part: slot.part() }));
@@ -231,7 +314,7 @@ impl Assembler {
         let part_id = PartId::generate(ids);
         let (word, call_id, name) = match &kind {
             Kind::Text => ("text", None, None),
-            Kind::Reasoning => ("reasoning", None, None),
+            Kind::Reasoning { .. } => ("reasoning", None, None),
             Kind::Call { call_id, name, .. } => ("tool_call", Some(call_id.clone()), Some(name.clone())),
         };
         shown.push(StreamItem::Event(EventBody::PartStarted {
@@ -252,7 +335,7 @@ impl Assembler {
         }
         self.bytes = self.bytes.saturating_add(delta.len());
         if self.bytes > MAX_ANSWER_BYTES {
-            self.fail("the answer is larger than 64 MiB");
+            self.fail(TOO_LARGE);
             return;
         }
         if let Some(slot) = self.slots.get_mut(at) {
@@ -265,14 +348,34 @@ impl Assembler {
         self.broken = Some(ModelError::new(ModelErrorKind::BadStream, reason));
     }
 
-    /// The provider's figures, or an estimate of the output at four characters a token. The input is not known here.
-    fn counted_usage(&self) -> Usage {
-        match self.usage {
-            Some(usage) => Usage { model_calls: 1, ..usage },
-            None => {
-                let chars: usize = self.slots.iter().map(|slot| slot.text.chars().count()).sum();
-                Usage { output_tokens: chars.div_ceil(4) as u64, model_calls: 1, estimated: true, ..Usage::default() }
-            }
+    /// What an answer has used that is given up: the provider's figures so far, and no less than what has come. Nothing, if the
+    /// provider has not begun to answer.
+    #[must_use]
+    pub fn spent(&self) -> Usage {
+        if !self.begun {
+            return Usage::default();
         }
+        let estimate = self.estimate();
+        let said = self.usage.unwrap_or_default();
+        let input_tokens = if said.input_tokens == 0 { estimate.input_tokens } else { said.input_tokens };
+        let output_tokens = said.output_tokens.max(estimate.output_tokens);
+        self.priced(Usage { input_tokens, output_tokens, model_calls: 1, estimated: true, ..said })
+    }
+
+    /// The provider's figures, or an estimate.
+    fn counted_usage(&self) -> Usage {
+        self.priced(self.usage.map_or_else(|| self.estimate(), |usage| Usage { model_calls: 1, ..usage }))
+    }
+
+    fn estimate(&self) -> Usage {
+        let chars: usize = self.slots.iter().map(|slot| slot.text.chars().count()).sum();
+        let written = chars.max(self.reader.as_ref().map_or(0, Reader::bytes));
+        let (input_tokens, output_tokens) = (self.asked, size::tokens(written));
+        Usage { input_tokens, output_tokens, model_calls: 1, estimated: true, ..Usage::default() }
+    }
+
+    /// With what it costs, unless the provider has said that itself.
+    fn priced(&self, usage: Usage) -> Usage {
+        Usage { cost: usage.cost.or_else(|| Some(self.prices?.cost(&usage))), ..usage }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::arguments::MAX_NESTING;
 use super::draft::Draft;
-use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_step, tool_step, unknown};
+use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_failure, model_step, tool_step, unknown};
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -24,6 +24,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
         return Decision::default();
     }
     let mut draft = Draft::new(state, surroundings);
+    draft.charge(surroundings.spent);
     match input {
         Input::Claimed { tools, finished } => {
             let known = finished.into_iter().filter(|(_, outcome)| !unknown::is_asked_about(&draft, outcome)).collect();
@@ -31,7 +32,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
             claimed(&mut draft, tools);
         }
         Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
-        Input::ModelFailed(error) => model_step::failed(&mut draft, error),
+        Input::ModelFailed(error) => model_failure::failed(&mut draft, error),
         Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),
         Input::Reconciled(id, answer) => unknown::reconciled(&mut draft, &id, answer),
         // The message is stored, and the driver has told the state: nothing follows until the next model call, or until an

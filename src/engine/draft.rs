@@ -2,16 +2,17 @@
 //!
 //! Changes take effect on a working copy as they are added, so that the rules of one decision see each other's results.
 
-use super::{Command, Decision, RunState, Surroundings, results, texts};
+use super::{Command, Decision, RunState, Surroundings, approval, results, texts};
 use crate::domain::agent::{AgentProfile, BreakerAction};
+use crate::domain::approval::{ApprovalRequest, ApprovalState};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, MessageId, PartId};
-use crate::domain::input::{InputRequest, InputState};
+use crate::domain::input::{InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::Usage;
-use crate::domain::problem::ProblemCode;
+use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 
@@ -222,7 +223,14 @@ impl<'a> Draft<'a> {
     /// The results of a step's calls as one message, in call order.
     pub(super) fn add_tool_message(&mut self, step: u32) {
         let limit = self.profile().tool_result_chars;
-        let parts = self.work.batch(step).map(|call| Part::ToolResult(results::part(self.part_id(), call, limit))).collect();
+        let part = |call: &ToolCall| {
+            let mut part = results::part(self.part_id(), call, limit);
+            if approval::is_edited(self, call) {
+                part.content.insert(0, ToolContent::text(texts::edited_arguments(&call.arguments)));
+            }
+            Part::ToolResult(part)
+        };
+        let parts = self.work.batch(step).map(part).collect();
         let message = self.message(Role::Tool, parts);
         self.event(EventBody::MessageStarted { message_id: message.id.clone(), role: Role::Tool });
         self.event(EventBody::MessageCompleted { message: message.clone() });
@@ -240,7 +248,7 @@ impl<'a> Draft<'a> {
             server: call.server.clone(),
             arguments: call.arguments.clone(),
         });
-        if call.state == ToolCallState::Planned {
+        if call.has_not_begun() {
             self.change(Change::ToolStarted(call.id.clone()));
         }
         self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..call })));
@@ -257,6 +265,10 @@ impl<'a> Draft<'a> {
     pub(super) fn finish_call(&mut self, id: &CallId, mut outcome: ToolOutcome) {
         let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id && !call.state.is_outcome()) else { return };
         let (name, server, arguments) = (call.name.clone(), call.server.clone(), call.arguments.clone());
+        // One that has its outcome otherwise needs nobody's consent any more.
+        if let Some(question) = self.work.question_about(id).filter(|question| question.kind == InputKind::Approval).cloned() {
+            self.close_question(&question, InputState::Cancelled);
+        }
         if outcome.state == ToolCallState::Failed {
             self.trip_breaker(&name, &mut outcome);
         }
@@ -311,16 +323,38 @@ impl<'a> Draft<'a> {
     /// A human is asked.
     pub(super) fn ask(&mut self, request: InputRequest) {
         let InputRequest { id, call_id, kind, question, .. } = request.clone();
-        self.event(EventBody::InputRequested { id, kind, call_id, question });
+        self.event(match ApprovalRequest::of(&question) {
+            Some(request) => EventBody::ApprovalRequested { id, call_id, request: Box::new(request) },
+            None => EventBody::InputRequested { id, kind, call_id, question },
+        });
         self.change(Change::AskInput(request));
     }
 
     /// The questions that are left are not open any more, because the run ends.
     fn close_questions(&mut self) {
-        for InputRequest { id, .. } in std::mem::take(&mut self.work.record.inputs) {
-            self.event(EventBody::InputResolved { id: id.clone(), state: InputState::Cancelled, answer: None, by: None });
-            self.change(Change::InputClosed { id, state: InputState::Cancelled });
+        for request in std::mem::take(&mut self.work.record.inputs) {
+            self.close_question(&request, InputState::Cancelled);
         }
+    }
+
+    /// A question is not open any more, and has no answer.
+    pub(super) fn close_question(&mut self, request: &InputRequest, state: InputState) {
+        let InputRequest { id, call_id, kind, .. } = request.clone();
+        self.event(match kind {
+            InputKind::UnknownOutcome | InputKind::Question => {
+                EventBody::InputResolved { id: id.clone(), state, answer: None, by: None }
+            }
+            InputKind::Approval => EventBody::ApprovalResolved {
+                id: id.clone(),
+                call_id,
+                status: ApprovalState::of(state, None),
+                scope: None,
+                edited_arguments: None,
+                reason: None,
+                by: None,
+            },
+        });
+        self.change(Change::InputClosed { id, state });
     }
 
     // Ends.
@@ -361,12 +395,24 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// The end of a run whose models all failed and whose profile has words for that: the user has an answer, and the run says
+    /// what it is worth.
+    pub(super) fn complete_without_model(&mut self, text: &str, error: ProblemBody) {
+        self.settle("failed");
+        self.say(text, FinishReason::Stop);
+        self.finish_completed(FinishReason::Stop, Some(error));
+    }
+
     pub(super) fn complete(&mut self, finish_reason: FinishReason) {
-        let usage = self.work.record.usage;
+        self.finish_completed(finish_reason, None);
+    }
+
+    fn finish_completed(&mut self, finish_reason: FinishReason, error: Option<ProblemBody>) {
         let joined = Some(self.base.record.joined);
+        let usage = self.work.record.usage;
         self.conversation_updated(ConversationStatus::from(RunStatus::Completed));
-        self.event(EventBody::RunCompleted { finish_reason, usage });
-        self.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error: None, joined });
+        self.event(EventBody::RunCompleted { finish_reason, usage, error: error.clone() });
+        self.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error, joined });
         self.command(Command::Stop);
     }
 

@@ -8,28 +8,57 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::{RunState, results, texts};
+use super::compaction::{self, LeftOut};
+use super::{RunState, results, structured, texts};
+use crate::domain::agent::OutputMode;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
-use crate::domain::model::ModelRequest;
-use crate::domain::tool::{ToolCall, ToolCallState};
+use crate::domain::model::{ModelOptions, ModelRequest, ToolChoice};
+use crate::domain::record::RunRecord;
+use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
 /// The request of the current model step: system prompt, sendable history, tools on offer.
 #[must_use]
 pub fn model_request(state: &RunState) -> ModelRequest {
     let record = &state.record;
-    ModelRequest {
-        model: record.profile.model.clone(),
+    let tools: Vec<ToolDefinition> = state.offered_tools().into_iter().cloned().collect();
+    let options = ModelOptions { tool_choice: tool_choice(state), ..record.profile.options.clone() };
+    let mut request = ModelRequest {
+        owner: Some(record.owner.clone()),
+        model: record.model().to_owned(),
         system: record.profile.system_prompt.trim().to_owned(),
         messages: sendable(state),
-        tools: state.offered_tools().into_iter().cloned().collect(),
-        options: record.profile.options.clone(),
+        tools,
+        options,
+    };
+    match record.profile.output {
+        OutputMode::Tools => {}
+        OutputMode::Structured => structured::project(&mut request),
+    }
+    request
+}
+
+/// Which tools the current model step may or must call.
+pub(super) fn tool_choice(state: &RunState) -> Option<ToolChoice> {
+    let choice = state.record.profile.options.tool_choice.as_ref();
+    let may_be = may_be_forced(choice, state.record.counters.rounds, &state.offered_tools());
+    choice.filter(|_| may_be).cloned()
+}
+
+/// A choice that forces a call holds for the first answer only, or the run could never end; and a choice among no tools, or of
+/// one that is not on offer, is refused by providers.
+fn may_be_forced(choice: Option<&ToolChoice>, rounds: u32, tools: &[&ToolDefinition]) -> bool {
+    match choice {
+        None => false,
+        Some(ToolChoice::Auto | ToolChoice::None) => !tools.is_empty(),
+        Some(ToolChoice::Required) => rounds == 0 && !tools.is_empty(),
+        Some(ToolChoice::Tool(name)) => rounds == 0 && tools.iter().any(|tool| tool.name == *name),
     }
 }
 
 fn sendable(state: &RunState) -> Vec<Message> {
     let record = &state.record;
-    let mut builder = Builder::new(&record.history, &record.calls, record.profile.tool_result_chars);
+    let mut builder = Builder::new(record);
     for message in &record.history {
         // Hints hold for the run in which they were given.
         if message.internal && message.run_id != record.fence.run_id {
@@ -42,20 +71,42 @@ fn sendable(state: &RunState) -> Vec<Message> {
             Role::Tool => {}
         }
     }
-    builder.finish(state)
+    let mut messages = builder.finish(state);
+    if record.counters.halved {
+        compaction::halve(&mut messages);
+    }
+    messages
+}
+
+/// Whether the request of the current model step holds what its model has signed, or ids that its provider gave.
+pub(super) fn holds_signed(state: &RunState) -> bool {
+    let messages = sendable(state);
+    messages.iter().flat_map(|message| &message.parts).any(|part| match part {
+        Part::Reasoning(_) => true,
+        Part::ToolCall(call) => call.raw.is_some() || call.provider_call_id.is_some(),
+        Part::Text(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => false,
+    })
+}
+
+/// What a halved request would leave out. Nothing, if it cannot be made smaller.
+pub(super) fn left_out_by_halving(state: &RunState) -> LeftOut {
+    compaction::halve(&mut sendable(state))
 }
 
 struct Builder<'a> {
     results: HashMap<&'a CallId, &'a ToolResultPart>,
     rows: HashMap<&'a CallId, &'a ToolCall>,
     limit: usize,
+    /// The model that reads the request, unless its provider has refused what it is said to have signed.
+    reader: Option<&'a str>,
     called: HashSet<&'a CallId>,
     echoed: HashSet<&'a str>,
     messages: Vec<Message>,
 }
 
 impl<'a> Builder<'a> {
-    fn new(history: &'a [Message], calls: &'a [ToolCall], limit: usize) -> Self {
+    fn new(record: &'a RunRecord) -> Self {
+        let (history, calls) = (&record.history, &record.calls);
         let mut results = HashMap::new();
         for part in history.iter().filter(|message| message.role == Role::Tool).flat_map(|message| &message.parts) {
             if let Part::ToolResult(result) = part {
@@ -63,26 +114,38 @@ impl<'a> Builder<'a> {
             }
         }
         let rows = calls.iter().map(|call| (&call.id, call)).collect();
-        Self { results, rows, limit, called: HashSet::new(), echoed: HashSet::new(), messages: Vec::new() }
+        Self {
+            results,
+            rows,
+            limit: record.profile.tool_result_chars,
+            reader: (!record.counters.unsigned).then(|| record.model()),
+            called: HashSet::new(),
+            echoed: HashSet::new(),
+            messages: Vec::new(),
+        }
     }
 
     fn user(&mut self, message: &Message) {
         let parts: Vec<Part> = message.parts.iter().filter(|part| is_user_content(part)).cloned().collect();
         if !parts.is_empty() {
-            self.push(Message { parts, ..copy_head(message) });
+            self.push(Message { parts, ..message.head() });
         }
     }
 
     fn assistant(&mut self, message: &'a Message) {
         let mut parts = Vec::with_capacity(message.parts.len());
         let mut answers = Vec::new();
+        // What one model has signed, and the ids that its provider gave, mean nothing to another, which refuses them.
+        let is_own = message.model.is_some() && message.model.as_deref() == self.reader;
         for part in &message.parts {
             match part {
                 Part::Text(text) if !text.text.trim().is_empty() => parts.push(part.clone()),
-                Part::Reasoning(reasoning) if !reasoning.text.is_empty() || reasoning.raw.is_some() => parts.push(part.clone()),
+                Part::Reasoning(reasoning) if is_own && (!reasoning.text.is_empty() || reasoning.raw.is_some()) => {
+                    parts.push(part.clone());
+                }
                 // A partial message has no calls: they were never carried out.
                 Part::ToolCall(call) if message.status == MessageStatus::Complete && self.called.insert(&call.call_id) => {
-                    parts.push(Part::ToolCall(self.call(call)));
+                    parts.push(Part::ToolCall(self.call(call, is_own)));
                     answers.push(Part::ToolResult(self.result(call)));
                 }
                 Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
@@ -93,29 +156,30 @@ impl<'a> Builder<'a> {
         if !parts.iter().any(|part| matches!(part, Part::Text(_) | Part::ToolCall(_))) {
             return;
         }
-        self.push(Message { parts, ..copy_head(message) });
+        self.push(Message { parts, ..message.head() });
         if !answers.is_empty() {
-            let head = Message { role: Role::Tool, finish_reason: None, usage: None, model: None, ..copy_head(message) };
+            let head = Message { role: Role::Tool, finish_reason: None, usage: None, model: None, ..message.head() };
             self.messages.push(Message { parts: answers, ..head });
         }
     }
 
     /// A call with a name and arguments that providers take back, whatever their model has made up, and with the provider's
     /// id only where it is the first of its kind: our own id is the identity.
-    fn call(&mut self, call: &'a ToolCallPart) -> ToolCallPart {
+    fn call(&mut self, call: &'a ToolCallPart, is_own: bool) -> ToolCallPart {
         let arguments = match &call.arguments {
             Value::Object(_) => call.arguments.clone(),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
                 json!({ "_raw": call.arguments.to_string() })
             }
         };
-        let provider_call_id = call.provider_call_id.as_deref().filter(|id| !id.is_empty() && self.echoed.insert(id));
+        let provider_call_id = call.provider_call_id.as_deref().filter(|id| is_own && !id.is_empty() && self.echoed.insert(id));
         ToolCallPart {
             id: call.id.clone(),
             call_id: call.call_id.clone(),
             name: sendable_name(&call.name).into_owned(),
             arguments,
             provider_call_id: provider_call_id.map(str::to_owned),
+            raw: call.raw.clone().filter(|_| is_own),
         }
     }
 
@@ -182,23 +246,6 @@ fn sendable_name(name: &str) -> Cow<'_, str> {
     let mended: String =
         name.chars().take(MAX_NAME).map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect();
     Cow::Owned(if mended.is_empty() { "unknown".to_owned() } else { mended })
-}
-
-/// Everything of a message but its parts.
-fn copy_head(message: &Message) -> Message {
-    Message {
-        id: message.id.clone(),
-        conversation_id: message.conversation_id.clone(),
-        run_id: message.run_id.clone(),
-        role: message.role,
-        status: message.status,
-        parts: Vec::new(),
-        finish_reason: message.finish_reason,
-        model: message.model.clone(),
-        usage: message.usage,
-        internal: message.internal,
-        created_at: message.created_at.clone(),
-    }
 }
 
 /// A message that stands only in the request. Its ids are borrowed from a neighbour: no provider sees them.

@@ -9,14 +9,20 @@
 //! late may get no more than one answer without tools. A run that fails answers nobody; the message stands in the history of
 //! the next one.
 
+mod approval;
 mod arguments;
+mod asking;
 mod assembly;
+mod compaction;
 mod decide;
 mod draft;
 pub mod history;
+mod model_failure;
 mod model_step;
 mod results;
+mod size;
 mod state;
+mod structured;
 #[cfg(test)]
 mod tests;
 mod texts;
@@ -32,7 +38,7 @@ use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::Message;
-use crate::domain::model::{ModelError, ModelTurn};
+use crate::domain::model::{ModelError, ModelTurn, Usage};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
@@ -45,6 +51,8 @@ pub struct Surroundings<'a> {
     pub ids: &'a dyn IdSource,
     /// Milliseconds since the run's first start, by the database's clock at loading plus monotonic time since.
     pub elapsed_ms: u64,
+    /// What a model call has used that came to nothing, as far as is known: it is paid for all the same.
+    pub spent: Usage,
 }
 
 /// What happened.

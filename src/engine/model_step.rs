@@ -6,13 +6,16 @@ use super::{Command, PartialAnswer, texts, tool_step};
 use crate::domain::agent::{BreakerAction, OnLimit};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind};
 use crate::domain::event::EventBody;
-use crate::domain::message::{Message, MessageStatus, Part, ToolContent};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelTurn, Usage};
+use crate::domain::message::{Message, MessageStatus, Part};
+use crate::domain::model::{MalformedAnswer, ModelErrorKind, ModelFinish, ModelTurn, Usage};
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::{FinishReason, RunStatus, WaitReason};
+use crate::domain::run::{FinishReason, RunStatus};
 
 /// Answers in a row that were cut inside a tool call and may be tried again.
 const CUT_ANSWERS: u32 = 2;
+
+/// Answers in a row that were not of the wanted form and are asked for again.
+const CORRECTIONS: u32 = 2;
 
 /// Begins the next model call, unless a limit says that the run ends, or that this call is the last one.
 pub(super) fn begin(draft: &mut Draft<'_>) {
@@ -64,6 +67,11 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
         heard,
         // These belong to the model's provider and to tools, which a message does not mend.
         model_failures: counters.model_failures,
+        fallback: counters.fallback,
+        left_alone_ms: counters.left_alone_ms,
+        halved: counters.halved,
+        unsigned: counters.unsigned,
+        quarantined_tools: std::mem::take(&mut counters.quarantined_tools),
         dropped_tools: std::mem::take(&mut counters.dropped_tools),
         ..RunCounters::default()
     };
@@ -134,11 +142,18 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
         return;
     }
     let before = draft.work.record.usage;
-    let usage = counted(draft, turn.usage);
+    let usage = turn.usage;
     draft.charge(usage);
     let is_last = draft.work.record.counters.force_final;
     let counters = draft.counters();
     counters.model_failures = 0;
+    counters.left_alone_ms = 0;
+    // What is asked for again is no round: those are for work, and corrections have a limit of their own.
+    if let Some(malformed) = &turn.malformed {
+        return correct(draft, step, &message, malformed, usage);
+    }
+    let counters = draft.counters();
+    counters.malformed_answers = 0;
     if !is_last {
         counters.rounds = counters.rounds.saturating_add(1);
     }
@@ -195,6 +210,22 @@ pub(super) fn end_turn(draft: &mut Draft<'_>, reason: FinishReason) {
 /// Whether the model has run into the output limit inside tool calls too often.
 pub(super) fn is_cut_too_often(draft: &Draft<'_>) -> bool {
     draft.work.record.counters.cut_answers > CUT_ANSWERS
+}
+
+/// Asks again after an answer that is not of the wanted form, and says what is wrong with it. What was shown of it is void.
+fn correct(draft: &mut Draft<'_>, step: u32, message: &Message, malformed: &MalformedAnswer, usage: Usage) {
+    if !message.parts.is_empty() {
+        draft.reset(step, "malformed");
+    }
+    draft.complete_step(step, Some(usage));
+    let counters = draft.counters();
+    counters.malformed_answers = counters.malformed_answers.saturating_add(1);
+    if counters.malformed_answers > CORRECTIONS && !draft.work.has_unseen_messages() {
+        let detail = format!("the model was asked for one JSON object and wrote something else: {}", malformed.reason);
+        return draft.fail(ProblemCode::InvalidOutput, detail);
+    }
+    draft.hint(&texts::malformed_answer(&malformed.reason, &malformed.said));
+    begin(draft);
 }
 
 /// Asks again after an answer that holds nothing; then once without tools; then gives up. An empty answer is never a success.
@@ -266,70 +297,11 @@ fn without_calls(
     (message, Vec::new())
 }
 
-/// Adds an estimate of the request to figures that know only the answer, so that a silent provider cannot outrun a budget.
-fn counted(draft: &Draft<'_>, usage: Usage) -> Usage {
-    if !usage.estimated || usage.input_tokens > 0 {
-        return usage;
-    }
-    let bytes: usize = draft.base.record.history.iter().flat_map(|message| &message.parts).map(size).sum();
-    Usage { input_tokens: bytes.div_ceil(4) as u64, ..usage }
-}
-
-fn size(part: &Part) -> usize {
-    match part {
-        Part::Text(text) => text.text.len(),
-        Part::Reasoning(reasoning) => reasoning.text.len(),
-        Part::ToolCall(call) => call.arguments.to_string().len(),
-        Part::ToolResult(result) => result.content.iter().map(content_size).sum(),
-        Part::Image(_) | Part::File(_) => 0,
-    }
-}
-
-fn content_size(content: &ToolContent) -> usize {
-    match content {
-        ToolContent::Text { text } => text.len(),
-        ToolContent::Image { .. } => 0,
-    }
-}
-
-/// The model call failed: another try after a wait without a lease, or the end.
-pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
-    let Some(step) = draft.open_model_step() else { return };
-    let retry = &draft.profile().llm_retry;
-    let tries = draft.work.record.counters.model_failures as usize;
-    let problem = ProblemCode::from(error.kind).body(error.message.clone());
-    let delay = retry.delays_ms.get(tries).copied().filter(|_| error.kind.retryable());
-    let Some(delay) = delay else {
-        return draft.fail(ProblemCode::from(error.kind), error.message);
-    };
-    let after_ms = error.retry_after_ms.unwrap_or(delay);
-    if error.retry_after_ms.is_some() && after_ms > retry.max_retry_after_ms {
-        let detail = format!("{} (it asks for a wait of {after_ms} ms, more than this agent waits)", error.message);
-        return draft.fail(ProblemCode::from(error.kind), detail);
-    }
-    if draft.is_out_of_time_after(after_ms) {
-        let detail = format!("{} (the run's time limit leaves no time for another try)", error.message);
-        return draft.fail(ProblemCode::from(error.kind), detail);
-    }
-    let counters = draft.counters();
-    counters.model_failures = counters.model_failures.saturating_add(1);
-    draft.reset(step, "retry");
-    draft.event(EventBody::RunRetrying { after_ms, error: problem });
-    draft.event(EventBody::RunWaiting { reason: WaitReason::Backoff, id: None });
-    draft.abandon_step(step);
-    draft.set_status(RunStatus::Waiting, Some(WaitReason::Backoff));
-    draft.release(Some(after_ms), ReleaseCause::Waiting);
-}
-
 /// Keeps the words that were shown of an answer that somebody stopped. If there are none, the step stays open, and its end says
 /// that what was shown is void.
 pub(super) fn keep_partial(draft: &mut Draft<'_>, step: u32, PartialAnswer { message: partial, closing }: PartialAnswer) {
     if draft.base.record.history.iter().any(|known| known.id == partial.id) {
         return;
-    }
-    if let Some(usage) = partial.usage {
-        let usage = counted(draft, usage);
-        draft.charge(usage);
     }
     if partial.parts.iter().all(|part| matches!(part, Part::ToolCall(_))) {
         return;

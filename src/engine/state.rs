@@ -1,6 +1,7 @@
 //! A run as the loop sees it.
 
 use crate::domain::agent::ToolsPolicy;
+use crate::domain::approval::ToolGrant;
 use crate::domain::change::{Change, StepRow, StepStatus};
 use crate::domain::ids::CallId;
 use crate::domain::input::InputRequest;
@@ -18,13 +19,15 @@ pub struct RunState {
     released: bool,
     /// Nothing new shall begin.
     draining: bool,
+    /// Answers to approvals that hold for later calls.
+    grants: Vec<ToolGrant>,
 }
 
 impl RunState {
     /// Takes over what was loaded.
     #[must_use]
     pub fn load(record: RunRecord) -> Self {
-        Self { record, released: false, draining: false }
+        Self { record, released: false, draining: false, grants: Vec::new() }
     }
 
     /// Carries out in memory what the store carries out in rows. If the store then fails, the state is void: load it again.
@@ -72,8 +75,18 @@ impl RunState {
                 record.calls.reserve_exact(calls.len());
                 record.calls.extend(calls.iter().cloned());
             }
-            Change::ToolStarted(id) => {
+            Change::ToolAsked(id) => {
                 if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Planned) {
+                    call.state = ToolCallState::AwaitingApproval;
+                }
+            }
+            Change::ToolEdited { id, arguments, hash } => {
+                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun()) {
+                    (call.arguments, call.arguments_hash) = (arguments.clone(), hash.clone());
+                }
+            }
+            Change::ToolStarted(id) => {
+                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun()) {
                     call.state = ToolCallState::Started;
                 }
             }
@@ -100,6 +113,15 @@ impl RunState {
         }
         self.record.history.push(message);
         self.record.joined += 1;
+    }
+
+    /// Takes in the answers to approvals that hold for the calls of this run.
+    pub fn know_grants(&mut self, grants: Vec<ToolGrant>) {
+        self.grants = grants;
+    }
+
+    pub(super) fn grants(&self) -> &[ToolGrant] {
+        &self.grants
     }
 
     /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way
@@ -158,6 +180,7 @@ impl RunState {
             .flatten()
             .filter(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)))
             .filter(|tool| !record.counters.dropped_tools.contains(&tool.name))
+            .filter(|tool| !record.counters.quarantined_tools.contains(&tool.name))
             .collect()
     }
 
@@ -185,7 +208,9 @@ impl RunState {
                 cancel_requested_by: record.cancel_requested_by.clone(),
                 joined: record.joined,
             },
-            ..*self
+            released: self.released,
+            draining: self.draining,
+            grants: Vec::new(),
         }
     }
 }

@@ -3,6 +3,11 @@
 //! Hints are `internal` messages of the user role. They hold for the run in which they were written and are left out of the
 //! requests of later ones.
 
+use serde_json::Value;
+
+use super::structured::Offer;
+use crate::domain::tool::ToolDefinition;
+
 /// After an empty answer.
 pub(super) const EMPTY_REPLY: &str = "Your last answer was empty. Continue with the task: call a tool, or answer in words.";
 
@@ -34,6 +39,39 @@ pub(super) const FORCED_BREAKER: &str = "A tool has failed too often and tools a
 pub(super) const ERROR_ROUNDS: &str = "The last tool calls all failed. Read the errors, then change the arguments, use another tool, or tell the \
      user what does not work. Do not repeat the same calls.";
 
+/// After an answer that should have been one JSON object.
+pub(super) fn malformed_answer(reason: &str, said: &str) -> String {
+    format!(
+        "Your last answer was not used: it is not the one JSON object that was asked for ({reason}). It began with: {}\n\
+         Answer again, with one JSON object of the form that the instructions give and nothing else.",
+        Value::from(said)
+    )
+}
+
+/// How a model without tool calls answers: what it may write, the tools, and the shape of its words if one is wanted.
+pub(super) fn one_object(offer: Offer, tools: &[ToolDefinition], wanted: Option<&Value>) -> String {
+    let words = match wanted {
+        None => r#"{"answer": "your words"}"#.to_owned(),
+        Some(schema) => format!(r#"{{"answer": ...}}, whose value has this JSON Schema: {schema}"#),
+    };
+    let call = r#"{"tool": "its name", "arguments": {...}}"#;
+    let mut text = String::from("Each of your answers is exactly one JSON object, with no text before or after it.\n");
+    match offer {
+        Offer::Either => {
+            text.push_str(&format!("To call a tool: {call}\nTo answer the user, at the end: {words}\n"));
+        }
+        Offer::Answer => text.push_str(&format!("Answer the user: {words}\nNo tools are available now.\n")),
+        Offer::Call => text.push_str(&format!("Call a tool: {call}\n")),
+    }
+    if !tools.is_empty() {
+        text.push_str("After a call you are given its result, and answer again. Never write a result yourself. The tools:\n");
+    }
+    for ToolDefinition { name, description, parameters, .. } in tools {
+        text.push_str(&format!("\n{name}: {}\nArguments, as a JSON Schema: {parameters}\n", description.trim()));
+    }
+    text.trim_end().to_owned()
+}
+
 /// After an answer that did not yet know of a message that joined.
 pub(super) const JOINED: &str =
     "While you were answering, the user sent the message before your last answer. Take it into account now.";
@@ -61,10 +99,49 @@ pub(super) const HAPPENED: &str = "a person says that this call took effect; its
 pub(super) const NOBODY_KNOWS: &str =
     "this call may or may not have taken effect, and the person who was asked left it at that; check before repeating";
 
+/// The same where nobody said anything in time.
+pub(super) const NOBODY_ANSWERED: &str =
+    "this call may or may not have taken effect, and nobody who was asked has answered in time; check before repeating";
+
 /// What a human is asked about a call.
 pub(super) fn did_it_happen(tool: &str) -> String {
     format!("A call of {tool} was interrupted, and nobody knows whether it took effect. Did it?")
 }
+
+/// The outcome of a call that a human did not allow.
+pub(super) const NOT_ALLOWED: &str = "a person denied this call, and it was not made; do not repeat it unless they ask for it";
+
+/// The same where nobody decided in time.
+pub(super) const NOBODY_ALLOWED: &str = "this call needs a person's approval, nobody gave it in time, and it was not made";
+
+/// The outcome of a call whose approval is for something else.
+pub(super) const ALLOWED_OTHERWISE: &str =
+    "the approval of this call is for other arguments or for another version of the tool, and it was not made";
+
+/// The outcome of a call that was not made because another one was denied.
+pub(super) const DENIED_BESIDE: &str = "this call was not made, because a call beside it was denied";
+
+/// Ends a turn whose call was denied, where the agent wants that.
+pub(super) const DENIED: &str = "I stop here, because the action was not approved. Tell me how you would like to go on.";
+
+/// Before the result of a call whose arguments a human has changed.
+pub(super) fn edited_arguments(arguments: &Value) -> String {
+    let shown = arguments.to_string();
+    let shown = crate::support::text::prefix_chars(&shown, 1_000);
+    format!("[A person changed the arguments of this call before it was made, to {shown}]\n")
+}
+
+/// What a human is asked before a call is made.
+pub(super) fn may_it_run(tool: &str) -> String {
+    format!("May {tool} be called?")
+}
+
+/// The outcome of a question that is none.
+pub(super) const NO_QUESTION: &str = "the question is missing: give it as `question`, a text";
+
+/// The outcome of a question that the user has not answered in time.
+pub(super) const NO_ANSWER: &str =
+    "the user has not answered in time; go on without the answer, or say what you would need to know";
 
 /// What a human has added to an answer.
 pub(super) fn with_words(text: &str, words: Option<&str>) -> String {

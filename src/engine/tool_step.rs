@@ -1,7 +1,7 @@
 //! Tool steps: which calls of an answer are carried out, in what order, and what their outcomes mean for the run.
 
 use super::draft::Draft;
-use super::{arguments, model_step, results, texts, unknown};
+use super::{approval, arguments, asking, model_step, results, texts, unknown};
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -9,7 +9,7 @@ use crate::domain::ids::CallId;
 use crate::domain::message::{Message, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
 use crate::domain::problem::ProblemCode;
-use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use crate::support::json;
 
@@ -177,7 +177,8 @@ pub(super) enum Recorded {
 /// Stores the outcome of a call that was started. One that is no outcome state becomes one by its `is_error`.
 pub(super) fn record_outcome(draft: &mut Draft<'_>, id: &CallId, mut outcome: ToolOutcome) -> Recorded {
     let is_started = draft.work.record.calls.iter().any(|call| call.id == *id && call.state == ToolCallState::Started);
-    if !is_started {
+    // What the user is asked has no outcome but the answer.
+    if !is_started || asking::is_open(draft, id) {
         return Recorded::No;
     }
     if !outcome.state.is_outcome() || (outcome.state == ToolCallState::Done && outcome.is_error) {
@@ -193,17 +194,27 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
     let in_state = |draft: &Draft<'_>, state: ToolCallState| -> Vec<CallId> {
         draft.work.batch(step).filter(|call| call.state == state).map(|call| call.id.clone()).collect()
     };
-    let (asked, running): (Vec<_>, Vec<_>) =
-        in_state(draft, ToolCallState::Started).into_iter().partition(|id| draft.work.question_about(id).is_some());
-    let mut under_way = running.len();
+    let asked = |draft: &Draft<'_>| -> (Vec<CallId>, Vec<CallId>) {
+        in_state(draft, ToolCallState::Started).into_iter().partition(|id| draft.work.question_about(id).is_some())
+    };
+    let mut under_way = asked(draft).1.len();
+    let may_begin = !draft.base.is_draining();
+    if may_begin {
+        approval::take_denials(draft, step);
+    }
     let failure = failure(draft, step);
-    if failure.is_none() && !draft.base.is_draining() {
+    if failure.is_none() && may_begin {
         let limit = draft.profile().tool_parallelism.max(1) as usize;
-        for id in in_state(draft, ToolCallState::Planned) {
+        let waiting: Vec<CallId> = draft.work.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
+        for id in waiting {
             if under_way >= limit {
                 break;
             }
-            if refuse_dropped(draft, &id) {
+            if refuse_dropped(draft, &id) || !approval::is_given(draft, &id) {
+                continue;
+            }
+            if asking::is_question(draft, &id) {
+                asking::begin(draft, &id);
                 continue;
             }
             draft.run_call(&id);
@@ -216,21 +227,26 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
     if let Some((code, detail)) = failure {
         return draft.fail(code, detail);
     }
-    if !in_state(draft, ToolCallState::Planned).is_empty() {
+    if !in_state(draft, ToolCallState::Planned).is_empty() || approval::has_answer(draft, step) {
         return draft.release(Some(0), ReleaseCause::Drain);
     }
-    if let Some(question) = asked.first().and_then(|id| draft.work.question_about(id)) {
-        let id = Some(question.id.to_string());
-        draft.event(EventBody::RunWaiting { reason: WaitReason::Input, id });
-        draft.set_status(RunStatus::Waiting, Some(WaitReason::Input));
-        return draft.release(draft.time_left(), ReleaseCause::Waiting);
+    if let Some(id) = asked(draft).0.first() {
+        return wait_for_answers(draft, id, WaitReason::Input);
     }
-    if !in_state(draft, ToolCallState::AwaitingApproval).is_empty() {
-        draft.event(EventBody::RunWaiting { reason: WaitReason::Approval, id: None });
-        draft.set_status(RunStatus::Waiting, Some(WaitReason::Approval));
-        return draft.release(None, ReleaseCause::Waiting);
+    if let Some(id) = in_state(draft, ToolCallState::AwaitingApproval).first() {
+        return wait_for_answers(draft, id, WaitReason::Approval);
     }
     end(draft, step);
+}
+
+/// Every call that is left waits for a human; this one is named.
+fn wait_for_answers(draft: &mut Draft<'_>, id: &CallId, reason: WaitReason) {
+    let id = draft.work.question_about(id).map(|question| question.id.to_string());
+    draft.event(EventBody::RunWaiting { reason, id });
+    draft.set_status(RunStatus::Waiting, Some(reason));
+    let first_to_expire = draft.work.record.inputs.iter().filter_map(|question| question.expires_in_ms).min();
+    let wake_after = [draft.time_left(), first_to_expire].into_iter().flatten().min();
+    draft.release(wake_after, ReleaseCause::Waiting);
 }
 
 /// A planned call whose tool was taken away since is not carried out.
@@ -267,11 +283,17 @@ fn failure(draft: &Draft<'_>, step: u32) -> Option<(ProblemCode, String)> {
 fn end(draft: &mut Draft<'_>, step: u32) {
     draft.add_tool_message(step);
     draft.complete_step(step, None);
+    let has_unheard = draft.work.has_unseen_messages();
     model_step::renew(draft);
     if model_step::is_cut_too_often(draft) {
         let detail =
             "the answers were cut at the output limit inside tool calls; allow more output tokens or ask for less at a time";
         return draft.fail(ProblemCode::from(ModelErrorKind::IncompleteStream), detail);
+    }
+    // A message that joined meanwhile is for the model.
+    if approval::ends_turn(draft, step) && !has_unheard {
+        draft.say(texts::DENIED, FinishReason::Stop);
+        return draft.complete(FinishReason::Stop);
     }
     count_rounds(draft, step);
     model_step::begin(draft);

@@ -1,8 +1,8 @@
 //! Calls that were started and whose outcome nobody knows: what their class says, what their server says, what a human says.
 
 use super::draft::Draft;
-use super::texts;
 use super::tool_step::{advance, record_outcome};
+use super::{asking, texts};
 use crate::domain::agent::OnUnknown;
 use crate::domain::change::Change;
 use crate::domain::ids::CallId;
@@ -17,11 +17,20 @@ const SKIP: (&str, &str) = ("skip", "Unclear: tell the model so, and go on");
 
 /// Judges a call that was started by a worker that is gone.
 pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
-    if let Some(InputRequest { id: question, answer, .. }) = draft.work.question_about(id).cloned() {
-        if let Some(answer) = answer {
+    if let Some(question) = draft.work.question_about(id).cloned() {
+        if let Some(answer) = question.answer {
             // Before it is acted on: should the worker die over it, nobody knows again, and the answer is of before.
-            draft.change(Change::InputClosed { id: question, state: InputState::Applied });
-            act_on(draft, id, &answer);
+            draft.change(Change::InputClosed { id: question.id, state: InputState::Applied });
+            match question.kind {
+                InputKind::Question => asking::answered(draft, id, &answer),
+                InputKind::UnknownOutcome | InputKind::Approval => act_on(draft, id, &answer),
+            }
+        } else if question.expires_in_ms == Some(0) {
+            draft.close_question(&question, InputState::Expired);
+            match question.kind {
+                InputKind::Question => asking::unanswered(draft, id),
+                InputKind::UnknownOutcome | InputKind::Approval => unknown(draft, id, texts::NOBODY_ANSWERED.to_owned()),
+            }
         }
         return;
     }
@@ -93,9 +102,11 @@ fn ask(draft: &mut Draft<'_>, id: &CallId) {
             choices: [HAPPENED, DID_NOT_HAPPEN, SKIP].map(choice).into(),
             tool: Some(call.name),
             arguments: Some(call.arguments),
+            approval: None,
         },
         state: InputState::Pending,
         answer: None,
+        expires_in_ms: Some(draft.profile().ask_expires_ms).filter(|limit| *limit > 0),
     };
     draft.ask(request);
 }

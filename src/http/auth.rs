@@ -66,7 +66,7 @@ async fn serve(access: Access, mut request: Request, next: Next) -> Answer<Respo
     }
 }
 
-async fn by_header(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> Answer<Access> {
+pub(crate) async fn by_header(app: &App, method: &Method, uri: &Uri, headers: &HeaderMap) -> Answer<Access> {
     match &app.options.auth {
         Auth::Open(principal) => {
             let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);

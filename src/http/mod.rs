@@ -3,14 +3,17 @@
 //! Owns what is particular to HTTP and nothing else: each handler takes a request apart, calls one use case of
 //! [`crate::service`] and puts the answer together. Must not know the store or the loop.
 
+mod approvals;
 mod auth;
 mod conversations;
 mod extract;
+mod logins;
 mod metrics;
 mod openapi;
 mod options;
 mod page;
 mod problem;
+mod providers;
 mod questions;
 mod request;
 mod router;

@@ -79,6 +79,8 @@ pub struct HttpOptions {
     pub allowed_hosts: Option<Vec<String>>,
     /// Origins of web pages that may call from another origin.
     pub cors_origins: Vec<String>,
+    /// Where browsers find the server, if that is not what they name as its host.
+    pub public_url: Option<String>,
     /// Bounds and intervals.
     pub limits: HttpLimits,
 }
@@ -94,6 +96,7 @@ impl HttpOptions {
             metrics: Arc::new(String::new),
             allowed_hosts: None,
             cors_origins: Vec::new(),
+            public_url: None,
             limits: HttpLimits::default(),
         }
     }

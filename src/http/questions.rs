@@ -1,25 +1,77 @@
-//! `/api/v1/input-requests`: answers to what a run asks a human.
+//! `/api/v1/input-requests`: what runs ask humans, and the answers.
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
-use super::extract::{Id, Input, RequestBody};
+use super::extract::{Id, Input, Params, RequestBody};
 use super::options::App;
+use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::runs::replayed;
+use super::types::ListBody;
 use crate::domain::ids::InputId;
-use crate::domain::input::{InputAnswer, InputRecord};
+use crate::domain::input::{InputAnswer, InputRecord, InputState};
 
-impl RequestBody for InputAnswer {}
+/// The answer to a question.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnswerBody {
+    /// The `value` of one of the question's choices. Questions of a model can be answered in words alone.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    choice: String,
+    /// What else is to be said. The model reads it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    text: Option<String>,
+}
+
+impl RequestBody for AnswerBody {}
+
+/// Which questions.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FilterParams {
+    /// Only those that stand there; `pending` for those that want an answer.
+    #[serde(default)]
+    status: Option<InputState>,
+}
+
+/// Questions of runs, newest first
+#[utoipa::path(
+    get, path = "/api/v1/input-requests", tag = "runs", operation_id = "list_input_requests", params(FilterParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<InputRecord>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(filter): Params<FilterParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let rest = filter.status.map_or_else(String::new, |status| format!("&status={}", status.as_str()));
+    let found = app.service.input_requests(&principal, filter.status, &request).await?;
+    Ok(page::answer(found, request.limit, "/api/v1/input-requests", &rest))
+}
+
+/// A question
+#[utoipa::path(
+    get, path = "/api/v1/input-requests/{id}", tag = "runs", operation_id = "get_input_request",
+    params(("id" = InputId, Path, description = "The question")),
+    responses((status = 200, description = "The question, with its answer if there is one", body = InputRecord)),
+)]
+pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<InputId>) -> Answer<Json<InputRecord>> {
+    Ok(Json(app.service.input_request(&principal, &id).await?))
+}
 
 /// Answers a question
 ///
 /// A run that has to ask a human is `waiting` for `input`, and the event `input.requested` has the question with the answers that
 /// it allows. A question takes one answer; the run goes on with it.
 #[utoipa::path(
-    post, path = "/api/v1/input-requests/{id}", tag = "runs", operation_id = "answer_input_request", request_body = InputAnswer,
+    post, path = "/api/v1/input-requests/{id}", tag = "runs", operation_id = "answer_input_request", request_body = AnswerBody,
     params(("id" = InputId, Path, description = "The question")),
     responses((status = 200, description = "The question with its answer", body = InputRecord)),
 )]
@@ -27,8 +79,9 @@ pub(crate) async fn answer(
     State(app): State<App>,
     Caller(principal): Caller,
     Id(id): Id<InputId>,
-    Input { body, key }: Input<InputAnswer>,
+    Input { body, key }: Input<AnswerBody>,
 ) -> Answer<Response> {
-    let (record, replay) = app.service.resolve_input(&principal, &id, body, key).await?;
+    let answer = InputAnswer::new(body.choice, body.text);
+    let (record, replay) = app.service.resolve_input(&principal, &id, answer, key).await?;
     Ok((replayed(replay), Json(record)).into_response())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_LOCATION, CONTENT_TYPE, ETAG, HeaderName, IF_NONE_MATCH, LINK, LOCATION, RETRY_AFTER,
+    ACCEPT, AUTHORIZATION, CONTENT_LOCATION, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, LINK, LOCATION, RETRY_AFTER,
 };
 use axum::http::{HeaderValue, Method};
 use axum::middleware::from_fn_with_state;
@@ -18,7 +18,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
-use super::{auth, conversations, openapi, questions, request, runs, system, tickets, ws};
+use super::{approvals, auth, conversations, logins, openapi, providers, questions, request, runs, system, tickets, ws};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
 
@@ -33,7 +33,17 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::get, conversations::update, conversations::delete))
         .routes(routes!(conversations::messages, conversations::send))
-        .routes(routes!(questions::answer))
+        .routes(routes!(approvals::list))
+        .routes(routes!(approvals::get, approvals::resolve))
+        .routes(routes!(approvals::grants))
+        .routes(routes!(approvals::revoke))
+        .routes(routes!(questions::list))
+        .routes(routes!(questions::get, questions::answer))
+        .routes(routes!(providers::create, providers::list))
+        .routes(routes!(providers::get, providers::update, providers::delete))
+        .routes(routes!(providers::models))
+        .routes(routes!(providers::test))
+        .routes(routes!(logins::begin))
         .routes(routes!(tickets::create))
         .routes(routes!(system::tools))
 }
@@ -48,9 +58,9 @@ fn open() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(system::healthz)).routes(routes!(system::readyz)).routes(routes!(system::metrics))
 }
 
-/// The WebSocket, which finds out by itself who calls.
+/// The WebSocket, and where a browser comes back to from a login: they find out by themselves who calls.
 fn socket() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(ws::connect))
+    OpenApiRouter::new().routes(routes!(ws::connect)).routes(routes!(logins::finish))
 }
 
 /// All described routes.
@@ -101,6 +111,7 @@ fn cors(origins: &[String]) -> CorsLayer {
             ACCEPT,
             AUTHORIZATION,
             CONTENT_TYPE,
+            IF_MATCH,
             IF_NONE_MATCH,
             HeaderName::from_static("idempotency-key"),
             HeaderName::from_static("last-event-id"),

@@ -61,10 +61,17 @@ struct Listener {
     wake: Notify,
 }
 
+/// Listeners by the order in which they came.
+type Crowd = BTreeMap<u64, Weak<Listener>>;
+
 /// Who listens to one conversation.
 #[derive(Default)]
 struct Audience {
-    listeners: Vec<Weak<Listener>>,
+    /// Those who hear of each event.
+    listeners: Crowd,
+    /// Those who will read from the store anyway, and cost nothing until they do.
+    lagging: Crowd,
+    next_number: u64,
     /// The newest `seq` published while somebody listened.
     published: i64,
 }
@@ -87,7 +94,28 @@ pub struct Hub {
 
 impl Audience {
     fn present(&self) -> Vec<Arc<Listener>> {
-        self.listeners.iter().filter_map(Weak::upgrade).collect()
+        self.listeners.values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn all(&self) -> Vec<Arc<Listener>> {
+        self.listeners.values().chain(self.lagging.values()).filter_map(Weak::upgrade).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.listeners.is_empty() && self.lagging.is_empty()
+    }
+
+    /// Puts those aside who have not begun to read from the store since they began to lag.
+    fn put_laggards_aside(&mut self) {
+        let lags = |listener: &Weak<Listener>| listener.upgrade().is_some_and(|listener| lock(&listener.queue).reread);
+        self.lagging.extend(self.listeners.extract_if(.., |_, listener| lags(listener)));
+    }
+
+    /// Whoever begins to read from the store hears of all that comes from then on.
+    fn take_back(&mut self, number: u64) {
+        if let Some(listener) = self.lagging.remove(&number) {
+            self.listeners.insert(number, listener);
+        }
     }
 }
 
@@ -136,12 +164,14 @@ impl Hub {
     /// Hands committed events of one conversation to its listeners. Call it after the commit, in `seq` order.
     pub fn publish(&self, conversation: &ConversationId, events: &[SharedEvent]) {
         let Some(last) = events.last() else { return };
+        let bytes: usize = events.iter().map(|event| event.data.len()).sum();
+        let mut has_laggards = false;
         for listener in self.heard(conversation, last.seq) {
             let mut queue = lock(&listener.queue);
             if queue.reread {
+                has_laggards = true;
                 continue;
             }
-            let bytes: usize = events.iter().map(|event| event.data.len()).sum();
             if queue.events.len() + events.len() > self.limits.max_events || queue.bytes + bytes > self.limits.max_bytes {
                 queue.events.clear();
                 queue.bytes = 0;
@@ -152,6 +182,9 @@ impl Hub {
             }
             drop(queue);
             listener.wake.notify_one();
+        }
+        if has_laggards && let Some(audience) = lock(&self.listeners).get_mut(conversation) {
+            audience.put_laggards_aside();
         }
         let announce = lock(&self.announce).clone();
         if let Some(announce) = announce {
@@ -191,8 +224,9 @@ impl Hub {
     pub fn watched(&self) -> Vec<ConversationId> {
         let mut listeners = lock(&self.listeners);
         listeners.retain(|_, audience| {
-            audience.listeners.retain(|listener| listener.strong_count() > 0);
-            !audience.listeners.is_empty()
+            audience.listeners.retain(|_, listener| listener.strong_count() > 0);
+            audience.lagging.retain(|_, listener| listener.strong_count() > 0);
+            !audience.is_empty()
         });
         listeners.keys().cloned().collect()
     }
@@ -207,8 +241,13 @@ impl Hub {
     #[must_use]
     pub fn subscribe(self: &Arc<Self>, conversation: &ConversationId) -> Subscription {
         let listener = Arc::new(Listener { queue: Mutex::default(), wake: Notify::new() });
-        lock(&self.listeners).entry(conversation.clone()).or_default().listeners.push(Arc::downgrade(&listener));
-        Subscription { hub: Arc::clone(self), conversation: conversation.clone(), listener }
+        let mut listeners = lock(&self.listeners);
+        let audience = listeners.entry(conversation.clone()).or_default();
+        let number = audience.next_number;
+        audience.next_number += 1;
+        audience.listeners.insert(number, Arc::downgrade(&listener));
+        drop(listeners);
+        Subscription { hub: Arc::clone(self), conversation: conversation.clone(), number, listener }
     }
 
     /// Woken when a run may have become claimable.
@@ -249,7 +288,7 @@ impl Hub {
     }
 
     fn of(&self, conversation: &ConversationId) -> Vec<Arc<Listener>> {
-        lock(&self.listeners).get(conversation).map(Audience::present).unwrap_or_default()
+        lock(&self.listeners).get(conversation).map(Audience::all).unwrap_or_default()
     }
 
     /// Those who listen to a conversation, noting that they hear of events up to `seq`.
@@ -265,6 +304,7 @@ impl Hub {
 pub struct Subscription {
     hub: Arc<Hub>,
     conversation: ConversationId,
+    number: u64,
     listener: Arc<Listener>,
 }
 
@@ -272,14 +312,11 @@ impl Subscription {
     /// Waits for news. Cancel-safe.
     pub async fn next(&self) -> Tail {
         loop {
+            if self.is_to_reread() {
+                return Tail::Reread;
+            }
             {
                 let mut queue = lock(&self.listener.queue);
-                if queue.reread {
-                    queue.reread = false;
-                    queue.events.clear();
-                    queue.bytes = 0;
-                    return Tail::Reread;
-                }
                 if !queue.events.is_empty() {
                     queue.bytes = 0;
                     return Tail::Events(std::mem::take(&mut queue.events).into());
@@ -293,14 +330,32 @@ impl Subscription {
             self.listener.wake.notified().await;
         }
     }
+
+    /// Whether the store is to be read. From now on the queue holds what comes after that.
+    fn is_to_reread(&self) -> bool {
+        if !lock(&self.listener.queue).reread {
+            return false;
+        }
+        // Both locks, in the order in which laggards are put aside: nobody is put aside who has just begun to read.
+        let mut listeners = lock(&self.hub.listeners);
+        let mut queue = lock(&self.listener.queue);
+        queue.reread = false;
+        queue.events.clear();
+        queue.bytes = 0;
+        if let Some(audience) = listeners.get_mut(&self.conversation) {
+            audience.take_back(self.number);
+        }
+        true
+    }
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut listeners = lock(&self.hub.listeners);
         if let Some(audience) = listeners.get_mut(&self.conversation) {
-            audience.listeners.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&self.listener)));
-            if audience.listeners.is_empty() {
+            audience.listeners.remove(&self.number);
+            audience.lagging.remove(&self.number);
+            if audience.is_empty() {
                 listeners.remove(&self.conversation);
             }
         }
@@ -343,6 +398,43 @@ mod tests {
         assert_eq!(slow.next().await, Tail::Events(vec![event(4)]));
         hub.close_all();
         assert_eq!(slow.next().await, Tail::Closed);
+    }
+
+    #[tokio::test]
+    async fn who_lags_costs_nothing_and_loses_nothing() {
+        let hub = Hub::new(HubLimits { max_events: 1, max_bytes: 1000 });
+        let slow = hub.subscribe(&conversation());
+        let aside = || {
+            let listeners = lock(&hub.listeners);
+            let audience = &listeners[&conversation()];
+            (audience.listeners.len(), audience.lagging.len())
+        };
+        hub.publish(&conversation(), &[event(1)]);
+        hub.publish(&conversation(), &[event(2)]);
+        hub.publish(&conversation(), &[event(3)]);
+        assert_eq!(aside(), (0, 1));
+        hub.publish(&conversation(), &[event(4)]);
+        assert_eq!(hub.published(&conversation()), 4);
+        assert_eq!(hub.watched(), [conversation()]);
+        assert_eq!(slow.next().await, Tail::Reread);
+        assert_eq!(aside(), (1, 0));
+        hub.publish(&conversation(), &[event(5)]);
+        assert_eq!(slow.next().await, Tail::Events(vec![event(5)]));
+
+        // Aside, it still hears of hints, and of the end.
+        for seq in 6..9 {
+            hub.publish(&conversation(), &[event(seq)]);
+        }
+        hub.hint(&conversation());
+        hub.deleted(&conversation());
+        assert_eq!(slow.next().await, Tail::Reread);
+        assert_eq!(slow.next().await, Tail::Deleted);
+        for seq in 9..12 {
+            hub.publish(&conversation(), &[event(seq)]);
+        }
+        assert_eq!(aside(), (0, 1));
+        drop(slow);
+        assert!(lock(&hub.listeners).is_empty());
     }
 
     #[tokio::test]

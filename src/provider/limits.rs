@@ -12,6 +12,7 @@ use futures_util::Stream;
 use tokio::time::{Instant, Sleep};
 
 use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::domain::provider::CallLimits;
 
 /// Limits of one model call. Models that think for minutes need longer ones, which are data of their provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,34 @@ impl Default for StreamLimits {
             progress: Duration::from_secs(120),
             total: Duration::from_secs(180),
             after_finish: Duration::from_secs(2),
+        }
+    }
+}
+
+impl StreamLimits {
+    /// The same, but for what somebody has set.
+    #[must_use]
+    pub fn with(self, set: &CallLimits) -> Self {
+        let limit = |ms: Option<u64>, usual: Duration| ms.map_or(usual, Duration::from_millis);
+        Self {
+            connect: limit(set.connect_ms, self.connect),
+            first_byte: limit(set.first_byte_ms, self.first_byte),
+            idle: limit(set.idle_ms, self.idle),
+            progress: limit(set.progress_ms, self.progress),
+            total: limit(set.total_ms, self.total),
+            ..self
+        }
+    }
+
+    /// Limits for a model that may think so long before it says anything. Some keep silent meanwhile, others send signs of life.
+    #[must_use]
+    pub fn for_thinking(self, time: Duration) -> Self {
+        Self {
+            first_byte: self.first_byte.max(time),
+            idle: self.idle.max(time),
+            progress: self.progress.max(time),
+            total: self.total.max(time.saturating_mul(2)),
+            ..self
         }
     }
 }
@@ -75,6 +104,8 @@ pub(super) struct Timed<S> {
     what: &'static str,
     longest_wait: Duration,
     waiting_since: Option<Instant>,
+    /// When the last item was taken. What passes from there until the next is asked for is the reader's own time.
+    taken: Option<Instant>,
     deadline: Deadline,
     // Set again only when it fires: one token must not cost an operation on the runtime's timers.
     alarm: Pin<Box<Sleep>>,
@@ -84,7 +115,7 @@ impl<S> Timed<S> {
     pub(super) fn new(inner: S, what: &'static str, longest_wait: Duration, deadline: Deadline) -> Self {
         let first = Deadline::after(longest_wait).at.min(deadline.at);
         let alarm = Box::pin(tokio::time::sleep_until(first));
-        Self { inner: Some(inner), what, longest_wait, waiting_since: None, deadline, alarm }
+        Self { inner: Some(inner), what, longest_wait, waiting_since: None, taken: None, deadline, alarm }
     }
 }
 
@@ -97,11 +128,15 @@ where
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         let Some(inner) = this.inner.as_mut() else { return Poll::Ready(None) };
+        let asked = Instant::now();
+        if let Some(taken) = this.taken.take() {
+            this.deadline.at += asked.saturating_duration_since(taken);
+        }
         if let Poll::Ready(item) = Pin::new(inner).poll_next(cx) {
-            this.waiting_since = None;
+            (this.waiting_since, this.taken) = (None, Some(asked));
             return Poll::Ready(item);
         }
-        let since = *this.waiting_since.get_or_insert_with(Instant::now);
+        let since = *this.waiting_since.get_or_insert(asked);
         while this.alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             let late = since + this.longest_wait;
@@ -177,5 +212,18 @@ mod tests {
         assert_eq!(stream.next().await, Some(Ok(100)));
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(stream.next().await, Some(Ok(100)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_slow_reader_is_not_part_of_the_total() {
+        let deadline = Deadline::after(Duration::from_secs(1));
+        let mut stream = Timed::new(after_pauses(&[100, 100, 100]), "no byte came", Duration::from_secs(10), deadline);
+        for _ in 0..3 {
+            assert_eq!(stream.next().await, Some(Ok(100)));
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        let waited = Instant::now();
+        assert!(stream.next().await.unwrap().is_err(), "the provider's own time is");
+        assert!((690..720).contains(&waited.elapsed().as_millis()), "{:?}", waited.elapsed());
     }
 }

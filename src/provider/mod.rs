@@ -3,23 +3,54 @@
 //! Owns connections to providers and their keys. Must not know runs, events or the database: it is asked for one answer and
 //! streams it.
 
+mod answer;
+pub mod anthropic;
+pub mod breaker;
+pub mod catalogue;
+mod client;
+mod compose;
 pub mod demo;
+mod dialect;
+pub mod embeddings;
 mod failure;
+mod failure_words;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+pub mod gemini;
+mod json_text;
 pub mod limits;
+mod lines;
+mod list;
+pub mod ollama;
 pub mod openai;
+pub mod openrouter;
+mod priced;
+mod project;
+mod refused_tool;
+pub mod responses;
 mod router;
+mod schema;
+mod secrets;
 mod sse;
+mod tally;
+mod think;
 mod transport;
+mod wait;
+mod words;
 
 use std::pin::Pin;
 
 use async_trait::async_trait;
 use futures_util::Stream;
 
+pub use self::client::ClientOptions;
 pub use self::limits::StreamLimits;
+pub use self::list::list_models;
+pub use self::priced::priced;
 pub use self::router::Router;
 pub use self::transport::endpoint_url;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
+use crate::support::outbound::Forbidden;
 
 /// A model's answer as it comes. Ends after [`ModelEvent::Finished`] or the first error; an end without either cannot happen,
 /// because every client turns it into [`crate::domain::model::ModelErrorKind::IncompleteStream`]. Dropping it closes the
@@ -48,6 +79,9 @@ pub enum SetupError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The base URL leads where it must not.
+    #[error("base URL: {0}")]
+    Forbidden(#[from] Forbidden),
     /// The key or an extra header holds a character that no HTTP header can carry.
     #[error("{name} cannot be sent as an HTTP header: it holds a line break or another control character")]
     Header {

@@ -85,6 +85,7 @@ mod tests {
 
     fn request(model: &str) -> ModelRequest {
         ModelRequest {
+            owner: None,
             model: model.to_owned(),
             system: String::new(),
             messages: Vec::new(),

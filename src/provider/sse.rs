@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use sse_stream::{Sse, SseByteStream};
 
-use super::transport::ByteStream;
+use super::transport::{ByteStream, Frame};
 use crate::domain::model::{ModelError, ModelErrorKind};
 
 /// The most bytes that one event may have.
@@ -26,28 +26,28 @@ pub(super) fn too_large(what: &str, limit: usize) -> ModelError {
 }
 
 /// The events of an answer.
-pub(super) struct Frames {
+pub(super) struct SseFrames {
     parser: SseByteStream<Counted>,
     since_event: Arc<AtomicUsize>,
 }
 
-impl Frames {
+impl SseFrames {
     pub(super) fn new(bytes: ByteStream) -> Self {
         let since_event = Arc::new(AtomicUsize::new(0));
-        let counted = Counted { bytes, total: 0, since_event: Arc::clone(&since_event) };
+        let counted = Counted { errors: ErrorFields::default(), bytes, total: 0, since_event: Arc::clone(&since_event) };
         Self { parser: SseByteStream::new(counted), since_event }
     }
 }
 
-impl Stream for Frames {
-    type Item = Result<Sse, ModelError>;
+impl Stream for SseFrames {
+    type Item = Result<Frame, ModelError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = Pin::new(&mut self.parser).poll_next(cx);
         if let Poll::Ready(Some(Ok(_))) = item {
             self.since_event.store(0, Ordering::Relaxed);
         }
-        item.map_err(as_model_error)
+        item.map(|item| item.map(|item| item.map(frame).map_err(as_model_error)))
     }
 }
 
@@ -62,8 +62,62 @@ fn as_model_error(error: sse_stream::Error) -> ModelError {
     }
 }
 
-/// Bytes with a count of those since the last event; the count is shared with [`Frames`], which sees the events.
+fn frame(event: Sse) -> Frame {
+    Frame { event: event.event, data: event.data.unwrap_or_default() }
+}
+
+/// How far a line is on its way to be `error: {`, a field that no parser knows. Older servers of llama.cpp report errors in it.
+#[derive(Debug, Default)]
+struct ErrorFields {
+    /// The bytes of [`ErrorFields::FIELD`] that the line began with.
+    seen: usize,
+    /// Whether the line is known to be another one.
+    is_other: bool,
+}
+
+impl ErrorFields {
+    const FIELD: &[u8] = b"error:";
+
+    /// The same bytes with such fields as events of the type `error`.
+    fn mend(&mut self, bytes: Bytes) -> Bytes {
+        let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
+        // Nearly always nothing is to be done.
+        let begins = |at: usize| bytes.get(at).is_some_and(|byte| *byte == Self::FIELD[0]);
+        let may_begin = (!self.is_other && (self.seen > 0 || begins(0)))
+            || bytes.windows(2).any(|pair| is_end(pair[0]) && pair[1] == Self::FIELD[0]);
+        if !may_begin {
+            match bytes.last() {
+                Some(last) if is_end(*last) => *self = Self::default(),
+                Some(_) => self.is_other = true,
+                None => {}
+            }
+            return bytes;
+        }
+        let mut mended = Vec::with_capacity(bytes.len() + 16);
+        for byte in bytes {
+            if !self.is_other {
+                if Self::FIELD.get(self.seen) == Some(&byte) {
+                    self.seen += 1;
+                    continue;
+                }
+                self.is_other = true;
+                match self.seen == Self::FIELD.len() {
+                    true => mended.extend_from_slice(b"event: error\ndata:"),
+                    false => mended.extend_from_slice(&Self::FIELD[..self.seen]),
+                }
+            }
+            mended.push(byte);
+            if is_end(byte) {
+                *self = Self::default();
+            }
+        }
+        mended.into()
+    }
+}
+
+/// Bytes with a count of those since the last event; the count is shared with [`SseFrames`], which sees the events.
 struct Counted {
+    errors: ErrorFields,
     bytes: ByteStream,
     total: usize,
     since_event: Arc<AtomicUsize>,
@@ -83,6 +137,7 @@ impl Stream for Counted {
         if self.total > MAX_ANSWER_BYTES {
             return Poll::Ready(Some(Err(too_large("the answer", MAX_ANSWER_BYTES))));
         }
-        item
+        let chunk = chunk.clone();
+        Poll::Ready(Some(Ok(self.errors.mend(chunk))))
     }
 }

@@ -10,11 +10,14 @@ use reqwest::{Client, RequestBuilder, Response, Url, redirect};
 use tokio::time::{Instant, timeout_at};
 
 use super::limits::{Deadline, StreamLimits, Timed, timeout};
-use super::sse::{Frames, MAX_EVENT_BYTES, too_large};
+use super::lines::LineFrames;
+use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
 use super::{SetupError, failure};
 use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
 use crate::support::http::client_for;
+use crate::support::outbound::{self, Reach};
 
 /// The bytes of an answer; every failure is already typed.
 pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
@@ -22,18 +25,39 @@ pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>
 /// The most bytes of an error's body that are looked at.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
+/// How a dialect cuts a streamed answer into frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// Server-sent events.
+    Events,
+    /// One JSON document a line.
+    Lines,
+}
+
+/// One frame of a streamed answer.
+pub(super) struct Frame {
+    /// The type of a server-sent event, if it has one.
+    pub(super) event: Option<String>,
+    /// Its text.
+    pub(super) data: String,
+}
+
+/// The frames of an answer; every failure is already typed.
+pub(super) type Frames = Pin<Box<dyn Stream<Item = Result<Frame, ModelError>> + Send>>;
+
 /// An answer that has begun, by what its first byte says. The content type is not asked: gateways send events as JSON, JSON
 /// as events, and both as text.
 pub(super) enum Answer {
-    /// Server-sent events.
+    /// A streamed one.
     Events(Frames),
     /// One JSON document, whole.
     Document(Vec<u8>),
 }
 
 /// An HTTP client for one provider. It follows no redirect: the next host would get the key and the conversation.
-pub(super) fn client(url: &Url, headers: HeaderMap, limits: &StreamLimits) -> Result<Client, SetupError> {
-    client_for(url.as_str())
+pub(super) fn client(url: &str, headers: HeaderMap, limits: &StreamLimits, reach: Reach) -> Result<Client, SetupError> {
+    outbound::check(&endpoint_url(url, "")?, reach)?;
+    outbound::guarded(client_for(url), reach)
         .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
         .default_headers(headers)
         .connect_timeout(limits.connect)
@@ -47,27 +71,59 @@ pub(super) fn client(url: &Url, headers: HeaderMap, limits: &StreamLimits) -> Re
 /// # Errors
 /// If the base is no URL of HTTP.
 pub fn endpoint_url(base: &str, operation: &str) -> Result<Url, SetupError> {
+    let (url, path) = base_url(base)?;
+    let path = if path.is_empty() { "/v1".to_owned() } else { path };
+    Ok(with_operation(url, path, operation))
+}
+
+/// The URL of an operation of an API whose paths have a version in front, below a base URL that may end in one.
+///
+/// # Errors
+/// If the base is no URL of HTTP.
+pub(super) fn versioned_url(base: &str, version: &str, operation: &str) -> Result<Url, SetupError> {
+    let (url, path) = base_url(base)?;
+    let whole = !operation.is_empty() && path.ends_with(operation);
+    let mut segments = path.rsplit('/');
+    // Vertex names project and publisher behind the version.
+    let has_version = segments.next().is_some_and(is_version) || segments.next() == Some("publishers");
+    let path = if whole || has_version { path } else { format!("{path}/{version}") };
+    Ok(with_operation(url, path, operation))
+}
+
+/// `v1`, `v1beta` and the like.
+fn is_version(segment: &str) -> bool {
+    let rest = segment.strip_prefix('v').unwrap_or_default();
+    rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// A base URL, and its path without a slash at the end.
+pub(super) fn base_url(base: &str) -> Result<(Url, String), SetupError> {
     let refuse = |reason: &str| SetupError::BaseUrl { url: crate::support::redact::error_text(base), reason: reason.to_owned() };
-    let mut url = Url::parse(base.trim()).map_err(|error| refuse(&error.to_string()))?;
+    let url = Url::parse(base.trim()).map_err(|error| refuse(&error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refuse("the scheme is neither http nor https"));
     }
     let path = url.path().trim_end_matches('/').to_owned();
-    let path = if path.is_empty() { "/v1".to_owned() } else { path };
+    Ok((url, path))
+}
+
+fn with_operation(mut url: Url, path: String, operation: &str) -> Url {
     if path.ends_with(operation) {
         url.set_path(&path);
     } else {
         url.set_path(&format!("{path}{operation}"));
     }
-    Ok(url)
+    url
 }
 
-/// Sends a request and waits for the first byte of its answer.
+/// Sends a request, which offers these tools, and waits for the first byte of its answer.
 pub(super) async fn send(
     request: RequestBuilder,
+    framing: Option<Framing>,
     limits: &StreamLimits,
     total: Deadline,
     now: UnixMillis,
+    tools: &[ToolDefinition],
 ) -> Result<Answer, ModelError> {
     let first_byte = Deadline::after(limits.first_byte);
     let until = first_byte.at.min(total.at);
@@ -76,7 +132,7 @@ pub(super) async fn send(
 
     let response = timeout_at(until, request.send()).await.map_err(|_| late())?.map_err(network_error)?;
     if !response.status().is_success() {
-        return Err(refusal(response, until, now).await);
+        return Err(refusal(response, until, now, tools).await);
     }
     let mut raw = Box::pin(response.bytes_stream());
     let first = match timeout_at(until, raw.next()).await.map_err(|_| late())? {
@@ -86,24 +142,28 @@ pub(super) async fn send(
         }
     };
     let rest = raw.map(|chunk| chunk.map_err(cut_error));
-    begin(first, Timed::new(rest, "no byte came", limits.idle, total), total).await
+    begin(first, Timed::new(rest, "no byte came", limits.idle, total), framing, total).await
 }
 
 /// Looks at the first byte that is not blank.
-async fn begin<S>(first: Bytes, mut rest: S, total: Deadline) -> Result<Answer, ModelError>
+async fn begin<S>(first: Bytes, mut rest: S, framing: Option<Framing>, total: Deadline) -> Result<Answer, ModelError>
 where
     S: Stream<Item = Result<Bytes, ModelError>> + Send + Unpin + 'static,
 {
     let mut head = vec![first];
     loop {
         match head.last().and_then(|chunk| chunk.iter().copied().find(|byte| !is_blank(*byte))) {
+            Some(b'{') if framing == Some(Framing::Lines) => {
+                let head = futures_util::stream::iter(head.into_iter().map(Ok));
+                return Ok(Answer::Events(Box::pin(LineFrames::new(Box::pin(head.chain(rest))))));
+            }
             Some(b'{' | b'[') => return document(head, rest, total).await.map(Answer::Document),
             Some(b'<') => {
                 return Err(ModelError::new(ModelErrorKind::BadStream, "the provider sent a page of HTML instead of an answer"));
             }
             Some(_) => {
                 let head = futures_util::stream::iter(head.into_iter().map(Ok));
-                return Ok(Answer::Events(Frames::new(Box::pin(head.chain(rest)))));
+                return Ok(Answer::Events(Box::pin(SseFrames::new(Box::pin(head.chain(rest))))));
             }
             None if head.len() > 1024 => return Err(ModelError::new(ModelErrorKind::BadStream, "the answer is blank")),
             None => match rest.next().await {
@@ -135,7 +195,7 @@ where
 }
 
 /// An answer with an error status. Its body is a help, not a need: what has not come in time is left out.
-async fn refusal(response: Response, until: Instant, now: UnixMillis) -> ModelError {
+pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis, tools: &[ToolDefinition]) -> ModelError {
     let (status, headers) = (response.status(), response.headers().clone());
     let mut body = Vec::new();
     let mut chunks = Box::pin(response.bytes_stream());
@@ -146,11 +206,11 @@ async fn refusal(response: Response, until: Instant, now: UnixMillis) -> ModelEr
             break;
         }
     }
-    failure::from_response(status, &headers, &body, now)
+    failure::from_response(status, &headers, &body, now, tools)
 }
 
 /// A connection that could not be made, or broke before the answer began.
-fn network_error(error: reqwest::Error) -> ModelError {
+pub(super) fn network_error(error: reqwest::Error) -> ModelError {
     ModelError::new(ModelErrorKind::Network, &words(error))
 }
 
@@ -195,5 +255,21 @@ mod tests {
         for base in ["localhost:8000", "ftp://host/v1", "", "/v1"] {
             assert!(endpoint_url(base, "/chat/completions").is_err(), "{base}");
         }
+    }
+
+    #[test]
+    fn a_version_is_added_once() {
+        for (base, url) in [
+            ("https://api.anthropic.com", "https://api.anthropic.com/v1/messages"),
+            ("https://api.anthropic.com/v1/", "https://api.anthropic.com/v1/messages"),
+            ("https://host/anthropic", "https://host/anthropic/v1/messages"),
+            ("https://host/v1/account/gateway/anthropic", "https://host/v1/account/gateway/anthropic/v1/messages"),
+            ("https://host/v2beta", "https://host/v2beta/messages"),
+            ("https://host/vertex?x=1", "https://host/vertex/v1/messages?x=1"),
+            ("https://host/a/v1/messages", "https://host/a/v1/messages"),
+        ] {
+            assert_eq!(versioned_url(base, "v1", "/messages").unwrap().as_str(), url, "{base}");
+        }
+        assert!(versioned_url("host", "v1", "/messages").is_err());
     }
 }

@@ -1,8 +1,10 @@
 //! What can go wrong in a use case.
 
 use crate::domain::ids::RunId;
+use crate::domain::model::ModelError;
 use crate::domain::problem::{FieldError, ProblemBody, ProblemCode};
 use crate::store::StoreError;
+use crate::support::seal::SealError;
 
 /// Result of a use case.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -55,6 +57,18 @@ pub enum Error {
     /// A secret could not be made.
     #[error("the operating system gives no random bytes")]
     NoRandomness(#[source] getrandom::Error),
+    /// It is to be seen by this principal, but not to be changed.
+    #[error("{0}")]
+    Forbidden(&'static str),
+    /// It is not of the version that the request is about.
+    #[error("it has been changed since it was read; read it again and decide anew")]
+    Stale,
+    /// A provider failed that was asked for the request's sake.
+    #[error(transparent)]
+    Provider(ModelError),
+    /// A secret cannot be sealed or opened.
+    #[error(transparent)]
+    Sealing(SealError),
     /// The process ends.
     #[error("the server is ending; try again in a few seconds")]
     Ending,
@@ -92,6 +106,11 @@ impl Error {
             Self::IdempotencyMismatch => ProblemCode::IdempotencyMismatch,
             Self::TooManyRuns(_) => ProblemCode::TooManyRequests,
             Self::UnknownModel(_) | Self::NoModel(_) => ProblemCode::UnknownModel,
+            Self::Forbidden(_) => ProblemCode::Forbidden,
+            Self::Stale => ProblemCode::PreconditionFailed,
+            Self::Provider(error) => error.kind.into(),
+            Self::Sealing(SealError::UnknownKey { .. } | SealError::Damaged { .. }) => ProblemCode::Conflict,
+            Self::Sealing(SealError::NoKey(_) | SealError::File { .. } | SealError::NoRandomness(_)) => ProblemCode::Internal,
             Self::Ending => ProblemCode::Unavailable,
             Self::Store(error) if error.is_transient() => ProblemCode::Unavailable,
             Self::Store(_) | Self::NoRandomness(_) => ProblemCode::Internal,
@@ -103,7 +122,11 @@ impl Error {
     pub fn problem(self) -> ProblemBody {
         let code = self.code();
         match self {
-            Self::Store(_) | Self::NoRandomness(_) => code.body(if code == ProblemCode::Unavailable {
+            Self::Provider(error) => code.body(error.message),
+            Self::Sealing(_) if code == ProblemCode::Conflict => {
+                code.body("its key cannot be opened with the master keys of this server; give the key anew")
+            }
+            Self::Store(_) | Self::NoRandomness(_) | Self::Sealing(_) => code.body(if code == ProblemCode::Unavailable {
                 "the server cannot reach its database; try again in a few seconds"
             } else {
                 "the server could not do this; its log has the cause under this request_id"
@@ -118,6 +141,8 @@ impl Error {
             | Self::TooManyRuns(_)
             | Self::UnknownModel(_)
             | Self::NoModel(_)
+            | Self::Forbidden(_)
+            | Self::Stale
             | Self::Ending) => code.body(other.to_string()),
         }
     }

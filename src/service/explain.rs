@@ -4,6 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::domain::ids::{InputId, NodeId};
+use crate::domain::input::InputKind;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::store::Explanation;
@@ -67,6 +68,8 @@ pub struct LeaseInfo {
 pub struct OpenQuestion {
     /// Its id, for the answer.
     pub id: InputId,
+    /// What it is about; an `approval` is answered as one.
+    pub kind: InputKind,
     /// The question.
     pub text: String,
 }
@@ -102,7 +105,7 @@ impl From<Explanation> for RunExplanation {
             claimable_in_ms: known.claimable_in_ms,
             behind_run: known.behind_run.map(|run| run.as_str().to_owned()),
             waiting_for: known.run.reason,
-            questions: known.questions.into_iter().map(|(id, text)| OpenQuestion { id, text }).collect(),
+            questions: known.questions.into_iter().map(|(id, kind, text)| OpenQuestion { id, kind, text }).collect(),
             cancel_requested_by: known.cancel_requested_by,
             step: known.step.map(|(number, kind, status, age_ms)| StepInfo { number, kind, status, age_ms }),
             tools_under_way: known.tools_under_way,
@@ -214,7 +217,7 @@ fn later(known: &Explanation, wait: i64) -> (String, bool) {
 fn in_line(known: &Explanation, since: i64) -> (String, bool) {
     let what = match (known.run.reason, known.questions.is_empty()) {
         (Some(WaitReason::Backoff), _) => "The model call that failed can be made again, and the run",
-        (Some(WaitReason::Input), true) => "The answer is there, and the run",
+        (Some(WaitReason::Input | WaitReason::Approval), true) => "The answer is there, and the run",
         (Some(_) | None, _) => "The run",
     };
     if let Some((running, cap)) = known.owner_cap {
@@ -250,7 +253,12 @@ fn awaited(reason: WaitReason) -> &'static str {
 }
 
 fn questions(known: &Explanation) -> String {
-    known.questions.iter().map(|(id, text)| format!(" POST /api/v1/input-requests/{id} answers: {text}")).collect()
+    let resource = |kind: InputKind| match kind {
+        InputKind::Approval => "approvals",
+        InputKind::Question | InputKind::UnknownOutcome => "input-requests",
+    };
+    let hint = |(id, kind, text): &(InputId, InputKind, String)| format!(" POST /api/v1/{}/{id} answers: {text}", resource(*kind));
+    known.questions.iter().map(hint).collect()
 }
 
 fn seconds(ms: i64) -> String {

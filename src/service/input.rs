@@ -7,7 +7,7 @@ use crate::domain::model::ModelOptions;
 use crate::domain::run::OnBusy;
 use crate::domain::trace::TraceId;
 use crate::store::{IdempotencyClaim, Keyed};
-use crate::support::text;
+use crate::support::{failpoint, text};
 
 /// The content of a new message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +95,7 @@ pub(super) fn keyed<T>(outcome: Keyed<T>) -> Result<(T, Replay)> {
 
 impl Service {
     pub(super) fn claim(&self, owner: &crate::domain::ids::UserId, key: Option<RequestKey>) -> Option<IdempotencyClaim> {
+        let key = key.filter(|_| !failpoint::is_planted("key-dropped"));
         key.map(|RequestKey { key, fingerprint }| IdempotencyClaim {
             owner: owner.clone(),
             key,

@@ -5,13 +5,17 @@
 //! wake-ups.
 
 mod access;
+mod approvals;
+mod configured;
 mod conversations;
 mod error;
 mod events;
 mod explain;
 mod input;
 mod keys;
+mod logins;
 mod poller;
+mod providers;
 mod questions;
 mod retention;
 mod runs;
@@ -24,13 +28,18 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use access::Access;
+pub use configured::{AnyProvider, ConfiguredProvider};
 pub use conversations::NewConversationRequest;
 pub use error::{Error, Result};
 pub use events::{Cursor, EventPage, StreamStart};
 pub use explain::RunExplanation;
 pub use input::{Content, NewPart, Replay, RequestKey, StartRun};
 pub use keys::{NewKey, hash_key, new_key};
+pub use logins::{BegunLogin, ComesBack};
 pub use poller::poll_heads;
+pub use providers::{
+    Endpoints, NewProvider, ProviderDeps, ProviderPatch, ProviderTest, Target, Unfit, is_name as is_provider_name, open_target,
+};
 pub use retention::{FoldMode, FoldStep, Folder};
 pub use runs::{Started, Waited};
 pub use snapshot::{ActiveRun, Snapshot};
@@ -38,7 +47,9 @@ pub use stream::{Reader, ResetReason, Scope, StreamItem};
 pub use tickets::{NewTicket, Redeemed, ShownFrom};
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
-pub use crate::store::{ConversationCursor, InvalidCursor, MessageCursor, Page, PageRequest, StoreError};
+pub use crate::store::{
+    ConversationCursor, InputCursor, InvalidCursor, MessageCursor, Page, PageRequest, ProviderCursor, StoreError,
+};
 pub use crate::tools::ServerStatus;
 
 use async_trait::async_trait;
@@ -126,6 +137,7 @@ pub struct Service {
     keys_in_use: access::KeysInUse,
     configured_keys: HashMap<String, Principal>,
     find_model: Option<Arc<dyn FindModel>>,
+    providers: Option<ProviderDeps>,
 }
 
 impl Service {
@@ -147,6 +159,7 @@ impl Service {
             keys_in_use: access::KeysInUse::default(),
             configured_keys: HashMap::new(),
             find_model: None,
+            providers: None,
         }
     }
 

@@ -6,15 +6,31 @@ use super::input::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
 use crate::domain::ids::InputId;
-use crate::domain::input::{InputAnswer, InputRecord, InputState};
+use crate::domain::input::{InputAnswer, InputKind, InputRecord, InputState};
 use crate::domain::principal::Principal;
-use crate::store::{ResolveInput, Resolved};
+use crate::store::{Asked, InputCursor, Page, PageRequest, ResolveInput, Resolved};
 use crate::support::text;
 
 /// What is looked for when there is none.
 const INPUT_REQUEST: &str = "input request";
 
 impl Service {
+    /// A question.
+    pub async fn input_request(&self, principal: &Principal, id: &InputId) -> Result<InputRecord> {
+        let found = self.store.input_request(&principal.user_id, id).await?;
+        found.filter(|found| found.request.kind != InputKind::Approval).ok_or(Error::NotFound(INPUT_REQUEST))
+    }
+
+    /// A page of questions, newest first, of all states or of one.
+    pub async fn input_requests(
+        &self,
+        principal: &Principal,
+        state: Option<InputState>,
+        page: &PageRequest<InputCursor>,
+    ) -> Result<Page<InputRecord>> {
+        Ok(self.store.input_requests(&principal.user_id, Asked::Questions, state, page).await?)
+    }
+
     /// Answers a question, once. When this returns, the answer is stored and the run will act on it.
     pub async fn resolve_input(
         &self,
@@ -24,10 +40,20 @@ impl Service {
         key: Option<RequestKey>,
     ) -> Result<(InputRecord, Replay)> {
         let owner = &principal.user_id;
-        let asked = self.store.input_request(owner, id).await?.ok_or(Error::NotFound(INPUT_REQUEST))?;
+        let asked = self.input_request(principal, id).await?;
         let answer = self.checked_answer(&asked, answer)?;
-        let resolve = ResolveInput { owner: owner.clone(), id: id.clone(), answer, now: self.clock.now() };
-        let claim = self.claim(owner, key);
+        let resolve = ResolveInput { owner: owner.clone(), id: id.clone(), answer, grant: None, now: self.clock.now() };
+        self.resolve_question(resolve, key, INPUT_REQUEST).await
+    }
+
+    /// Stores the answer to a question or an approval, and wakes its run. `what` it is called where there is none.
+    pub(super) async fn resolve_question(
+        &self,
+        resolve: ResolveInput,
+        key: Option<RequestKey>,
+        what: &'static str,
+    ) -> Result<(InputRecord, Replay)> {
+        let claim = self.claim(&resolve.owner, key);
         let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         self.whole(async move {
             let (resolved, replay) = keyed(store.resolve_input(resolve, claim).await?)?;
@@ -41,13 +67,14 @@ impl Service {
                 Resolved::Closed { record } => {
                     let why = match record.request.state {
                         InputState::Pending if record.expires_at.is_some() => "its time is over",
+                        InputState::Expired => "its time is over",
                         InputState::Pending => "its run is over",
                         InputState::Answered | InputState::Applied => "it is answered",
                         InputState::Cancelled => "it is cancelled",
                     };
-                    Err(Error::Conflict(format!("this question takes no answer any more: {why}")))
+                    Err(Error::Conflict(format!("this {what} takes no answer any more: {why}")))
                 }
-                Resolved::NoRequest => Err(Error::NotFound(INPUT_REQUEST)),
+                Resolved::NoRequest => Err(Error::NotFound(what)),
             }
         })
         .await
@@ -55,7 +82,12 @@ impl Service {
 
     fn checked_answer(&self, asked: &InputRecord, answer: InputAnswer) -> Result<InputAnswer> {
         let choices = &asked.request.question.choices;
-        if choices.iter().all(|choice| choice.value != answer.choice) {
+        let has_words = answer.text.as_deref().is_some_and(|words| !words.trim().is_empty());
+        let is_in_words = asked.request.kind == InputKind::Question && answer.choice.is_empty();
+        if is_in_words && !has_words {
+            return Err(Error::field("/text", "an answer needs a text, or one of the question's choices as choice".to_owned()));
+        }
+        if !is_in_words && choices.iter().all(|choice| choice.value != answer.choice) {
             let known: Vec<&str> = choices.iter().map(|choice| choice.value.as_str()).collect();
             return Err(Error::field("/choice", format!("must be one of {}", known.join(", "))));
         }

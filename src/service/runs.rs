@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::input::{Replay, RequestKey, StartRun, keyed};
 use super::stream::{Reader, Scope};
 use super::{Error, Result, RunExplanation, Service};
-use crate::domain::agent::AgentProfile;
+use crate::domain::agent::{AgentProfile, FallbacksFor};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
+use crate::domain::model::InvalidOption;
 use crate::domain::principal::Principal;
 use crate::domain::run::{Run, RunStatus, WaitReason};
 use crate::domain::trace::TraceId;
@@ -63,7 +64,7 @@ impl Service {
     /// Accepts a message. When this returns, message and run are stored and cannot be lost.
     pub async fn start_run(&self, principal: &Principal, request: StartRun, key: Option<RequestKey>) -> Result<Started> {
         let parts = self.parts(&request.content, request.content_field)?;
-        let profile = self.profile(&request).await?;
+        let profile = self.profile(principal, &request).await?;
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
         // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
         let tail = self.hub.subscribe(&conversation_id);
@@ -272,8 +273,25 @@ impl Service {
         Ok(RunExplanation::from(explanation))
     }
 
+    /// The fallbacks of a profile that this owner's runs can ask, each once and none of them the model itself. One that nobody
+    /// serves any more would only hide why the model before it failed.
+    async fn usable_fallbacks(&self, principal: &Principal, profile: &AgentProfile) -> Result<Vec<String>> {
+        let mut usable: Vec<String> = Vec::new();
+        for model in profile.fallbacks.iter().filter(|model| **model != profile.model) {
+            if usable.contains(model) {
+                continue;
+            }
+            if self.serves(&principal.user_id, model).await? {
+                usable.push(model.clone());
+            } else {
+                tracing::warn!(model, "a fallback is left out: no provider of this name is configured, or kept for this owner");
+            }
+        }
+        Ok(usable)
+    }
+
     /// The profile that is frozen into the run.
-    async fn profile(&self, request: &StartRun) -> Result<AgentProfile> {
+    async fn profile(&self, principal: &Principal, request: &StartRun) -> Result<AgentProfile> {
         let mut profile = self.default_profile.clone();
         if let Some(agent) = request.agent.as_deref().filter(|agent| *agent != profile.name) {
             let known = &profile.name;
@@ -284,25 +302,19 @@ impl Service {
             (None, Some(find_model)) => profile.model = find_model.find().await.map_err(Error::NoModel)?,
             (None, None) => {}
         }
-        if !(self.models)(&profile.model) {
+        if !self.serves(&principal.user_id, &profile.model).await? {
             return Err(Error::UnknownModel(profile.model));
         }
+        match (std::mem::take(&mut profile.fallbacks_for), &request.model) {
+            (FallbacksFor::Unnamed, Some(_)) => profile.fallbacks.clear(),
+            (FallbacksFor::Unnamed, None) | (FallbacksFor::All, _) => {}
+        }
+        profile.fallbacks = self.usable_fallbacks(principal, &profile).await?;
         if let Some(options) = &request.options {
-            let in_range = |value: Option<f64>, most: f64| value.is_none_or(|value| (0.0..=most).contains(&value));
-            if !in_range(options.temperature, 2.0) {
-                return Err(Error::field("/options/temperature", "must be between 0 and 2"));
+            if let Err(InvalidOption { field, reason }) = options.check() {
+                return Err(Error::field(&format!("/options/{field}"), reason));
             }
-            if !in_range(options.top_p, 1.0) {
-                return Err(Error::field("/options/top_p", "must be between 0 and 1"));
-            }
-            if options.max_output_tokens == Some(0) {
-                return Err(Error::field("/options/max_output_tokens", "must be at least 1"));
-            }
-            let own = &mut profile.options;
-            own.temperature = options.temperature.or(own.temperature);
-            own.top_p = options.top_p.or(own.top_p);
-            own.max_output_tokens = options.max_output_tokens.or(own.max_output_tokens);
-            own.seed = options.seed.or(own.seed);
+            profile.options = options.clone().over(std::mem::take(&mut profile.options));
         }
         Ok(profile)
     }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::stream::PAGE;
 use super::{Error, Result};
+use crate::domain::approval::{Approval, ApprovalState};
 use crate::domain::event::{EventBody, StoredEvent};
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, UserId};
 use crate::domain::input::{InputRequest, InputState};
@@ -27,7 +28,7 @@ pub struct Snapshot {
     /// The run under way.
     pub active_run: Option<ActiveRun>,
     /// Tool calls that wait for a human's consent.
-    pub pending_approvals: Vec<Value>,
+    pub pending_approvals: Vec<Approval>,
     /// Questions to a human that have no answer yet, oldest first.
     pub pending_inputs: Vec<InputRequest>,
     /// The `seq` of the last event that is counted in.
@@ -56,8 +57,14 @@ pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversatio
         Some(run) => store.run(owner, &run.id).await?.map_or(head, |view| view.first_seq - 1),
         None => head,
     };
-    let mut fold =
-        Fold { messages: newest.items.into(), truncated: newest.earlier, partial: None, asked: Vec::new(), runs_changed: false };
+    let mut fold = Fold {
+        messages: newest.items.into(),
+        truncated: newest.earlier,
+        partial: None,
+        asked: Vec::new(),
+        approvals: Vec::new(),
+        runs_changed: false,
+    };
     let mut cursor = since.min(head);
     loop {
         let page = store.events(conversation, cursor, PAGE).await?;
@@ -72,7 +79,7 @@ pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversatio
         }
     }
     let active = if fold.runs_changed { store.active_run(owner, conversation).await? } else { active };
-    let Fold { messages, truncated, partial, asked, .. } = fold;
+    let Fold { messages, truncated, partial, asked, approvals, .. } = fold;
     let active_run = active.map(|run| {
         let partial_message = partial.filter(|message| message.run_id == run.id);
         ActiveRun { run, partial_message }
@@ -81,7 +88,7 @@ pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversatio
         messages: messages.into(),
         truncated,
         active_run,
-        pending_approvals: Vec::new(),
+        pending_approvals: approvals,
         pending_inputs: asked,
         head: cursor.max(head),
     })
@@ -92,6 +99,7 @@ struct Fold {
     truncated: bool,
     partial: Option<Message>,
     asked: Vec<InputRequest>,
+    approvals: Vec<Approval>,
     runs_changed: bool,
 }
 
@@ -139,13 +147,45 @@ impl Fold {
                 let Some(run_id) = event.run_id.clone() else { return };
                 let conversation_id = conversation.clone();
                 let state = InputState::Pending;
-                self.asked.push(InputRequest { id, conversation_id, run_id, call_id, kind, question, state, answer: None });
+                let (answer, expires_in_ms) = (None, None);
+                self.asked.push(InputRequest {
+                    id,
+                    conversation_id,
+                    run_id,
+                    call_id,
+                    kind,
+                    question,
+                    state,
+                    answer,
+                    expires_in_ms,
+                });
             }
+            EventBody::ApprovalRequested { id, call_id, request } => {
+                let Some(run_id) = event.run_id.clone() else { return };
+                self.approvals.push(Approval {
+                    id,
+                    conversation_id: conversation.clone(),
+                    run_id,
+                    call_id,
+                    request: *request,
+                    status: ApprovalState::Pending,
+                    scope: None,
+                    edited_arguments: None,
+                    reason: None,
+                    resolved_by: None,
+                    created_at: event.at.to_rfc3339(),
+                    resolved_at: None,
+                    expires_at: None,
+                });
+            }
+            EventBody::ApprovalResolved { id, .. } => self.approvals.retain(|approval| approval.id != id),
             EventBody::InputResolved { id, .. } => self.asked.retain(|request| request.id != id),
             EventBody::RunQueued { .. }
             | EventBody::RunStarted { .. }
             | EventBody::RunResumed { .. }
             | EventBody::RunRetrying { .. }
+            | EventBody::ContextCompacted { .. }
+            | EventBody::ToolQuarantined { .. }
             | EventBody::RunWaiting { .. }
             | EventBody::RunCompleted { .. }
             | EventBody::RunFailed { .. }
@@ -178,7 +218,14 @@ impl Fold {
             ("reasoning", _) => Part::Reasoning(ReasoningPart { id, text: String::new(), raw: None }),
             ("tool_call", Some(call_id)) => {
                 let arguments = serde_json::json!({ "_raw": "" });
-                Part::ToolCall(ToolCallPart { id, call_id, name: name.unwrap_or_default(), arguments, provider_call_id: None })
+                Part::ToolCall(ToolCallPart {
+                    id,
+                    call_id,
+                    name: name.unwrap_or_default(),
+                    arguments,
+                    provider_call_id: None,
+                    raw: None,
+                })
             }
             // A kind that this version does not know is shown when it is complete.
             _ => return,

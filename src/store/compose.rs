@@ -3,11 +3,12 @@
 
 use super::{AcceptRun, ResolveInput, rows};
 use crate::domain::agent::AgentProfile;
+use crate::domain::approval::ApprovalState;
 use crate::domain::change::Change;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId};
-use crate::domain::input::{InputRequest, InputState};
+use crate::domain::input::{InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role};
 use crate::domain::record::RunWrite;
 use crate::domain::run::{Run, RunStatus, WaitReason};
@@ -94,20 +95,29 @@ pub(super) fn run_cancelled(run: &RunId, attempt: u32, by: &str, now: UnixMillis
     NewEvent::new(&EventBody::RunCancelled { by: by.to_owned() }, Some(run.clone()), attempt, now)
 }
 
-/// `input.resolved` of a question that was answered, in its run's attempt.
+/// `input.resolved` or `approval.resolved` of a question that was answered, in its run's attempt.
 pub(super) fn input_answered(request: &InputRequest, attempt: u32, resolve: &ResolveInput) -> NewEvent {
-    let body = EventBody::InputResolved {
-        id: request.id.clone(),
-        state: InputState::Answered,
-        answer: Some(resolve.answer.clone()),
-        by: Some(resolve.owner.clone()),
+    let (id, answer, by) = (request.id.clone(), resolve.answer.clone(), Some(resolve.owner.clone()));
+    let body = match request.kind {
+        InputKind::UnknownOutcome | InputKind::Question => {
+            EventBody::InputResolved { id, state: InputState::Answered, answer: Some(answer), by }
+        }
+        InputKind::Approval => EventBody::ApprovalResolved {
+            id,
+            call_id: request.call_id.clone(),
+            status: ApprovalState::of(InputState::Answered, Some(&answer.choice)),
+            scope: answer.scope,
+            edited_arguments: answer.arguments,
+            reason: answer.text,
+            by,
+        },
     };
     NewEvent::new(&body, Some(request.run_id.clone()), attempt, resolve.now)
 }
 
 /// Whether resuming wakes a run: one that waits for a human goes on by an answer only.
 pub(super) fn can_be_woken(run: &Run) -> bool {
-    run.status == RunStatus::Waiting && run.reason != Some(WaitReason::Input)
+    run.status == RunStatus::Waiting && !matches!(run.reason, Some(WaitReason::Input | WaitReason::Approval))
 }
 
 /// What keeps a run from being claimed that could be, if it is the most that its owner may have under way.

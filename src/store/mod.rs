@@ -8,21 +8,24 @@ mod compose;
 mod error;
 mod open;
 pub mod postgres;
+mod providers;
 mod rows;
 pub mod sqlite;
 mod types;
 
 pub use error::StoreError;
 pub use open::{Durability, StoreOptions, open};
+pub use providers::{LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, SealedRow};
 pub use types::*;
 
 use async_trait::async_trait;
 
+use crate::domain::approval::ToolGrant;
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
-use crate::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
-use crate::domain::input::InputRecord;
+use crate::domain::ids::{ConversationId, GrantId, InputId, KeyId, NodeId, RunId, UserId};
+use crate::domain::input::{InputRecord, InputState};
 use crate::domain::message::Message;
 use crate::domain::principal::{User, UserRole};
 use crate::domain::record::{Fence, RunRecord, RunWrite};
@@ -111,11 +114,30 @@ pub trait RunStore: Send + Sync {
     async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>>;
 }
 
-/// Questions to a human. Runs ask them through the log.
+/// The most answers that hold for later calls which are looked at.
+pub const MAX_GRANTS: i64 = 1_000;
+
+/// Questions to a human, approvals among them. Runs ask them through the log.
 #[async_trait]
 pub trait InputStore: Send + Sync {
     /// The question, unless it is missing or somebody else's.
     async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>>;
+
+    /// A page of questions, newest first, of all states or of one.
+    async fn input_requests(
+        &self,
+        owner: &UserId,
+        asked: Asked,
+        state: Option<InputState>,
+        page: &PageRequest<InputCursor>,
+    ) -> StoreResult<Page<InputRecord>>;
+
+    /// Answers to approvals that hold for later calls, newest first, at most [`MAX_GRANTS`]: those that hold in one conversation, or
+    /// all of the owner.
+    async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>>;
+
+    /// Takes such an answer back. `false` if there is none.
+    async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool>;
 
     /// Stores the one answer of a question, tells the log, and makes the run claimable, in one transaction. A run that a worker has
     /// is claimable when it is released to wait.
@@ -244,7 +266,7 @@ pub trait RetentionStore: Send + Sync {
 /// Everything, behind one handle.
 #[async_trait]
 pub trait Store:
-    ConversationStore + RunStore + InputStore + QueueStore + LogStore + KeyStore + TicketStore + RetentionStore
+    ConversationStore + RunStore + InputStore + QueueStore + LogStore + KeyStore + TicketStore + RetentionStore + ProviderStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

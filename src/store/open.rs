@@ -1,8 +1,9 @@
 //! Opens the store that a URL names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::postgres::{PostgresOptions, PostgresStore};
+use super::postgres::{PostgresOptions, PostgresStore, REQUEST_TIMEOUT};
 use super::sqlite::SqliteStore;
 use super::{Store, StoreError, StoreResult};
 
@@ -16,6 +17,8 @@ pub struct StoreOptions {
     pub durability: Durability,
     /// Postgres: connections for requests and the log writer together. Leases have connections of their own beside them.
     pub max_connections: u32,
+    /// Postgres: how long a request bears that the database answers nobody.
+    pub request_timeout: Duration,
     /// Runs of one owner that workers have at a time, in all processes together; the others wait in the queue. 0 for no limit.
     /// All processes of a database should agree on it.
     pub max_running_per_owner: u32,
@@ -23,7 +26,13 @@ pub struct StoreOptions {
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { exclusive: true, durability: Durability::default(), max_connections: 16, max_running_per_owner: 0 }
+        Self {
+            exclusive: true,
+            durability: Durability::default(),
+            max_connections: 16,
+            request_timeout: REQUEST_TIMEOUT,
+            max_running_per_owner: 0,
+        }
     }
 }
 
@@ -47,8 +56,11 @@ pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Stor
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
         "postgres" | "postgresql" => {
-            let max_running_per_owner = options.max_running_per_owner;
-            let options = PostgresOptions { max_running_per_owner, ..PostgresOptions::with_connections(options.max_connections) };
+            let options = PostgresOptions {
+                request_timeout: options.request_timeout,
+                max_running_per_owner: options.max_running_per_owner,
+                ..PostgresOptions::with_connections(options.max_connections)
+            };
             Ok(Arc::new(PostgresStore::connect(url, options).await?))
         }
         "sqlite" => Ok(Arc::new(SqliteStore::connect(url, options).await?)),

@@ -6,11 +6,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{Claim, EndedRun, RunView, StoreError, StoreResult};
+use super::{Claim, EndedRun, InputCursor, Page, RunView, StoreError, StoreResult};
 use crate::domain::agent::{AgentProfile, LlmRetry};
+use crate::domain::approval::{ApprovalPolicy, ToolGrant};
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
-use crate::domain::ids::{CallId, ConversationId, InputId, RunId};
+use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId};
 use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
@@ -199,6 +200,7 @@ where
         question: decode(table, "question", &id, &text("question")?)?,
         state: word(table, "state", &id, &text("state")?, InputState::from_word)?,
         answer: answer.map(|answer| decode(table, "answer", &id, &answer)).transpose()?,
+        expires_in_ms: None,
         id: InputId::from_stored(id),
     };
     Ok(InputRecord {
@@ -207,6 +209,56 @@ where
         created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
         resolved_at: time(row.try_get("resolved_at")?),
         expires_at: time(row.try_get("expires_at")?),
+    })
+}
+
+/// A page of questions, from rows of which there is one more than `limit` if there is another page.
+pub(super) fn input_page<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Page<InputRecord>>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let limit = usize::try_from(limit.clamp(1, 100)).unwrap_or(100);
+    let items = found.iter().take(limit).map(read_input).collect::<StoreResult<Vec<_>>>()?;
+    let last = found.get(limit.saturating_sub(1)).zip(items.last()).filter(|_| found.len() > limit);
+    let next = last.map(|(row, last)| -> StoreResult<_> {
+        let created_at = row.try_get("created_at")?;
+        Ok(InputCursor { created_at, id: last.request.id.clone() }.to_string())
+    });
+    Ok(Page { items, next: next.transpose()? })
+}
+
+/// Reads [`INPUT_COLUMNS`] and `expires_in`, for the run's worker.
+pub(super) fn read_open_input<'r, R>(row: &'r R) -> StoreResult<InputRequest>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let left: Option<i64> = row.try_get("expires_in")?;
+    let expires_in_ms = left.map(|left| u64::try_from(left).unwrap_or(0));
+    Ok(InputRequest { expires_in_ms, ..read_input(row)?.request })
+}
+
+/// Reads a row of `tool_grants`.
+pub(super) fn read_grant<'r, R>(row: &'r R) -> StoreResult<ToolGrant>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let conversation: Option<String> = row.try_get("conversation_id")?;
+    Ok(ToolGrant {
+        id: GrantId::from_stored(row.try_get("id")?),
+        conversation_id: conversation.map(ConversationId::from_stored),
+        server: row.try_get("server")?,
+        tool: row.try_get("tool")?,
+        definition_hash: row.try_get("definition_hash")?,
+        created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
     })
 }
 
@@ -324,6 +376,7 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     keep_fields::<AgentProfile>(Some(&mut value));
     keep_fields::<ModelOptions>(value.get_mut("options"));
     keep_fields::<LlmRetry>(value.get_mut("llm_retry"));
+    keep_fields::<ApprovalPolicy>(value.get_mut("approval"));
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
 }
 

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{StoreResult, rows};
 use crate::domain::agent::AgentProfile;
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{ConversationId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
-use crate::domain::input::{InputAnswer, InputRecord};
+use crate::domain::ids::{ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
+use crate::domain::input::{InputAnswer, InputKind, InputRecord};
 use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
 use crate::domain::record::{ClaimCause, Fence, FirstClaim};
@@ -103,6 +103,31 @@ impl FromStr for ConversationCursor {
     }
 }
 
+/// The last question of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputCursor {
+    /// When it was asked, in milliseconds.
+    pub created_at: i64,
+    /// Which one it is among those of that moment.
+    pub id: InputId,
+}
+
+impl fmt::Display for InputCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.created_at, self.id)
+    }
+}
+
+impl FromStr for InputCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (created_at, id) = text.split_once(':').ok_or(InvalidCursor)?;
+        let created_at = created_at.parse().map_err(|_| InvalidCursor)?;
+        written_by_us(Self { created_at, id: InputId::parse(id).map_err(|_| InvalidCursor)? }, text)
+    }
+}
+
 /// The last message of a page, by its position, which counts from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageCursor(pub i64);
@@ -123,7 +148,7 @@ impl FromStr for MessageCursor {
 }
 
 /// Numbers have several spellings, and we use one.
-fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
+pub(super) fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
     if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }
 }
 
@@ -350,8 +375,34 @@ pub struct ResolveInput {
     pub id: InputId,
     /// The answer, which is one that the question allows.
     pub answer: InputAnswer,
+    /// An answer that holds for later calls.
+    pub grant: Option<NewGrant>,
     /// When it came.
     pub now: UnixMillis,
+}
+
+/// An answer to an approval that holds for later calls of its tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewGrant {
+    /// Its id.
+    pub id: GrantId,
+    /// The conversation that it holds in; `None` for all of its owner.
+    pub conversation: Option<ConversationId>,
+    /// The MCP server.
+    pub server: Option<String>,
+    /// The tool's name at the server.
+    pub tool: String,
+    /// SHA-256 of the tool's definition.
+    pub definition_hash: String,
+}
+
+/// Which questions are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Whether tools may be called.
+    Approvals,
+    /// All others.
+    Questions,
 }
 
 /// What came of an answer.
@@ -499,7 +550,7 @@ pub struct Explanation {
     /// The newest step: number, kind and status words, and the milliseconds since it ended, or began if it has not ended.
     pub step: Option<(u32, String, String, i64)>,
     /// Its questions that nobody has answered, oldest first: their ids and words.
-    pub questions: Vec<(InputId, String)>,
+    pub questions: Vec<(InputId, InputKind, String)>,
     /// Calls that have been started and have no outcome, by tool name.
     pub tools_under_way: Vec<String>,
 }

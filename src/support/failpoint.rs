@@ -4,13 +4,15 @@
 //! `CAPSTAN_FAILPOINTS=NAME=ACTION[@N][;...]`: at the N-th time (default 1) that the point is reached, `kill` sends the
 //! process SIGKILL, `stop` sends it SIGSTOP, `panic` panics in the task. `ask:HOST:PORT` tells the name of the point to
 //! whoever listens there, waits for the answer, and does what it says: one of these words, or nothing.
+//!
+//! `CAPSTAN_PLANTED=NAME` plants a bug, to see that a test finds it. Without the feature there is no such bug.
 
 /// Marks a boundary between two persisted steps. The name is that of the crash point, such as `C09`.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn reached(_name: &'static str) {}
 
-/// Whether a test has planted the bug of that name, to see that it is found.
+/// Whether a test has planted the bug of that name, to see that it is found: in its own thread, or in this process.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 #[must_use]
@@ -41,6 +43,12 @@ mod active {
         Mutex::new(parse(&setting))
     });
 
+    static PLANTED_IN_PROCESS: LazyLock<Option<String>> = LazyLock::new(|| {
+        #[expect(clippy::disallowed_methods, reason = "a bug must be there before any configuration is read")]
+        let setting = std::env::var("CAPSTAN_PLANTED");
+        setting.ok()
+    });
+
     fn parse(setting: &str) -> HashMap<String, Point> {
         let mut points = HashMap::new();
         for entry in setting.split(';').filter(|entry| !entry.trim().is_empty()) {
@@ -64,7 +72,7 @@ mod active {
     /// See above.
     #[must_use]
     pub fn is_planted(name: &'static str) -> bool {
-        PLANTED.get() == Some(name)
+        PLANTED.get() == Some(name) || PLANTED_IN_PROCESS.as_deref() == Some(name)
     }
 
     /// See the module documentation.

@@ -3,9 +3,13 @@
 //! Owns no state. Must not know anything about conversations, runs or databases.
 
 pub mod clock;
+pub mod expand;
 pub mod failpoint;
 pub mod http;
 pub mod ids;
 pub mod json;
+pub mod outbound;
+pub mod random;
 pub mod redact;
+pub mod seal;
 pub mod text;

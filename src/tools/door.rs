@@ -21,13 +21,10 @@ use super::{Environment, ProgressSender, ServerStatus, Toolbox};
 use crate::domain::message::ToolContent;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::clock::SharedClock;
+use crate::support::outbound::Reach;
 
 /// What stands in `arguments` when the model's text was no JSON object.
 const RAW_ARGUMENTS: &str = "_raw";
-
-/// Why a tool that asks first is not called.
-const NO_APPROVALS: &str = "the configuration wants a human to approve each call of this tool, and approvals are not supported yet, so the \
-                            call was not carried out";
 
 /// What the door needs.
 pub struct DoorOptions {
@@ -43,6 +40,10 @@ pub struct DoorOptions {
     pub clock: SharedClock,
     /// The time zone of `current_time` when the model names none: an IANA name.
     pub default_timezone: String,
+    /// Optional built-in tools that are offered.
+    pub enabled: Vec<String>,
+    /// Where URLs of the model may lead.
+    pub reach: Reach,
     /// What decides whether a call may be carried out.
     pub policy: Arc<dyn Policy>,
 }
@@ -58,6 +59,8 @@ impl DoorOptions {
             start_patience: Duration::from_secs(15),
             clock,
             default_timezone: "UTC".to_owned(),
+            enabled: Vec::new(),
+            reach: Reach::Public,
             policy: Arc::new(AllowAll),
         }
     }
@@ -75,9 +78,9 @@ impl Door {
     /// The door with what it needs. Starts nothing: servers are connected when they are first needed.
     #[must_use]
     pub fn new(options: DoorOptions) -> Arc<Self> {
-        let DoorOptions { files_root, mcp, environment, start_patience, clock, default_timezone, policy } = options;
+        let DoorOptions { files_root, mcp, environment, start_patience, clock, default_timezone, enabled, reach, policy } = options;
         Arc::new(Self {
-            built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone }),
+            built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
             mcp: McpServers::new(mcp, environment, start_patience),
             policy,
             validators: Validators::default(),
@@ -104,14 +107,6 @@ impl Door {
         }
     }
 
-    /// What the policy says, unless a human would have to be asked first: there is nobody to ask yet, and silence is no consent.
-    fn verdict(&self, definition: &ToolDefinition, call: &ToolCall) -> Verdict {
-        if self.mcp.wants_approval(definition) {
-            return Verdict::Deny { reason: NO_APPROVALS.to_owned() };
-        }
-        self.policy.check(definition, call)
-    }
-
     async fn carry_out(
         &self,
         definition: &ToolDefinition,
@@ -128,7 +123,7 @@ impl Door {
             Ok(arguments) => arguments,
             Err(reason) => return with_error(failed(reason)),
         };
-        match self.verdict(definition, call) {
+        match self.policy.check(definition, call) {
             Verdict::Allow => {}
             Verdict::Deny { reason } => {
                 return (ToolCallState::Denied, vec![ToolContent::text(format!("the call was denied: {reason}"))], true);
@@ -272,6 +267,7 @@ fn cancelled() -> (ToolCallState, Vec<ToolContent>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::approval::ToolSafety;
     use crate::domain::ids::{CallId, MessageId, RunId};
     use crate::support::clock::{ManualClock, UnixMillis};
     use crate::support::ids::SequentialIds;
@@ -357,30 +353,6 @@ mod tests {
         assert_eq!(state, ToolCallState::Cancelled);
     }
 
-    #[tokio::test]
-    async fn a_tool_that_needs_approval_is_denied_as_long_as_nobody_can_be_asked() {
-        let approval = json!({"pay": "ask", "burn": "always_ask", "look": "auto"});
-        // It could not be started: whatever is not denied fails.
-        let document = json!({"mcpServers": {"bank": {"command": "/nonexistent", "capstan": {"approval": approval}}}});
-        let mcp = McpConfig::parse(&document.to_string(), &|_| None).unwrap();
-        let door = Door::new(DoorOptions { mcp, ..options() });
-        for (tool, state) in [
-            ("pay", ToolCallState::Denied),
-            ("burn", ToolCallState::Denied),
-            ("look", ToolCallState::Failed),
-            ("unnamed", ToolCallState::Failed),
-        ] {
-            let definition = of_bank(tool, ReplayClass::Unsafe);
-            let (progress, _reports) = tokio::sync::mpsc::channel(1);
-            let call = call(&definition.name, json!({}));
-            let outcome = door.execute(&definition, &call, Duration::from_secs(5), progress, CancellationToken::new()).await;
-            assert_eq!(outcome.state, state, "{tool}: {outcome:?}");
-            let [ToolContent::Text { text }] = outcome.content.as_slice() else { panic!("one text: {outcome:?}") };
-            assert_eq!(text.contains("approvals are not supported yet"), state == ToolCallState::Denied, "{text}");
-        }
-        door.shutdown().await;
-    }
-
     fn of_bank(tool: &str, replay: ReplayClass) -> ToolDefinition {
         ToolDefinition {
             name: format!("bank__{tool}"),
@@ -390,6 +362,7 @@ mod tests {
             parameters: json!({"type": "object"}).into(),
             replay,
             definition_hash: String::new(),
+            safety: ToolSafety::default(),
         }
     }
 

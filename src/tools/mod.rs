@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
+pub use builtin::OPTIONAL as OPTIONAL_TOOLS;
 pub use door::{Door, DoorOptions};
 pub use policy::{AllowAll, Policy, Verdict};
 

@@ -76,6 +76,14 @@ impl Validators {
     }
 }
 
+/// Checks `arguments` against a schema that is not seen again.
+///
+/// # Errors
+/// As [`Validators::check`].
+pub fn check_once(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
+    violations(&validator(schema)?, arguments)
+}
+
 fn validator(schema: &Value) -> Result<Validator, ArgumentError> {
     let made = jsonschema::options().offline().build(schema);
     made.map_err(|error| ArgumentError::BrokenSchema(shortened(&error.to_string())))

@@ -15,20 +15,22 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::log_writer::{LogError, LogWriter, RunLog};
-use super::model_call::ModelCall;
+use super::model_call::{ModelCall, sendable_request};
 use super::progress;
 use super::registry::{Held, HeldGuard};
 use super::{WorkerDeps, WorkerOptions};
+use crate::domain::agent::OnUnknown;
+use crate::domain::approval::ApprovalMode;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
-use crate::domain::model::ModelError;
+use crate::domain::model::{ModelError, Usage};
 use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use crate::engine::{Command, Decision, Input, RunState, Surroundings, decide, model_request};
-use crate::store::{ControlSignal, StoreError};
+use crate::engine::{Command, Decision, Input, PartialAnswer, RunState, Surroundings, decide};
+use crate::store::{ControlSignal, StoreError, StoreResult};
 use crate::support::failpoint;
 
 /// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
@@ -147,6 +149,9 @@ struct Left {
     attempt: u32,
 }
 
+/// Why a run is given up whose next request to its model breaks the rules that providers have in common.
+const UNSENDABLE: &str = "the run was given up: the server made a request of it that no provider takes, and has not sent it";
+
 /// Why a run is given up.
 const GIVEN_UP: &str = "the run was given up, because its rows could not be read or written";
 
@@ -187,7 +192,8 @@ async fn end_whole(surround: &Surround, guard: &mut HeldGuard, left: &Left) -> E
         Ok(None) => return End::Fenced,
         Err(error) => return End::from(&error),
     };
-    let surroundings = Surroundings { now: deps.clock.now(), ids: deps.ids.as_ref(), elapsed_ms: record.elapsed_ms };
+    let (now, elapsed_ms) = (deps.clock.now(), record.elapsed_ms);
+    let surroundings = Surroundings { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
     let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: left.finished.clone() };
     let decision = decide(&RunState::load(record), given_up, &surroundings);
     let log = surround.writer.for_run(fence.clone(), left.attempt, CancellationToken::new(), deps.clock.clone());
@@ -231,6 +237,9 @@ async fn attempt(
         }
     };
     left.attempt = record.attempt;
+    if failpoint::is_planted("unsafe-rerun") {
+        record.profile.on_unknown = OnUnknown::Rerun;
+    }
     if let Some(cause) = cause {
         record.cause = cause;
     }
@@ -239,15 +248,24 @@ async fn attempt(
         None => first_input(surround, &mut record, mailbox).await,
     };
     let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
+    let state = match know_grants(surround, RunState::load(record), &input).await {
+        Ok(state) => state,
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
+            return End::from(&error);
+        }
+    };
     let mut drive = Drive {
         surround,
         held,
         loaded_at: Instant::now(),
         step_began: Instant::now(),
-        state: RunState::load(record),
+        state,
         log,
         model: None,
         answered: None,
+        spent: Usage::default(),
+        is_unsendable: false,
         tools: FuturesUnordered::new(),
         tool_stop: CancellationToken::new(),
         draining: false,
@@ -295,6 +313,22 @@ async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut 
     }
 }
 
+/// Loads the answers to approvals that hold for the run's calls, if one of its tools asks.
+async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) -> StoreResult<RunState> {
+    let record = &state.record;
+    let offered = match input {
+        Input::Claimed { tools, .. } => tools.as_slice(),
+        _ => &[],
+    };
+    let policy = &record.profile.approval;
+    let mut tools = record.tools.iter().flatten().chain(offered);
+    if tools.any(|tool| policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
+        let grants = surround.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
+        state.know_grants(grants);
+    }
+    Ok(state)
+}
+
 async fn offered(surround: &Surround, wanted: Option<&[String]>) -> Vec<ToolDefinition> {
     let mut tools = surround.deps.tools.definitions().await;
     if let Some(wanted) = wanted {
@@ -323,6 +357,10 @@ struct Drive<'a> {
     model: Option<ModelCall>,
     /// What the model call came to, if it was over before the commit that it began with.
     answered: Option<Result<(), ModelError>>,
+    /// What model calls have used that came to nothing and that no write has charged yet.
+    spent: Usage,
+    /// The request of the model step breaks the rules that providers have in common, and was not sent.
+    is_unsendable: bool,
     tools: FuturesUnordered<ToolFuture>,
     tool_stop: CancellationToken,
     draining: bool,
@@ -370,6 +408,7 @@ impl Drive<'_> {
             }
         };
         self.finished.clear();
+        self.spent = Usage::default();
         self.reached_after(&decision, tool_finished);
         for command in decision.commands {
             match command {
@@ -457,6 +496,7 @@ impl Drive<'_> {
             now: self.surround.deps.clock.now(),
             ids: self.surround.deps.ids.as_ref(),
             elapsed_ms: self.elapsed_ms(),
+            spent: self.spent,
         };
         decide(&self.state, input, &surroundings)
     }
@@ -518,9 +558,12 @@ impl Drive<'_> {
             return;
         }
         self.answered = None;
-        let request = model_request(&self.state);
+        let Some(request) = sendable_request(&self.state) else {
+            self.is_unsendable = true;
+            return;
+        };
         let deps = &self.surround.deps;
-        self.model = Some(ModelCall::new(deps.models.clone(), deps.ids.clone(), &self.state.record, request));
+        self.model = Some(ModelCall::new(deps.models.clone(), deps.ids.clone(), &self.state, request));
     }
 
     fn run_tool(&mut self, call: ToolCall) {
@@ -583,8 +626,12 @@ impl Drive<'_> {
                         return ControlFlow::Continue(input);
                     }
                 }
+                Happened::Unsendable => {
+                    self.is_unsendable = false;
+                    return ControlFlow::Continue(Input::GivenUp { why: UNSENDABLE.to_owned(), stopped: Vec::new() });
+                }
                 Happened::TimedOut => {
-                    self.model = None;
+                    self.hang_up();
                     let stopped = self.stop_tools().await;
                     return ControlFlow::Continue(Input::TimedOut { stopped });
                 }
@@ -597,7 +644,7 @@ impl Drive<'_> {
                 }
                 Happened::StopNow => {
                     self.drain();
-                    self.model = None;
+                    self.hang_up();
                     // What has ended has its outcome. The other calls stay `started`: the next attempt judges them by their class.
                     let mut stopped = self.stop_tools().await;
                     stopped.retain(|(_, outcome)| matches!(outcome.state, ToolCallState::Done | ToolCallState::Failed));
@@ -616,6 +663,7 @@ impl Drive<'_> {
         tokio::select! {
             biased;
             () = log.broken().cancelled() => Happened::Broken,
+            () = std::future::ready(()), if self.is_unsendable => Happened::Unsendable,
             Some(signal) = mailbox.recv() => Happened::Told(*signal),
             () = self.surround.stop_now.cancelled() => Happened::StopNow,
             () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
@@ -628,12 +676,14 @@ impl Drive<'_> {
     fn model_done(&mut self, result: Result<(), ModelError>) -> ControlFlow<End, Input> {
         let Some(call) = self.model.take() else { return ControlFlow::Break(End::Reload) };
         let deps = &self.surround.deps;
+        let spent = call.spent();
         let finished = result.and_then(|()| call.into_assembler().finish(deps.ids.as_ref(), deps.clock.now()));
         ControlFlow::Continue(match finished {
             Ok((message, turn, closing)) => Input::ModelFinished { message, turn, closing },
             Err(error) => {
                 tracing::warn!(run.id = %self.held.fence.run_id, code = error.kind.code(), error = %error.message, "model call failed");
                 metrics::counter!("capstan_model_failures_total", "code" => error.kind.code()).increment(1);
+                self.spent.add(spent);
                 Input::ModelFailed(error)
             }
         })
@@ -642,8 +692,7 @@ impl Drive<'_> {
     async fn told(&mut self, signal: ControlSignal) -> Option<Input> {
         if let Some(by) = signal.cancel_by {
             failpoint::reached("C20");
-            // Dropping the call closes the provider's connection before anything else is done.
-            let partial = self.model.take().and_then(|call| call.into_partial(self.surround.deps.clock.now()));
+            let partial = self.hang_up();
             let stopped = self.stop_tools().await;
             return Some(Input::CancelRequested { by, partial, stopped });
         }
@@ -653,6 +702,14 @@ impl Drive<'_> {
         self.surround.deps.hub.notify_control(&self.held.fence.run_id);
         self.state.join(joined.clone());
         Some(Input::Joined(joined))
+    }
+
+    /// Gives up the model call, which closes the provider's connection before anything else is done, and says what was shown of
+    /// it. What it has used is charged with the next write.
+    fn hang_up(&mut self) -> Option<PartialAnswer> {
+        let call = self.model.take()?;
+        self.spent.add(call.spent());
+        call.into_partial(self.surround.deps.clock.now())
     }
 
     /// Tells the tools under way to stop, and collects what became of their calls.
@@ -691,6 +748,7 @@ enum Happened {
     TimedOut,
     Draining,
     StopNow,
+    Unsendable,
     Broken,
 }
 

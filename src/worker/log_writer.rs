@@ -243,6 +243,12 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
     }
     let shows_deltas =
         cfg!(feature = "failpoints") && writes.iter().any(|write| write.events.iter().any(|e| e.kind == "part.delta"));
+    // Nothing of ours looks at the lease any more: from here on only the fence keeps a late write out.
+    if shows_deltas {
+        failpoint::reached("outgoing-deltas");
+    } else if cfg!(feature = "failpoints") && writes.iter().any(tells_outcome) {
+        failpoint::reached("outgoing-outcome");
+    }
     match store.commit(&writes).await {
         Ok(answers) => {
             if shows_deltas {
@@ -281,6 +287,10 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
         }
         Err(error) => fail_all(waiting.into_iter(), error),
     }
+}
+
+fn tells_outcome(write: &RunWrite) -> bool {
+    write.changes.iter().any(|change| matches!(change, Change::ToolFinished(..)))
 }
 
 type Reply = Option<oneshot::Sender<Result<(), LogError>>>;
@@ -512,6 +522,8 @@ impl RunLog {
             | EventBody::RunStarted { .. }
             | EventBody::RunResumed { .. }
             | EventBody::RunRetrying { .. }
+            | EventBody::ContextCompacted { .. }
+            | EventBody::ToolQuarantined { .. }
             | EventBody::RunWaiting { .. }
             | EventBody::RunCompleted { .. }
             | EventBody::RunFailed { .. }
@@ -529,6 +541,8 @@ impl RunLog {
             | EventBody::ToolProgress { .. }
             | EventBody::ToolCompleted { .. }
             | EventBody::ToolOutcomeUnknown { .. }
+            | EventBody::ApprovalRequested { .. }
+            | EventBody::ApprovalResolved { .. }
             | EventBody::InputRequested { .. }
             | EventBody::InputResolved { .. } => Some(self.fence.run_id.clone()),
         };

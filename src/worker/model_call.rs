@@ -7,9 +7,10 @@ use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use super::log_writer::{RunLog, Urgency};
-use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
-use crate::domain::record::RunRecord;
-use crate::engine::{Assembler, PartialAnswer};
+use crate::domain::message::Role;
+use crate::domain::model::{ModelError, ModelEvent, ModelRequest, Usage};
+use crate::engine::history::check_sendable;
+use crate::engine::{Assembler, PartialAnswer, RunState, model_request};
 use crate::provider::{ModelClient, ModelStream};
 use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
@@ -24,6 +25,22 @@ enum Phase {
     Over,
 }
 
+/// The request of the model step that is under way. `None` if it breaks the rules that providers have in common, which only a
+/// bug of ours can make it: no provider would take it.
+pub fn sendable_request(run: &RunState) -> Option<ModelRequest> {
+    let mut request = model_request(run);
+    if failpoint::is_planted("results-lost") {
+        request.messages.retain(|message| message.role != Role::Tool);
+    }
+    if let Err(broken) = check_sendable(&request.messages) {
+        let run_id = &run.record.fence.run_id;
+        tracing::error!(run.id = %run_id, error = %broken, "a request that no provider takes is not sent: this is a bug of the server");
+        metrics::counter!("capstan_unsendable_requests_total").increment(1);
+        return None;
+    }
+    Some(request)
+}
+
 /// A call under way. Dropping it closes the provider's connection.
 pub struct ModelCall {
     ids: SharedIds,
@@ -35,8 +52,8 @@ pub struct ModelCall {
 
 impl ModelCall {
     /// A call that has not been made yet.
-    pub fn new(models: Arc<dyn ModelClient>, ids: SharedIds, run: &RunRecord, request: ModelRequest) -> Self {
-        let assembler = Assembler::new(run.fence.run_id.clone(), run.fence.conversation_id.clone(), run.profile.model.clone());
+    pub fn new(models: Arc<dyn ModelClient>, ids: SharedIds, run: &RunState, request: ModelRequest) -> Self {
+        let assembler = Assembler::of(run, &request);
         let asking: Asking = Box::pin(async move { models.stream(request).await });
         Self { ids, assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }
     }
@@ -86,6 +103,11 @@ impl ModelCall {
     /// The assembled answer after [`ModelCall::run`] has returned `Ok`.
     pub fn into_assembler(self) -> Assembler {
         self.assembler
+    }
+
+    /// What the call has used so far.
+    pub fn spent(&self) -> Usage {
+        self.assembler.spent()
     }
 
     /// What was shown of an answer that is given up.

@@ -72,7 +72,13 @@ impl Screen {
             "run.retrying" => {
                 let seconds = data["after_ms"].as_u64().unwrap_or_default().div_ceil(1000);
                 let cause = data["error"]["title"].as_str().unwrap_or_default();
-                Shown::Remark(format!("-- {cause}; trying again in {seconds} s"))
+                Shown::Remark(match data["model"].as_str() {
+                    Some(model) => format!("-- {cause}; trying {model}"),
+                    None => format!("-- {cause}; trying again in {seconds} s"),
+                })
+            }
+            "tool.quarantined" => {
+                Shown::Remark(format!("-- the model's provider refuses the tool {}: going on without it", word("name")))
             }
             "run.completed" => match word("finish_reason") {
                 "" | "stop" => Shown::End(Ending::Completed, None),

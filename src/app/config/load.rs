@@ -9,6 +9,9 @@ use toml::{Table, Value};
 
 use super::environment::Environment;
 use super::settings::Config;
+use super::variables;
+use crate::domain::model::InvalidOption;
+use crate::provider::catalogue;
 
 /// Variables with a name of their own, and the key that each one sets.
 const SHORT_NAMES: &[(&str, &str)] = &[
@@ -17,12 +20,13 @@ const SHORT_NAMES: &[(&str, &str)] = &[
     ("CAPSTAN_DATA_DIR", "server.data_dir"),
     ("CAPSTAN_MODEL", "agent.model"),
     ("CAPSTAN_SECRET_KEY", "auth.secret_key"),
+    ("CAPSTAN_SECRET_KEY_PREVIOUS", "auth.secret_key_previous"),
     ("CAPSTAN_MCP_CONFIG", "tools.mcp_config"),
-    ("OPENAI_BASE_URL", "providers.openai.base_url"),
 ];
 
 /// Variables that other parts of the program read.
-const OTHER_NAMES: &[&str] = &["CAPSTAN_CONFIG", "CAPSTAN_FAILPOINTS", "CAPSTAN_URL", "CAPSTAN_KEY", COMPOSE_KEY];
+const OTHER_NAMES: &[&str] =
+    &["CAPSTAN_CONFIG", "CAPSTAN_FAILPOINTS", "CAPSTAN_PLANTED", "CAPSTAN_URL", "CAPSTAN_KEY", COMPOSE_KEY];
 
 /// What `docker/compose.yaml` makes its key of. Whoever exports it for that runs other commands in the same shell.
 const COMPOSE_KEY: &str = "CAPSTAN_ADMIN_KEY";
@@ -130,7 +134,7 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
     let mut table = Table::new();
     let mut sources = Sources::new();
     if let Some((path, text)) = file {
-        table = parse_file(&path, &text)?;
+        table = parse_file(&path, &text, environment)?;
         for key in leaf_paths(&table) {
             sources.insert(key, Source::File(path.clone()));
         }
@@ -139,6 +143,11 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
     for (name, key) in SHORT_NAMES {
         if let Some(value) = environment.get(name) {
             set(&mut table, &mut sources, key, value, Source::Environment((*name).to_owned()))?;
+        }
+    }
+    for (variable, key) in provider_places() {
+        if let Some(value) = environment.get(variable) {
+            set(&mut table, &mut sources, &key, value, Source::Environment(variable.to_owned()))?;
         }
     }
     for (name, value) in environment.iter() {
@@ -163,14 +172,26 @@ pub fn load(file: Option<(PathBuf, String)>, environment: &Environment, flags: &
     Ok(Loaded { config, sources })
 }
 
-fn parse_file(path: &Path, text: &str) -> Result<Table, ConfigError> {
+/// The variables that say where a provider is, and the key that each one sets. A table that cannot be read has none; its tests
+/// see to it that it can.
+fn provider_places() -> impl Iterator<Item = (&'static str, String)> {
+    let known = catalogue::providers().ok().into_iter().flatten();
+    known.filter_map(|(name, provider)| Some((provider.base_url_env.as_deref()?, format!("providers.{name}.base_url"))))
+}
+
+fn parse_file(path: &Path, text: &str, environment: &Environment) -> Result<Table, ConfigError> {
     let at = |error: &toml::de::Error| {
         let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
         line.map_or_else(|| path.display().to_string(), |line| format!("{}:{line}", path.display()))
     };
-    // Read straight into the settings first: errors then know their line.
-    toml::from_str::<Config>(text).map_err(|error| invalid(at(&error), error_words(&error)))?;
-    toml::from_str(text).map_err(|error| invalid(at(&error), error_words(&error)))
+    let mut table: Table = toml::from_str(text).map_err(|error| invalid(at(&error), error_words(&error)))?;
+    if variables::expand(&mut table, environment).map_err(|reason| invalid(path.display(), reason))? {
+        Config::deserialize(table.clone()).map_err(|error| invalid(path.display(), error_words(&error)))?;
+    } else {
+        // Read straight into the settings: errors then know their line.
+        toml::from_str::<Config>(text).map_err(|error| invalid(at(&error), error_words(&error)))?;
+    }
+    Ok(table)
 }
 
 /// Sets one key, as text if the key takes text, else as the TOML value that the text spells.
@@ -191,13 +212,13 @@ fn set(table: &mut Table, sources: &mut Sources, key: &str, text: &str, source: 
 }
 
 /// Whether a key exists and takes this value: tried on settings that are defaults otherwise.
-fn fits(key: &str, value: Value) -> Result<(), String> {
+pub(super) fn fits(key: &str, value: Value) -> Result<(), String> {
     let mut alone = Table::new();
     put(&mut alone, key, value).map_err(|()| format!("`{key}` is not a section"))?;
     Config::deserialize(alone).map(drop).map_err(|error| error_words(&error))
 }
 
-fn parse_value(text: &str) -> Option<Value> {
+pub(super) fn parse_value(text: &str) -> Option<Value> {
     toml::from_str::<Table>(&format!("value = {text}")).ok()?.remove("value")
 }
 
@@ -266,6 +287,9 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.database.max_connections < 2 {
         return Err(invalid("database.max_connections", "must be at least 2: one for the log writer, one for requests"));
     }
+    if config.database.request_timeout_ms < 100 || config.database.request_timeout_ms > 15_000 {
+        return Err(invalid("database.request_timeout_ms", "must be 100 to 15000"));
+    }
     if config.limits.max_connections == 0 {
         return Err(invalid("limits.max_connections", "must be at least 1"));
     }
@@ -274,6 +298,17 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     }
     if !config.agent.model.contains('/') {
         return Err(invalid("agent.model", "a model is written provider/name, such as openai/gpt-5-mini"));
+    }
+    if config
+        .agent
+        .fallbacks
+        .iter()
+        .any(|model| !model.split_once('/').is_some_and(|(one, other)| !one.is_empty() && !other.is_empty()))
+    {
+        return Err(invalid("agent.fallbacks", "models are written provider/name, such as openai/gpt-5-mini"));
+    }
+    if let Err(InvalidOption { field, reason }) = config.agent.options.check() {
+        return Err(invalid(format!("agent.options.{}", field.replace('/', ".")), reason));
     }
     for key in &config.auth.keys {
         let name = format!("auth.keys of user {:?}", key.user);
@@ -371,6 +406,46 @@ mod tests {
             for word in words {
                 assert!(message.contains(word), "{message:?} should name {word:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_file_may_name_variables() {
+        let text = "[server]\nlisten = '${HOST:-127.0.0.1}:${PORT}'\nallowed_hosts = ['${NAME}.example', 'b']\n\
+                    [worker]\nslots = '${SLOTS:-7}'\n[agent]\nsystem_prompt = 'Say $${NAME}, ${NAME}.'\n\
+                    [[auth.keys]]\nuser = '${NAME}'\nkey = '${SECRET}'";
+        let pairs = [("PORT", "99"), ("NAME", "ann"), ("SECRET", "canary-0123456789"), ("SLOTS", "")];
+        let loaded = load(file(text), &environment(&pairs), &[]).unwrap();
+        let config = &loaded.config;
+        assert_eq!(config.server.listen.to_string(), "127.0.0.1:99");
+        assert_eq!(config.server.allowed_hosts, ["ann.example", "b"]);
+        assert_eq!(config.worker.slots, 7);
+        assert_eq!(config.agent.system_prompt, "Say ${NAME}, ann.");
+        assert_eq!(config.auth.keys[0].key.as_ref().unwrap().expose_secret(), "canary-0123456789");
+        assert_eq!(loaded.sources["server.listen"], Source::File("capstan.toml".into()));
+        // What is shown means the same when it is read again.
+        let shown = show(&loaded);
+        let prompt = shown.lines().find(|line| line.starts_with("system_prompt")).unwrap();
+        assert!(prompt.contains("Say $${NAME}, ann.") && !shown.contains("canary"), "{shown}");
+
+        let missing = error("[server]\nallowed_hosts = ['a', '${MISSING}']", &[]);
+        assert!(missing.contains("capstan.toml") && missing.contains("server.allowed_hosts[1]"), "{missing}");
+        assert!(missing.contains("the variable MISSING is not set"), "{missing}");
+        assert!(error("[agent]\nmodel = '${X'", &[]).contains("agent.model"));
+        let wrong = error("[worker]\nslots = '${SLOTS}'", &[("SLOTS", "canary")]);
+        assert!(wrong.contains("worker") && !wrong.contains("canary"), "{wrong}");
+    }
+
+    #[test]
+    fn what_every_run_would_fail_with_is_refused_at_the_start() {
+        for (text, name) in [
+            ("[agent.options]\ntemperature = 9.0", "agent.options.temperature"),
+            ("[agent.options]\nstop = ['']", "agent.options.stop"),
+            ("[agent.options.tool_choice]\ntool = ''", "agent.options.tool_choice.tool"),
+            ("[agent]\nfallbacks = ['gpt-5']", "agent.fallbacks"),
+            ("[agent]\nfallbacks = ['openai/']", "agent.fallbacks"),
+        ] {
+            assert!(error(text, &[]).starts_with(&format!("{name}: ")), "{}", error(text, &[]));
         }
     }
 

@@ -7,6 +7,7 @@ mod environment;
 mod load;
 mod settings;
 mod show;
+mod variables;
 
 pub use environment::Environment;
 pub use load::{ConfigError, Flag, Loaded, Source, Sources, load, read_file};

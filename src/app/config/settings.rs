@@ -1,13 +1,18 @@
 //! What can be set, with the defaults. `docs/configuration.md` explains each key.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::principal::UserRole;
+use crate::domain::provider::CallLimits;
+use crate::provider::breaker::BreakerLimits;
+use crate::provider::catalogue::ProviderKind;
 use crate::support::redact::error_text;
 
 /// All settings.
@@ -28,6 +33,10 @@ pub struct Config {
     pub tools: ToolsConfig,
     /// Model endpoints.
     pub providers: ProvidersConfig,
+    /// When a provider that keeps failing is left alone.
+    pub breaker: BreakerConfig,
+    /// Where the server connects to for others.
+    pub outbound: OutboundConfig,
     /// Bounds for what clients can ask for.
     pub limits: LimitsConfig,
     /// How long what is kept.
@@ -63,6 +72,9 @@ pub struct ServerConfig {
     pub allowed_hosts: Vec<String>,
     /// Web origins that may call the API from a browser.
     pub allowed_origins: Vec<String>,
+    /// Where browsers find the server, such as `https://chat.example.org`; without it, by the host that they name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub public_url: Option<String>,
 }
 
 impl Default for ServerConfig {
@@ -73,6 +85,7 @@ impl Default for ServerConfig {
             data_dir: PathBuf::from("./data"),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            public_url: None,
         }
     }
 }
@@ -83,9 +96,12 @@ impl Default for ServerConfig {
 pub struct AuthConfig {
     /// Keys that exist as long as they stand here, beside those made by `capstan keys create`.
     pub keys: Vec<ConfiguredKey>,
-    /// The master key for secrets in the database. Accepted and kept for later; nothing is sealed with it yet.
+    /// The master key that secrets in the database are sealed with; without it, `secret.key` in the data folder.
     #[serde(serialize_with = "redacted", skip_serializing_if = "Option::is_none")]
     pub secret_key: Option<SecretString>,
+    /// Master keys of before, separated by commas: they open what they have sealed.
+    #[serde(serialize_with = "redacted", skip_serializing_if = "Option::is_none")]
+    pub secret_key_previous: Option<SecretString>,
 }
 
 /// A key in the configuration: either the key itself or its hash.
@@ -129,13 +145,15 @@ pub struct DatabaseConfig {
     pub url: Option<SecretString>,
     /// Postgres: connections for requests and the log writer together. Leases have connections of their own beside them.
     pub max_connections: u32,
+    /// Postgres: milliseconds that a request bears that the database answers nobody; then it is answered with 503.
+    pub request_timeout_ms: u64,
     /// How much a commit waits for the disk.
     pub synchronous: Synchronous,
 }
 
 impl Default for DatabaseConfig {
     fn default() -> Self {
-        Self { url: None, max_connections: 16, synchronous: Synchronous::Full }
+        Self { url: None, max_connections: 16, request_timeout_ms: 1_500, synchronous: Synchronous::Full }
     }
 }
 
@@ -186,34 +204,52 @@ pub struct ToolsConfig {
     /// A standard `{"mcpServers": {...}}` file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_config: Option<PathBuf>,
+    /// Built-in tools that are offered only if they are named here.
+    pub enable: Vec<String>,
 }
 
-/// `[providers]`
+/// `[providers]`: by name. One that is known by its name needs nothing more than its key in the environment.
+pub type ProvidersConfig = BTreeMap<String, ProviderConfig>;
+
+/// `[providers.NAME]`. What is left out is what is known of the provider by that name. Times are in milliseconds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct ProvidersConfig {
-    /// OpenAI's chat completions, or whatever speaks them.
-    pub openai: OpenAiConfig,
-}
-
-/// `[providers.openai]`. Times are in milliseconds.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OpenAiConfig {
-    /// Where the API is, `/v1` included.
+pub struct ProviderConfig {
+    /// The wire that it speaks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ProviderKind>,
+    /// Where its API is.
     #[serde(serialize_with = "shown_url", skip_serializing_if = "Option::is_none")]
     pub base_url: Option<SecretString>,
     /// The environment variable that holds the key. Keys do not stand in files.
-    pub key_env: String,
-    /// The longest wait for the first byte of an answer.
-    pub first_byte_ms: u64,
-    /// The longest silence on the wire within an answer.
-    pub idle_ms: u64,
-    /// The longest time without anything of the answer itself.
-    pub progress_ms: u64,
-    /// The longest that one answer may take.
-    pub total_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_env: Option<String>,
+    /// More headers of each request, by name: the environment variables that hold their values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers_env: BTreeMap<String, String>,
+    /// Whether to ask for streamed answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<bool>,
+    /// How its chat completions differ from OpenAI's own: see docs/providers.md.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accent: Option<toml::Table>,
+    /// The longest wait for the connection; 5,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connect_ms: Option<u64>,
+    /// The longest wait for the first byte of an answer; 30,000 unless the model is known to think longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_byte_ms: Option<u64>,
+    /// The longest silence on the wire within an answer; 30,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<u64>,
+    /// The longest time without anything of the answer itself; 120,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress_ms: Option<u64>,
+    /// The longest that one answer may take; 180,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_ms: Option<u64>,
     /// Other limits for single models.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub model_limits: Vec<ModelLimits>,
 }
 
@@ -223,31 +259,66 @@ pub struct OpenAiConfig {
 pub struct ModelLimits {
     /// The model, without its provider.
     pub model: String,
-    /// See [`OpenAiConfig::first_byte_ms`].
+    /// See [`ProviderConfig::first_byte_ms`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_byte_ms: Option<u64>,
-    /// See [`OpenAiConfig::idle_ms`].
+    /// See [`ProviderConfig::idle_ms`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
-    /// See [`OpenAiConfig::progress_ms`].
+    /// See [`ProviderConfig::progress_ms`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_ms: Option<u64>,
-    /// See [`OpenAiConfig::total_ms`].
+    /// See [`ProviderConfig::total_ms`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_ms: Option<u64>,
 }
 
-impl Default for OpenAiConfig {
+impl ModelLimits {
+    /// The limits alone. The connection is no matter of a model.
+    #[must_use]
+    pub fn limits(&self) -> CallLimits {
+        let Self { model: _, first_byte_ms, idle_ms, progress_ms, total_ms } = *self;
+        CallLimits { connect_ms: None, first_byte_ms, idle_ms, progress_ms, total_ms }
+    }
+}
+
+/// `[breaker]`: when a provider that keeps failing is left alone for a while.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BreakerConfig {
+    /// Failures in a row, of the kinds that are the provider's own, after which it is not asked; 0 for never.
+    pub failures: u32,
+    /// How long it is not asked then, in milliseconds. After that, one request finds out.
+    pub open_ms: u64,
+}
+
+impl BreakerConfig {
+    /// The same for breakers.
+    #[must_use]
+    pub fn limits(&self) -> BreakerLimits {
+        BreakerLimits { failures: self.failures, open: Duration::from_millis(self.open_ms) }
+    }
+}
+
+impl Default for BreakerConfig {
     fn default() -> Self {
-        Self {
-            base_url: None,
-            key_env: "OPENAI_API_KEY".to_owned(),
-            first_byte_ms: 30_000,
-            idle_ms: 30_000,
-            progress_ms: 120_000,
-            total_ms: 180_000,
-            model_limits: Vec::new(),
-        }
+        Self { failures: 5, open_ms: 30_000 }
+    }
+}
+
+/// `[outbound]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OutboundConfig {
+    /// Whether URLs that members give may lead to addresses that are not public, and be other than https.
+    pub allow_private: bool,
+    /// The site of the logins at OpenRouter.
+    pub openrouter_url: String,
+}
+
+impl Default for OutboundConfig {
+    fn default() -> Self {
+        Self { allow_private: false, openrouter_url: "https://openrouter.ai".to_owned() }
     }
 }
 
@@ -263,6 +334,8 @@ pub struct LimitsConfig {
     pub max_active_runs_per_owner: u32,
     /// Runs of one owner that are worked on at a time, in all processes together; the others wait in the queue. 0 for no limit.
     pub max_running_runs_per_owner: u32,
+    /// Providers that one owner may keep.
+    pub max_providers_per_owner: u32,
     /// Events that a stream holds back for a slow reader before it reads from the store again.
     pub stream_buffer_events: usize,
     /// The same in bytes.
@@ -276,6 +349,7 @@ impl Default for LimitsConfig {
             body_bytes: 1024 * 1024,
             max_active_runs_per_owner: 10_000,
             max_running_runs_per_owner: 0,
+            max_providers_per_owner: 100,
             stream_buffer_events: 256,
             stream_buffer_bytes: 1024 * 1024,
         }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use toml::{Table, Value};
 
 use super::load::{Loaded, Sources};
+use crate::support::expand::escape;
 
 /// What `capstan config` prints.
 #[must_use]
@@ -29,13 +30,23 @@ fn section(out: &mut String, path: &str, table: &Table, sources: &Sources) {
     for (key, value) in values {
         let full = key_of(key);
         let source = source_of(&full, sources).map_or_else(|| "default".to_owned(), |source| source.to_string());
-        let line = format!("{key} = {value}");
+        let line = format!("{key} = {}", escaped(value.clone()));
         let _ = writeln!(out, "{line:<48} # {source}");
     }
     for (key, value) in tables {
         if let Value::Table(inner) = value {
             section(out, &key_of(key), inner, sources);
         }
+    }
+}
+
+/// The value as the file writes it, where `${` begins a variable.
+fn escaped(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(escape(&text)),
+        Value::Array(values) => Value::Array(values.into_iter().map(escaped).collect()),
+        Value::Table(table) => Value::Table(table.into_iter().map(|(key, value)| (key, escaped(value))).collect()),
+        plain @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_)) => plain,
     }
 }
 

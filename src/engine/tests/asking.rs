@@ -28,7 +28,8 @@ fn waiting() -> World {
     world.tool_says(0, "second");
     assert_eq!(world.states(), [Started, Done]);
     assert_eq!((world.rows.status, world.rows.reason), (RunStatus::Waiting, Some(WaitReason::Input)));
-    assert_eq!(world.released, Some((None, ReleaseCause::Waiting)), "nothing is held while waiting");
+    let in_a_week = Some(7 * 24 * 3_600_000);
+    assert_eq!(world.released, Some((in_a_week, ReleaseCause::Waiting)), "nothing is held while waiting");
     assert!(world.state.is_none());
     world
 }
@@ -110,6 +111,33 @@ fn waiting_ends_with_the_time_of_the_run() {
     world.elapsed_ms = 1_000;
     world.claim(ClaimCause::Timer);
     assert_eq!(world.error_code(), "run_timeout");
+}
+
+#[test]
+fn waiting_ends_when_nobody_answers_in_time() {
+    let mut world = World::started(AgentProfile { ask_expires_ms: 500, max_run_ms: 10_000, ..profile() });
+    world.calls(&[call("write", &json!({}))]);
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(world.released, Some((Some(500), ReleaseCause::Waiting)));
+    world.rows.inputs[0].expires_in_ms = Some(20);
+    world.claim(ClaimCause::Timer);
+    assert_eq!(world.released, Some((Some(20), ReleaseCause::Waiting)), "woken too early, it waits on");
+    let id = world.rows.inputs[0].id.clone();
+    world.rows.inputs[0].expires_in_ms = Some(0);
+    let decision = world.claim(ClaimCause::Timer);
+    let expired = EventBody::InputResolved { id: id.clone(), state: InputState::Expired, answer: None, by: None };
+    assert!(decision.events.contains(&expired));
+    assert!(decision.changes.contains(&Change::InputClosed { id, state: InputState::Expired }));
+    assert_eq!((world.states(), world.results()), (vec![Unknown], vec![texts::NOBODY_ANSWERED.to_owned()]));
+    assert!(world.asked.is_some(), "the model is told");
+
+    // An answer that came in time counts, however late it is looked at.
+    let mut world = waiting();
+    world.human_says("happened");
+    world.rows.inputs[0].expires_in_ms = Some(0);
+    world.claim(ClaimCause::Request);
+    assert_eq!(world.states(), [Done, Done]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::engine::{Assembler, MAX_ANSWER_BYTES, PartialAnswer, StreamItem};
 use crate::support::ids::SequentialIds;
 
 fn assembler(ids: &SequentialIds) -> Assembler {
-    Assembler::new(RunId::generate(ids), ConversationId::generate(ids), "demo/demo".to_owned())
+    Assembler::new(RunId::generate(ids), ConversationId::generate(ids), "demo/demo".to_owned(), 1)
 }
 
 fn text(text: &str) -> ModelEvent {

@@ -1,15 +1,13 @@
 //! Every limit ends a run or speaks to the model; none of them lies about the outcome.
 
-use rstest::rstest;
 use serde_json::json;
 
 use super::world::{Say, World, call, tool};
-use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, OnUnknown, ToolErrorPolicy};
-use crate::domain::change::ReleaseCause;
+use crate::domain::agent::{AgentProfile, BreakerAction, OnLimit, OnUnknown, ToolErrorPolicy};
 use crate::domain::message::Part;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::domain::model::ModelFinish;
 use crate::domain::record::ClaimCause;
-use crate::domain::run::{FinishReason, RunStatus, WaitReason};
+use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::{Input, texts};
 
@@ -80,6 +78,7 @@ fn an_answer_in_between_forgives_cut_calls() {
     assert!(world.ending.is_none());
 }
 
+// L-45
 #[test]
 fn calls_beyond_the_limit_of_one_answer_get_errors_in_order() {
     let mut world = World::started(AgentProfile { max_parallel_calls: 2, ..AgentProfile::default() });
@@ -95,6 +94,7 @@ fn calls_beyond_the_limit_of_one_answer_get_errors_in_order() {
     assert!(world.rows.counters.dropped_tools.is_empty(), "the tool is not to blame");
 }
 
+// L-44
 #[test]
 fn repeated_calls_are_quoted_and_then_end_the_run() {
     let mut world = World::started(AgentProfile::default());
@@ -295,71 +295,4 @@ fn an_unknown_outcome_of_a_living_tool_follows_the_policy() {
     world.calls(&[call("write", &json!({}))]);
     world.tool_ends(0, unknown());
     assert_eq!(world.error_code(), "tool_outcome_unknown");
-}
-
-#[test]
-fn model_failures_wait_without_a_lease_and_then_fail() {
-    let mut world = World::started(AgentProfile::default());
-    for after in [3_000, 6_000] {
-        let failed = world.fails(ModelErrorKind::Overloaded);
-        let kinds: Vec<_> = failed.events.iter().map(|event| event.kind()).collect();
-        assert_eq!(kinds, ["step.reset", "run.retrying", "run.waiting", "conversation.updated"]);
-        assert_eq!(world.released, Some((Some(after), ReleaseCause::Waiting)));
-        assert_eq!((world.rows.status, world.rows.reason), (RunStatus::Waiting, Some(WaitReason::Backoff)));
-        let resumed = world.claim(crate::domain::record::ClaimCause::Timer);
-        let kinds: Vec<_> = resumed.events.iter().map(|event| event.kind()).collect();
-        assert_eq!(kinds, ["run.resumed", "conversation.updated", "step.started"]);
-        assert_eq!(world.rows.steps.len(), 1);
-    }
-    world.fails(ModelErrorKind::Overloaded);
-    assert_eq!(world.error_code(), "provider_overloaded");
-    world.check_next_turn();
-}
-
-#[test]
-fn no_wait_is_longer_than_the_run_may_take() {
-    let mut world = World::started(AgentProfile { max_run_ms: 10_000, ..AgentProfile::default() });
-    world.elapsed_ms = 7_000;
-    world.fails(ModelErrorKind::Overloaded);
-    assert_eq!(world.error_code(), "provider_overloaded");
-}
-
-#[test]
-fn an_answer_gives_the_tries_back() {
-    let mut world = World::started(AgentProfile::default());
-    for n in 0..4 {
-        world.fails(ModelErrorKind::Timeout);
-        world.claim(crate::domain::record::ClaimCause::Timer);
-        world.calls(&[call("read", &json!({ "n": n }))]);
-        world.tool_says(0, "ok");
-    }
-    assert!(world.ending.is_none());
-}
-
-#[rstest]
-#[case(ModelErrorKind::Auth, "provider_auth")]
-#[case(ModelErrorKind::Quota, "provider_quota")]
-#[case(ModelErrorKind::ContextOverflow, "context_overflow")]
-#[case(ModelErrorKind::InvalidRequest, "provider_invalid_request")]
-#[case(ModelErrorKind::ContentFilter, "content_filter")]
-fn what_cannot_get_better_fails_at_once(#[case] kind: ModelErrorKind, #[case] code: &str) {
-    let mut world = World::started(AgentProfile::default());
-    world.fails(kind);
-    assert_eq!(world.error_code(), code);
-    assert_eq!(world.ended().error.as_ref().unwrap().detail, "no luck");
-}
-
-#[test]
-fn the_providers_own_wait_wins_up_to_a_limit() {
-    let asks = |ms: u64| {
-        let retry = LlmRetry { max_retry_after_ms: 10_000, ..LlmRetry::default() };
-        let mut world = World::started(AgentProfile { llm_retry: retry, ..AgentProfile::default() });
-        world.asked = None;
-        let error = ModelError { retry_after_ms: Some(ms), ..ModelError::new(ModelErrorKind::RateLimit, "slow down") };
-        world.feed(Input::ModelFailed(error));
-        world
-    };
-    assert_eq!(asks(500).released, Some((Some(500), ReleaseCause::Waiting)));
-    assert_eq!(asks(10_000).released, Some((Some(10_000), ReleaseCause::Waiting)));
-    assert_eq!(asks(10_001).error_code(), "provider_rate_limit");
 }

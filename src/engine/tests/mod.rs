@@ -1,11 +1,15 @@
 //! The loop's rules, one by one and under random inputs.
 
+mod approvals;
 mod asking;
+mod asking_users;
 mod assembly;
 mod guards;
+mod model_failures;
 mod properties;
 mod recovery;
 mod requests;
+mod structured;
 mod table;
 mod turns;
 mod world;

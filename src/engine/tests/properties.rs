@@ -6,13 +6,15 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::world::{Say, World, done, tools};
-use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnInterrupt, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
+use crate::domain::agent::{
+    AgentProfile, BreakerAction, LlmRetry, OnInterrupt, OnLimit, OnUnknown, OutputMode, ToolErrorPolicy, ToolsPolicy,
+};
 use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::input::InputState;
 use crate::domain::message::{Message, Role};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelOptions, ToolChoice, Usage};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
 use crate::domain::tool::{Reconciled, ToolCallState, ToolOutcome};
@@ -62,7 +64,8 @@ fn any_act() -> impl Strategy<Value = Act> {
         4 => prop::collection::vec(0..3_u8, 1..4).prop_map(Act::Begins),
         1 => Just(Act::Text(ModelFinish::Refused)),
         3 => any_finish().prop_map(Act::Nothing),
-        2 => prop_oneof![Just(ModelErrorKind::Overloaded), Just(ModelErrorKind::IncompleteStream), Just(ModelErrorKind::Auth)]
+        2 => prop_oneof![Just(ModelErrorKind::Overloaded), Just(ModelErrorKind::IncompleteStream), Just(ModelErrorKind::Auth),
+            Just(ModelErrorKind::ContextOverflow), Just(ModelErrorKind::InvalidRequest)]
             .prop_map(Act::ModelFails),
         14 => (0..4_usize, 0..4_u8).prop_map(|(at, how)| Act::ToolEnds(at, how)),
         4 => (0..3_u8).prop_map(Act::ServerSays),
@@ -92,6 +95,9 @@ prop_compose! {
         (duplicate_calls, empty_replies, error_rounds) in (0..3_u32, 0..3_u32, 0..3_u32),
         max_run_tokens in prop_oneof![3 => Just(0_u64), 1 => 1..60_u64],
         (retries, crashes) in (0..3_usize, prop_oneof![Just(2_u32), Just(100)]),
+        (fallbacks, has_last_words) in (0..3_usize, any::<bool>()),
+        output in prop_oneof![2 => Just(OutputMode::Tools), 1 => Just(OutputMode::Structured)],
+        tool_choice in prop_oneof![5 => Just(None), 1 => Just(Some(ToolChoice::None)), 1 => Just(Some(ToolChoice::Required))],
         on_interrupt in prop_oneof![5 => Just(OnInterrupt::Resume), 1 => Just(OnInterrupt::Fail)],
         on_unknown in prop_oneof![4 => Just(OnUnknown::TellModel), 1 => Just(OnUnknown::Fail), 1 => Just(OnUnknown::Rerun),
             3 => Just(OnUnknown::Ask)],
@@ -101,7 +107,9 @@ prop_compose! {
             breaker_action: if force_final { BreakerAction::ForceFinal } else { BreakerAction::DropTool },
             llm_retry: LlmRetry { delays_ms: vec![5; retries], ..LlmRetry::default() },
             duplicate_calls, empty_replies, error_rounds, max_run_tokens, max_run_ms: 1_000, on_interrupt, on_unknown,
-            max_crashes: crashes,
+            output, options: ModelOptions { tool_choice, ..ModelOptions::default() },
+            max_crashes: crashes, fallbacks: vec!["other/model".to_owned(); fallbacks],
+            final_text: has_last_words.then(|| "We are closed.".to_owned()),
             ..AgentProfile::default()
         }
     }
@@ -132,6 +140,10 @@ impl Play {
 
     fn is_over(&self) -> bool {
         self.world.ending.is_some()
+    }
+
+    fn wants_objects(&self) -> bool {
+        self.world.rows.profile.output == OutputMode::Structured
     }
 
     /// Somebody holds the run.
@@ -179,14 +191,21 @@ impl Play {
         }
         match act {
             Act::Calls(calls, finish) => {
-                let say: Vec<_> = calls
+                let mut say: Vec<_> = calls
                     .into_iter()
                     .map(|(name, n)| {
                         let name = ["read", "write", "pay", "nothing"][name as usize];
                         Say::Call(name, if n == 2 { "{\"n\":".to_owned() } else { json!({ "n": n }).to_string() })
                     })
                     .collect();
+                // One call as it is wanted there; several as they are not.
+                if let (true, [Say::Call(name, arguments)]) = (self.wants_objects(), say.as_slice()) {
+                    say = vec![Say::Words(format!(r#"{{"tool":"{name}","arguments":{arguments}}}"#))];
+                }
                 self.answer(&say, finish);
+            }
+            Act::Text(finish) if self.wants_objects() && finish != ModelFinish::ToolCalls => {
+                self.answer(&[Say::Text(r#"{"answer":"Some words."}"#)], finish);
             }
             Act::Text(finish) => self.answer(&[Say::Text("Some words.")], finish),
             Act::Begins(pieces) => {
@@ -206,7 +225,12 @@ impl Play {
             Act::ModelFails(kind) => {
                 if self.world.asked.is_some() {
                     self.world.hang_up();
-                    self.feed(Input::ModelFailed(ModelError::new(kind, "")));
+                    // A refusal that names something, or one for which nobody was asked.
+                    let (refused_tool, refused_signed) =
+                        ((kind == ModelErrorKind::InvalidRequest).then(|| "write".to_owned()), true);
+                    let not_asked = kind == ModelErrorKind::Overloaded && self.world.decisions.is_multiple_of(2);
+                    let error = ModelError::new(kind, "");
+                    self.feed(Input::ModelFailed(ModelError { refused_tool, refused_signed, not_asked, ..error }));
                 }
             }
             Act::ToolEnds(at, how) => self.tool_ends(at, how),
@@ -332,7 +356,7 @@ impl Play {
 
     fn nothing_moves(&self) {
         let state = RunState::load(self.world.rows.clone());
-        let around = Surroundings { now: super::world::NOW, ids: &self.world.ids, elapsed_ms: 0 };
+        let around = Surroundings { now: super::world::NOW, ids: &self.world.ids, elapsed_ms: 0, spent: Usage::default() };
         let call = self.world.rows.calls.first().map_or_else(|| CallId::generate(&self.world.ids), |call| call.id.clone());
         for input in [
             Input::Claimed { tools: tools(), finished: Vec::new() },
@@ -389,6 +413,7 @@ impl Play {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 300, ..ProptestConfig::default() })]
 
+    // L-35, L-36: no call without its result and none with two, whatever came in between.
     #[test]
     fn whatever_happens_the_run_ends_and_keeps_its_promises(
         profile in any_profile(),

@@ -158,6 +158,7 @@ fn named_call(ids: &SequentialIds, call_id: &CallId, name: &str, arguments: serd
         name: name.to_owned(),
         arguments,
         provider_call_id: Some("call_0".to_owned()),
+        raw: None,
     })
 }
 

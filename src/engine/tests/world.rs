@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Value, json};
 
 use crate::domain::agent::AgentProfile;
+use crate::domain::approval::{ToolGrant, ToolSafety};
 use crate::domain::change::{Change, ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
@@ -33,6 +34,7 @@ pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
         parameters: json!({"type": "object"}).into(),
         replay,
         definition_hash: String::new(),
+        safety: ToolSafety::default(),
     }
 }
 
@@ -47,6 +49,7 @@ pub(super) fn tools() -> Vec<ToolDefinition> {
 pub(super) enum Say {
     Reasoning(&'static str),
     Text(&'static str),
+    Words(String),
     Call(&'static str, String),
 }
 
@@ -82,8 +85,12 @@ pub(super) struct World {
     pub(super) asked_about: HashSet<PartId>,
     /// How often each call was handed to its tool.
     pub(super) executions: HashMap<CallId, u32>,
+    /// Answers to approvals that hold for later calls.
+    pub(super) grants: Vec<ToolGrant>,
     pub(super) released: Option<(Option<u64>, ReleaseCause)>,
     pub(super) elapsed_ms: u64,
+    /// What a call that was given up has used.
+    pub(super) spent: Usage,
     pub(super) decisions: u32,
 }
 
@@ -126,8 +133,10 @@ impl World {
             in_question: Vec::new(),
             asked_about: HashSet::new(),
             executions: HashMap::new(),
+            grants: Vec::new(),
             released: None,
             elapsed_ms: 0,
+            spent: Usage::default(),
             decisions: 0,
         };
         let question = world.user("What is in the file?");
@@ -173,7 +182,7 @@ impl World {
     // The worker.
 
     pub(super) fn decide(&self, input: Input) -> Decision {
-        let around = Surroundings { now: NOW, ids: &self.ids, elapsed_ms: self.elapsed_ms };
+        let around = Surroundings { now: NOW, ids: &self.ids, elapsed_ms: self.elapsed_ms, spent: self.spent };
         decide(self.state.as_ref().expect("somebody holds the run"), input, &around)
     }
 
@@ -194,6 +203,7 @@ impl World {
 
     pub(super) fn die(&mut self) {
         self.state = None;
+        self.spent = Usage::default();
         self.asked = None;
         self.saying = None;
         self.under_way.clear();
@@ -214,7 +224,9 @@ impl World {
         self.rows.cause = cause;
         self.rows.crashes = if cause == ClaimCause::Crash { self.rows.crashes + 1 } else { self.rows.crashes };
         self.released = None;
-        self.state = Some(RunState::load(self.rows.clone()));
+        let mut state = RunState::load(self.rows.clone());
+        state.know_grants(self.grants.clone());
+        self.state = Some(state);
     }
 
     fn carry_out(&mut self, decision: &Decision) {
@@ -248,6 +260,7 @@ impl World {
 
     pub(super) fn commit(&mut self, decision: &Decision) {
         self.decisions += 1;
+        self.spent = Usage::default();
         for event in &decision.events {
             let ended = self.events.iter().any(ends_run);
             assert!(!ended, "{} follows the end of the run", event.kind());
@@ -325,8 +338,18 @@ impl World {
             }
             Change::ToolStarted(id) => {
                 let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
-                assert_eq!(row.state, ToolCallState::Planned);
+                assert!(row.has_not_begun());
                 row.state = ToolCallState::Started;
+            }
+            Change::ToolAsked(id) => {
+                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                assert_eq!(row.state, ToolCallState::Planned);
+                row.state = ToolCallState::AwaitingApproval;
+            }
+            Change::ToolEdited { id, arguments, hash } => {
+                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                assert!(row.has_not_begun());
+                (row.arguments, row.arguments_hash) = (arguments.clone(), hash.clone());
             }
             Change::ToolFinished(id, outcome) => {
                 let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
@@ -342,13 +365,20 @@ impl World {
             Change::InputClosed { id, state } => {
                 let at = rows.inputs.iter().position(|row| row.id == *id).expect("the question is open");
                 let row = rows.inputs.remove(at);
-                assert!(*state == InputState::Cancelled || row.state == InputState::Answered, "only an answer can be acted on");
+                let is_right = match state {
+                    InputState::Applied => row.state == InputState::Answered,
+                    InputState::Expired => row.state == InputState::Pending && row.expires_in_ms == Some(0),
+                    InputState::Cancelled => true,
+                    InputState::Pending | InputState::Answered => false,
+                };
+                assert!(is_right, "{row:?} becomes {state:?}");
             }
             Change::Finish { status, finish_reason, error, joined } => {
                 assert!(status.is_terminal());
                 assert!(joined.is_none_or(|heard| heard == rows.joined), "the end has heard of every message");
                 assert_eq!(joined.is_some(), *status == RunStatus::Completed);
-                assert_eq!(error.is_some(), *status == RunStatus::Failed);
+                let has_last_words = *status == RunStatus::Completed && rows.profile.final_text.is_some();
+                assert!(has_last_words || error.is_some() == (*status == RunStatus::Failed));
                 assert!(rows.inputs.is_empty(), "no question is left open");
                 (rows.status, rows.reason) = (*status, None);
                 self.ending = Some(Ending { status: *status, reason: *finish_reason, error: error.clone() });
@@ -361,14 +391,15 @@ impl World {
 
     /// The model says a part of its answer, put through the assembler and shown.
     pub(super) fn show(&mut self, say: &[Say]) {
-        let fence = &self.rows.fence;
-        let fresh = || (Assembler::new(fence.run_id.clone(), fence.conversation_id.clone(), "demo/demo".to_owned()), 0);
+        let state = self.state.as_ref().expect("somebody holds the run");
+        let fresh = || (Assembler::of(state, &model_request(state)), 0);
         let (assembler, calls) = self.saying.get_or_insert_with(fresh);
         let mut shown = Vec::new();
         for piece in say {
             match piece {
                 Say::Reasoning(text) => shown.extend(assembler.push(ModelEvent::Reasoning((*text).to_owned()), &self.ids)),
                 Say::Text(text) => shown.extend(assembler.push(ModelEvent::Text((*text).to_owned()), &self.ids)),
+                Say::Words(text) => shown.extend(assembler.push(ModelEvent::Text(text.clone()), &self.ids)),
                 Say::Call(name, arguments) => {
                     let index = *calls;
                     *calls += 1;
@@ -378,6 +409,10 @@ impl World {
                 }
             }
         }
+        self.see(shown);
+    }
+
+    fn see(&mut self, shown: Vec<StreamItem>) {
         self.events.extend(shown.into_iter().map(|item| match item {
             StreamItem::Event(event) => event,
             StreamItem::Delta(part_id, delta) => EventBody::PartDelta { part_id, delta },
@@ -390,7 +425,8 @@ impl World {
         self.asked = None;
         let (mut assembler, _) = self.saying.take().expect("the model has been heard");
         assembler.push(ModelEvent::Usage(Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() }), &self.ids);
-        assembler.push(ModelEvent::Finished(finish), &self.ids);
+        let shown = assembler.push(ModelEvent::Finished(finish), &self.ids);
+        self.see(shown);
         let (message, turn, closing) = assembler.finish(&self.ids, NOW).unwrap();
         Input::ModelFinished { message, turn, closing }
     }
@@ -398,7 +434,9 @@ impl World {
     /// The model call is given up.
     pub(super) fn hang_up(&mut self) -> Option<PartialAnswer> {
         self.asked = None;
-        self.saying.take()?.0.partial(NOW)
+        let (assembler, _) = self.saying.take()?;
+        self.spent.add(assembler.spent());
+        assembler.partial(NOW)
     }
 
     pub(super) fn says(&mut self, say: &[Say], finish: ModelFinish) -> Decision {
@@ -440,11 +478,19 @@ impl World {
         self.feed(Input::Reconciled(call.id, answer))
     }
 
+    /// A human decides about the oldest call that nobody has decided about. False if there is none.
+    pub(super) fn human_decides(&mut self, choice: &str, arguments: Option<Value>) -> bool {
+        let Some(row) = self.rows.inputs.iter_mut().find(|row| row.state == InputState::Pending) else { return false };
+        row.state = InputState::Answered;
+        row.answer = Some(InputAnswer { arguments, ..InputAnswer::new(choice, Some("not today".to_owned())) });
+        true
+    }
+
     /// A human answers the oldest question that has no answer. False if there is none.
     pub(super) fn human_says(&mut self, choice: &str) -> bool {
         let Some(row) = self.rows.inputs.iter_mut().find(|row| row.state == InputState::Pending) else { return false };
         row.state = InputState::Answered;
-        row.answer = Some(InputAnswer { choice: choice.to_owned(), text: Some("I looked".to_owned()) });
+        row.answer = Some(InputAnswer::new(choice, Some("I looked".to_owned())));
         true
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::frame::Frame;
 use super::session::{self, Identity};
 use super::subscriptions::Targets;
+use crate::domain::approval::{ApprovalAnswer, ApprovalScope, Decision};
 use crate::domain::ids::{ConversationId, InputId, RunId};
 use crate::domain::input::InputAnswer;
 use crate::domain::principal::Principal;
@@ -82,9 +83,27 @@ struct CancelParams {
 #[serde(deny_unknown_fields)]
 struct ResolveParams {
     id: InputId,
+    #[serde(default)]
     choice: String,
     #[serde(default)]
     text: Option<String>,
+    #[serde(default)]
+    idempotency_key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ApprovalParams {
+    id: InputId,
+    decision: Decision,
+    #[serde(default)]
+    scope: Option<ApprovalScope>,
+    #[serde(default)]
+    arguments: Option<Value>,
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    arguments_hash: Option<String>,
     #[serde(default)]
     idempotency_key: Option<String>,
 }
@@ -110,7 +129,7 @@ pub(super) async fn call(app: &App, principal: &Principal, held: &Targets, trace
         "unsubscribe" => Ok(Reply::Unsubscribe(params::<SubscribeParams>(frame)?.target()?)),
         "run.start" => start(app, principal, held, trace, params(frame)?).await,
         "run.cancel" => cancel(app, principal, params(frame)?).await,
-        "approval.resolve" => Err(Error::NotFound("approval").into()),
+        "approval.resolve" => resolve_approval(app, principal, params(frame)?).await,
         "input.resolve" => resolve_input(app, principal, params(frame)?).await,
         other => {
             let shown = crate::support::text::prefix(other, 50);
@@ -215,12 +234,23 @@ async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answe
 /// Like `POST /api/v1/input-requests/{id}`. The same key over HTTP is the same request.
 async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) -> Answer<Reply> {
     let ResolveParams { id, choice, text, idempotency_key } = params;
-    let answer = InputAnswer { choice, text };
+    let answer = InputAnswer::new(choice, text);
     let path = format!("/api/v1/input-requests/{id}");
     let body = serde_json::to_value(&answer).unwrap_or_default();
     let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
     let (record, replay) = app.service.resolve_input(principal, &id, answer, key).await?;
     Ok(Reply::Done(json!({ "input_request": record, "replayed": replay == Replay::Replayed })))
+}
+
+/// Like `POST /api/v1/approvals/{id}`. The same key over HTTP is the same request.
+async fn resolve_approval(app: &App, principal: &Principal, params: ApprovalParams) -> Answer<Reply> {
+    let ApprovalParams { id, decision, scope, arguments, reason, arguments_hash, idempotency_key } = params;
+    let answer = ApprovalAnswer { decision, scope, arguments, reason, arguments_hash };
+    let path = format!("/api/v1/approvals/{id}");
+    let body = serde_json::to_value(&answer).unwrap_or_default();
+    let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;
+    let (approval, replay) = app.service.resolve_approval(principal, &id, answer, key).await?;
+    Ok(Reply::Done(json!({ "approval": approval, "replayed": replay == Replay::Replayed })))
 }
 
 fn request_key(key: String, path: &str, body: &Value) -> Answer<RequestKey> {

@@ -128,8 +128,10 @@ mod tests {
             parameters: json!({"type": "object"}).into(),
             replay: ReplayClass::Read,
             definition_hash: String::new(),
+            safety: Default::default(),
         });
         ModelRequest {
+            owner: None,
             model: "demo".to_owned(),
             system: String::new(),
             messages,
@@ -148,7 +150,14 @@ mod tests {
             match event {
                 ModelEvent::ToolCallStarted { name, .. } => calls.push((name.clone(), String::new())),
                 ModelEvent::ToolCallArguments { index, delta } => calls[*index].1.push_str(delta),
-                ModelEvent::Text(_) | ModelEvent::Reasoning(_) | ModelEvent::Usage(_) | ModelEvent::Finished(_) => {}
+                ModelEvent::Text(_)
+                | ModelEvent::Reasoning(_)
+                | ModelEvent::ReasoningBlock(_)
+                | ModelEvent::ToolCallBlock { .. }
+                | ModelEvent::Restarted
+                | ModelEvent::Usage(_)
+                | ModelEvent::Prices(_)
+                | ModelEvent::Finished(_) => {}
             }
         }
         calls.into_iter().map(|(name, arguments)| (name, serde_json::from_str(&arguments).unwrap())).collect()
@@ -174,6 +183,7 @@ mod tests {
                 name: name.clone(),
                 arguments,
                 provider_call_id: None,
+                raw: None,
             }));
             results.push(Part::ToolResult(ToolResultPart {
                 id: PartId::generate(&ids),

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use serde_json::{Map, Value};
+
 use super::wire::Fragment;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
 use crate::support::text;
@@ -31,9 +33,15 @@ struct Call {
     /// Whether `ToolCallStarted` was sent: from then on the name is fixed.
     started: bool,
     arguments: String,
+    /// Arguments `{}` that were not shown yet: gateways before Claude send them in the place of those that follow.
+    held: bool,
     shape: Shape,
+    /// Whether its pieces bear one id after the other: some servers make one up for each piece.
+    renamed: bool,
     /// The name came again after complete arguments. If arguments follow, it was the beginning of the next call.
     named_again: bool,
+    /// What the provider wants back with the call.
+    own: Map<String, Value>,
 }
 
 /// Where a piece belongs.
@@ -61,9 +69,9 @@ impl Calls {
 
     /// Whether the arguments of every call are complete JSON objects.
     pub(super) fn all_complete(&self) -> bool {
-        self.calls
-            .iter()
-            .all(|call| call.shape.is_complete() && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok())
+        self.calls.iter().all(|call| {
+            call.shape.is_complete() && (call.held || serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok())
+        })
     }
 
     /// The bytes of all names and arguments.
@@ -87,16 +95,32 @@ impl Calls {
                 self.open(Call { index: piece.index, name, ..Call::default() })?
             }
         };
-        self.calls[at].take(at, &piece, out)
+        let call = &mut self.calls[at];
+        call.take(at, &piece, out)?;
+        let own = [("extra_content", &fragment.extra_content), ("provider_specific_fields", &fragment.provider_specific_fields)];
+        for (name, value) in own {
+            if let Some(value) = value {
+                call.own.insert(name.to_owned(), value.clone());
+            }
+        }
+        Ok(())
     }
 
     /// The answer is over: shows the calls that had no arguments.
     pub(super) fn finish(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         for (at, call) in self.calls.iter_mut().enumerate() {
             if call.name.is_empty() {
+                call.unwrap(&self.offered);
+            }
+            if call.name.is_empty() {
                 return Err(ambiguous("a call has no name"));
             }
             call.start(at, out);
+            call.release(at, out);
+            if !call.own.is_empty() {
+                let raw = Value::Object(std::mem::take(&mut call.own));
+                out.push_back(ModelEvent::ToolCallBlock { index: at, raw });
+            }
         }
         Ok(())
     }
@@ -118,16 +142,30 @@ impl Calls {
         }
     }
 
-    fn with_known_index(&self, piece: &Piece<'_>, at: usize) -> Result<Target, ModelError> {
+    fn with_known_index(&mut self, piece: &Piece<'_>, at: usize) -> Result<Target, ModelError> {
         let call = &self.calls[at];
         if piece.id.is_empty() || call.id.is_empty() || piece.id == call.id {
             return Ok(self.same_call_or_next(piece, at));
         }
         match self.with_id(piece.id) {
+            None if piece.name.is_empty() || piece.name == call.name => Ok(self.under_fresh_id(piece, at)),
             None => Ok(Target::New),
             Some(other) if self.calls[other].index == call.index => Ok(self.same_call_or_next(piece, other)),
             Some(_) => Err(ambiguous("index and id belong to different calls")),
         }
+    }
+
+    /// A piece at the index of a call, under an id that nobody has shown, and with no other name: it belongs to that call while
+    /// that is not complete.
+    fn under_fresh_id(&mut self, piece: &Piece<'_>, at: usize) -> Target {
+        let call = &mut self.calls[at];
+        let says_nothing = piece.arguments.trim().is_empty();
+        if !call.shape.is_complete() || (call.held && piece.name.is_empty() && piece.arguments.trim_start().starts_with('{')) {
+            call.renamed = true;
+            return Target::Call(at);
+        }
+        // The last piece of a call often says nothing. Of calls that keep their ids it is the beginning of the next one.
+        if says_nothing && (piece.name.is_empty() || call.renamed) { Target::Nowhere } else { Target::New }
     }
 
     fn with_new_index(&mut self, piece: &Piece<'_>, index: i64) -> Result<Target, ModelError> {
@@ -164,8 +202,13 @@ impl Calls {
         let Some(at) = self.calls.len().checked_sub(1) else { return Ok(Target::New) };
         let last = &self.calls[at];
         if !piece.id.is_empty() {
-            let late_id = last.id.is_empty() && piece.name.is_empty() && !last.shape.is_complete();
-            return Ok(if late_id { Target::Call(at) } else { Target::New });
+            if !piece.name.is_empty() || last.shape.is_complete() {
+                return Ok(Target::New);
+            }
+            if last.id.is_empty() {
+                return Ok(Target::Call(at));
+            }
+            return Ok(self.open_call()?.map_or(Target::New, Target::Call));
         }
         if piece.name.is_empty() {
             return Ok(match self.open_call()? {
@@ -202,6 +245,10 @@ impl Calls {
         if piece.name != call.name {
             return Target::New;
         }
+        // Under its own index and id, and not whole: what `{}` stood for. Another call would have shown something of its own.
+        if call.held && has_own_id && piece.index.is_some() && piece.index == call.index && piece.begins_arguments() {
+            return Target::Call(at);
+        }
         if has_own_id && (!has_arguments || piece.arguments.trim() == call.arguments.trim()) {
             return Target::Nowhere;
         }
@@ -233,18 +280,58 @@ impl Call {
             piece.id.clone_into(&mut self.id);
         }
         self.take_name(piece)?;
+        if self.held {
+            if piece.arguments.trim().is_empty() {
+                return Ok(());
+            }
+            if piece.arguments.trim_start().starts_with('{') {
+                (self.held, self.shape) = (false, Shape::default());
+            }
+            self.release(at, out);
+        }
         let delta = text::storable(piece.arguments);
-        self.arguments.push_str(&delta);
         self.shape.feed(&delta);
-        if self.started {
-            if !delta.is_empty() {
+        if self.arguments.is_empty() && delta.trim() == "{}" {
+            self.held = true;
+        } else {
+            self.arguments.push_str(&delta);
+            if self.started && !delta.is_empty() {
                 out.push_back(ModelEvent::ToolCallArguments { index: at, delta: delta.into_owned() });
             }
-        } else if !self.arguments.is_empty() && !self.name.is_empty() {
+        }
+        if (self.held || !self.arguments.is_empty()) && !self.name.is_empty() {
             // Arguments have begun, so the name has ended.
             self.start(at, out);
         }
         Ok(())
+    }
+
+    /// Takes `{}` for the arguments that it seems to be: nothing else has followed.
+    fn release(&mut self, at: usize, out: &mut VecDeque<ModelEvent>) {
+        if !std::mem::take(&mut self.held) {
+            return;
+        }
+        self.arguments.push_str("{}");
+        if self.started {
+            out.push_back(ModelEvent::ToolCallArguments { index: at, delta: "{}".to_owned() });
+        }
+    }
+
+    /// Takes name and arguments out of the form that the grammar of Text Generation Inference gives a call: `{"function":
+    /// {"_name": "f", "x": 1}}`, with the tokens that end an answer behind it. Only a name on offer is one.
+    fn unwrap(&mut self, offered: &[String]) {
+        let mut values = serde_json::Deserializer::from_str(&self.arguments).into_iter::<Value>();
+        let Some(Ok(Value::Object(mut outer))) = values.next() else { return };
+        let rest = self.arguments.get(values.byte_offset()..).unwrap_or_default().trim();
+        let ends = rest.is_empty() || rest == "</s>" || (rest.starts_with("<|") && rest.ends_with("|>"));
+        let (true, 1, Some(Value::Object(mut call))) = (ends, outer.len(), outer.remove("function")) else { return };
+        match call.remove("_name") {
+            Some(Value::String(name)) if offered.contains(&name) => {
+                self.arguments = Value::Object(call).to_string();
+                self.name = name;
+            }
+            Some(_) | None => {}
+        }
     }
 
     fn take_name(&mut self, piece: &Piece<'_>) -> Result<(), ModelError> {
@@ -290,6 +377,13 @@ impl<'a> Piece<'a> {
             None => ("", ""),
         };
         Self { index: fragment.index, id: &fragment.id.0, name, arguments }
+    }
+
+    /// Whether it has the beginning of an object and not all of it.
+    fn begins_arguments(&self) -> bool {
+        let mut shape = Shape::default();
+        shape.feed(self.arguments);
+        self.arguments.trim_start().starts_with('{') && shape.is_partial()
     }
 
     fn is_blank(&self) -> bool {

@@ -1,17 +1,20 @@
 //! Turns the events of a stream, or a whole answer, into what the model says.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::calls::Calls;
-use super::wire::{Choice, Chunk, Delta, Figures};
+use super::details::{self, Details};
+use super::wire::{BaseResponse, Choice, Chunk, Delta, Fragment, Said};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
+use crate::provider::dialect::{Decode, Progress};
 use crate::provider::failure;
-use crate::support::{json, text};
-
-/// Bytes that a token has on average, for estimates.
-const BYTES_PER_TOKEN: usize = 4;
+use crate::provider::json_text::whole_characters;
+use crate::provider::tally::{Tally, storable};
+use crate::provider::think::ThinkTags;
+use crate::support::failpoint;
 
 /// What the request says about its answer.
 #[derive(Debug)]
@@ -19,68 +22,97 @@ pub(super) struct Expectation {
     tools: Vec<String>,
     max_output_tokens: Option<u32>,
     request_bytes: usize,
+    /// Whether the text may begin with thoughts between tags.
+    thinks_aloud: bool,
 }
 
 impl Expectation {
-    pub(super) fn of(request: &ModelRequest, request_bytes: usize) -> Self {
+    pub(super) fn of(request: &ModelRequest, request_bytes: usize, thinks_aloud: bool) -> Self {
         Self {
             tools: request.tools.iter().map(|tool| tool.name.clone()).collect(),
             max_output_tokens: request.options.max_output_tokens,
             request_bytes,
+            thinks_aloud,
         }
     }
-}
 
-/// How far an answer is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// The model speaks.
-    Open,
-    /// The model has said why it stopped.
-    Closing,
-    /// The end mark came.
-    Whole,
+    /// That some tools were on offer, and nothing else.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn offering<const N: usize>(tools: [&str; N]) -> Self {
+        Self { tools: tools.map(str::to_owned).into(), max_output_tokens: None, request_bytes: 0, thinks_aloud: true }
+    }
 }
 
 /// The state of one answer.
 #[derive(Debug)]
 pub(super) struct Decoder {
     max_output_tokens: Option<u32>,
-    request_bytes: usize,
     calls: Calls,
     finish: Option<ModelFinish>,
     refused: bool,
     marked_whole: bool,
     text_bytes: usize,
-    reasoning_bytes: usize,
-    figures: Option<Figures>,
+    /// Reasoning in a form that goes back, as far as it was not passed on yet.
+    details: Details,
+    /// The same, in the form of `LiteLLM`.
+    blocks: Details,
+    /// Takes thoughts out of the text.
+    tags: ThinkTags,
+    /// The choice that the answer is in.
+    place: Place,
+    /// Whether anything was said in pieces: a whole message then repeats it.
+    spoke: bool,
+    /// Whether a whole message was taken in.
+    is_message: bool,
+    tally: Tally,
     frames: u64,
+}
+
+/// Where the answer stands among the choices, of which we never ask for more than one.
+#[derive(Debug, Default)]
+struct Place {
+    first: Option<i64>,
+    last: Option<i64>,
+    /// Whether an index came twice. Some servers count the events instead of the choices.
+    repeats: bool,
+}
+
+impl Place {
+    /// Whether the only choice of an event is the answer.
+    fn is_here(&mut self, index: Option<i64>) -> bool {
+        let index = index.unwrap_or(0);
+        let first = *self.first.get_or_insert(index);
+        let rises = !self.repeats && self.last.is_some_and(|last| last.checked_add(1) == Some(index));
+        self.repeats |= self.last.is_some() && !rises;
+        self.last = Some(index);
+        index == first || index == 0 || rises
+    }
 }
 
 impl Decoder {
     pub(super) fn new(expectation: Expectation) -> Self {
-        let Expectation { tools, max_output_tokens, request_bytes } = expectation;
+        let Expectation { tools, max_output_tokens, request_bytes, thinks_aloud } = expectation;
         Self {
             max_output_tokens,
-            request_bytes,
             calls: Calls::new(tools),
             finish: None,
             refused: false,
             marked_whole: false,
             text_bytes: 0,
-            reasoning_bytes: 0,
-            figures: None,
+            details: Details::new(details::OPENROUTER),
+            blocks: Details::new(details::LITELLM),
+            tags: if thinks_aloud { ThinkTags::looking() } else { ThinkTags::blind() },
+            place: Place::default(),
+            spoke: false,
+            is_message: false,
+            tally: Tally::new(request_bytes),
             frames: 0,
         }
     }
+}
 
-    /// Takes in one event of the stream.
-    pub(super) fn frame(
-        &mut self,
-        event: Option<&str>,
-        data: &str,
-        out: &mut VecDeque<ModelEvent>,
-    ) -> Result<Progress, ModelError> {
+impl Decode for Decoder {
+    fn frame(&mut self, event: Option<&str>, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<Progress, ModelError> {
         self.frames += 1;
         let data = data.trim();
         if data.is_empty() {
@@ -94,12 +126,14 @@ impl Decoder {
             let error = serde_json::from_str(data).unwrap_or_else(|_| Value::String(data.to_owned()));
             return Err(failure::from_event(&error));
         }
+        let (finished, before) = (self.finish.is_some(), (out.len(), self.calls.bytes()));
         self.json(data, out)?;
-        Ok(self.progress())
+        // Some gateways say why the model stopped with every event: one that goes on has not.
+        let goes_on = finished && (out.len(), self.calls.bytes()) != before;
+        Ok(if goes_on { Progress::Open } else { self.progress() })
     }
 
-    /// Takes in a whole answer that was not streamed.
-    pub(super) fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         self.frames += 1;
         let text = std::str::from_utf8(document).map_err(|error| self.bad_frame(&error.to_string()))?;
         let text = text.trim_start_matches('\u{feff}');
@@ -107,11 +141,18 @@ impl Decoder {
             return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer was cut"));
         }
         self.json(text, out)?;
+        // All of the document is there, so its message is whole, too, whether or not it says why it ended.
+        self.marked_whole = self.is_message;
         self.close(out)
     }
 
-    /// No more comes: judges whether that was a whole answer.
-    pub(super) fn close(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    fn close(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        // What a cut stream held back may be half of a mark.
+        if self.finish.is_some() || self.marked_whole {
+            let held = self.tags.finish();
+            self.think(held.thought.into(), out);
+            self.say(held.text.into(), out);
+        }
         let mut finish = match self.finish {
             Some(finish) => finish,
             None => self.unsaid_finish()?,
@@ -120,7 +161,9 @@ impl Decoder {
             finish = ModelFinish::Refused;
         }
         self.calls.finish(out)?;
-        let usage = self.usage();
+        self.pass_details_on(out);
+        self.tally.said(self.calls.bytes());
+        let usage = self.tally.usage();
         if let ModelFinish::Stop | ModelFinish::ToolCalls = finish {
             finish = self.judge(finish, &usage);
         }
@@ -128,7 +171,9 @@ impl Decoder {
         out.push_back(ModelEvent::Finished(finish));
         Ok(())
     }
+}
 
+impl Decoder {
     fn progress(&self) -> Progress {
         if self.finish.is_some() { Progress::Closing } else { Progress::Open }
     }
@@ -138,6 +183,9 @@ impl Decoder {
         let whole = self.marked_whole && (self.text_bytes > 0 || !self.calls.is_empty()) && self.calls.all_complete();
         if whole {
             return Ok(if self.calls.is_empty() { ModelFinish::Stop } else { ModelFinish::ToolCalls });
+        }
+        if failpoint::is_planted("cut-call-run") && !self.calls.is_empty() {
+            return Ok(ModelFinish::ToolCalls);
         }
         Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended before the model said why it stopped"))
     }
@@ -154,16 +202,9 @@ impl Decoder {
     }
 
     fn json(&mut self, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let error = match serde_json::from_str::<Chunk<'_>>(data) {
-            Ok(chunk) => return self.chunk(chunk, data, out),
-            Err(error) => error,
-        };
-        // Half a surrogate pair is no character, and no reason to lose an answer.
-        let Some(mended) = json::mend_surrogates(data) else { return Err(self.bad_frame(&error.to_string())) };
-        match serde_json::from_str::<Chunk<'_>>(&mended) {
-            Ok(chunk) => self.chunk(chunk, &mended, out),
-            Err(error) => Err(self.bad_frame(&error.to_string())),
-        }
+        let data = whole_characters(data);
+        let chunk = serde_json::from_str::<Chunk<'_>>(&data).map_err(|error| self.bad_frame(&error.to_string()))?;
+        self.chunk(chunk, &data, out)
     }
 
     fn bad_frame(&self, why: &str) -> ModelError {
@@ -177,73 +218,164 @@ impl Decoder {
         if chunk.object.0 == "error" {
             return Err(failure::from_event(&serde_json::from_str(data).unwrap_or_default()));
         }
-        if let Some(figures) = chunk.usage {
-            self.figures = Some(figures);
+        if let Some(BaseResponse { status_code: status_code @ 1.., status_msg }) = &chunk.base_resp {
+            return Err(failure::from_event(&json!({ "code": format!("minimax_{status_code}"), "message": status_msg.0 })));
         }
-        let Some(choice) = chunk.choices.0 else { return Ok(()) };
-        self.choice(choice, out)
+        for figures in [chunk.x_groq.as_ref().and_then(|groq| groq.usage), chunk.usage].into_iter().flatten() {
+            self.tally.given(figures.into());
+        }
+        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error) {
+            return Err(failure::from_event(&error));
+        }
+        let mut choices = chunk.choices.0;
+        // Copilot divides one answer of Claude among several choices without an index, or all with 0.
+        if let [only] = choices.as_slice() {
+            if !self.place.is_here(only.index) {
+                return Ok(());
+            }
+        } else {
+            choices.retain(|choice| choice.index.unwrap_or(0) == 0);
+        }
+        let repeats = self.spoke;
+        choices.into_iter().try_for_each(|choice| self.choice(choice, repeats, out))
     }
 
-    fn choice(&mut self, choice: Choice<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    /// A choice. Its whole message, if it has one, counts unless it repeats what was said before.
+    fn choice(&mut self, choice: Choice<'_>, repeats: bool, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         if let Some(error) = choice.error {
             return Err(failure::from_event(&error));
         }
         if let Some(figures) = choice.usage {
-            self.figures = Some(figures);
+            self.tally.given(figures.into());
         }
+        let spoke = std::mem::take(&mut self.spoke);
         if let Some(delta) = choice.delta {
             self.delta(delta, out)?;
         }
-        if let Some(mut message) = choice.message {
+        // Perplexity repeats in each event all that was said before.
+        let repeats = repeats || self.spoke;
+        if let Some(mut message) = choice.message.filter(|_| !repeats) {
+            self.is_message = true;
             // The calls of a whole message are whole themselves, each with its place in the list.
-            for (place, call) in (0..).zip(message.tool_calls.iter_mut().flatten()) {
+            for (place, call) in (0..).zip(&mut message.tool_calls.0) {
                 call.index = Some(place);
             }
             self.delta(message, out)?;
         }
-        if !choice.finish_reason.0.is_empty() {
+        self.spoke |= spoke;
+        if !matches!(&*choice.finish_reason.0, "" | "null") {
             self.finish_word(&choice.finish_reason.0)?;
         }
         Ok(())
     }
 
     fn delta(&mut self, delta: Delta<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        // Gateways that know both names send the same text under both.
-        let thought = if delta.reasoning_content.0.is_empty() { delta.reasoning.0 } else { delta.reasoning_content.0 };
+        let Delta { content: Said { thought, mut text }, reasoning_content, reasoning, reasoning_details, refusal, .. } = delta;
+        let is_thought = delta.extra_content.pointer("/google/thought") == Some(&Value::Bool(true));
+        let list = |value: Value| if let Value::Array(list) = value { list } else { Vec::new() };
+        let (details, blocks) = (list(reasoning_details), list(delta.thinking_blocks));
+        // Gateways that know several names send the same text under all of them.
+        let mut thoughts = [reasoning_content.0, reasoning.0, thought].into_iter().filter(|thought| !thought.is_empty());
+        let thought = thoughts.next().unwrap_or_else(|| {
+            let words = details::OPENROUTER.words(&details);
+            if words.is_empty() { self.blocks.news(&blocks).into() } else { words.into() }
+        });
+        let thought = if is_thought { std::mem::take(&mut text) } else { thought };
         if !thought.is_empty() {
-            self.reasoning_bytes += thought.len();
-            out.push_back(ModelEvent::Reasoning(owned(thought)));
+            let held = self.tags.give_up();
+            self.say(held.into(), out);
+            self.think(thought, out);
         }
-        self.refused |= !delta.refusal.0.is_empty();
-        for said in [delta.content.0, delta.refusal.0] {
-            if !said.is_empty() {
-                self.text_bytes += said.len();
-                out.push_back(ModelEvent::Text(owned(said)));
-            }
+        self.details.take(details);
+        self.blocks.take(blocks);
+        self.refused |= !refusal.0.is_empty();
+        if self.tags.is_over() {
+            self.say(text, out);
+        } else if !text.is_empty() {
+            self.spoke = true;
+            let told = self.tags.feed(&text);
+            self.think(told.thought.into(), out);
+            self.say(told.text.into(), out);
         }
-        for fragment in delta.tool_calls.iter().flatten() {
+        self.say(refusal.0, out);
+        // llama-cpp-python says each call in both forms.
+        let older = delta.function_call.filter(|_| delta.tool_calls.0.is_empty()).map(|function| Fragment {
+            index: Some(0),
+            function: Some(function),
+            ..Fragment::default()
+        });
+        for fragment in delta.tool_calls.0.iter().chain(&older) {
+            self.pass_details_on(out);
+            self.spoke = true;
             self.calls.push(fragment, out)?;
         }
         Ok(())
     }
 
+    fn think(&mut self, thought: Cow<'_, str>, out: &mut VecDeque<ModelEvent>) {
+        if !thought.is_empty() {
+            self.spoke = true;
+            self.tally.said(thought.len());
+            out.push_back(ModelEvent::Reasoning(storable(thought)));
+        }
+    }
+
+    fn say(&mut self, text: Cow<'_, str>, out: &mut VecDeque<ModelEvent>) {
+        if !text.is_empty() {
+            self.pass_details_on(out);
+            self.spoke = true;
+            self.text_bytes += text.len();
+            self.tally.said(text.len());
+            out.push_back(ModelEvent::Text(storable(text)));
+        }
+    }
+
+    /// Passes on the reasoning in the form that goes back: it is over.
+    fn pass_details_on(&mut self, out: &mut VecDeque<ModelEvent>) {
+        self.details.pass_on(out);
+        self.blocks.pass_on(out);
+    }
+
     /// The words for why a model stopped, of this dialect and of those that gateways translate it from.
     fn finish_word(&mut self, word: &str) -> Result<(), ModelError> {
-        let finish = match word.to_ascii_lowercase().as_str() {
-            "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "completed" => ModelFinish::Stop,
-            "tool_calls" | "tool_call" | "tool_use" | "function_call" => ModelFinish::ToolCalls,
-            "length" | "max_tokens" | "max_output_tokens" | "model_length" => ModelFinish::Length,
-            "content_filter" | "refusal" | "safety" | "sensitive" | "recitation" | "prohibited_content" | "blocklist" | "spii" => {
-                ModelFinish::Refused
+        let lower = word.to_ascii_lowercase();
+        // Gemini's compatible endpoint says `content_filter: RECITATION` and `function_call_filter: MALFORMED_FUNCTION_CALL`.
+        let finish = match lower.split(": ").next().unwrap_or_default() {
+            "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "stop_token" | "complete" | "completed" => {
+                ModelFinish::Stop
             }
+            "tool_calls" | "tool_call" | "tool_use" | "function_call" => ModelFinish::ToolCalls,
+            "length"
+            | "max_tokens"
+            | "max_output_tokens"
+            | "max_completion_tokens"
+            | "model_length"
+            | "model_context_window_exceeded" => ModelFinish::Length,
+            "content_filter"
+            | "content_filtered"
+            | "guardrail_intervened"
+            | "refusal"
+            | "safety"
+            | "sensitive"
+            | "recitation"
+            | "prohibited_content"
+            | "blocklist"
+            | "spii"
+            | "language"
+            | "model_armor"
+            | "image_safety"
+            | "image_prohibited_content"
+            | "image_recitation" => ModelFinish::Refused,
             "insufficient_system_resource" => {
                 return Err(ModelError::new(ModelErrorKind::Overloaded, "the provider ran out of capacity within the answer"));
             }
-            "error" => return Err(ModelError::new(ModelErrorKind::Unavailable, "the provider broke off with an error")),
+            "error" | "network_error" | "engine_error" => {
+                return Err(ModelError::new(ModelErrorKind::Unavailable, "the provider broke off with an error"));
+            }
             "abort" | "cancelled" | "canceled" => {
                 return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the provider broke off"));
             }
-            "malformed_function_call" | "unexpected_tool_call" => {
+            "malformed_function_call" | "unexpected_tool_call" | "too_many_tool_calls" | "function_call_filter" => {
                 return Err(ModelError::new(
                     ModelErrorKind::BadStream,
                     "the model wrote a tool call that its provider cannot read",
@@ -260,28 +392,5 @@ impl Decoder {
             Some(ModelFinish::Stop | ModelFinish::ToolCalls) | None => Some(finish),
         };
         Ok(())
-    }
-
-    /// The provider's figures, or an estimate in place of those that it does not give.
-    fn usage(&self) -> Usage {
-        let estimate = |bytes: usize| bytes.div_ceil(BYTES_PER_TOKEN) as u64;
-        let figures = self.figures.unwrap_or_default();
-        let (input, output) = (figures.prompt_tokens.0, figures.completion_tokens.0);
-        let cached = figures.prompt_tokens_details.and_then(|details| details.cached_tokens.0);
-        Usage {
-            input_tokens: input.unwrap_or_else(|| estimate(self.request_bytes)),
-            output_tokens: output.unwrap_or_else(|| estimate(self.text_bytes + self.reasoning_bytes + self.calls.bytes())),
-            cached_input_tokens: cached.or(figures.prompt_cache_hit_tokens.0).unwrap_or(0),
-            reasoning_tokens: figures.completion_tokens_details.and_then(|details| details.reasoning_tokens.0).unwrap_or(0),
-            model_calls: 1,
-            estimated: input.is_none() || output.is_none(),
-        }
-    }
-}
-
-fn owned(said: std::borrow::Cow<'_, str>) -> String {
-    match text::storable(&said) {
-        std::borrow::Cow::Borrowed(_) => said.into_owned(),
-        std::borrow::Cow::Owned(changed) => changed,
     }
 }

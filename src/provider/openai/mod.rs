@@ -1,12 +1,84 @@
 //! OpenAI's chat completions, which most providers and local servers speak in their own accents.
 //!
-//! Facts about the wire: <https://platform.openai.com/docs/api-reference/chat>. The accents that are understood stand beside
-//! the code that understands them.
+//! Facts about the wire: <https://platform.openai.com/docs/api-reference/chat>. What is sent differs by an [`Accent`], which is
+//! data; what comes is read by one reader, which understands all accents.
 
+mod accent;
 mod calls;
-mod client;
 mod decode;
+mod details;
+mod endpoint;
+mod messages;
 mod request;
+pub(super) mod schema;
 mod wire;
 
-pub use self::client::{OpenAiClient, OpenAiOptions};
+use std::sync::Arc;
+
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName};
+use secrecy::{ExposeSecret as _, SecretString};
+
+pub use self::accent::{
+    Accent, CallIdRule, EffortForm, EffortWords, FileForm, FillerSpan, OutputLimit, ReasoningForm, ReasoningSpan, SchemaForm,
+    SchemaRules, SystemPlace, ThoughtsInText, ToolChoices, ToolImages,
+};
+use self::decode::{Decoder, Expectation};
+use self::endpoint::Endpoint;
+use super::client::{ClientOptions, DialectClient, bearer, header};
+use super::dialect::Dialect;
+use super::transport::Framing;
+use super::{ModelClient, SetupError};
+use crate::domain::model::{ModelError, ModelRequest};
+
+/// A client of an endpoint that speaks chat completions with an accent. A base URL without any path gets `/v1`. No connection is
+/// made yet.
+///
+/// # Errors
+/// If the base URL, the accent's URL, the key or a header cannot be used.
+pub fn client(options: ClientOptions, accent: Accent) -> Result<Arc<dyn ModelClient>, SetupError> {
+    let dialect = ChatCompletions { endpoint: Endpoint::new(&options.base_url, &accent.url)?, accent };
+    Ok(Arc::new(DialectClient::new(dialect, options)?))
+}
+
+struct ChatCompletions {
+    endpoint: Endpoint,
+    accent: Accent,
+}
+
+impl Dialect for ChatCompletions {
+    type Decoder = Decoder;
+
+    const FRAMING: Framing = Framing::Events;
+
+    fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
+        let name = self.accent.key_header.as_str();
+        if name.eq_ignore_ascii_case("authorization") {
+            return bearer(key);
+        }
+        let mut headers = HeaderMap::new();
+        if let Some(key) = key {
+            let parsed = HeaderName::try_from(name).map_err(|_| SetupError::Header { name: name.to_owned() })?;
+            headers.insert(parsed, header(name, key.expose_secret().trim())?);
+        }
+        Ok(headers)
+    }
+
+    fn url(&self, model: &str, _streaming: bool) -> Result<Url, ModelError> {
+        self.endpoint.of(model)
+    }
+
+    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
+        request::body(request, &self.accent, streaming)
+    }
+
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
+        Decoder::new(Expectation::of(request, request_bytes, self.accent.thinks_aloud(&request.model)))
+    }
+}
+
+/// Reads an answer that nobody has asked for.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn decoder() -> impl super::dialect::Decode {
+    Decoder::new(Expectation::offering(["get_time", "get_weather"]))
+}

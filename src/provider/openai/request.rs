@@ -1,17 +1,16 @@
 //! Writes a request in the words of chat completions.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use crate::domain::ids::CallId;
-use crate::domain::message::{FilePart, Message, Part, Role, ToolContent, ToolResultPart};
-use crate::domain::model::ModelRequest;
-
-/// Models that know the limit of output tokens by its newer name only, by the start of their names.
-const NEWER_LIMIT_NAME: [&str; 4] = ["o1", "o3", "o4-mini", "gpt-5"];
+use super::accent::{Accent, EffortForm, OutputLimit, SchemaForm, ToolChoices};
+use super::messages::{WireMessage, messages};
+use super::schema;
+use crate::domain::model::{ModelError, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
+use crate::domain::tool::ToolDefinition;
+use crate::provider::compose::{cannot_say, written};
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -19,6 +18,12 @@ struct Body<'a> {
     messages: Vec<WireMessage<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<WireTool<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_format: Option<Value>,
+    #[serde(flatten)]
+    effort: Option<Effort<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,6 +34,8 @@ struct Body<'a> {
     max_completion_tokens: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<i64>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    stop: &'a [String],
     stream: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_options: Option<StreamOptions>,
@@ -39,65 +46,16 @@ struct StreamOptions {
     include_usage: bool,
 }
 
+/// How hard to think, in one of the forms of [`EffortForm`].
 #[derive(Serialize)]
-#[serde(tag = "role", rename_all = "snake_case")]
-enum WireMessage<'a> {
-    System {
-        content: &'a str,
-    },
-    User {
-        content: Content<'a>,
-    },
-    Assistant {
-        content: Option<Cow<'a, str>>,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        tool_calls: Vec<WireCall<'a>>,
-    },
-    Tool {
-        tool_call_id: Cow<'a, str>,
-        content: String,
-    },
-}
-
-/// A text stands alone where it can: not every server understands lists.
-enum Content<'a> {
-    Text(Cow<'a, str>),
-    List(Vec<ContentPart<'a>>),
-}
-
-impl Serialize for Content<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Text(text) => text.serialize(serializer),
-            Self::List(parts) => parts.serialize(serializer),
-        }
-    }
-}
-
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ContentPart<'a> {
-    Text { text: Cow<'a, str> },
-    ImageUrl { image_url: ImageUrl<'a> },
-}
-
-#[derive(Serialize)]
-struct ImageUrl<'a> {
-    url: &'a str,
-}
-
-#[derive(Serialize)]
-struct WireCall<'a> {
-    id: Cow<'a, str>,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    function: WireFunction<'a>,
-}
-
-#[derive(Serialize)]
-struct WireFunction<'a> {
-    name: &'a str,
-    arguments: String,
+#[serde(rename_all = "snake_case")]
+enum Effort<'a> {
+    #[serde(rename = "reasoning_effort")]
+    Word(&'a str),
+    Reasoning(Value),
+    Thinking(Value),
+    EnableThinking(bool),
+    ChatTemplateKwargs(Value),
 }
 
 #[derive(Serialize)]
@@ -111,140 +69,115 @@ struct WireTool<'a> {
 struct WireDefinition<'a> {
     name: &'a str,
     description: &'a str,
-    parameters: &'a Value,
+    parameters: Cow<'a, Value>,
 }
 
 /// The body of a request.
-pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, serde_json::Error> {
-    let limit = request.options.max_output_tokens;
-    let newer_name = NEWER_LIMIT_NAME.iter().any(|start| request.model.starts_with(start));
-    let tools = request.tools.iter().map(|tool| WireTool {
-        kind: "function",
-        function: WireDefinition { name: &tool.name, description: &tool.description, parameters: &tool.parameters },
-    });
-    serde_json::to_vec(&Body {
+pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> Result<Vec<u8>, ModelError> {
+    let options = &request.options;
+    let (tools, tool_choice) = choice(request, accent)?;
+    let newer_name = accent.output_limit == OutputLimit::MaxCompletionTokens
+        || accent.new_limit_models.iter().any(|start| request.model.starts_with(start));
+    let limit = options.max_output_tokens;
+    let samples = accent.takes_sampling(&request.model);
+    let body = Body {
         model: &request.model,
-        messages: messages(request),
-        tools: tools.collect(),
-        temperature: request.options.temperature,
-        top_p: request.options.top_p,
+        messages: messages(request, &system(request, accent), accent),
+        tools: tools.into_iter().map(|tool| wire_tool(tool, accent)).collect(),
+        tool_choice,
+        response_format: response_format(options, accent),
+        effort: options.reasoning_effort.and_then(|wanted| effort(wanted, &request.model, accent)),
+        temperature: options.temperature.filter(|_| samples),
+        top_p: options.top_p.filter(|_| samples),
         max_tokens: limit.filter(|_| !newer_name),
         max_completion_tokens: limit.filter(|_| newer_name),
-        seed: request.options.seed,
+        seed: options.seed,
+        stop: if samples { &options.stop } else { &[] },
         stream: streaming,
-        stream_options: streaming.then_some(StreamOptions { include_usage: true }),
+        stream_options: (streaming && accent.stream_usage).then_some(StreamOptions { include_usage: true }),
+    };
+    if accent.rename.is_empty() && accent.omit.is_empty() && accent.extra.is_empty() {
+        return written(&body);
+    }
+    written(&in_other_words(serde_json::to_value(&body).unwrap_or_default(), accent))
+}
+
+/// The body with the fields that the accent names, leaves out and adds.
+fn in_other_words(body: Value, accent: &Accent) -> Map<String, Value> {
+    let Value::Object(fields) = body else { return Map::new() };
+    let mut said: Map<String, Value> = fields
+        .into_iter()
+        .filter(|(name, _)| !accent.omit.contains(name))
+        .map(|(name, value)| (accent.rename.get(&name).cloned().unwrap_or(name), value))
+        .collect();
+    said.extend(accent.extra.iter().map(|(name, value)| (name.clone(), value.clone())));
+    said
+}
+
+/// The system prompt, with the schema of the answer where the provider takes it in no other way.
+fn system<'a>(request: &'a ModelRequest, accent: &Accent) -> Cow<'a, str> {
+    match (&request.options.output_schema, accent.output_schema) {
+        (None, _) | (Some(_), SchemaForm::JsonSchema) => Cow::Borrowed(&request.system),
+        (Some(OutputSchema { schema, .. }), SchemaForm::JsonObject | SchemaForm::Prompt) => {
+            let asked = format!("Your answer must be JSON that matches this JSON Schema, and nothing else:\n{schema}");
+            Cow::Owned(if request.system.is_empty() { asked } else { format!("{}\n\n{asked}", request.system) })
+        }
+    }
+}
+
+fn wire_tool<'a>(tool: &'a ToolDefinition, accent: &Accent) -> WireTool<'a> {
+    let parameters = schema::parameters(&tool.parameters, &accent.schemas);
+    WireTool { kind: "function", function: WireDefinition { name: &tool.name, description: &tool.description, parameters } }
+}
+
+/// The tools on offer, and which of them to call.
+fn choice<'a>(request: &'a ModelRequest, accent: &Accent) -> Result<(Vec<&'a ToolDefinition>, Option<Value>), ModelError> {
+    let tools: Vec<&ToolDefinition> = request.tools.iter().collect();
+    let Some(choice) = request.options.tool_choice.as_ref().filter(|_| !tools.is_empty()) else { return Ok((tools, None)) };
+    let required = || Some(Value::from(accent.required_choice.as_str()));
+    Ok(match (choice, accent.tool_choices) {
+        (ToolChoice::Auto, ToolChoices::All | ToolChoices::Unnamed) => (tools, Some("auto".into())),
+        (ToolChoice::Auto, ToolChoices::AutoOnly) => (tools, None),
+        (ToolChoice::None, ToolChoices::All | ToolChoices::Unnamed) => (tools, Some("none".into())),
+        (ToolChoice::None, ToolChoices::AutoOnly) => (Vec::new(), None),
+        (ToolChoice::Required, ToolChoices::All | ToolChoices::Unnamed) => (tools, required()),
+        (ToolChoice::Tool(name), ToolChoices::All) => (tools, Some(json!({ "type": "function", "function": { "name": name } }))),
+        (ToolChoice::Tool(name), ToolChoices::Unnamed) => {
+            (tools.into_iter().filter(|tool| tool.name == *name).collect(), required())
+        }
+        (ToolChoice::Required | ToolChoice::Tool(_), ToolChoices::AutoOnly) => {
+            let what = "this provider cannot be told that a tool must be called";
+            return Err(cannot_say(what, "remove options.tool_choice, or use another provider"));
+        }
     })
 }
 
-fn messages(request: &ModelRequest) -> Vec<WireMessage<'_>> {
-    let mut wire = Vec::with_capacity(request.messages.len() + 1);
-    if !request.system.is_empty() {
-        wire.push(WireMessage::System { content: &request.system });
-    }
-    let mut ids = CallIds::default();
-    for message in &request.messages {
-        match message.role {
-            Role::User => wire.push(WireMessage::User { content: user_content(message) }),
-            Role::Assistant => wire.extend(assistant(message, &mut ids)),
-            Role::Tool => {
-                for part in &message.parts {
-                    let Part::ToolResult(result) = part else { continue };
-                    wire.push(WireMessage::Tool { tool_call_id: ids.of(&result.call_id), content: result_text(result) });
-                }
-            }
+fn response_format(options: &ModelOptions, accent: &Accent) -> Option<Value> {
+    let OutputSchema { name, schema, strict } = options.output_schema.as_ref()?;
+    match accent.output_schema {
+        SchemaForm::JsonSchema => {
+            let schema = schema::taken(schema, &accent.schemas);
+            Some(json!({ "type": "json_schema", "json_schema": { "name": name, "schema": schema, "strict": strict } }))
         }
+        SchemaForm::JsonObject => Some(json!({ "type": "json_object" })),
+        SchemaForm::Prompt => None,
     }
-    wire
 }
 
-fn user_content(message: &Message) -> Content<'_> {
-    let mut parts: Vec<ContentPart<'_>> = message
-        .parts
-        .iter()
-        .filter_map(|part| match part {
-            Part::Text(text) => Some(ContentPart::Text { text: Cow::Borrowed(text.text.as_str()) }),
-            Part::Image(image) => Some(picture(image)),
-            Part::File(file) => Some(ContentPart::Text { text: Cow::Owned(not_sent("file", file)) }),
-            Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
-        })
-        .collect();
-    match (parts.pop(), parts.is_empty()) {
-        (Some(ContentPart::Text { text }), true) => Content::Text(text),
-        (Some(last), _) => {
-            parts.push(last);
-            Content::List(parts)
+fn effort<'a>(wanted: ReasoningEffort, model: &str, accent: &'a Accent) -> Option<Effort<'a>> {
+    let word = match accent.effort {
+        EffortForm::Field => accent.effort_word(model, wanted)?,
+        EffortForm::Object | EffortForm::Thinking | EffortForm::EnableThinking | EffortForm::ChatTemplate | EffortForm::Unsaid => {
+            accent.effort_words.of(wanted)?
         }
-        (None, _) => Content::Text(Cow::Borrowed("")),
-    }
-}
-
-fn picture(image: &FilePart) -> ContentPart<'_> {
-    match &image.url {
-        Some(url) => ContentPart::ImageUrl { image_url: ImageUrl { url } },
-        None => ContentPart::Text { text: Cow::Owned(not_sent("image", image)) },
-    }
-}
-
-/// What the model reads in place of something that this wire cannot carry.
-fn not_sent(what: &str, file: &FilePart) -> String {
-    let name = file.name.as_deref().unwrap_or("without a name");
-    format!("[{what} {name}, {}: not sent to the model]", file.media_type)
-}
-
-/// `None` for a message of which nothing can be sent, such as one that held reasoning only.
-fn assistant<'a>(message: &'a Message, ids: &mut CallIds<'a>) -> Option<WireMessage<'a>> {
-    let text = message.text();
-    let tool_calls: Vec<WireCall<'_>> = message
-        .tool_calls()
-        .map(|call| WireCall {
-            id: ids.mint(&call.call_id, call.provider_call_id.as_deref()),
-            kind: "function",
-            function: WireFunction { name: &call.name, arguments: arguments_text(&call.arguments) },
-        })
-        .collect();
-    if text.is_empty() && tool_calls.is_empty() {
-        return None;
-    }
-    Some(WireMessage::Assistant { content: (!text.is_empty()).then_some(Cow::Owned(text)), tool_calls })
-}
-
-/// The arguments as the model wrote them: a text that was no JSON object goes back as an object that quotes it, because
-/// providers refuse a history with broken arguments.
-fn arguments_text(arguments: &Value) -> String {
-    if arguments.is_object() { arguments.to_string() } else { serde_json::json!({ "_raw": arguments }).to_string() }
-}
-
-fn result_text(result: &ToolResultPart) -> String {
-    let lines: Vec<Cow<'_, str>> = result
-        .content
-        .iter()
-        .map(|content| match content {
-            ToolContent::Text { text } => Cow::Borrowed(text.as_str()),
-            ToolContent::Image { media_type, .. } => Cow::Owned(format!("[image, {media_type}: not sent to the model]")),
-        })
-        .collect();
-    if lines.iter().all(|line| line.is_empty()) { "(no output)".to_owned() } else { lines.join("\n") }
-}
-
-/// The ids of calls within one request. A provider gets its own id back where it has one that no other call of the request
-/// has; else it gets ours.
-#[derive(Default)]
-struct CallIds<'a> {
-    used: HashSet<&'a str>,
-    sent: HashMap<&'a CallId, &'a str>,
-}
-
-impl<'a> CallIds<'a> {
-    fn mint(&mut self, call: &'a CallId, providers: Option<&'a str>) -> Cow<'a, str> {
-        let id = match providers {
-            Some(id) if !id.is_empty() && self.used.insert(id) => id,
-            Some(_) | None => call.as_str(),
-        };
-        self.sent.insert(call, id);
-        Cow::Borrowed(id)
-    }
-
-    fn of(&self, call: &'a CallId) -> Cow<'a, str> {
-        Cow::Borrowed(self.sent.get(call).copied().unwrap_or(call.as_str()))
-    }
+    };
+    let thinks = wanted != ReasoningEffort::None;
+    Some(match accent.effort {
+        EffortForm::Field => Effort::Word(word),
+        EffortForm::Object => Effort::Reasoning(json!({ "effort": word })),
+        EffortForm::Thinking => Effort::Thinking(json!({ "type": if thinks { "enabled" } else { "disabled" } })),
+        EffortForm::EnableThinking => Effort::EnableThinking(thinks),
+        EffortForm::ChatTemplate => Effort::ChatTemplateKwargs(json!({ "enable_thinking": thinks })),
+        EffortForm::Unsaid => return None,
+    })
 }

@@ -5,14 +5,20 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+
+use crate::domain::cost::Cost;
+use crate::provider::json_text::Arguments;
+use crate::provider::tally::{self, Count, Dollars, Flag};
+use crate::provider::words::Text;
 
 /// One event of a stream, or a whole answer.
 #[derive(Debug, Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
-    pub(super) choices: First<'a>,
+    pub(super) choices: Choices<'a>,
     #[serde(default)]
     pub(super) usage: Option<Figures>,
     #[serde(default)]
@@ -20,17 +26,42 @@ pub(super) struct Chunk<'a> {
     /// `error` when the whole event is one, as vLLM sends it.
     #[serde(borrow, default)]
     pub(super) object: Text<'a>,
+    /// Groq's figures and errors are here.
+    #[serde(default)]
+    pub(super) x_groq: Option<Groq>,
+    /// `MiniMax` says here how it went, with the status 200.
+    #[serde(borrow, default)]
+    pub(super) base_resp: Option<BaseResponse<'a>>,
 }
 
-/// The choice with index 0 (or without any); we never ask for more than one.
+/// What Groq adds.
+#[derive(Debug, Deserialize)]
+pub(super) struct Groq {
+    #[serde(default)]
+    pub(super) usage: Option<Figures>,
+    #[serde(default)]
+    pub(super) error: Option<Value>,
+}
+
+/// What `MiniMax` adds.
+#[derive(Debug, Deserialize)]
+pub(super) struct BaseResponse<'a> {
+    /// 0 if all is well.
+    #[serde(default)]
+    pub(super) status_code: i64,
+    #[serde(borrow, default)]
+    pub(super) status_msg: Text<'a>,
+}
+
+/// The choices of an event. We never ask for more than one, and get them all the same.
 #[derive(Debug, Default)]
-pub(super) struct First<'a>(pub(super) Option<Choice<'a>>);
+pub(super) struct Choices<'a>(pub(super) Vec<Choice<'a>>);
 
 /// One answer of the model.
 #[derive(Debug, Deserialize)]
 pub(super) struct Choice<'a> {
     #[serde(default)]
-    index: Option<i64>,
+    pub(super) index: Option<i64>,
     #[serde(borrow, default)]
     pub(super) delta: Option<Delta<'a>>,
     /// In place of `delta` in an answer that is not streamed.
@@ -49,16 +80,39 @@ pub(super) struct Choice<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
-    pub(super) content: Text<'a>,
+    pub(super) content: Said<'a>,
     #[serde(borrow, default)]
     pub(super) reasoning_content: Text<'a>,
     #[serde(borrow, default)]
     pub(super) reasoning: Text<'a>,
+    /// `OpenRouter`'s form of reasoning, which goes back as it came.
+    #[serde(default)]
+    pub(super) reasoning_details: Value,
     #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
     #[serde(borrow, default)]
-    pub(super) tool_calls: Option<Vec<Fragment<'a>>>,
+    pub(super) tool_calls: Fragments<'a>,
+    /// `LiteLLM`'s form of Claude's reasoning, which goes back as it came.
+    #[serde(default)]
+    pub(super) thinking_blocks: Value,
+    /// The older form of the one call that there may be.
+    #[serde(borrow, default)]
+    pub(super) function_call: Option<Function<'a>>,
+    /// Gemini says here that the content is a thought.
+    #[serde(default)]
+    pub(super) extra_content: Value,
 }
+
+/// Content: a text, or parts of which some are thoughts (Mistral, Databricks). What is no text says nothing here.
+#[derive(Debug, Default)]
+pub(super) struct Said<'a> {
+    pub(super) thought: Cow<'a, str>,
+    pub(super) text: Cow<'a, str>,
+}
+
+/// Pieces of tool calls: a list, or one piece alone (Text Generation Inference).
+#[derive(Debug, Default)]
+pub(super) struct Fragments<'a>(pub(super) Vec<Fragment<'a>>);
 
 /// A piece of a tool call. Which call it belongs to is a question of its own: see [`super::calls`].
 #[derive(Debug, Default, Deserialize)]
@@ -69,6 +123,12 @@ pub(super) struct Fragment<'a> {
     pub(super) id: Text<'a>,
     #[serde(borrow, default)]
     pub(super) function: Option<Function<'a>>,
+    /// Gemini's signature, which goes back as it came.
+    #[serde(default)]
+    pub(super) extra_content: Option<Value>,
+    /// The same, as a gateway calls it.
+    #[serde(default)]
+    pub(super) provider_specific_fields: Option<Value>,
 }
 
 /// What is called.
@@ -80,28 +140,71 @@ pub(super) struct Function<'a> {
     pub(super) arguments: Arguments<'a>,
 }
 
-/// A text. Nothing is the empty text; of a list of content parts the text parts count.
-#[derive(Debug, Default)]
-pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
-
-/// Arguments as text: most providers send a text of JSON, some the JSON itself.
-#[derive(Debug, Default)]
-pub(super) struct Arguments<'a>(pub(super) Cow<'a, str>);
-
 /// Tokens used.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(super) struct Figures {
     #[serde(default)]
-    pub(super) prompt_tokens: Count,
+    prompt_tokens: Count,
     #[serde(default)]
-    pub(super) completion_tokens: Count,
+    completion_tokens: Count,
     #[serde(default)]
-    pub(super) prompt_tokens_details: Option<PromptDetails>,
+    total_tokens: Count,
     #[serde(default)]
-    pub(super) completion_tokens_details: Option<CompletionDetails>,
+    prompt_tokens_details: Option<PromptDetails>,
+    #[serde(default)]
+    completion_tokens_details: Option<CompletionDetails>,
     /// `DeepSeek`'s name for the cached part.
     #[serde(default)]
-    pub(super) prompt_cache_hit_tokens: Count,
+    prompt_cache_hit_tokens: Count,
+    /// Moonshot's name for it.
+    #[serde(default)]
+    cached_tokens: Count,
+    /// Perplexity's name for the reasoning part.
+    #[serde(default)]
+    reasoning_tokens: Count,
+    /// What other wires call the two, which gateways pass on.
+    #[serde(default)]
+    input_tokens: Count,
+    #[serde(default)]
+    output_tokens: Count,
+    /// What the call cost (`OpenRouter`, Perplexity).
+    #[serde(default)]
+    cost: Dollars,
+    /// Whether the provider behind a gateway sends a bill of its own, which is not in the cost.
+    #[serde(default)]
+    is_byok: Flag,
+    #[serde(default)]
+    cost_details: Dollars,
+}
+
+impl From<Figures> for tally::Figures {
+    fn from(figures: Figures) -> Self {
+        let cached = figures.prompt_tokens_details.and_then(|details| details.cached_tokens.0);
+        let reasoning = figures.completion_tokens_details.and_then(|details| details.reasoning_tokens.0);
+        let reasoning = reasoning.or(figures.reasoning_tokens.0);
+        let input = figures.prompt_tokens.0.or(figures.input_tokens.0);
+        let mut output = figures.completion_tokens.0.or(figures.output_tokens.0);
+        // xAI counts reasoning beside the completion; only the total tells.
+        if let (Some(input), Some(said), Some(thought), Some(total)) = (input, output, reasoning, figures.total_tokens.0)
+            && thought > 0
+            && total == input + said + thought
+        {
+            output = Some(said + thought);
+        }
+        let mut reasoning = reasoning;
+        // Gemini counts thoughts in the total only.
+        if let (Some(input), Some(said), None, Some(total)) = (input, output, reasoning, figures.total_tokens.0)
+            && let Some(thought @ 1..) = total.checked_sub(input + said)
+        {
+            (output, reasoning) = (Some(said + thought), Some(thought));
+        }
+        let cached_input = cached.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
+        let cost = match (figures.cost.0, figures.is_byok) {
+            (Some(own), Flag(true)) => figures.cost_details.0.map(|behind| own + behind),
+            (own, Flag(_)) => own,
+        };
+        Self { input, output, cached_input, reasoning, cost: cost.and_then(Cost::dollars), ..Self::default() }
+    }
 }
 
 /// Parts of the input.
@@ -118,134 +221,130 @@ pub(super) struct CompletionDetails {
     pub(super) reasoning_tokens: Count,
 }
 
-/// A number of tokens, if it is one that can be true.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Count(pub(super) Option<u64>);
-
-/// More tokens than any model takes or gives in one call.
-const ABSURD_TOKENS: u64 = 1_000_000_000;
-
-impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Choices;
-        impl<'de> Visitor<'de> for Choices {
-            type Value = First<'de>;
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Choices<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of choices")
             }
 
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(First(None))
+                Ok(Choices::default())
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut choices: A) -> Result<Self::Value, A::Error> {
-                let mut first = None;
-                while let Some(choice) = choices.next_element::<Choice<'de>>()? {
-                    if first.is_none() && choice.index.unwrap_or(0) == 0 {
-                        first = Some(choice);
-                    }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut choices = Vec::new();
+                while let Some(choice) = items.next_element()? {
+                    choices.push(choice);
                 }
-                Ok(First(first))
+                Ok(Choices(choices))
             }
         }
-        deserializer.deserialize_any(Choices)
+        deserializer.deserialize_any(List)
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for Fragments<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct ContentPart<'a> {
-            #[serde(borrow, default)]
-            text: Text<'a>,
-        }
-
-        struct Said;
-        impl<'de> Visitor<'de> for Said {
-            type Value = Text<'de>;
+        struct OneOrMany;
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Fragments<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-
-            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(text)))
+                f.write_str("a tool call or a list of them")
             }
 
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Text::default())
+                Ok(Fragments::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Ok(Fragments(vec![Fragment::deserialize(MapAccessDeserializer::new(map))?]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut fragments = Vec::new();
+                while let Some(fragment) = items.next_element::<Option<Fragment<'de>>>()? {
+                    fragments.extend(fragment);
+                }
+                Ok(Fragments(fragments))
+            }
+        }
+        deserializer.deserialize_any(OneOrMany)
+    }
+}
+
+/// A part of content: a text, or what was thought, as a text or a list of texts.
+#[derive(Debug, Deserialize)]
+struct ContentPart<'a> {
+    #[serde(borrow, default)]
+    text: Text<'a>,
+    #[serde(borrow, default)]
+    thinking: Text<'a>,
+    #[serde(borrow, default)]
+    summary: Text<'a>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = Said<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a list of parts")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Said { text: Cow::Borrowed(text), ..Said::default() })
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Said { text: Cow::Owned(text.to_owned()), ..Said::default() })
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
+                Ok(Said { text: Cow::Owned(text), ..Said::default() })
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Said::default())
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+                Ok(Said::default())
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
             }
 
             fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
+                Ok(Said { text: Cow::Owned(number.to_string()), ..Said::default() })
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
-                let mut text = String::new();
+                let (mut thought, mut text) = (String::new(), String::new());
                 while let Some(part) = parts.next_element::<ContentPart<'de>>()? {
+                    thought.push_str(&part.thinking.0);
+                    thought.push_str(&part.summary.0);
                     text.push_str(&part.text.0);
                 }
-                Ok(Text(Cow::Owned(text)))
+                Ok(Said { thought: Cow::Owned(thought), text: Cow::Owned(text) })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Text::default())
+                Ok(Said::default())
             }
         }
-        deserializer.deserialize_any(Said)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Arguments<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Given;
-        impl<'de> Visitor<'de> for Given {
-            type Value = Arguments<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("arguments as a text of JSON or as an object")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Arguments(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Arguments(Cow::Owned(text.to_owned())))
-            }
-
-            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
-                Ok(Arguments(Cow::Owned(text)))
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Arguments::default())
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                let object = Value::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Arguments(Cow::Owned(object.to_string())))
-            }
-        }
-        deserializer.deserialize_any(Given)
-    }
-}
-
-impl<'de> Deserialize<'de> for Count {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Figures are no reason to lose an answer: what is no number counts as none.
-        let number = Value::deserialize(deserializer)?;
-        let count = number.as_u64().or_else(|| number.as_f64().filter(|float| *float >= 0.0).map(|float| float as u64));
-        Ok(Self(count.filter(|count| *count < ABSURD_TOKENS)))
+        deserializer.deserialize_any(Words)
     }
 }

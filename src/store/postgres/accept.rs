@@ -78,7 +78,7 @@ impl PostgresStore {
             Some(taken) => (&self.log, taken),
             None => (&self.accept, self.accept.take().await?),
         };
-        let outcome = accept_on(&mut taken.connection, accept, self.owner_cap, key).await?;
+        let outcome = taken.ask(async |connection| accept_on(connection, accept, self.owner_cap, key).await).await?;
         kept.keep(taken);
         Ok(outcome)
     }

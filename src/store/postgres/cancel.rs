@@ -1,6 +1,6 @@
 //! Ending runs by request, and what follows for the conversation.
 
-use sqlx::{PgConnection, Row as _};
+use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::PostgresStore;
 use super::accept::record;
@@ -204,13 +204,13 @@ impl PostgresStore {
         now: UnixMillis,
         key: Option<&IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>> {
-        let cancelled = async {
-            let mut tx = self.api.begin().await?;
+        let cancelled = self.api.ask(async |connection| {
+            let mut tx = connection.begin().await?;
             let outcome = cancel_locked(&mut tx, owner, id, by, now, key).await?;
             // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
             tx.commit().await?;
             Ok(outcome)
-        };
+        });
         self.or_recorded(cancelled.await, key).await
     }
 }

@@ -44,17 +44,8 @@ impl PostgresStore {
 
     async fn write_batch(&self, writes: &[RunWrite], batch: &Folded<'_>) -> StoreResult<Vec<Result<Committed, Refused>>> {
         let mut taken = self.log.take().await?;
-        let mut is_answered = false;
-        let written = within(ANSWER_LIMIT, async {
-            let written = write_batch_on(&mut taken.connection, writes, batch).await;
-            is_answered = true;
-            written
-        });
-        let written = written.await;
-        if !is_answered {
-            taken.connection.close_on_drop();
-        }
-        let answers = written?;
+        let written = taken.ask(async |connection| write_batch_on(connection, writes, batch).await);
+        let answers = within(ANSWER_LIMIT, written).await?;
         self.log.keep(taken);
         Ok(answers)
     }

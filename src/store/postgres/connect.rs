@@ -4,10 +4,11 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, PgSslMode};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions, PgSslMode};
 use sqlx::{Connection as _, SqlSafeStr as _};
 use tokio::sync::Semaphore;
 
+use super::answer::{ANSWER_LIMIT, Line};
 use super::kept::{Kept, TEST_AFTER_IDLE};
 use crate::store::{StoreError, StoreResult};
 
@@ -18,12 +19,15 @@ pub struct PostgresOptions {
     pub api_connections: u32,
     /// Connections for claims, loading and the log writer.
     pub worker_connections: u32,
-    /// The longest wait for a connection, free or new; then the call fails as unavailable: a client shall know within two seconds
-    /// that the database is gone. Workers wait longer.
-    pub acquire_timeout: Duration,
+    /// The longest wait for a connection, free or new, and the longest that a request bears a database that is silent; then the call
+    /// fails as unavailable: a client shall know within two seconds that the database is gone. Workers wait longer.
+    pub request_timeout: Duration,
     /// Runs of one owner that workers have at a time; 0 for no limit.
     pub max_running_per_owner: u32,
 }
+
+/// See [`PostgresOptions::request_timeout`].
+pub const REQUEST_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 impl Default for PostgresOptions {
     fn default() -> Self {
@@ -37,7 +41,7 @@ impl PostgresOptions {
     pub fn with_connections(all: u32) -> Self {
         let worker_connections = (all * 3 / 8).max(2);
         let api_connections = all.saturating_sub(worker_connections).max(2);
-        Self { api_connections, worker_connections, acquire_timeout: Duration::from_millis(1_500), max_running_per_owner: 0 }
+        Self { api_connections, worker_connections, request_timeout: REQUEST_TIMEOUT, max_running_per_owner: 0 }
     }
 }
 
@@ -50,9 +54,11 @@ const WORKER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The store on a Postgres database.
 pub struct PostgresStore {
-    pub(super) api: PgPool,
-    pub(super) worker: PgPool,
-    pub(super) lease: PgPool,
+    pub(super) api: Line,
+    /// For what no client waits for, on the connections of `api`.
+    pub(super) chores: Line,
+    pub(super) worker: Line,
+    pub(super) lease: Line,
     /// Lets half as many messages be accepted at a time as there are connections for requests. A burst waits here in line: in
     /// the pool it would run into the short time-out that tells a database that is gone, and keep reads waiting.
     pub(super) accepting: Semaphore,
@@ -113,15 +119,17 @@ impl PostgresStore {
                 })
                 .connect_lazy_with(session.clone())
         };
-        let api = pool(options.api_connections, options.acquire_timeout);
-        let worker = pool(options.worker_connections, options.acquire_timeout.max(WORKER_PATIENCE));
+        let timeout = options.request_timeout;
+        let api = Line::new(pool(options.api_connections, timeout), timeout);
+        let worker = api.beside(pool(options.worker_connections, timeout.max(WORKER_PATIENCE)), ANSWER_LIMIT);
         Ok(Self {
             owner_cap: options.max_running_per_owner,
             accept: Kept::new(api.clone()),
             log: Kept::new(worker.clone()),
+            chores: api.beside(api.pool.clone(), ANSWER_LIMIT),
+            lease: api.beside(pool(LEASE_CONNECTIONS, timeout), ANSWER_LIMIT),
             api,
             worker,
-            lease: pool(LEASE_CONNECTIONS, options.acquire_timeout),
             accepting: Semaphore::new((options.api_connections as usize / 2).max(1)),
         })
     }
@@ -129,9 +137,9 @@ impl PostgresStore {
     pub(super) async fn close_pools(&self) {
         self.accept.release();
         self.log.release();
-        self.api.close().await;
-        self.worker.close().await;
-        self.lease.close().await;
+        self.api.pool.close().await;
+        self.worker.pool.close().await;
+        self.lease.pool.close().await;
     }
 }
 
@@ -147,6 +155,10 @@ fn migrations() -> Migrator {
         step(4, "input", include_str!("../../../migrations/postgres/0004_input.sql")),
         step(5, "owner_cap", include_str!("../../../migrations/postgres/0005_owner_cap.sql")),
         step(6, "fold", include_str!("../../../migrations/postgres/0006_fold.sql")),
+        step(7, "input_list", include_str!("../../../migrations/postgres/0007_input_list.sql")),
+        step(8, "providers", include_str!("../../../migrations/postgres/0008_providers.sql")),
+        step(9, "approvals", include_str!("../../../migrations/postgres/0009_approvals.sql")),
+        step(10, "provider_limits", include_str!("../../../migrations/postgres/0010_provider_limits.sql")),
     ])
 }
 

@@ -1,8 +1,8 @@
 //! Conversations and their messages.
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
 use super::errors::{is_unique_violation, retried};
@@ -139,7 +139,7 @@ impl ConversationStore for PostgresStore {
         title: &str,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
-        retried(|| self.rename(owner, id, title, now)).await
+        retried(|| self.api.ask(async |connection| rename(connection, owner, id, title, now).await)).await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -282,36 +282,35 @@ impl PostgresStore {
         key: Option<&IdempotencyClaim>,
     ) -> StoreResult<Option<Keyed<T>>> {
         let Some(key) = key else { return Ok(None) };
-        let mut connection = self.api.acquire().await?;
-        recorded_key(&mut connection, key).await
+        self.api.ask(async |connection| recorded_key(connection, key).await).await
     }
+}
 
-    async fn rename(
-        &self,
-        owner: &UserId,
-        id: &ConversationId,
-        title: &str,
-        now: UnixMillis,
-    ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
-        let mut tx = self.api.begin().await?;
-        let Some(base) = lock_head(&mut tx, owner, id).await? else { return Ok(None) };
-        let row = sqlx::query(
-            "UPDATE conversations c SET title = $2, updated_at = $3 WHERE id = $1
-             RETURNING id, title, status, created_at, updated_at, $4::bigint + 1 AS last_seq,
-                 (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id",
-        )
-        .bind(id.as_str())
-        .bind(storable(title))
-        .bind(now.0)
-        .bind(base)
-        .fetch_one(&mut *tx)
-        .await?;
-        let renamed = conversation(&row)?;
-        let events = vec![compose::conversation_updated(&renamed.title, renamed.status, now)];
-        append(&mut tx, id, base, &events, &[]).await?;
-        tx.commit().await?;
-        Ok(Some((renamed, compose::numbered(id, base, events))))
-    }
+async fn rename(
+    connection: &mut PgConnection,
+    owner: &UserId,
+    id: &ConversationId,
+    title: &str,
+    now: UnixMillis,
+) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
+    let mut tx = connection.begin().await?;
+    let Some(base) = lock_head(&mut tx, owner, id).await? else { return Ok(None) };
+    let row = sqlx::query(
+        "UPDATE conversations c SET title = $2, updated_at = $3 WHERE id = $1
+         RETURNING id, title, status, created_at, updated_at, $4::bigint + 1 AS last_seq,
+             (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id",
+    )
+    .bind(id.as_str())
+    .bind(storable(title))
+    .bind(now.0)
+    .bind(base)
+    .fetch_one(&mut *tx)
+    .await?;
+    let renamed = conversation(&row)?;
+    let events = vec![compose::conversation_updated(&renamed.title, renamed.status, now)];
+    append(&mut tx, id, base, &events, &[]).await?;
+    tx.commit().await?;
+    Ok(Some((renamed, compose::numbered(id, base, events))))
 }
 
 /// What came of an earlier request with the same key, read by the current transaction.

@@ -4,7 +4,10 @@
 //! taken from its owner first, with its head and its runs: from then on nobody finds it, and nobody can write to it. What is left
 //! is removed piece by piece. Should the process die over that, the rest is found by its owner, who is nobody.
 
+use sqlx::{Connection as _, PgConnection};
+
 use super::PostgresStore;
+use super::answer::Line;
 use super::conversations::lock_head;
 use super::errors::retried;
 use crate::domain::ids::{ConversationId, RunId, UserId};
@@ -18,67 +21,70 @@ const PIECE: i64 = 5_000;
 
 impl PostgresStore {
     pub(super) async fn delete(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        let Some(deleted) = retried(|| self.take_away(owner, id)).await? else { return Ok(None) };
-        if let Err(error) = self.remove_rest(id.as_str()).await {
+        let Some(deleted) = retried(|| self.api.ask(async |connection| take_away(connection, owner, id).await)).await? else {
+            return Ok(None);
+        };
+        if let Err(error) = remove_rest(&self.api, id.as_str()).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the rest of a deleted conversation is removed later");
         }
         Ok(Some(deleted))
     }
 
-    async fn take_away(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        let mut tx = self.api.begin().await?;
-        if lock_head(&mut tx, owner, id).await?.is_none() {
-            return Ok(None);
-        }
-        // Whoever writes later finds no head that its fence could match.
-        let active_run: Option<String> = sqlx::query_scalar(
-            "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active),
-             lease AS (
-                 DELETE FROM run_leases WHERE run_id IN (
-                     SELECT l.run_id FROM run_leases l JOIN run ON run.id = l.run_id ORDER BY l.run_id FOR UPDATE OF l
-                 )
-             ),
-             step AS (DELETE FROM run_steps WHERE run_id IN (SELECT id FROM run)),
-             input AS (DELETE FROM input_requests WHERE run_id IN (SELECT id FROM run)),
-             call AS (DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM run)),
-             head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
-             conversation AS (UPDATE conversations SET owner_id = $2 WHERE id = $1)
-             SELECT id FROM run WHERE active",
-        )
-        .bind(id.as_str())
-        .bind(NOBODY)
-        .fetch_optional(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(Some(DeletedConversation { active_run: active_run.map(RunId::from_stored) }))
-    }
-
     /// Removes what processes that died have left of deleted conversations.
     pub(super) async fn finish_deletions(&self) -> StoreResult<()> {
         let left: Vec<String> =
-            sqlx::query_scalar("SELECT id FROM conversations WHERE owner_id = $1").bind(NOBODY).fetch_all(&self.api).await?;
+            sqlx::query_scalar("SELECT id FROM conversations WHERE owner_id = $1").bind(NOBODY).fetch_all(&self.chores).await?;
         for id in left {
-            self.remove_rest(&id).await?;
+            remove_rest(&self.chores, &id).await?;
         }
         Ok(())
     }
+}
 
-    /// The row of the conversation goes last, so that its id is not used again before.
-    async fn remove_rest(&self, id: &str) -> StoreResult<()> {
-        let pieces = [
-            "DELETE FROM messages WHERE conversation_id = $1 AND position <= (
-                 SELECT max(position) FROM (
-                     SELECT position FROM messages WHERE conversation_id = $1 ORDER BY position LIMIT $2
-                 ) AS piece
-             )",
-            "DELETE FROM events WHERE conversation_id = $1 AND seq <= (
-                 SELECT max(seq) FROM (SELECT seq FROM events WHERE conversation_id = $1 ORDER BY seq LIMIT $2) AS piece
-             )",
-        ];
-        for piece in pieces {
-            while sqlx::query(piece).bind(id).bind(PIECE).execute(&self.api).await?.rows_affected() > 0 {}
-        }
-        sqlx::query("DELETE FROM conversations WHERE id = $1 AND owner_id = $2").bind(id).bind(NOBODY).execute(&self.api).await?;
-        Ok(())
+async fn take_away(connection: &mut PgConnection, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+    let mut tx = connection.begin().await?;
+    if lock_head(&mut tx, owner, id).await?.is_none() {
+        return Ok(None);
     }
+    // Whoever writes later finds no head that its fence could match.
+    let active_run: Option<String> = sqlx::query_scalar(
+        "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active),
+         lease AS (
+             DELETE FROM run_leases WHERE run_id IN (
+                 SELECT l.run_id FROM run_leases l JOIN run ON run.id = l.run_id ORDER BY l.run_id FOR UPDATE OF l
+             )
+         ),
+         step AS (DELETE FROM run_steps WHERE run_id IN (SELECT id FROM run)),
+         input AS (DELETE FROM input_requests WHERE run_id IN (SELECT id FROM run)),
+         call AS (DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM run)),
+         allowed AS (DELETE FROM tool_grants WHERE conversation_id = $1),
+         head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
+         conversation AS (UPDATE conversations SET owner_id = $2 WHERE id = $1)
+         SELECT id FROM run WHERE active",
+    )
+    .bind(id.as_str())
+    .bind(NOBODY)
+    .fetch_optional(&mut *tx)
+    .await?;
+    tx.commit().await?;
+    Ok(Some(DeletedConversation { active_run: active_run.map(RunId::from_stored) }))
+}
+
+/// The row of the conversation goes last, so that its id is not used again before.
+async fn remove_rest(line: &Line, id: &str) -> StoreResult<()> {
+    let pieces = [
+        "DELETE FROM messages WHERE conversation_id = $1 AND position <= (
+             SELECT max(position) FROM (
+                 SELECT position FROM messages WHERE conversation_id = $1 ORDER BY position LIMIT $2
+             ) AS piece
+         )",
+        "DELETE FROM events WHERE conversation_id = $1 AND seq <= (
+             SELECT max(seq) FROM (SELECT seq FROM events WHERE conversation_id = $1 ORDER BY seq LIMIT $2) AS piece
+         )",
+    ];
+    for piece in pieces {
+        while sqlx::query(piece).bind(id).bind(PIECE).execute(line).await?.rows_affected() > 0 {}
+    }
+    sqlx::query("DELETE FROM conversations WHERE id = $1 AND owner_id = $2").bind(id).bind(NOBODY).execute(line).await?;
+    Ok(())
 }

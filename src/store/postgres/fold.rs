@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
+use serde_json::Value;
 
+use super::queue::millis;
 use super::statement::Part;
 use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
@@ -156,11 +158,14 @@ struct CallRow {
     ended: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct CallChange {
     ord: usize,
     id: String,
-    state: &'static str,
+    /// `None` for a call that is only edited.
+    state: Option<&'static str>,
+    arguments: Option<String>,
+    arguments_hash: Option<String>,
     outcome: Option<String>,
     started: bool,
     ended: bool,
@@ -174,6 +179,7 @@ struct InputRow {
     kind: &'static str,
     question: String,
     state: &'static str,
+    expires_in_ms: Option<i64>,
 }
 
 #[derive(Serialize)]
@@ -270,6 +276,8 @@ fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             | Change::StepStarted { .. }
             | Change::StepEnded { .. }
             | Change::AddToolCalls(_)
+            | Change::ToolAsked(_)
+            | Change::ToolEdited { .. }
             | Change::ToolStarted(_)
             | Change::ToolFinished(..)
             | Change::AskInput(_)
@@ -321,7 +329,9 @@ impl Tables {
                     self.calls.push(call_row(ord, call)?);
                 }
             }
-            Change::ToolStarted(id) => self.start_call(ord, id),
+            Change::ToolAsked(id) => self.begin_call(ord, id, ToolCallState::AwaitingApproval),
+            Change::ToolEdited { id, arguments, hash } => self.edit_call(ord, id, arguments, hash)?,
+            Change::ToolStarted(id) => self.begin_call(ord, id, ToolCallState::Started),
             Change::ToolFinished(id, outcome) => self.finish_call(ord, id, outcome)?,
             Change::AskInput(request) => self.inputs.push(InputRow {
                 ord,
@@ -330,6 +340,7 @@ impl Tables {
                 kind: request.kind.as_str(),
                 question: rows::encode_storable("input_requests", "question", request.id.as_str(), &request.question)?,
                 state: request.state.as_str(),
+                expires_in_ms: request.expires_in_ms.map(millis),
             }),
             Change::InputClosed { id, state } => match self.inputs.iter_mut().find(|row| row.id == id.as_str()) {
                 Some(row) => row.state = state.as_str(),
@@ -408,23 +419,43 @@ impl Tables {
         Ok(())
     }
 
-    fn start_call(&mut self, ord: usize, id: &CallId) {
-        let state = ToolCallState::Started.as_str();
+    /// A call is handed to its tool, or to a human first.
+    fn begin_call(&mut self, ord: usize, id: &CallId, next: ToolCallState) {
+        let (state, started) = (next.as_str(), next == ToolCallState::Started);
+        let (planned, asked) = (ToolCallState::Planned.as_str(), ToolCallState::AwaitingApproval.as_str());
+        let may_follow = |now: &'static str| now == planned || started && now == asked;
         if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
-            if row.state == ToolCallState::Planned.as_str() {
-                row.state = state;
-                row.started = true;
+            if may_follow(row.state) {
+                (row.state, row.started) = (state, started);
             } else {
                 self.refused = Some(NOT_PLANNED);
             }
             return;
         }
-        if self.calls_changed.iter().any(|change| change.id == id.as_str()) {
-            self.refused = Some(NOT_PLANNED);
-            return;
+        match self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
+            // Only edited so far: its state in the database is not known here.
+            Some(change) if change.state.is_none() => (change.state, change.started) = (Some(state), started),
+            Some(change) if change.state.is_some_and(may_follow) => (change.state, change.started) = (Some(state), started),
+            Some(_) => self.refused = Some(NOT_PLANNED),
+            None => {
+                let id = id.as_str().to_owned();
+                self.calls_changed.push(CallChange { ord, id, state: Some(state), started, ..CallChange::default() });
+            }
         }
-        let id = id.as_str().to_owned();
-        self.calls_changed.push(CallChange { ord, id, state, outcome: None, started: true, ended: false });
+    }
+
+    fn edit_call(&mut self, ord: usize, id: &CallId, arguments: &Value, hash: &str) -> StoreResult<()> {
+        let arguments = rows::encode_storable("tool_calls", "arguments", id.as_str(), arguments)?;
+        let hash = hash.to_owned();
+        if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
+            (row.arguments, row.arguments_hash) = (arguments, hash);
+        } else if let Some(change) = self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
+            (change.arguments, change.arguments_hash) = (Some(arguments), Some(hash));
+        } else {
+            let (id, arguments, arguments_hash) = (id.as_str().to_owned(), Some(arguments), Some(hash));
+            self.calls_changed.push(CallChange { ord, id, arguments, arguments_hash, ..CallChange::default() });
+        }
+        Ok(())
     }
 
     fn finish_call(&mut self, ord: usize, id: &CallId, outcome: &ToolOutcome) -> StoreResult<()> {
@@ -442,14 +473,15 @@ impl Tables {
         }
         match self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
             Some(change) if change.outcome.is_none() => {
-                change.state = state;
+                change.state = Some(state);
                 change.outcome = outcome;
                 change.ended = true;
             }
             Some(_) => self.refused = Some(SECOND_OUTCOME),
             None => {
                 let id = id.as_str().to_owned();
-                self.calls_changed.push(CallChange { ord, id, state, outcome, started: false, ended: true });
+                let state = Some(state);
+                self.calls_changed.push(CallChange { ord, id, state, outcome, ended: true, ..CallChange::default() });
             }
         }
         Ok(())

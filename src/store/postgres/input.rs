@@ -1,26 +1,31 @@
 //! Questions to a human, and their answers.
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::PostgresStore;
 use super::accept::record;
 use super::cancel::store_key;
 use super::conversations::{append, lock_head, recorded_key};
 use super::errors::retried;
+use super::grants;
 use super::runs;
-use crate::domain::ids::{InputId, UserId};
-use crate::domain::input::{InputRecord, InputRequest};
-use crate::store::{IdempotencyClaim, InputStore, Keyed, ResolveInput, Resolved, StoreResult, compose, rows};
+use crate::domain::approval::ToolGrant;
+use crate::domain::ids::{ConversationId, GrantId, InputId, UserId};
+use crate::domain::input::{InputRecord, InputRequest, InputState};
+use crate::store::{
+    Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult, compose, rows,
+};
 
 /// The questions of a claimed run that it has not acted on.
 pub(super) async fn open_of(connection: &mut PgConnection, run: &str) -> StoreResult<Vec<InputRequest>> {
     let columns = rows::INPUT_COLUMNS;
     let statement = format!(
-        "SELECT {columns} FROM input_requests WHERE run_id = $1 AND state IN ('pending', 'answered') ORDER BY created_at, id"
+        "SELECT {columns}, expires_at - now_ms() AS expires_in FROM input_requests
+         WHERE run_id = $1 AND state IN ('pending', 'answered') ORDER BY created_at, id"
     );
     let found = sqlx::query(AssertSqlSafe(statement)).bind(run).fetch_all(connection).await?;
-    found.iter().map(|row| Ok(rows::read_input(row)?.request)).collect()
+    found.iter().map(rows::read_open_input).collect()
 }
 
 async fn read(connection: &mut PgConnection, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
@@ -36,18 +41,55 @@ async fn read(connection: &mut PgConnection, owner: &UserId, id: &InputId) -> St
 #[async_trait]
 impl InputStore for PostgresStore {
     async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
-        let mut connection = self.api.acquire().await?;
-        read(&mut connection, owner, id).await
+        self.api.ask(async |connection| read(connection, owner, id).await).await
+    }
+
+    async fn input_requests(
+        &self,
+        owner: &UserId,
+        asked: Asked,
+        state: Option<InputState>,
+        page: &PageRequest<InputCursor>,
+    ) -> StoreResult<Page<InputRecord>> {
+        // Later than any: the first page.
+        let after = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.created_at, after.id.as_str()));
+        let columns = rows::INPUT_COLUMNS;
+        let statement = format!(
+            "SELECT {columns} FROM input_requests
+             WHERE owner_id = $1 AND (created_at, id) < ($2, $3) AND ($4::text IS NULL OR state = $4)
+               AND (kind = 'approval') = $6
+             ORDER BY created_at DESC, id DESC LIMIT $5"
+        );
+        let found = sqlx::query(AssertSqlSafe(statement))
+            .bind(owner.as_str())
+            .bind(after.0)
+            .bind(after.1)
+            .bind(state.map(InputState::as_str))
+            .bind(i64::from(page.limit.clamp(1, 100)) + 1)
+            .bind(asked == Asked::Approvals)
+            .fetch_all(&self.api)
+            .await?;
+        rows::input_page(&found, page.limit)
+    }
+
+    async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
+        self.grants(owner, within).await
+    }
+
+    async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
+        self.delete_grant(owner, id).await
     }
 
     async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
         let key = idempotency.as_ref();
-        let resolved = retried(|| async {
-            let mut tx = self.api.begin().await?;
-            let outcome = resolve_locked(&mut tx, &resolve, key).await?;
-            // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
-            tx.commit().await?;
-            Ok(outcome)
+        let resolved = retried(|| {
+            self.api.ask(async |connection| {
+                let mut tx = connection.begin().await?;
+                let outcome = resolve_locked(&mut tx, &resolve, key).await?;
+                // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
+                tx.commit().await?;
+                Ok(outcome)
+            })
         });
         self.or_recorded(resolved.await, key).await
     }
@@ -58,7 +100,7 @@ async fn resolve_locked(
     resolve: &ResolveInput,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<Resolved>> {
-    let ResolveInput { owner, id, answer, .. } = resolve;
+    let ResolveInput { owner, id, answer, grant, .. } = resolve;
     let found = read(tx, owner, id).await?;
     let base = match &found {
         Some(found) => lock_head(tx, owner, &found.request.conversation_id).await?,
@@ -83,6 +125,9 @@ async fn resolve_locked(
     let Some(record_now) = read(tx, owner, id).await?.map(Box::new) else { return Ok(Keyed::Fresh(Resolved::NoRequest)) };
     if answered.rows_affected() == 0 {
         return Ok(Keyed::Fresh(Resolved::Closed { record: record_now }));
+    }
+    if let Some(grant) = grant {
+        grants::insert(tx, owner, grant).await?;
     }
     let request = &record_now.request;
     // A worker that has the run looks at it when it lets go.

@@ -8,11 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::PgPool;
+use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Postgres};
 use tokio::time::Instant;
 
-use super::answer::ANSWER_LIMIT;
+use super::answer::{ANSWER_LIMIT, Line};
 use crate::store::StoreResult;
 
 /// A connection that was idle for longer is tested before it is used again.
@@ -23,13 +23,15 @@ const KEEP_FOR: Duration = Duration::from_secs(600);
 
 /// See the module documentation.
 pub(super) struct Kept {
-    pool: PgPool,
+    line: Line,
     resting: Mutex<Option<Taken>>,
 }
 
-/// A connection that was taken. Dropping it gives it back to the pool, which closes it if it is broken.
+/// A connection that was taken. Dropping it gives it back to the pool, which closes it if it is broken. It is closed at once if an
+/// answer is awaited on it.
 pub(super) struct Taken {
     pub(super) connection: PoolConnection<Postgres>,
+    is_answered: bool,
     since: Instant,
     used_at: Instant,
 }
@@ -42,25 +44,45 @@ impl Taken {
     fn is_fresh(&self) -> bool {
         self.used_at.elapsed() < TEST_AFTER_IDLE
     }
+
+    /// Asks on the connection, which is closed if nobody waits for the answer any more.
+    pub(super) async fn ask<T>(&mut self, work: impl AsyncFnOnce(&mut PgConnection) -> T) -> T {
+        self.is_answered = false;
+        let answer = work(&mut self.connection).await;
+        self.is_answered = true;
+        answer
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.connection.close_on_drop();
+        }
+    }
 }
 
 impl Kept {
-    pub(super) fn new(pool: PgPool) -> Self {
-        Self { pool, resting: Mutex::default() }
+    pub(super) fn new(line: Line) -> Self {
+        Self { line, resting: Mutex::default() }
     }
 
     /// The kept connection, or else one of the pool.
     pub(super) async fn take(&self) -> StoreResult<Taken> {
         let resting = self.resting().take();
         if let Some(mut taken) = resting.filter(Taken::may_stay) {
-            if taken.is_fresh() || matches!(tokio::time::timeout(ANSWER_LIMIT, taken.connection.ping()).await, Ok(Ok(()))) {
+            if taken.is_fresh() {
+                return Ok(taken);
+            }
+            let test = taken.ask(async |connection| connection.ping().await);
+            if let Ok(Ok(())) = tokio::time::timeout(ANSWER_LIMIT, test).await {
                 return Ok(taken);
             }
             // The pool would wait for the answer that does not come.
             taken.connection.close_on_drop();
         }
-        let connection = self.pool.acquire().await?;
-        Ok(Taken { connection, since: Instant::now(), used_at: Instant::now() })
+        let connection = self.line.pool.acquire().await?;
+        Ok(Taken { connection, is_answered: true, since: Instant::now(), used_at: Instant::now() })
     }
 
     /// The kept connection, if it is there and was used just now.

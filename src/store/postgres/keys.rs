@@ -30,7 +30,7 @@ impl KeyStore for PostgresStore {
         .bind(storable(name))
         .bind(role.as_str())
         .bind(now.0)
-        .fetch_one(&self.api)
+        .fetch_one(&self.chores)
         .await?;
         user(&row)
     }
@@ -42,7 +42,7 @@ impl KeyStore for PostgresStore {
             .bind(hash)
             .bind(storable(label))
             .bind(now.0)
-            .execute(&self.api)
+            .execute(&self.chores)
             .await?;
         Ok(())
     }
@@ -59,12 +59,12 @@ impl KeyStore for PostgresStore {
     }
 
     async fn has_keys(&self) -> StoreResult<bool> {
-        Ok(sqlx::query_scalar("SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)").fetch_one(&self.api).await?)
+        Ok(sqlx::query_scalar("SELECT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL)").fetch_one(&self.chores).await?)
     }
 
     async fn live_keys(&self, hashes: &[String]) -> StoreResult<Vec<String>> {
         let live = sqlx::query_scalar("SELECT hash FROM api_keys WHERE hash = ANY($1) AND revoked_at IS NULL");
-        Ok(live.bind(hashes).fetch_all(&self.api).await?)
+        Ok(live.bind(hashes).fetch_all(&self.chores).await?)
     }
 
     async fn keys(&self) -> StoreResult<Vec<StoredKey>> {
@@ -72,7 +72,7 @@ impl KeyStore for PostgresStore {
             "SELECT k.id AS key_id, k.label, k.created_at, k.revoked_at, u.id, u.name, u.role
              FROM api_keys k JOIN users u ON u.id = k.user_id ORDER BY k.created_at, k.id",
         )
-        .fetch_all(&self.api)
+        .fetch_all(&self.chores)
         .await?;
         found.iter().map(key).collect()
     }
@@ -81,7 +81,7 @@ impl KeyStore for PostgresStore {
         let revoked = sqlx::query("UPDATE api_keys SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL")
             .bind(now.0)
             .bind(storable(id.as_str()))
-            .execute(&self.api)
+            .execute(&self.chores)
             .await?;
         Ok(revoked.rows_affected() > 0)
     }
@@ -121,7 +121,8 @@ impl Store for PostgresStore {
 
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
         self.finish_deletions().await?;
-        let removed = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < $1").bind(before.0).execute(&self.api).await?;
+        let removed =
+            sqlx::query("DELETE FROM idempotency_keys WHERE created_at < $1").bind(before.0).execute(&self.chores).await?;
         Ok(removed.rows_affected())
     }
 

@@ -58,7 +58,7 @@ impl LogStore for PostgresStore {
         }
         let found = sqlx::query("SELECT conversation_id, last_seq FROM conversation_heads WHERE conversation_id = ANY($1::text[])")
             .bind(conversations.iter().map(ConversationId::as_str).collect::<Vec<_>>())
-            .fetch_all(&self.api)
+            .fetch_all(&self.chores)
             .await?;
         found
             .iter()

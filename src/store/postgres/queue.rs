@@ -64,7 +64,8 @@ const CLAIM: &str = concat!(
         WHERE r.claimable_at <= (SELECT now FROM clock)
         ORDER BY c.rank, c.claimable_at, c.id LIMIT $2 FOR UPDATE OF h, r SKIP LOCKED
     ), claimed AS (
-        UPDATE runs r SET claimable_at = NULL, attempt = r.attempt + 1, crashes = r.crashes + 1
+        -- An answer that is there is loaded with the run: it must not cut a later wait short.
+        UPDATE runs r SET claimable_at = NULL, answered_at = NULL, attempt = r.attempt + 1, crashes = r.crashes + 1
         FROM locked l WHERE r.id = l.id
         RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, l.rank,
             (SELECT now FROM clock) - l.claimable_at AS queued_ms

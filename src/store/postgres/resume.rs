@@ -1,6 +1,6 @@
 //! Waking a run that waits, and going on after one that failed.
 
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
 use super::accept::{NewRun, Writing, record, write};
@@ -14,13 +14,13 @@ use crate::store::{IdempotencyClaim, Keyed, ResumeRun, Resumed, StoreResult, com
 
 impl PostgresStore {
     pub(super) async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
-        let resumed = async {
-            let mut tx = self.api.begin().await?;
+        let resumed = self.api.ask(async |connection| {
+            let mut tx = connection.begin().await?;
             let outcome = resume_locked(&mut tx, resume, key).await?;
             // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
             tx.commit().await?;
             Ok(outcome)
-        };
+        });
         self.or_recorded(resumed.await, key).await
     }
 }

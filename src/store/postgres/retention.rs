@@ -1,6 +1,7 @@
 //! Old deltas are folded.
 
 use async_trait::async_trait;
+use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
 use crate::domain::fold::FoldedDelta;
@@ -23,7 +24,7 @@ impl RetentionStore for PostgresStore {
         .bind(after.map_or(i64::MIN, |run| run.finished_at.0))
         .bind(after.map_or("", |run| run.id.as_str()))
         .bind(i64::from(limit))
-        .fetch_all(&self.api)
+        .fetch_all(&self.chores)
         .await?;
         found.iter().map(|row| Ok(rows::read_ended_run(row)?)).collect()
     }
@@ -34,40 +35,49 @@ impl RetentionStore for PostgresStore {
         folds: &[FoldedDelta],
         through: Option<&RunId>,
     ) -> StoreResult<bool> {
-        let gone: Vec<i64> = folds.iter().flat_map(|fold| fold.gone.iter().copied()).collect();
-        let mut tx = self.api.begin().await?;
-        // Nobody waits for the disk here: what a power cut takes is folded again, and every cursor is as good before as after.
-        let is_ours: bool = sqlx::query_scalar(
-            "SELECT pg_try_advisory_xact_lock($1) FROM (SELECT set_config('synchronous_commit', 'off', true)) AS careless",
-        )
-        .bind(FOLDING)
-        .fetch_one(&mut *tx)
-        .await?;
-        if !is_ours {
-            return Ok(false);
-        }
-        let (removed, kept): (i64, i64) = sqlx::query_as(
-            "WITH gone AS (
-                 DELETE FROM events WHERE conversation_id = $1 AND seq = ANY($2::bigint[]) RETURNING 1
-             ),
-             kept AS (
-                 UPDATE events e SET data = fold.data FROM unnest($3::bigint[], $4::text[]) AS fold (seq, data)
-                 WHERE e.conversation_id = $1 AND e.seq = fold.seq RETURNING 1
-             ),
-             through AS (UPDATE runs SET folded_at = now_ms() WHERE id = $5)
-             SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)",
-        )
-        .bind(conversation.as_str())
-        .bind(&gone)
-        .bind(folds.iter().map(|fold| fold.seq).collect::<Vec<_>>())
-        .bind(folds.iter().map(|fold| fold.data.as_str()).collect::<Vec<_>>())
-        .bind(through.map(RunId::as_str))
-        .fetch_one(&mut *tx)
-        .await?;
-        if usize::try_from(removed) != Ok(gone.len()) || usize::try_from(kept) != Ok(folds.len()) {
-            return Ok(false);
-        }
-        tx.commit().await?;
-        Ok(true)
+        self.chores.ask(async |connection| fold(connection, conversation, folds, through).await).await
     }
+}
+
+async fn fold(
+    connection: &mut PgConnection,
+    conversation: &ConversationId,
+    folds: &[FoldedDelta],
+    through: Option<&RunId>,
+) -> StoreResult<bool> {
+    let gone: Vec<i64> = folds.iter().flat_map(|fold| fold.gone.iter().copied()).collect();
+    let mut tx = connection.begin().await?;
+    // Nobody waits for the disk here: what a power cut takes is folded again, and every cursor is as good before as after.
+    let is_ours: bool = sqlx::query_scalar(
+        "SELECT pg_try_advisory_xact_lock($1) FROM (SELECT set_config('synchronous_commit', 'off', true)) AS careless",
+    )
+    .bind(FOLDING)
+    .fetch_one(&mut *tx)
+    .await?;
+    if !is_ours {
+        return Ok(false);
+    }
+    let (removed, kept): (i64, i64) = sqlx::query_as(
+        "WITH gone AS (
+             DELETE FROM events WHERE conversation_id = $1 AND seq = ANY($2::bigint[]) RETURNING 1
+         ),
+         kept AS (
+             UPDATE events e SET data = fold.data FROM unnest($3::bigint[], $4::text[]) AS fold (seq, data)
+             WHERE e.conversation_id = $1 AND e.seq = fold.seq RETURNING 1
+         ),
+         through AS (UPDATE runs SET folded_at = now_ms() WHERE id = $5)
+         SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)",
+    )
+    .bind(conversation.as_str())
+    .bind(&gone)
+    .bind(folds.iter().map(|fold| fold.seq).collect::<Vec<_>>())
+    .bind(folds.iter().map(|fold| fold.data.as_str()).collect::<Vec<_>>())
+    .bind(through.map(RunId::as_str))
+    .fetch_one(&mut *tx)
+    .await?;
+    if usize::try_from(removed) != Ok(gone.len()) || usize::try_from(kept) != Ok(folds.len()) {
+        return Ok(false);
+    }
+    tx.commit().await?;
+    Ok(true)
 }

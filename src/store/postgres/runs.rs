@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::PostgresStore;
+use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::run::Run;
@@ -33,14 +34,18 @@ const ACCEPT_WAIT: Duration = Duration::from_secs(30);
 #[async_trait]
 impl RunStore for PostgresStore {
     async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
-        let turn = tokio::time::timeout(ACCEPT_WAIT, self.accepting.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Err(sqlx::Error::PoolTimedOut.into()) };
-        retried(|| self.accept(&accept, idempotency.as_ref())).await
+        // Those who wait for their turn see that the database is silent when those before them do.
+        let accepted = self.api.unless_silent(ACCEPT_WAIT + ANSWER_LIMIT, async {
+            let turn = tokio::time::timeout(ACCEPT_WAIT, self.accepting.acquire()).await;
+            let Ok(Ok(_turn)) = turn else { return Err(sqlx::Error::PoolTimedOut.into()) };
+            retried(|| self.accept(&accept, idempotency.as_ref())).await
+        });
+        accepted.await
     }
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
-        let mut connection = self.api.acquire().await?;
-        read(&mut connection, owner, id).await?.map(RunRow::into_view).transpose()
+        let found = self.api.ask(async |connection| read(connection, owner, id).await).await?;
+        found.map(RunRow::into_view).transpose()
     }
 
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
@@ -97,7 +102,7 @@ impl RunStore for PostgresStore {
                      SELECT name FROM tool_calls t WHERE t.run_id = runs.id AND t.state = 'started' ORDER BY t.step, t.position
                  ) AS under_way,
                  (
-                     SELECT coalesce(json_agg(json_build_array(q.id, q.question::json ->> 'text') ORDER BY q.created_at, q.id), '[]')
+                     SELECT coalesce(json_agg(json_build_array(q.id, q.kind, q.question::json ->> 'text') ORDER BY q.created_at, q.id), '[]')
                      FROM input_requests q WHERE q.run_id = runs.id AND q.state = 'pending'
                  )::text AS questions
              FROM runs CROSS JOIN (SELECT now_ms() AS now) AS clock
@@ -143,7 +148,7 @@ impl RunStore for PostgresStore {
 
     async fn run_counts(&self) -> StoreResult<Vec<(String, i64)>> {
         Ok(sqlx::query_as("SELECT status, count(*) FROM runs WHERE finished_at IS NULL GROUP BY status ORDER BY status")
-            .fetch_all(&self.api)
+            .fetch_all(&self.chores)
             .await?)
     }
 }

@@ -51,7 +51,7 @@ impl TicketStore for PostgresStore {
     }
 
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
-        let removed = sqlx::query("DELETE FROM stream_tickets WHERE expires_at <= (SELECT now_ms())").execute(&self.api).await?;
+        let removed = sqlx::query("DELETE FROM stream_tickets WHERE expires_at <= (SELECT now_ms())").execute(&self.chores).await?;
         Ok(removed.rows_affected())
     }
 }

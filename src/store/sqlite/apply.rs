@@ -1,6 +1,6 @@
 //! The changes of one write, carried out in its transaction.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::connection::Tx;
 use super::input;
@@ -15,6 +15,8 @@ use crate::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
 use crate::store::rows::{encode, encode_storable, signed, storable_message};
 use crate::store::{StoreResult, compose};
 use crate::support::text::storable;
+
+const NOT_PLANNED: &str = "a tool call is started that is not planned";
 
 /// What a write did to its run.
 pub(super) enum Applied {
@@ -100,6 +102,8 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                 add_tool_calls(tx, run, calls).await?;
                 None
             }
+            Change::ToolAsked(call) => ask_about_tool(tx, run, call).await?,
+            Change::ToolEdited { id, arguments, hash } => edit_tool(tx, run, id, arguments, hash).await?,
             Change::ToolStarted(call) => start_tool(tx, run, call).await?,
             Change::ToolFinished(call, outcome) => finish_tool(tx, run, call, outcome).await?,
             Change::AskInput(request) => {
@@ -271,13 +275,36 @@ async fn start_tool(tx: &mut Tx, run: &RunId, call: &CallId) -> StoreResult<Opti
     let started = sqlx::query(concat!(
         "UPDATE tool_calls SET state = 'started', started_at = ",
         now!(),
-        " WHERE id = ? AND run_id = ? AND state = 'planned'"
+        " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')"
     ))
     .bind(call.as_str())
     .bind(run.as_str())
     .execute(&mut **tx)
     .await?;
-    Ok((started.rows_affected() == 0).then_some("a tool call is started that is not planned"))
+    Ok((started.rows_affected() == 0).then_some(NOT_PLANNED))
+}
+
+async fn ask_about_tool(tx: &mut Tx, run: &RunId, call: &CallId) -> StoreResult<Option<&'static str>> {
+    let asked = sqlx::query("UPDATE tool_calls SET state = 'awaiting_approval' WHERE id = ? AND run_id = ? AND state = 'planned'")
+        .bind(call.as_str())
+        .bind(run.as_str())
+        .execute(&mut **tx)
+        .await?;
+    Ok((asked.rows_affected() == 0).then_some(NOT_PLANNED))
+}
+
+async fn edit_tool(tx: &mut Tx, run: &RunId, call: &CallId, arguments: &Value, hash: &str) -> StoreResult<Option<&'static str>> {
+    let edited = sqlx::query(
+        "UPDATE tool_calls SET arguments = ?, arguments_hash = ?
+         WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')",
+    )
+    .bind(encode_storable("tool_calls", "arguments", call.as_str(), arguments)?)
+    .bind(hash)
+    .bind(call.as_str())
+    .bind(run.as_str())
+    .execute(&mut **tx)
+    .await?;
+    Ok((edited.rows_affected() == 0).then_some(NOT_PLANNED))
 }
 
 async fn finish_tool(tx: &mut Tx, run: &RunId, call: &CallId, outcome: &ToolOutcome) -> StoreResult<Option<&'static str>> {
@@ -360,7 +387,7 @@ async fn release(tx: &mut Tx, run: &RunId, after_ms: Option<u64>, cause: Release
     drop_lease(tx, run).await?;
     sqlx::query(concat!(
         "UPDATE runs SET
-           claimable_at = CASE WHEN cancel_requested_at IS NOT NULL OR (reason = 'input' AND answered_at IS NOT NULL) THEN ",
+           claimable_at = CASE WHEN cancel_requested_at IS NOT NULL OR (reason IN ('input', 'approval') AND answered_at IS NOT NULL) THEN ",
         now!(),
         " ELSE ",
         now!(),

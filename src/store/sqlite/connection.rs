@@ -193,6 +193,10 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(3, "access", include_str!("../../../migrations/sqlite/0003_access.sql")),
         step(4, "input", include_str!("../../../migrations/sqlite/0004_input.sql")),
         step(5, "fold", include_str!("../../../migrations/sqlite/0005_fold.sql")),
+        step(6, "input_list", include_str!("../../../migrations/sqlite/0006_input_list.sql")),
+        step(7, "providers", include_str!("../../../migrations/sqlite/0007_providers.sql")),
+        step(8, "approvals", include_str!("../../../migrations/sqlite/0008_approvals.sql")),
+        step(9, "provider_limits", include_str!("../../../migrations/sqlite/0009_provider_limits.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

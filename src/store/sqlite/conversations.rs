@@ -150,6 +150,7 @@ impl ConversationStore for SqliteStore {
             "DELETE FROM run_leases WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
             "DELETE FROM run_steps WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
             "DELETE FROM input_requests WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+            "DELETE FROM tool_grants WHERE conversation_id = ?",
             "DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
             "DELETE FROM messages WHERE conversation_id = ?",
             "DELETE FROM events WHERE conversation_id = ?",

@@ -5,36 +5,46 @@ use sqlx::AssertSqlSafe;
 
 use super::SqliteStore;
 use super::connection::Tx;
+use super::grants;
 use super::idempotency;
 use super::log::append;
 use super::runs::find_run;
-use crate::domain::ids::{InputId, RunId, UserId};
+use crate::domain::approval::ToolGrant;
+use crate::domain::ids::{ConversationId, GrantId, InputId, RunId, UserId};
 use crate::domain::input::{InputRecord, InputRequest, InputState};
-use crate::store::rows::{INPUT_COLUMNS, encode_storable, read_input, unsigned};
-use crate::store::{IdempotencyClaim, InputStore, Keyed, ResolveInput, Resolved, StoreResult, compose};
+use crate::store::rows::{INPUT_COLUMNS, encode_storable, input_page, read_input, read_open_input, unsigned};
+use crate::store::{
+    Asked, IdempotencyClaim, InputCursor, InputStore, Keyed, Page, PageRequest, ResolveInput, Resolved, StoreResult, compose,
+};
 
 /// The questions of a claimed run that it has not acted on.
 pub(super) async fn open_of(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<InputRequest>> {
+    let now = now!();
     let statement = format!(
-        "SELECT {INPUT_COLUMNS} FROM input_requests WHERE run_id = ? AND state IN ('pending', 'answered') ORDER BY created_at, id"
+        "SELECT {INPUT_COLUMNS}, expires_at - {now} AS expires_in FROM input_requests
+         WHERE run_id = ? AND state IN ('pending', 'answered') ORDER BY created_at, id"
     );
     let found = sqlx::query(AssertSqlSafe(statement)).bind(run.as_str()).fetch_all(&mut **tx).await?;
-    found.iter().map(|row| Ok(read_input(row)?.request)).collect()
+    found.iter().map(read_open_input).collect()
 }
 
 /// Stores a question of a run. The owner is that of the run.
 pub(super) async fn insert(tx: &mut Tx, request: &InputRequest) -> StoreResult<()> {
     sqlx::query(concat!(
-        "INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at)
+        "INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at,
+             expires_at)
          SELECT ?, conversation_id, id, owner_id, ?, ?, ?, ?, ",
         now!(),
-        " FROM runs WHERE id = ?"
+        ", ",
+        now!(),
+        " + ? FROM runs WHERE id = ?"
     ))
     .bind(request.id.as_str())
     .bind(request.call_id.as_ref().map(crate::domain::ids::CallId::as_str))
     .bind(request.kind.as_str())
     .bind(encode_storable("input_requests", "question", request.id.as_str(), &request.question)?)
     .bind(request.state.as_str())
+    .bind(request.expires_in_ms.map(|left| i64::try_from(left).unwrap_or(i64::MAX / 4)))
     .bind(request.run_id.as_str())
     .execute(&mut **tx)
     .await?;
@@ -71,6 +81,40 @@ impl InputStore for SqliteStore {
         find(&mut self.read().await?, owner, id).await
     }
 
+    async fn input_requests(
+        &self,
+        owner: &UserId,
+        asked: Asked,
+        state: Option<InputState>,
+        page: &PageRequest<InputCursor>,
+    ) -> StoreResult<Page<InputRecord>> {
+        let after = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.created_at, after.id.as_str()));
+        let statement = format!(
+            "SELECT {INPUT_COLUMNS} FROM input_requests
+             WHERE owner_id = ?1 AND (created_at, id) < (?2, ?3) AND (?4 IS NULL OR state = ?4)
+               AND (kind = 'approval') = ?6
+             ORDER BY created_at DESC, id DESC LIMIT ?5"
+        );
+        let found = sqlx::query(AssertSqlSafe(statement))
+            .bind(owner.as_str())
+            .bind(after.0)
+            .bind(after.1)
+            .bind(state.map(InputState::as_str))
+            .bind(i64::from(page.limit.clamp(1, 100)) + 1)
+            .bind(asked == Asked::Approvals)
+            .fetch_all(self.reader())
+            .await?;
+        input_page(&found, page.limit)
+    }
+
+    async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
+        self.grants(owner, within).await
+    }
+
+    async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
+        self.delete_grant(owner, id).await
+    }
+
     async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
         let (_turn, mut tx) = self.write_in_turn().await?;
         if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
@@ -89,7 +133,7 @@ impl InputStore for SqliteStore {
 }
 
 async fn resolve_in(tx: &mut Tx, resolve: &ResolveInput) -> StoreResult<Resolved> {
-    let ResolveInput { owner, id, answer, .. } = resolve;
+    let ResolveInput { owner, id, answer, grant, .. } = resolve;
     let answered = sqlx::query(concat!(
         "UPDATE input_requests SET state = 'answered', answer = ?, resolved_by = ?, resolved_at = ",
         now!(),
@@ -106,6 +150,9 @@ async fn resolve_in(tx: &mut Tx, resolve: &ResolveInput) -> StoreResult<Resolved
     let Some(record) = find(tx, owner, id).await?.map(Box::new) else { return Ok(Resolved::NoRequest) };
     if answered.rows_affected() == 0 {
         return Ok(Resolved::Closed { record });
+    }
+    if let Some(grant) = grant {
+        grants::insert(tx, owner, grant).await?;
     }
     let request = &record.request;
     // A worker that has the run looks at it when it lets go.

@@ -259,7 +259,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     .await?;
     let epochs: HashMap<String, i64> = epochs.into_iter().collect();
     sqlx::query(
-        "UPDATE runs SET attempt = attempt + 1, crashes = crashes + 1, claimable_at = NULL
+        "UPDATE runs SET attempt = attempt + 1, crashes = crashes + 1, claimable_at = NULL, answered_at = NULL
          WHERE id IN (SELECT value FROM json_each(?))",
     )
     .bind(&ids)

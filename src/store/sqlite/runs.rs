@@ -9,8 +9,9 @@ use super::accept::{NewRun, store_run};
 use super::connection::Tx;
 use super::idempotency;
 use crate::domain::ids::{ConversationId, InputId, NodeId, RunId, UserId};
+use crate::domain::input::InputKind;
 use crate::domain::run::{Run, RunStatus};
-use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned, wait_reason};
+use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned, wait_reason, word};
 use crate::store::{
     AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult,
     compose,
@@ -121,9 +122,14 @@ impl RunStore for SqliteStore {
                 .fetch_all(&mut *tx)
                 .await?;
         let questions = sqlx::query_as(
-            "SELECT id, question ->> 'text' FROM input_requests WHERE run_id = ? AND state = 'pending' ORDER BY created_at, id",
+            "SELECT id, kind, question ->> 'text' FROM input_requests WHERE run_id = ? AND state = 'pending' ORDER BY created_at, id",
         );
-        let questions: Vec<(String, String)> = questions.bind(id.as_str()).fetch_all(&mut *tx).await?;
+        let questions: Vec<(String, String, String)> = questions.bind(id.as_str()).fetch_all(&mut *tx).await?;
+        let question = |(id, kind, text): (String, String, String)| {
+            let kind = word("input_requests", "kind", &id, &kind, InputKind::from_word)?;
+            Ok((InputId::from_stored(id), kind, text))
+        };
+        let questions = questions.into_iter().map(question).collect::<StoreResult<Vec<_>>>()?;
         let running = sqlx::query_scalar("SELECT count(*) FROM run_leases WHERE owner_id = ?");
         let running: i64 = running.bind(owner.as_str()).fetch_one(&mut *tx).await?;
         let leased = lease.is_some();
@@ -142,7 +148,7 @@ impl RunStore for SqliteStore {
             resumable: is_newest && row.run_status()? == RunStatus::Failed,
             cancel_requested_by: row.cancel_requested_by.clone(),
             step: step.map(|(step, kind, status, at)| (unsigned(step), kind, status, now - at)),
-            questions: questions.into_iter().map(|(id, text)| (InputId::from_stored(id), text)).collect(),
+            questions,
             tools_under_way,
             run: row.into_run()?,
         }))

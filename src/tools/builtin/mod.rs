@@ -2,7 +2,9 @@
 
 mod calculate;
 mod catalogue;
+mod fetch;
 mod files;
 mod time;
+mod weather;
 
-pub use catalogue::{BuiltInOptions, BuiltIns};
+pub use catalogue::{BuiltInOptions, BuiltIns, OPTIONAL};

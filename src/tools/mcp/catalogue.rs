@@ -6,6 +6,7 @@ use rmcp::model::Tool;
 use serde_json::{Value, json};
 
 use super::ServerConfig;
+use crate::domain::approval::ToolSafety;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::json as stable;
 use crate::support::text;
@@ -42,6 +43,12 @@ fn definition(server: &str, config: &ServerConfig, tool: &Tool, name: String) ->
         definition_hash: stable::hash(&json!([raw_description, raw_schema])),
         parameters: parameters.into(),
         replay: replay(config, tool),
+        safety: ToolSafety {
+            approval: config.approval.get(tool.name.as_ref()).copied(),
+            // Whoever it is that says so: believing it costs a question at most.
+            destructive: tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true)),
+            untrusted: !config.trusted,
+        },
     }
 }
 

@@ -8,7 +8,9 @@ use secrecy::SecretString;
 use serde_json::{Map, Value};
 
 use super::masks::Masks;
+use crate::domain::approval::ApprovalMode;
 use crate::domain::tool::ReplayClass;
+use crate::support::expand::{ExpandError, expand};
 
 /// The most calls that one server works on at a time, unless its entry says otherwise.
 const DEFAULT_CONCURRENCY: usize = 4;
@@ -41,7 +43,7 @@ pub struct ServerConfig {
     /// Whether its hints about its own tools are believed.
     pub trusted: bool,
     /// Whether a human is asked, by the tool's name at the server.
-    pub approval: BTreeMap<String, Approval>,
+    pub approval: BTreeMap<String, ApprovalMode>,
     /// What may happen to calls after a crash, by the tool's name at the server.
     pub replay: BTreeMap<String, ReplayClass>,
     /// The time limit of its calls, instead of the agent's.
@@ -71,17 +73,6 @@ pub enum ServerTransport {
         /// Sent with every request.
         headers: BTreeMap<String, SecretString>,
     },
-}
-
-/// Whether a human is asked before a tool is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Approval {
-    /// Never.
-    Auto,
-    /// Unless the answer is remembered.
-    Ask,
-    /// Each time.
-    AlwaysAsk,
 }
 
 impl McpConfig {
@@ -180,31 +171,13 @@ impl Entry<'_> {
             .collect()
     }
 
-    fn expand(&self, text: &str) -> Result<String, String> {
-        let mut expanded = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some(start) = rest.find("${") {
-            expanded.push_str(&rest[..start]);
-            let after = &rest[start + 2..];
-            let end = after.find('}').ok_or("a ${ is not closed")?;
-            let (name, default) = match after[..end].split_once(":-") {
-                Some((name, default)) => (name, Some(default)),
-                None => (&after[..end], None),
-            };
-            let value = (self.lookup)(name).filter(|value| default.is_none() || !value.is_empty());
-            match (value, default) {
-                (Some(value), _) => {
-                    // Wherever it stands in the entry: what comes from the environment often is a secret.
-                    self.masks.borrow_mut().add(name, &value);
-                    expanded.push_str(&value);
-                }
-                (None, Some(default)) => expanded.push_str(default),
-                (None, None) => return Err(format!("the variable {name} is not set")),
-            }
-            rest = &after[end + 1..];
-        }
-        expanded.push_str(rest);
-        Ok(expanded)
+    fn expand(&self, text: &str) -> Result<String, ExpandError> {
+        expand(text, |name| {
+            let value = (self.lookup)(name)?;
+            // Wherever it stands in the entry: what comes from the environment often is a secret.
+            self.masks.borrow_mut().add(name, &value);
+            Some(value)
+        })
     }
 }
 
@@ -237,11 +210,11 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
     Ok(())
 }
 
-fn approval(tool: &str, word: &Value) -> Result<Approval, String> {
+fn approval(tool: &str, word: &Value) -> Result<ApprovalMode, String> {
     match word.as_str() {
-        Some("auto") => Ok(Approval::Auto),
-        Some("ask") => Ok(Approval::Ask),
-        Some("always_ask") => Ok(Approval::AlwaysAsk),
+        Some("auto") => Ok(ApprovalMode::Auto),
+        Some("ask") => Ok(ApprovalMode::Ask),
+        Some("always_ask") => Ok(ApprovalMode::AlwaysAsk),
         Some(_) | None => Err(format!("capstan.approval.{tool} must be auto, ask or always_ask")),
     }
 }
@@ -314,7 +287,7 @@ mod tests {
         assert_eq!(files.replay["b"], ReplayClass::Keyed { argument: "id".to_owned() });
         assert_eq!(files.replay["c"], ReplayClass::KeyedMeta { field: "example.com/key".to_owned() });
         assert_eq!(files.replay["d"], ReplayClass::Reconcile { tool: "a".to_owned() });
-        assert_eq!(files.approval["a"], Approval::AlwaysAsk);
+        assert_eq!(files.approval["a"], ApprovalMode::AlwaysAsk);
         let ServerTransport::Stdio { command, args, env, cwd } = &files.transport else { panic!("not stdio") };
         assert_eq!((command.as_str(), args.join(" "), cwd.as_deref()), ("npx", "-y pkg /data".to_owned(), Some("/tmp")));
         assert_eq!(env["KEY"].expose_secret(), "s3cret");

@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 use super::ServerTransport;
 use super::content;
-use super::handler::{Handler, Heard};
+use super::handler::{Attentive, Handler, Heard};
 use super::lines::{GuardedLines, MAX_LINE};
 use super::masks::Masks;
 use super::process::{LastWords, Process, Program};
@@ -159,6 +159,7 @@ impl Connection {
                 failpoint::reached("C30");
                 let lines = GuardedLines::new(stdout, name);
                 let transport = AsyncRwTransport::new_client(lines, stdin).with_max_line_length(MAX_LINE);
+                let transport = Attentive::new(transport, heard.clone());
                 let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token.clone());
                 let greeted = tokio::select! {
                     greeted = greeted => greeted,
@@ -182,6 +183,7 @@ impl Connection {
             }
             ServerTransport::Http { url, headers } => {
                 let transport = http_transport(url, headers).map_err(|reason| OpenError::Other(reason.into()))?;
+                let transport = Attentive::new(transport, heard.clone());
                 let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token).await;
                 (greeted.map_err(|error| OpenError::new(error, masks, LastWords::default()))?, None)
             }

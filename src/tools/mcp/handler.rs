@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::ClientHandler;
-use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ProgressNotificationParam, ProgressToken};
-use rmcp::service::{NotificationContext, RoleClient};
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, Implementation, JsonRpcMessage, ProgressNotificationParam, ProgressToken, ServerNotification,
+};
+use rmcp::service::{NotificationContext, RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
 use tokio::sync::mpsc;
 
 use crate::tools::Progress;
@@ -27,6 +30,14 @@ impl Heard {
         let (sender, receiver) = mpsc::channel(REPORTS);
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), sender);
         Reports { heard: self.clone(), token, receiver }
+    }
+
+    fn take_in(&self, message: &RxJsonRpcMessage<RoleClient>) {
+        if let JsonRpcMessage::Notification(news) = message
+            && let ServerNotification::ToolListChangedNotification(_) = news.notification
+        {
+            self.tools_are_stale();
+        }
     }
 
     /// Whether the server has said since the last question that its tools changed.
@@ -75,12 +86,42 @@ impl ClientHandler for Handler {
         }
     }
 
-    async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
-        self.0.tools_are_stale();
-    }
+    // News of tools that changed is heard by `Attentive`: this handler is told in a task of its own, perhaps long after the
+    // answer that the server sent behind it.
 
     fn get_info(&self) -> ClientConfig {
         // No capabilities: servers may ask neither for model calls nor for input nor for folders.
         ClientConfig::new(ClientCapabilities::default(), Implementation::new("capstan", env!("CARGO_PKG_VERSION")))
+    }
+}
+
+/// A transport that takes in what must be known before any message behind it is acted on.
+pub struct Attentive<T> {
+    inner: T,
+    heard: Arc<Heard>,
+}
+
+impl<T> Attentive<T> {
+    /// Listens to `inner`.
+    pub fn new(inner: T, heard: Arc<Heard>) -> Self {
+        Self { inner, heard }
+    }
+}
+
+impl<T: Transport<RoleClient>> Transport<RoleClient> for Attentive<T> {
+    type Error = T::Error;
+
+    fn send(&mut self, item: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        self.inner.send(item)
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        let message = self.inner.receive().await?;
+        self.heard.take_in(&message);
+        Some(message)
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        self.inner.close().await
     }
 }

@@ -13,5 +13,5 @@ mod process;
 mod server;
 mod servers;
 
-pub use config::{Approval, McpConfig, McpConfigError, ServerConfig, ServerTransport};
+pub use config::{McpConfig, McpConfigError, ServerConfig, ServerTransport};
 pub use servers::{McpAnswer, McpCall, McpServers};

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection::{Connection, Endpoint, Fault, Reply};
 use super::servers::{McpAnswer, McpCall};
-use super::{Approval, ServerConfig, catalogue, content};
+use super::{ServerConfig, catalogue, content};
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::tools::{Environment, ServerStatus};
 
@@ -89,14 +89,6 @@ impl Server {
         self.refresh(&live).await;
         let tools = live.tools.read().await;
         Ok(tools.clone())
-    }
-
-    /// Whether a human is to be asked before this tool is called.
-    pub fn wants_approval(&self, tool: &str) -> bool {
-        match self.config.approval.get(tool) {
-            Some(Approval::Ask | Approval::AlwaysAsk) => true,
-            Some(Approval::Auto) | None => false,
-        }
     }
 
     /// Carries out one call.

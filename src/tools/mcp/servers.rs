@@ -107,12 +107,6 @@ impl McpServers {
         definitions
     }
 
-    /// Whether the operator wants a human to be asked before each call of this tool, or before the first.
-    pub fn wants_approval(&self, definition: &ToolDefinition) -> bool {
-        let entry = definition.server.as_ref().and_then(|name| self.servers.get(name));
-        entry.and_then(|server| server.as_ref().ok()).is_some_and(|server| server.wants_approval(&definition.tool))
-    }
-
     /// Carries out one call.
     pub async fn call(&self, call: McpCall<'_>) -> McpAnswer {
         let reason = match self.servers.get(call.server) {

@@ -81,6 +81,13 @@ async fn an_answer_decides_what_becomes_of_the_call(
     );
 
     let path = format!("/input-requests/{id}");
+    let shown = server.get_json(&path).await;
+    assert_eq!((&shown["state"], &shown["question"], &shown["run_id"]), (&json!("pending"), &asked["question"], &json!(run)));
+    assert!(shown["expires_at"].is_string(), "a week by default: {shown}");
+    let listed = server.get_json("/input-requests?status=pending&limit=1").await;
+    assert_eq!((&listed["data"], &listed["next_cursor"]), (&json!([shown]), &Value::Null));
+    assert_eq!(server.get_json("/input-requests?status=answered").await["data"], json!([]));
+    assert_eq!(server.get("/input-requests?status=open").send().await.unwrap().status(), 400);
     let refused = server.post_json(&path, &json!({"choice": "perhaps"})).await;
     assert_eq!((refused.0.as_u16(), &refused.1["errors"][0]["pointer"]), (400, &json!("/choice")), "{}", refused.1);
     let resumed = server.post_json(&format!("/runs/{run}/resume"), &json!({})).await;
@@ -131,6 +138,8 @@ async fn an_answer_comes_over_a_socket_and_from_its_owner_only() {
     assert_eq!(foreign["error"]["status"], 404);
     assert_eq!(foreign["error"]["detail"], missing["error"]["detail"]);
     server.set_key(&bob);
+    assert_eq!(server.get_json("/input-requests").await["data"], json!([]), "somebody else's");
+    assert_eq!(server.get(&format!("/input-requests/{}", id.as_str().unwrap())).send().await.unwrap().status(), 404);
     let foreign = server.post_json(&format!("/input-requests/{}", id.as_str().unwrap()), &json!({"choice": "happened"})).await;
     assert_eq!(foreign.0, 404);
 
@@ -143,6 +152,29 @@ async fn an_answer_comes_over_a_socket_and_from_its_owner_only() {
     assert_eq!(again["result"]["replayed"], true);
     let second = mine.call("input.resolve", json!({"id": id, "choice": "skip"})).await;
     assert_eq!(second["error"]["status"], 409);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_nobody_answers_ends_in_time(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await.env("CAPSTAN_AGENT__ASK_EXPIRES_MS", "1500");
+    let mut first = site.start_with(&[("CAPSTAN_FAILPOINTS", "C13=kill")]).await;
+    let run = first.start_run(&json!({"input": INPUT})).await;
+    first.ended(Duration::from_secs(20)).await;
+    let server = site.start().await;
+    let run = run["id"].as_str().unwrap();
+    assert_eq!(server.finished(run).await["status"], "completed");
+    let id = question(&server, run).await["id"].as_str().unwrap().to_owned();
+    let resolved = server.run_events_json(run).await.into_iter().find(|event| event["type"] == "input.resolved").unwrap();
+    assert_eq!(resolved["data"], json!({"id": id, "state": "expired"}));
+    let kept = server.get_json(&format!("/input-requests/{id}")).await;
+    assert_eq!((&kept["state"], kept["expires_at"].is_string(), &kept["answer"]), (&json!("expired"), true, &Value::Null));
+    let late = server.post_json(&format!("/input-requests/{id}"), &json!({"choice": "happened"})).await;
+    assert_eq!((late.0.as_u16(), late.1["detail"].as_str().unwrap().contains("its time is over")), (409, true), "{}", late.1);
+    assert_eq!(site.ledger.count("append", "one"), 1, "what nobody knows is not made again");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
 }
 
 #[rstest]
@@ -161,5 +193,34 @@ async fn cancelling_the_run_closes_its_question(#[values(Kind::Sqlite, Kind::Pos
     let closed = events.iter().find(|event| event["type"] == "input.resolved").unwrap();
     assert_eq!(closed["data"], json!({"id": id, "state": "cancelled"}));
     assert_eq!(site.ledger.count("append", "one"), 1);
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_asks_its_user(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases().env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
+    let mut server = site.start().await;
+    let input = r#"[[id:ask]][[call:ask_user {"question":"Which one?","choices":["red","blue"]}]][[next]][[say:bye]]"#;
+    let run = server.start_run(&json!({"input": input})).await["id"].as_str().unwrap().to_owned();
+    waits(&server, &run).await;
+    server.kill9().await;
+    let server = site.start().await;
+    waits(&server, &run).await;
+    let asked = question(&server, &run).await;
+    assert_eq!((&asked["kind"], &asked["question"]["text"]), (&json!("question"), &json!("Which one?")));
+    let path = format!("/input-requests/{}", asked["id"].as_str().unwrap());
+    for (body, pointer) in [(json!({}), "/text"), (json!({"choice": "green"}), "/choice")] {
+        let refused = server.post_json(&path, &body).await;
+        assert_eq!((refused.0.as_u16(), &refused.1["errors"][0]["pointer"]), (400, &json!(pointer)), "{}", refused.1);
+    }
+    let answered = server.post_json(&path, &json!({"text": "neither of them"})).await;
+    assert_eq!(answered.0, 200, "{}", answered.1);
+    let ended = server.finished(&run).await;
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let told = messages.iter().find(|message| message["role"] == "tool").unwrap()["parts"][0].clone();
+    assert_eq!((&told["state"], &told["content"][0]["text"]), (&json!("done"), &json!("neither of them")));
+    model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

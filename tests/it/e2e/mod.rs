@@ -1,12 +1,15 @@
 //! The whole server from outside: real processes, real databases, a model and tools at the wire.
 
+mod approvals;
 mod asking;
 mod busy;
 mod cancel;
 mod crash;
 mod crowd;
+mod cuts;
 mod damaged;
 mod database;
+mod dialects;
 mod drain;
 mod flood;
 mod harness;
@@ -17,11 +20,16 @@ mod matrix;
 mod mcp_servers;
 mod nodes;
 mod ollama;
+mod peers;
 mod pressure;
+mod providers;
 mod readme;
 mod replay;
 mod resume;
 mod retention;
 mod revoked;
+mod structured;
+mod switching;
 mod traces;
+mod trouble;
 mod zombie;

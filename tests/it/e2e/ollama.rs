@@ -18,12 +18,11 @@ async fn a_model_that_is_pulled_after_the_start_is_found_by_the_next_run() {
     let list = {
         let pulled = Arc::clone(&pulled);
         move || async move {
-            // Ollama without models answers null, not an empty list.
-            let data = if pulled.load(Ordering::SeqCst) { json!([{"id": "qwen3:4b"}]) } else { json!(null) };
-            axum::Json(json!({"object": "list", "data": data}))
+            let models = if pulled.load(Ordering::SeqCst) { json!([{"name": "qwen3:4b", "model": "qwen3:4b"}]) } else { json!([]) };
+            axum::Json(json!({ "models": models }))
         }
     };
-    let ollama = axum::Router::new().route("/v1/models", axum::routing::get(list));
+    let ollama = axum::Router::new().route("/api/tags", axum::routing::get(list));
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(async move { axum::serve(listener, ollama).await });
 

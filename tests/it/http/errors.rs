@@ -114,7 +114,7 @@ async fn bodies_are_bounded_in_kind_size_and_time() {
 #[tokio::test]
 async fn paths_methods_and_media_types_that_do_not_exist() {
     let rig = Rig::new().await;
-    for path in ["/nothing", "/api/v1/nothing", "/api/v1/runs/", "/api/v2/runs", "/api/v1/approvals", "/docs/errors/nothing"] {
+    for path in ["/nothing", "/api/v1/nothing", "/api/v1/runs/", "/api/v2/runs", "/api/v1/webhooks", "/docs/errors/nothing"] {
         assert_eq!(rig.get(path).await.code(), "not_found", "{path}");
     }
     let ids = ["run_1", "x", "%ff", "run_%00", "..%2f..%2fetc", "conv_01980000000070008000000000000001"];

@@ -6,6 +6,7 @@ mod errors;
 mod idempotency;
 mod interrupted;
 mod openapi;
+mod providers;
 mod retention;
 mod revocation;
 mod rig;

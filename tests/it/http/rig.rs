@@ -10,21 +10,28 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, StepKind, StepStatus};
 use capstan::domain::event::{EventBody, NewEvent};
-use capstan::domain::ids::{ConversationId, KeyId, MessageId, NodeId, PartId, UserId};
+use capstan::domain::ids::{ConversationId, KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
-use capstan::domain::model::Usage;
+use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
 use capstan::domain::principal::{Principal, UserRole};
+use capstan::domain::provider::{ModelEntry, ProviderKind, Reach};
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{FinishReason, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
 use capstan::http::{Auth, HttpLimits, HttpOptions, router};
 use capstan::live::{Hub, HubLimits};
-use capstan::service::{Service, ServiceDeps, ServiceLimits, new_key, poll_heads};
+use capstan::service::{
+    ConfiguredProvider, Endpoints, ProviderDeps, Service, ServiceDeps, ServiceLimits, Target, Unfit, new_key, poll_heads,
+};
 use capstan::store::{Store, StoreOptions, open};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{IdSource, UuidIds};
+use capstan::support::outbound;
+use capstan::support::random::CountingBytes;
+use capstan::support::seal::{MasterKeys, Vault};
 use capstan::tools::{ProgressSender, ServerStatus, Toolbox};
 use futures_util::StreamExt as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +40,70 @@ use tower::ServiceExt as _;
 
 /// How long anything may take that should come at once.
 pub const SOON: Duration = Duration::from_secs(10);
+
+/// Every endpoint has two models, and a third one that fails.
+struct TwoModels;
+
+#[async_trait]
+impl Endpoints for TwoModels {
+    fn usual_url(&self, kind: ProviderKind) -> Option<&'static str> {
+        (kind == ProviderKind::Openai).then_some("https://usual.example/v1")
+    }
+
+    fn check(&self, target: &Target<'_>) -> Result<(), Unfit> {
+        let unfit = |reason: String| Unfit { pointer: "/base_url", reason };
+        let url = reqwest::Url::parse(&target.record.base_url).map_err(|error| unfit(error.to_string()))?;
+        outbound::check(&url, target.reach).map_err(|error| unfit(error.to_string()))
+    }
+
+    async fn models(&self, target: &Target<'_>) -> Result<Vec<ModelEntry>, ModelError> {
+        match target.key.as_ref().map(|key| key.expose_secret()) {
+            Some("sk-refused-0123456789") => Err(ModelError::new(ModelErrorKind::Auth, "wrong key")),
+            Some(_) | None => Ok(vec![ModelEntry { context: Some(8), ..ModelEntry::named("two") }, ModelEntry::named("one")]),
+        }
+    }
+
+    async fn test(&self, _target: &Target<'_>, model: &str) -> Result<(), ModelError> {
+        match model {
+            "bad" => Err(ModelError::new(ModelErrorKind::Quota, "no money")),
+            _ => Ok(()),
+        }
+    }
+
+    fn configured(&self) -> &[ConfiguredProvider] {
+        &[]
+    }
+
+    async fn models_of_configured(&self, _name: &str) -> Result<Vec<ModelEntry>, ModelError> {
+        Ok(Vec::new())
+    }
+
+    async fn test_configured(&self, _name: &str, _model: &str) -> Result<(), ModelError> {
+        Ok(())
+    }
+
+    fn known(&self, model: &str) -> Option<ModelEntry> {
+        (model == "one").then(|| ModelEntry { context: Some(1), tools: Some(true), ..ModelEntry::named("one") })
+    }
+
+    fn login_url(&self, callback: &str, challenge: &str) -> Result<String, String> {
+        Ok(format!("https://openrouter.example/auth?callback_url={callback}&code_challenge={challenge}"))
+    }
+
+    fn login_api(&self) -> String {
+        "https://openrouter.example/api/v1".to_owned()
+    }
+
+    async fn exchange(&self, _code: &str, _verifier: &SecretString) -> Result<SecretString, ModelError> {
+        Ok("sk-or-canary-0123456789-wxyz".into())
+    }
+
+    fn changed(&self, _id: &ProviderId) {}
+}
+
+fn master_key_in(folder: &std::path::Path) -> MasterKeys {
+    MasterKeys { file: Some(folder.join("secret.key")), ..MasterKeys::default() }
+}
 
 /// One tool, never executed here.
 struct OneTool;
@@ -48,6 +119,7 @@ impl Toolbox for OneTool {
             parameters: json!({"type": "object"}).into(),
             replay: ReplayClass::Read,
             definition_hash: "0".into(),
+            safety: capstan::domain::approval::ToolSafety::default(),
         }]
     }
 
@@ -94,7 +166,7 @@ impl Rig {
         let store = open(&url, &StoreOptions::default()).await.unwrap();
         let hub = Hub::new(HubLimits::default());
         let ids = Arc::new(UuidIds);
-        let service = Arc::new(Service::new(ServiceDeps {
+        let service = Service::new(ServiceDeps {
             store: Arc::clone(&store),
             hub: Arc::clone(&hub),
             tools: Arc::new(OneTool),
@@ -104,7 +176,10 @@ impl Rig {
             models: Arc::new(|model| model == "demo/demo"),
             limits: ServiceLimits { max_active_runs: 100, ..ServiceLimits::default() },
             commits: TaskTracker::new(),
-        }));
+        });
+        let vault = Arc::new(Vault::new(master_key_in(folder.path()), Arc::new(CountingBytes::default())).unwrap());
+        let providers = ProviderDeps { vault, endpoints: Arc::new(TwoModels), reach_of_members: Reach::Public, max_per_owner: 3 };
+        let service = Arc::new(service.with_providers(providers));
         let local = store.ensure_user(UserId::generate(ids.as_ref()), "local", UserRole::Admin, UnixMillis(0)).await.unwrap();
         let local = Principal { user_id: local.id, role: local.role };
         let auth = match keys {
@@ -126,7 +201,12 @@ impl Rig {
 
     /// A new user's key.
     pub async fn user(&self, name: &str) -> String {
-        let user = self.store.ensure_user(UserId::generate(&UuidIds), name, UserRole::Member, UnixMillis(0)).await.unwrap();
+        self.user_as(name, UserRole::Member).await
+    }
+
+    /// The same for a user who may do this.
+    pub async fn user_as(&self, name: &str, role: UserRole) -> String {
+        let user = self.store.ensure_user(UserId::generate(&UuidIds), name, role, UnixMillis(0)).await.unwrap();
         let key = new_key().unwrap();
         self.store.create_key(KeyId::generate(&UuidIds), &user.id, &key.hash, &key.label, UnixMillis(0)).await.unwrap();
         key.key
@@ -280,7 +360,7 @@ impl Rig {
         ];
         let ended = Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None };
         self.write(fence, &events, vec![Change::AddMessage(whole), ended]).await;
-        let completed = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default() };
+        let completed = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default(), error: None };
         let finish =
             Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
         self.write(fence, &[completed], vec![finish]).await;

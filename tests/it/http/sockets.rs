@@ -238,7 +238,11 @@ async fn what_is_wrong_is_answered_and_the_socket_stays() {
         (r#"{"id":1,"method":"run.start","params":{"input":"a","model":"demo/\u0000"}}"#, json!(1), "invalid_request"),
         (r#"{"id":1,"method":"run.start","params":{"input":"a","idempotency_key":"\u0000"}}"#, json!(1), "invalid_request"),
         (r#"{"id":1,"method":"run.cancel","params":{"run_id":"run_01980000000070008000000000000001"}}"#, json!(1), "not_found"),
-        (r#"{"id":1,"method":"approval.resolve","params":{}}"#, json!(1), "not_found"),
+        (
+            r#"{"id":1,"method":"approval.resolve","params":{"id":"input_01980000000070008000000000000009","decision":"allow"}}"#,
+            json!(1),
+            "not_found",
+        ),
         (r#"{"id":1,"method":"input.resolve"}"#, json!(1), "invalid_request"),
     ] {
         socket.send(sent).await;

@@ -31,7 +31,7 @@ fn said(outcome: &Outcome) -> Vec<(&str, &str, String)> {
     let calls = outcome.calls();
     let names = ["get_time", "get_weather"];
     let known = |name: &str| names.into_iter().find(|known| *known == name).unwrap_or("?");
-    let ids = ["", "a", "b"];
+    let ids = ["", "a", "b", "c", "d"];
     let known_id = |id: &str| ids.into_iter().find(|known| *known == id).unwrap_or("?");
     calls.iter().map(|(id, name, arguments)| (known_id(id), known(name), arguments.clone())).collect()
 }
@@ -139,6 +139,49 @@ const NO: Option<&str> = None;
     vec![piece(Some(0), A, TIME, r#"{"x":"\"}"#), piece(Some(0), NO, NO, r#"\\"}"#), piece(Some(0), B, WEATHER, "{}")],
     vec![("a", "get_time", r#"{"x":"\"}\\"}"#), ("b", "get_weather", "{}")]
 )]
+#[case::id_changes_in_every_piece(
+    vec![piece(Some(0), A, TIME, ""), piece(Some(0), B, NO, "{\"x\""), piece(Some(0), Some("c"), NO, ":1}"), piece(Some(0), Some("d"), NO, "")],
+    vec![("a", "get_time", "{\"x\":1}")]
+)]
+#[case::id_changes_in_every_piece_and_the_name_comes_again(
+    vec![piece(Some(0), A, TIME, ""), piece(Some(0), B, TIME, "{\"x\""), piece(Some(0), Some("c"), TIME, ":1}"), piece(Some(0), Some("d"), TIME, "")],
+    vec![("a", "get_time", "{\"x\":1}")]
+)]
+#[case::id_changes_in_every_piece_of_two_calls(
+    vec![piece(Some(0), A, TIME, ""), piece(Some(0), Some("c"), NO, "{}"), piece(Some(1), B, WEATHER, ""), piece(Some(1), Some("d"), NO, "{}")],
+    vec![("a", "get_time", "{}"), ("b", "get_weather", "{}")]
+)]
+#[case::id_changes_without_an_index(
+    vec![piece(None, A, TIME, ""), piece(None, Some("c"), NO, "{\"x\":"), piece(None, Some("d"), NO, "1}"), piece(None, B, WEATHER, "{}")],
+    vec![("a", "get_time", "{\"x\":1}"), ("b", "get_weather", "{}")]
+)]
+#[case::next_call_of_the_same_tool_under_one_index(
+    vec![piece(Some(0), A, TIME, "{\"x\":1}"), piece(Some(0), B, TIME, ""), piece(Some(0), B, NO, "{\"x\":2}")],
+    vec![("a", "get_time", "{\"x\":1}"), ("b", "get_time", "{\"x\":2}")]
+)]
+#[case::empty_object_in_the_place_of_arguments(
+    vec![piece(Some(0), A, TIME, "{}"), piece(Some(0), NO, NO, ""), piece(Some(0), NO, NO, "{\"x\":"), piece(Some(0), NO, NO, "1}")],
+    vec![("a", "get_time", "{\"x\":1}")]
+)]
+#[case::empty_objects_in_the_place_of_arguments_of_two_calls(
+    vec![
+        piece(Some(0), A, TIME, "{}"), piece(Some(0), NO, NO, "{\"x\":1}"),
+        piece(Some(1), B, WEATHER, "{}"), piece(Some(1), NO, NO, "{"), piece(Some(1), NO, NO, "}"),
+    ],
+    vec![("a", "get_time", "{\"x\":1}"), ("b", "get_weather", "{}")]
+)]
+#[case::empty_object_with_id_and_name_in_every_piece(
+    vec![piece(Some(0), A, TIME, "{}"), piece(Some(0), A, TIME, "{\"x\":"), piece(Some(0), A, TIME, "1}")],
+    vec![("a", "get_time", "{\"x\":1}")]
+)]
+#[case::one_call_that_is_no_list(
+    vec![json!({"index": 0, "id": "", "type": "function", "function": {"name": "get_time", "arguments": "{}"}})],
+    vec![("", "get_time", "{}")]
+)]
+#[case::arguments_that_are_a_list(
+    vec![json!({"index": 0, "id": "a", "function": {"name": "get_time", "arguments": []}}), json!({"index": 1, "id": "b", "function": {"name": "get_weather", "arguments": 7}})],
+    vec![("a", "get_time", "[]"), ("b", "get_weather", "7")]
+)]
 #[case::trailing_text_is_kept_for_the_loop_to_refuse(
     vec![piece(Some(0), A, TIME, "{}"), piece(Some(0), NO, NO, " and so on")],
     vec![("a", "get_time", "{} and so on")]
@@ -149,6 +192,45 @@ async fn calls_from_pieces(#[case] sent: Vec<Value>, #[case] expected: Vec<(&str
     assert_eq!(outcome.finish(), ModelFinish::ToolCalls);
     let expected: Vec<_> = expected.into_iter().map(|(id, name, arguments)| (id, name, arguments.to_owned())).collect();
     assert_eq!(said(&outcome), expected);
+}
+
+// L-29: Text Generation Inference sends a single call as an object, older ones with the name among the arguments.
+#[tokio::test]
+async fn a_single_call_as_an_object() {
+    let alone = |function: Value| {
+        delta(json!({"role": "assistant", "tool_calls": {"index": 0, "id": "", "type": "function", "function": function}}))
+    };
+    let ends = [finish("eos_token"), DONE.to_owned()].concat();
+    let named = [alone(json!({"name": "get_time", "arguments": "{\"x\":"})), alone(json!({"name": null, "arguments": "1}"}))];
+    let within = [
+        alone(json!({"name": null, "arguments": "{\"function\": {\"_name\": \"get_time\","})),
+        alone(json!({"name": null, "arguments": " \"x\":1}}"})),
+        alone(json!({"name": null, "arguments": "<|eot_id|>"})),
+    ];
+    for body in [named.concat(), within.concat()] {
+        let outcome = outcome_of(body + &ends).await;
+        assert_eq!((said(&outcome), outcome.finish()), (vec![("", "get_time", "{\"x\":1}".to_owned())], ModelFinish::ToolCalls));
+    }
+    // A name that is not on offer is none.
+    for arguments in [
+        "{\"function\":{\"_name\":\"no_tool\"}}",
+        "{\"function\":{\"_name\":\"get_time\"}} or not",
+        "{\"function\":{\"_name\":\"get_time\"",
+    ] {
+        let body = alone(json!({"name": null, "arguments": arguments})) + &ends;
+        assert_eq!(outcome_of(body).await.error(), ModelErrorKind::BadStream, "{arguments}");
+    }
+}
+
+// L-05, L-23: an object that may stand for other arguments is whole all the same.
+#[tokio::test]
+async fn an_empty_object_needs_an_end_like_any_other() {
+    let call = delta(json!({"tool_calls": [piece(Some(0), A, TIME, "{}")]}));
+    let outcome = outcome_of(call.clone() + DONE).await;
+    assert_eq!((said(&outcome), outcome.finish()), (vec![("a", "get_time", "{}".to_owned())], ModelFinish::ToolCalls));
+    assert_eq!(outcome_of(call.clone()).await.error(), ModelErrorKind::IncompleteStream);
+    let begun = delta(json!({"tool_calls": [piece(Some(0), NO, NO, "{\"x\":")]}));
+    assert_eq!(outcome_of([call, begun, DONE.to_owned()].concat()).await.error(), ModelErrorKind::IncompleteStream);
 }
 
 // L-26: what fits no single call fails.

@@ -1,13 +1,13 @@
 //! Asking, and reading the whole answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use capstan::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelOptions, ModelRequest, Usage};
 use capstan::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
-use capstan::provider::openai::{OpenAiClient, OpenAiOptions};
-use capstan::provider::{ModelClient as _, StreamLimits};
+use capstan::provider::{ClientOptions, ModelClient, SetupError, StreamLimits, openai};
 use capstan::support::ids::{IdSource, SequentialIds};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -83,8 +83,10 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
         parameters: json!({"type": "object", "properties": {}}).into(),
         replay: ReplayClass::Read,
         definition_hash: String::new(),
+        safety: capstan::domain::approval::ToolSafety::default(),
     });
     ModelRequest {
+        owner: None,
         model: "gpt-x".to_owned(),
         system: "be brief".to_owned(),
         messages,
@@ -118,6 +120,7 @@ pub fn call(ids: &dyn IdSource, provider_call_id: Option<&str>, arguments: Value
         name: "get_time".to_owned(),
         arguments,
         provider_call_id: provider_call_id.map(str::to_owned),
+        raw: None,
     });
     let result = Part::ToolResult(ToolResultPart {
         id: PartId::generate(ids),
@@ -135,28 +138,22 @@ pub fn limits() -> StreamLimits {
     StreamLimits { after_finish: Duration::from_secs(10), ..StreamLimits::default() }
 }
 
-pub fn options(wire: &Wire) -> OpenAiOptions {
-    OpenAiOptions { limits: limits(), api_key: Some("sk-canary-0123456789".into()), ..OpenAiOptions::new(&wire.base_url) }
+pub fn options(wire: &Wire) -> ClientOptions {
+    ClientOptions { limits: limits(), api_key: Some("sk-canary-0123456789".into()), ..ClientOptions::new(&wire.base_url) }
 }
 
 /// Asks and reads to the end.
-pub async fn ask(options: OpenAiOptions, request: ModelRequest) -> Outcome {
-    ask_through(&OpenAiClient::new(options).expect("usable options"), request).await
+pub async fn ask(options: ClientOptions, request: ModelRequest) -> Outcome {
+    ask_through(chat(options).expect("usable options").as_ref(), request).await
 }
 
-/// The outcome of each of the answers, asked for one after the other.
-pub async fn outcomes(answers: Vec<Answer>) -> Vec<Outcome> {
-    let count = answers.len();
-    let wire = Wire::play(answers).await;
-    let client = OpenAiClient::new(options(&wire)).expect("usable options");
-    let mut outcomes = Vec::with_capacity(count);
-    for _ in 0..count {
-        outcomes.push(ask_through(&client, question()).await);
-    }
-    outcomes
+/// A client of chat completions without an accent.
+pub fn chat(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
+    openai::client(options, openai::Accent::default())
 }
 
-async fn ask_through(client: &OpenAiClient, request: ModelRequest) -> Outcome {
+/// Asks a client and reads to the end.
+pub async fn ask_through(client: &dyn ModelClient, request: ModelRequest) -> Outcome {
     within("the whole answer", Duration::from_secs(20), async {
         let mut stream = match client.stream(request).await {
             Ok(stream) => stream,

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use capstan::domain::model::ModelErrorKind;
-use capstan::provider::openai::{OpenAiClient, OpenAiOptions};
+use capstan::domain::provider::ProviderKind;
+use capstan::provider::{ClientOptions, list_models, openai};
 use rstest::rstest;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::drive::{ask, delta, options, outcome, question};
+use super::drive::{ask, ask_through, delta, options, outcome, question};
 use crate::support::wire::{Answer, Step, Wire};
 
 const CANARY: &str = "sk-canary-0123456789";
@@ -23,7 +24,7 @@ async fn connections_that_fail_are_network_failures_without_secrets() {
     let tls_to_plain = plain.base_url.replace("http://", "https://");
     let bases = [format!("http://{nobody}/v1?key={CANARY}"), format!("http://user:{CANARY}@{nobody}/v1"), tls_to_plain];
     for base in bases.into_iter().chain(["http://no-such-host.invalid/v1".to_owned()]) {
-        let options = OpenAiOptions { api_key: Some(CANARY.into()), ..OpenAiOptions::new(&base) };
+        let options = ClientOptions { api_key: Some(CANARY.into()), ..ClientOptions::new(&base) };
         let error = ask(options, question()).await.end.unwrap_err();
         assert_eq!((error.kind, error.status), (ModelErrorKind::Network, None), "{base}: {error}");
         assert!(!error.message.contains("canary") && !error.message.contains("/v1"), "{error}");
@@ -47,7 +48,7 @@ async fn a_connection_that_breaks(#[case] steps: Vec<Step>, #[case] kind: ModelE
                 drop(socket);
             }
         });
-        assert_eq!(ask(OpenAiOptions::new(base_url), question()).await.error(), kind);
+        assert_eq!(ask(ClientOptions::new(base_url), question()).await.error(), kind);
         return;
     }
     assert_eq!(outcome(Answer::events(steps)).await.error(), kind);
@@ -118,11 +119,42 @@ async fn redirects_are_refused_and_the_key_stays(#[case] location: &str) {
 #[test]
 fn unusable_settings_are_named() {
     for (options, words) in [
-        (OpenAiOptions::new("localhost:1234"), "base URL"),
-        (OpenAiOptions { api_key: Some("a\nb".into()), ..OpenAiOptions::new("http://localhost/v1") }, "authorization"),
-        (OpenAiOptions { headers: vec![("x y".to_owned(), "z".into())], ..OpenAiOptions::new("http://localhost/v1") }, "x y"),
+        (ClientOptions::new("localhost:1234"), "base URL"),
+        (ClientOptions { api_key: Some("a\nb".into()), ..ClientOptions::new("http://localhost/v1") }, "authorization"),
+        (ClientOptions { headers: vec![("x y".to_owned(), "z".into())], ..ClientOptions::new("http://localhost/v1") }, "x y"),
     ] {
-        let error = OpenAiClient::new(options).err().unwrap().to_string();
+        let error = openai::client(options, openai::Accent::default()).err().unwrap().to_string();
         assert!(error.contains(words), "{error}");
     }
+}
+
+// A provider that quotes what it got, in the headers, within an answer, or at the length where words are cut.
+#[tokio::test]
+async fn what_was_sent_as_a_secret_is_not_quoted() {
+    let quote = |words: &str| json!({"error": {"message": words, "code": 401}}).to_string();
+    let said = "Received=token-abc123, expected acme-prod-secret";
+    let long = format!("{}token-abc123", "x ".repeat(245));
+    let answers = vec![
+        Answer::json(401, &quote(said)),
+        Answer::json(200, &quote(said)),
+        Answer::stream(format!("data: {}\n\n", quote(said))),
+        Answer::new(401, &[], vec![Step::Send(said.as_bytes().to_vec())]),
+        Answer::json(401, &quote(&long)),
+    ];
+    let count = answers.len();
+    let wire = Wire::play(answers).await;
+    let secret = |wire: &Wire| ClientOptions {
+        api_key: Some("token-abc123".into()),
+        headers: vec![("x-team".to_owned(), "acme-prod-secret".into())],
+        ..options(wire)
+    };
+    let client = openai::client(secret(&wire), openai::Accent::default()).unwrap();
+    for _ in 0..count {
+        let error = ask_through(client.as_ref(), question()).await.end.unwrap_err();
+        let hidden = error.message == "Received=[redacted], expected [redacted]" || error.message.ends_with("x [redacted]");
+        assert!(hidden && error.kind == ModelErrorKind::Auth, "{error}");
+    }
+    let wire = Wire::play(vec![Answer::json(401, &quote(said))]).await;
+    let listed = list_models(ProviderKind::Openai, &openai::Accent::default(), &secret(&wire), Duration::from_secs(10)).await;
+    assert_eq!(listed.unwrap_err().message, "Received=[redacted], expected [redacted]");
 }

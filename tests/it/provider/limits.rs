@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish};
-use capstan::provider::ModelClient as _;
-use capstan::provider::openai::OpenAiClient;
+use capstan::provider::openai;
 use futures_util::StreamExt as _;
 use serde_json::json;
 
@@ -33,6 +32,31 @@ async fn silence_after_a_byte_is_noticed() {
     assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::Timeout));
     assert_eq!(outcome.end.unwrap_err().message, "no byte came for 200 ms");
     wire.hung_up(Duration::from_millis(250)).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_come_is_noticed() {
+    // Nobody takes connections here, and when two wait for that, the system answers no others.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut connecting = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        connecting.spawn(tokio::net::TcpStream::connect(address));
+    }
+    let mut waiting = Vec::new();
+    while waiting.len() < 2 {
+        waiting
+            .push(within("the queue to be full", Duration::from_secs(5), connecting.join_next()).await.unwrap().unwrap().unwrap());
+    }
+    let mut options = capstan::provider::ClientOptions::new(format!("http://{address}/v1"));
+    options.limits.connect = SHORT;
+    let begun = Instant::now();
+    let error = ask(options, question()).await.end.unwrap_err();
+    assert_eq!(error.kind, ModelErrorKind::Network, "{error}");
+    assert!(error.message.contains("Connect"), "{error}");
+    assert!(begun.elapsed() >= SHORT && begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -89,7 +113,7 @@ async fn the_whole_call_has_a_limit() {
 #[tokio::test]
 async fn dropping_the_stream_closes_the_connection() {
     let wire = Wire::play(vec![Answer::events(vec![text(), Step::Hang])]).await;
-    let client = OpenAiClient::new(options(&wire)).unwrap();
+    let client = openai::client(options(&wire), openai::Accent::default()).unwrap();
     let mut stream = client.stream(question()).await.unwrap();
     assert_eq!(stream.next().await, Some(Ok(ModelEvent::Text("Hel".to_owned()))));
     let dropped = Instant::now();
@@ -101,7 +125,7 @@ async fn dropping_the_stream_closes_the_connection() {
 #[tokio::test]
 async fn dropping_the_request_closes_the_connection() {
     let wire = Wire::play(vec![Answer::events(vec![Step::Hang])]).await;
-    let client = OpenAiClient::new(options(&wire)).unwrap();
+    let client = openai::client(options(&wire), openai::Accent::default()).unwrap();
     let asked = crate::support::wait::until("the request to arrive", Duration::from_secs(5), || async {
         (!wire.asked().is_empty()).then_some(())
     });
@@ -115,7 +139,7 @@ async fn dropping_the_request_closes_the_connection() {
 #[tokio::test]
 async fn tokens_come_as_they_are_sent() {
     let wire = Wire::play(vec![Answer::events(vec![text(), Step::Hang])]).await;
-    let client = OpenAiClient::new(options(&wire)).unwrap();
+    let client = openai::client(options(&wire), openai::Accent::default()).unwrap();
     let mut stream = client.stream(question()).await.unwrap();
     let first = within("the first token while the provider goes on", Duration::from_secs(2), stream.next()).await;
     assert_eq!(first, Some(Ok(ModelEvent::Text("Hel".to_owned()))));

@@ -1,9 +1,17 @@
 //! The model clients against a provider that plays bytes.
 
+mod accents;
+mod anthropic;
 mod calls;
 mod drive;
+mod embeddings;
 mod failures;
 mod framing;
+mod gemini;
 mod limits;
+mod mutants;
+mod oddities;
+mod ollama;
 mod requests;
+mod responses;
 mod stream;

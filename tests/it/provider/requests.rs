@@ -3,8 +3,7 @@
 use capstan::domain::ids::PartId;
 use capstan::domain::message::{FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::ModelOptions;
-use capstan::provider::ModelClient as _;
-use capstan::provider::openai::OpenAiClient;
+use capstan::provider::openai;
 use capstan::support::ids::SequentialIds;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -30,7 +29,13 @@ fn text(id: PartId, text: &str) -> Part {
 async fn a_plain_question() {
     let wire = Wire::play(vec![answer()]).await;
     let mut request = question();
-    request.options = ModelOptions { temperature: Some(0.5), top_p: Some(1.0), max_output_tokens: Some(100), seed: Some(-1) };
+    request.options = ModelOptions {
+        temperature: Some(0.5),
+        top_p: Some(1.0),
+        max_output_tokens: Some(100),
+        seed: Some(-1),
+        ..ModelOptions::default()
+    };
     request.tools.truncate(1);
     ask(options(&wire), request.clone()).await.finish();
     let asked = &wire.asked()[0];
@@ -99,8 +104,11 @@ async fn a_history_with_calls() {
                 {"id": "call_x", "type": "function", "function": function("{\"zone\":\"UTC\"}")},
                 {"id": id_b, "type": "function", "function": function("{}")}]},
             {"role": "tool", "tool_call_id": "call_x", "content": "noon"},
-            {"role": "tool", "tool_call_id": id_b, "content": "see\n[image, image/png: not sent to the model]"},
-            {"role": "user", "content": "again"},
+            {"role": "tool", "tool_call_id": id_b, "content": "see\n[image, image/png: shown in the next message]"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "[images of the result of get_time]"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+                {"type": "text", "text": "again"}]},
             {"role": "assistant", "content": null, "tool_calls": [
                 {"id": id_c, "type": "function", "function": function("{\"_raw\":\"{broken\"}")}]},
             {"role": "tool", "tool_call_id": id_c, "content": "night"},
@@ -148,7 +156,7 @@ async fn pictures_and_files() {
 #[tokio::test]
 async fn a_finished_answer_leaves_the_connection_for_the_next() {
     let wire = Wire::play(vec![answer()]).await;
-    let client = OpenAiClient::new(options(&wire)).unwrap();
+    let client = openai::client(options(&wire), openai::Accent::default()).unwrap();
     for _ in 0..5 {
         let events: Vec<_> = client.stream(question()).await.unwrap().collect().await;
         assert!(events.iter().all(Result::is_ok));

@@ -35,7 +35,7 @@ async fn text_reasoning_and_figures() {
                 cached_input_tokens: 8,
                 reasoning_tokens: 2,
                 model_calls: 1,
-                estimated: false
+                ..Usage::default()
             }),
         ]
     );
@@ -269,7 +269,18 @@ async fn an_answer_in_one_piece() {
 }
 
 #[rstest]
-#[case::no_reason(r#"{"choices":[{"message":{"content":"Hel"},"finish_reason":null}]}"#, ModelErrorKind::IncompleteStream)]
+#[case::no_reason_and_nothing_said(
+    r#"{"choices":[{"message":{"content":""},"finish_reason":null}]}"#,
+    ModelErrorKind::IncompleteStream
+)]
+#[case::one_event_of_a_stream(
+    r#"{"choices":[{"delta":{"content":"Hel"},"finish_reason":null}]}"#,
+    ModelErrorKind::IncompleteStream
+)]
+#[case::half_a_call(
+    r#"{"choices":[{"message":{"tool_calls":[{"id":"a","function":{"name":"get_time","arguments":"{"}}]}}]}"#,
+    ModelErrorKind::IncompleteStream
+)]
 #[case::cut(r#"{"choices":[{"message":{"content":"Hel"#, ModelErrorKind::IncompleteStream)]
 #[case::error(r#"{"error":{"message":"x","code":"insufficient_quota"}}"#, ModelErrorKind::Quota)]
 #[case::page("<html>gateway</html>", ModelErrorKind::BadStream)]
@@ -280,4 +291,13 @@ async fn a_document_that_is_no_answer(#[case] body: &str, #[case] kind: ModelErr
     let outcome = outcome(Answer::json(200, body)).await;
     assert_eq!(outcome.error(), kind);
     assert!(!outcome.end.unwrap_err().message.contains('<'));
+}
+
+// L-42: all of a document is there, whether or not it says why it ended.
+#[tokio::test]
+async fn a_document_without_a_reason_is_whole_if_its_calls_are() {
+    let text = outcome(Answer::json(200, r#"{"choices":[{"message":{"content":"Hel"},"finish_reason":null}]}"#)).await;
+    assert_eq!((text.text().as_str(), text.finish()), ("Hel", ModelFinish::Stop));
+    let call = r#"{"choices":[{"message":{"tool_calls":[{"id":"a","function":{"name":"get_time","arguments":"{}"}}]}}]}"#;
+    assert_eq!(outcome(Answer::json(200, call)).await.finish(), ModelFinish::ToolCalls);
 }

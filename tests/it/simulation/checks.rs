@@ -77,7 +77,7 @@ fn run(row: &RunRow, seen: &Seen, wrong: &mut Vec<String>) {
     if let Some((status, _)) = ended.filter(|(status, _)| *status != row.run.status) {
         wrong.push(format!("{id} ended as {status:?}, and is {:?}", row.run.status));
     }
-    let is_closed = |state| matches!(state, InputState::Applied | InputState::Cancelled);
+    let is_closed = |state| matches!(state, InputState::Applied | InputState::Expired | InputState::Cancelled);
     if let Some(asked) = row.inputs.iter().find(|asked| !is_closed(asked.request.state)) {
         wrong.push(format!("{id} is over, and its question {} is not closed: {:?}", asked.request.id, asked.request.state));
     }

@@ -67,11 +67,13 @@ impl Clock for WallClock {
 fn profile(dice: &Dice) -> AgentProfile {
     AgentProfile {
         max_rounds: 6,
+        fallbacks: if dice.chance(300) { vec!["sim/second".to_owned()] } else { Vec::new() },
         max_crashes: 1 + u32::try_from(dice.below(3)).unwrap(),
         tool_timeout_ms: 15_000,
         tool_parallelism: 1 + u32::try_from(dice.below(3)).unwrap(),
         llm_retry: LlmRetry { delays_ms: vec![500, 2_000], ..LlmRetry::default() },
         on_unknown: dice.pick(&[OnUnknown::TellModel, OnUnknown::Ask, OnUnknown::Ask, OnUnknown::Fail]),
+        ask_expires_ms: dice.pick(&[0, 3_000, 60_000]),
         on_interrupt: dice.pick(&[OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Fail]),
         ..AgentProfile::default()
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use capstan::domain::approval::{ApprovalMode, ToolSafety};
 use capstan::domain::ids::CallId;
 use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
@@ -113,6 +114,8 @@ impl Toolbox for Hands {
             parameters: Arc::new(json!({"type": "object"})),
             replay,
             definition_hash: name.to_owned(),
+            // One that must not run twice, so that an answer that is used twice is seen.
+            safety: ToolSafety { approval: (name == "launch").then_some(ApprovalMode::Ask), ..ToolSafety::default() },
         };
         vec![
             tool("look", None, ReplayClass::Read),

@@ -4,19 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use capstan::domain::approval::ToolGrant;
 use capstan::domain::change::Change;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
-use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
-use capstan::domain::input::InputRecord;
+use capstan::domain::ids::GrantId;
+use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, ProviderId, RunId, UserId};
+use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::message::Message;
 use capstan::domain::principal::{User, UserRole};
+use capstan::domain::provider::ProviderRecord;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::Run;
 use capstan::domain::ticket::StreamTicket;
+use capstan::store::Asked;
 use capstan::store::*;
 use capstan::support::clock::UnixMillis;
+use capstan::support::seal::Sealed;
 use tokio_util::task::TaskTracker;
 
 use super::dice::Dice;
@@ -328,6 +333,21 @@ impl InputStore for Line {
     async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
         self.call("reads a question", self.model.input_request(owner, id), |_| {}).await
     }
+    async fn input_requests(
+        &self,
+        owner: &UserId,
+        asked: Asked,
+        state: Option<InputState>,
+        page: &PageRequest<InputCursor>,
+    ) -> StoreResult<Page<InputRecord>> {
+        self.call("lists questions", self.model.input_requests(owner, asked, state, page), |_| {}).await
+    }
+    async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
+        self.call("looks for grants", self.model.tool_grants(owner, within), |_| {}).await
+    }
+    async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
+        self.call("takes a grant back", self.model.delete_tool_grant(owner, id), |_| {}).await
+    }
     async fn resolve_input(&self, resolve: ResolveInput, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
         self.call("answers", self.model.resolve_input(resolve, key), |_| {}).await
     }
@@ -380,6 +400,48 @@ impl RetentionStore for Line {
     }
     async fn fold_deltas(&self, of: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>) -> StoreResult<bool> {
         self.model.fold_deltas(of, folds, through).await
+    }
+}
+
+#[async_trait]
+impl ProviderStore for Line {
+    async fn create_provider(
+        &self,
+        new: &ProviderRecord,
+        most: u32,
+        key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<ProviderMade>> {
+        self.model.create_provider(new, most, key).await
+    }
+    async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {
+        self.model.provider(viewer, id).await
+    }
+    async fn providers(&self, viewer: &UserId, page: &PageRequest<ProviderCursor>) -> StoreResult<Page<ProviderRecord>> {
+        self.model.providers(viewer, page).await
+    }
+    async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>> {
+        self.model.provider_named(owner, name).await
+    }
+    async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
+        self.model.change_provider(changed).await
+    }
+    async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool> {
+        self.model.delete_provider(owner, id, version).await
+    }
+    async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()> {
+        self.model.create_login(state_hash, login, lifetime_ms).await
+    }
+    async fn take_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<ProviderLogin>> {
+        self.model.take_login(state_hash, taker).await
+    }
+    async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
+        self.model.master_keys_in_use().await
+    }
+    async fn sealed_rows(&self, after: Option<&ProviderId>, limit: u32) -> StoreResult<Vec<SealedRow>> {
+        self.model.sealed_rows(after, limit).await
+    }
+    async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool> {
+        self.model.reseal(row, anew).await
     }
 }
 

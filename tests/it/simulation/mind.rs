@@ -38,6 +38,10 @@ pub struct Mind {
 enum Step {
     Says(ModelEvent),
     Fails(ModelErrorKind),
+    /// The provider does not take the definition of a tool.
+    Refuses(String),
+    /// The answer begins anew.
+    Restarts,
     /// Nothing for so long that the client gives up.
     Hangs,
     /// The answer was whole; its text.
@@ -121,7 +125,7 @@ impl Mind {
 
     fn trouble(&self, with_tools: bool) -> Vec<Step> {
         let (text, mut steps) = self.text();
-        match self.dice.below(if with_tools { 9 } else { 6 }) {
+        match self.dice.below(if with_tools { 11 } else { 7 }) {
             0 => {
                 let kinds = [ModelErrorKind::RateLimit, ModelErrorKind::Overloaded, ModelErrorKind::Network];
                 return vec![Step::Fails(self.dice.pick(&kinds))];
@@ -131,8 +135,15 @@ impl Mind {
             3 => return vec![Step::Ends(ModelFinish::Stop, String::new())],
             4 => steps.push(Step::Hangs),
             5 => steps.push(Step::Ends(ModelFinish::Length, text)),
-            // Calls that were cut: by the limit, or by the line.
             6 => {
+                let (text, said) = self.text();
+                steps.push(Step::Restarts);
+                steps.extend(said);
+                steps.push(Step::Ends(ModelFinish::Stop, text));
+            }
+            7 => return vec![Step::Refuses(self.dice.pick(&TOOLS).to_owned())],
+            // Calls that were cut: by the limit, or by the line.
+            8 => {
                 steps.extend(self.call(0, true));
                 steps.push(Step::Ends(ModelFinish::Length, text));
             }
@@ -158,8 +169,13 @@ impl ModelClient for Mind {
         self.listen(&request);
         let steps = self.script(&request);
         self.dice.note(format_args!("{} asks a model, which has {} things to say", self.name, steps.len()));
-        if let [Step::Fails(kind)] = steps.as_slice() {
-            return Err(ModelError::new(*kind, "no luck"));
+        match steps.as_slice() {
+            [Step::Fails(kind)] => return Err(ModelError::new(*kind, "no luck")),
+            [Step::Refuses(tool)] => {
+                let refusal = ModelError::new(ModelErrorKind::InvalidRequest, "no such schema");
+                return Err(ModelError { refused_tool: Some(tool.clone()), ..refusal });
+            }
+            _ => {}
         }
         // Some models are so slow that others have the time to do something meanwhile.
         let pace = self.dice.pick(&[0, 50, 1_000]);
@@ -173,6 +189,8 @@ impl ModelClient for Mind {
                 gate.pass().await;
                 let said = match step {
                     Step::Says(event) => Ok(event),
+                    Step::Restarts => Ok(ModelEvent::Restarted),
+                    Step::Refuses(_) => Err(ModelError::new(ModelErrorKind::InvalidRequest, "too late")),
                     Step::Fails(kind) => Err(ModelError::new(kind, "the line is cut")),
                     Step::Hangs => {
                         dice.sleep(1_000, 20_000).await;

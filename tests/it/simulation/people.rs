@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use capstan::domain::approval::{ApprovalAnswer, ApprovalScope, Decision};
+use capstan::domain::ids::{CallId, InputId};
 use capstan::domain::ids::{ConversationId, RunId, UserId};
+use capstan::domain::input::InputKind;
 use capstan::domain::input::{InputAnswer, InputRequest, InputState};
 use capstan::domain::principal::{Principal, UserRole};
 use capstan::domain::problem::ProblemCode;
@@ -83,16 +86,34 @@ impl User {
                 let mut asked = runs.flat_map(|row| &row.inputs).filter(|asked| asked.request.state == InputState::Pending);
                 asked.next().map(|asked| asked.request.clone())
             };
-            let Some(InputRequest { id, call_id: Some(call), .. }) = open else { continue };
+            let Some(InputRequest { id, call_id: Some(call), kind, .. }) = open else { continue };
+            if kind == InputKind::Approval {
+                self.decide(&id, &call).await;
+                continue;
+            }
             let choice = if ground.dice.chance(200) { "skip" } else { ground.ledger.recall(&call) };
             let what = format!("{choice} of {}", tail(call.as_str()));
-            let answer = InputAnswer { choice: choice.to_owned(), text: None };
+            let answer = InputAnswer::new(choice, None);
             let key = RequestKey { key: id.to_string(), fingerprint: choice.to_owned() };
             let ask = async |node: &Node| node.service.resolve_input(&self.principal, &id, answer.clone(), Some(key.clone())).await;
             // The run may have ended meanwhile.
             let _ = self.insist(&what, ask).await;
             ground.dice.note(format_args!("{what} is answered"));
         }
+    }
+
+    /// Allows or denies a call, now and then for good.
+    async fn decide(&self, id: &InputId, call: &CallId) {
+        let dice = &self.cluster.ground.dice;
+        let decision = if dice.chance(300) { Decision::Deny } else { Decision::Allow };
+        let for_good = decision == Decision::Allow && dice.chance(200);
+        let scope = for_good.then_some(ApprovalScope::Conversation);
+        let answer = ApprovalAnswer { decision, scope, arguments: None, reason: None, arguments_hash: None };
+        let what = format!("{} of {}", decision.as_str(), tail(call.as_str()));
+        let key = RequestKey { key: id.to_string(), fingerprint: what.clone() };
+        let ask = async |node: &Node| node.service.resolve_approval(&self.principal, id, answer.clone(), Some(key.clone())).await;
+        let _ = self.insist(&what, ask).await;
+        dice.note(format_args!("{what} is decided"));
     }
 
     /// Acts until there is nothing more to say.

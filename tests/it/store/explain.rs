@@ -58,9 +58,11 @@ impl Scene {
                 choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
                 tool: None,
                 arguments: None,
+                approval: None,
             },
             state: InputState::Pending,
             answer: None,
+            expires_in_ms: None,
         };
         let id = request.id.clone();
         self.write(&fence, vec![Change::AskInput(request)]).await;
@@ -176,8 +178,8 @@ const STATES: &[State] = states! {
     } => false, "The run waits for a human's answer, for at most 59";
     "an answer that nobody has acted on", |scene| {
         let id = scene.asks().await;
-        let answer = InputAnswer { choice: "yes".to_owned(), text: None };
-        let resolve = ResolveInput { owner: scene.owner.clone(), id, answer, now: NOW };
+        let answer = InputAnswer::new("yes", None);
+        let resolve = ResolveInput { owner: scene.owner.clone(), id, answer, grant: None, now: NOW };
         scene.world.store.resolve_input(resolve, None).await.unwrap();
     } => true, "The answer is there, and the run is the next in the queue.";
     "cancelled while a worker has it", |scene| {

@@ -105,7 +105,7 @@ pub fn changes(fence: &Fence, changes: Vec<Change>) -> RunWrite {
 }
 
 pub fn completed(fence: &Fence) -> RunWrite {
-    let body = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default() };
+    let body = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default(), error: None };
     let finish =
         Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
     write(fence, &body, vec![finish])

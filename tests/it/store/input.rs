@@ -1,13 +1,14 @@
 //! Questions to a human: asked by a run's write, answered once, and closed with their run.
 
+use capstan::domain::approval::ApprovalScope;
 use capstan::domain::change::{Change, ReleaseCause};
 use capstan::domain::event::{EventBody, NewEvent};
-use capstan::domain::ids::{CallId, InputId, UserId};
-use capstan::domain::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use capstan::domain::ids::{CallId, ConversationId, GrantId, InputId, UserId};
+use capstan::domain::input::{InputAnswer, InputChoice, InputKind, InputRecord, InputRequest, InputState, Question};
 use capstan::domain::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::domain::trace::TraceId;
-use capstan::store::{Keyed, ResolveInput, Resolved, ResumeRun, Resumed};
+use capstan::store::{Asked, Keyed, NewGrant, PageRequest, ResolveInput, Resolved, ResumeRun, Resumed};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, NOW, World, changes, fresh, key, released, started, user};
@@ -17,8 +18,12 @@ contract! {
     an_answer_before_the_wait_is_not_forgotten,
     a_question_is_its_owners_alone,
     a_run_that_waits_for_an_answer_is_not_resumed_by_hand,
+    a_question_is_open_for_a_time,
+    questions_are_listed_page_by_page,
+    an_approval_may_hold_for_later_calls,
     ;
     a_closed_question_takes_no_answer,
+    an_answer_is_forgotten_by_the_next_claim,
     a_question_goes_with_its_conversation,
 }
 
@@ -34,9 +39,11 @@ fn request(fence: &Fence) -> InputRequest {
             choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
             tool: Some("files__write".to_owned()),
             arguments: Some(serde_json::json!({"a": [1]})),
+            approval: None,
         },
         state: InputState::Pending,
         answer: None,
+        expires_in_ms: None,
     }
 }
 
@@ -51,8 +58,8 @@ fn waits(fence: &Fence) -> RunWrite {
 }
 
 fn answer(owner: &UserId, id: &InputId) -> ResolveInput {
-    let answer = InputAnswer { choice: "yes".to_owned(), text: Some("I \"looked\"".to_owned()) };
-    ResolveInput { owner: owner.clone(), id: id.clone(), answer, now: NOW }
+    let answer = InputAnswer::new("yes", Some("I \"looked\"".to_owned()));
+    ResolveInput { owner: owner.clone(), id: id.clone(), answer, grant: None, now: NOW }
 }
 
 /// A run that waits for the answer to a question.
@@ -71,7 +78,7 @@ async fn an_answer_wakes_the_run_once(world: &World) {
     let owner = user();
     let (fence, asked) = waiting(world, &owner).await;
     let explained = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap();
-    assert_eq!(explained.questions, [(asked.id.clone(), asked.question.text.clone())]);
+    assert_eq!(explained.questions, [(asked.id.clone(), asked.kind, asked.question.text.clone())]);
     let before = world.log(&fence.conversation_id).await;
 
     let first = world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "f")).await.unwrap();
@@ -151,6 +158,73 @@ async fn a_closed_question_takes_no_answer(world: &World) {
     assert_eq!(record.expires_at.as_deref(), Some("1970-01-01T00:00:00.005Z"));
 }
 
+/// An answer that came while a worker had the run, and was loaded by the next one, does not cut another wait short.
+async fn an_answer_is_forgotten_by_the_next_claim(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let asked = request(&fence);
+    world.commit_all(&[started(&fence), changes(&fence, asks(&asked))]).await;
+    world.store.resolve_input(answer(&owner, &asked.id), None).await.unwrap();
+    world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
+    let next = world.claim_one().await;
+    let applied = Change::InputClosed { id: asked.id.clone(), state: InputState::Applied };
+    let again = request(&next);
+    world.commit_one(changes(&next, [vec![applied], asks(&again)].concat())).await.unwrap();
+    world.commit_one(waits(&next)).await.unwrap();
+    assert_eq!(world.claim(10).await, [], "the second question has no answer");
+}
+
+async fn a_question_is_open_for_a_time(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let (over, open) =
+        (InputRequest { expires_in_ms: Some(0), ..request(&fence) }, InputRequest { expires_in_ms: Some(LONG), ..request(&fence) });
+    world.commit_all(&[started(&fence), changes(&fence, [asks(&over), asks(&open)].concat())]).await;
+    let loaded = world.load(&fence).await.inputs;
+    let left = |id: &InputId| loaded.iter().find(|asked| asked.id == *id).unwrap().expires_in_ms;
+    assert_eq!(left(&over.id), Some(0));
+    assert!(left(&open.id).is_some_and(|left| left > LONG / 2 && left <= LONG), "{loaded:?}");
+    let refused = fresh(world.store.resolve_input(answer(&owner, &over.id), None).await.unwrap());
+    let Resolved::Closed { record } = refused else { panic!("its time is over: {refused:?}") };
+    assert!(record.expires_at.is_some());
+    let close = Change::InputClosed { id: over.id.clone(), state: InputState::Expired };
+    world.commit_one(changes(&fence, vec![close])).await.unwrap();
+    assert_eq!(world.load(&fence).await.inputs.len(), 1);
+    let kept = world.store.input_request(&owner, &over.id).await.unwrap().unwrap();
+    assert_eq!((kept.request.state, kept.request.answer), (InputState::Expired, None));
+    let answered = fresh(world.store.resolve_input(answer(&owner, &open.id), None).await.unwrap());
+    assert!(matches!(answered, Resolved::Answered { .. }));
+}
+
+async fn questions_are_listed_page_by_page(world: &World) {
+    let (owner, other) = (user(), user());
+    let fence = world.claimed(&owner).await;
+    let mut asked: Vec<InputRequest> = (0..5).map(|_| request(&fence)).collect();
+    world.commit_one(started(&fence)).await.unwrap();
+    world.commit_one(changes(&fence, asked.iter().flat_map(asks).collect())).await.unwrap();
+    world.store.resolve_input(answer(&owner, &asked[2].id), None).await.unwrap();
+    // Of one moment: by id, the newest first.
+    asked.sort_by(|one, another| another.id.cmp(&one.id));
+    let ids = |records: &[InputRecord]| records.iter().map(|record| record.request.id.clone()).collect::<Vec<_>>();
+    let wanted: Vec<InputId> = asked.iter().map(|asked| asked.id.clone()).collect();
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = world.store.input_requests(&owner, Asked::Questions, None, &PageRequest { limit: 2, after }).await.unwrap();
+        seen.extend(ids(&page.items));
+        after = match page.next {
+            Some(next) => Some(next.parse().unwrap()),
+            None => break,
+        };
+    }
+    assert_eq!(seen, wanted);
+    let all = PageRequest { limit: 10, after: None };
+    let pending = world.store.input_requests(&owner, Asked::Questions, Some(InputState::Pending), &all).await.unwrap();
+    assert_eq!((pending.items.len(), pending.next), (4, None));
+    let answered = world.store.input_requests(&owner, Asked::Questions, Some(InputState::Answered), &all).await.unwrap().items;
+    assert_eq!((answered.len(), answered[0].resolved_by.as_deref()), (1, Some(owner.as_str())));
+    assert_eq!(world.store.input_requests(&other, Asked::Questions, None, &all).await.unwrap().items, []);
+}
+
 async fn a_question_is_its_owners_alone(world: &World) {
     let (owner, other) = (user(), user());
     let (_, asked) = waiting(world, &owner).await;
@@ -189,4 +263,42 @@ async fn a_question_goes_with_its_conversation(world: &World) {
     world.store.delete_conversation(&owner, &fence.conversation_id).await.unwrap().unwrap();
     assert_eq!(world.store.input_request(&owner, &asked.id).await.unwrap(), None);
     assert_eq!(world.database.count("SELECT CAST(count(*) AS text) FROM input_requests").await, 0);
+}
+
+async fn an_approval_may_hold_for_later_calls(world: &World) {
+    let (owner, other) = (user(), user());
+    let fence = world.claimed(&owner).await;
+    world.commit_one(started(&fence)).await.unwrap();
+    let asked: Vec<_> = (0..3).map(|_| InputRequest { kind: InputKind::Approval, ..request(&fence) }).collect();
+    world.commit_one(changes(&fence, asked.iter().flat_map(asks).collect())).await.unwrap();
+    let all = PageRequest { limit: 10, after: None };
+    let found = world.store.input_requests(&owner, Asked::Approvals, None, &all).await.unwrap();
+    assert_eq!(found.items.len(), 3);
+    assert_eq!(world.store.input_requests(&owner, Asked::Questions, None, &all).await.unwrap().items, []);
+
+    let grant = |conversation: Option<&ConversationId>| NewGrant {
+        id: GrantId::generate(&UuidIds),
+        conversation: conversation.cloned(),
+        server: Some("files".to_owned()),
+        tool: "write".to_owned(),
+        definition_hash: "h".to_owned(),
+    };
+    let given = [grant(Some(&fence.conversation_id)), grant(None), grant(None)];
+    for (asked, grant) in asked.iter().zip(given.clone()) {
+        let allow = InputAnswer { scope: Some(ApprovalScope::Always), ..InputAnswer::new("allow", None) };
+        let resolve = ResolveInput { answer: allow, grant: Some(grant), ..answer(&owner, &asked.id) };
+        let Resolved::Answered { events, .. } = fresh(world.store.resolve_input(resolve, None).await.unwrap()) else {
+            panic!("it was answered")
+        };
+        assert_eq!(events[0].kind, "approval.resolved");
+    }
+    let here = world.store.tool_grants(&owner, Some(&fence.conversation_id)).await.unwrap();
+    assert_eq!(here.len(), 2, "the same one given again changes nothing: {here:?}");
+    assert!(here.iter().all(|grant| grant.covers(Some("files"), "write", "h") && !grant.covers(None, "write", "h")));
+    let elsewhere = world.store.tool_grants(&owner, Some(&ConversationId::generate(&UuidIds))).await.unwrap();
+    assert_eq!(elsewhere.iter().map(|grant| &grant.id).collect::<Vec<_>>(), [&given[1].id]);
+    assert_eq!(world.store.tool_grants(&other, None).await.unwrap(), []);
+    assert!(!world.store.delete_tool_grant(&other, &given[1].id).await.unwrap());
+    assert!(world.store.delete_tool_grant(&owner, &given[1].id).await.unwrap());
+    assert_eq!(world.store.tool_grants(&owner, None).await.unwrap().len(), 1);
 }

@@ -51,6 +51,7 @@ fn tools() -> Vec<ToolDefinition> {
         parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}).into(),
         replay: ReplayClass::Read,
         definition_hash: "cd".repeat(32),
+        safety: capstan::domain::approval::ToolSafety::default(),
     }]
 }
 

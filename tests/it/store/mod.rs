@@ -54,6 +54,7 @@ mod leases;
 mod load;
 mod log;
 mod postgres;
+mod providers;
 mod retention;
 mod sqlite_file;
 mod tickets;

@@ -33,7 +33,7 @@ async fn runs(database: &Database, wrong: &mut Vec<String>) {
             wrong.push(format!("run without exactly its one terminal event: {row:?}"));
         }
     }
-    for row in database.rows("SELECT id, state FROM input_requests WHERE state NOT IN ('applied', 'cancelled')").await {
+    for row in database.rows("SELECT id, state FROM input_requests WHERE state NOT IN ('applied', 'expired', 'cancelled')").await {
         wrong.push(format!("question left open: {row:?}"));
     }
     let status = "SELECT id, status FROM conversations WHERE status NOT IN ('idle', 'failed')";
@@ -187,6 +187,8 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
                 };
                 let whole = match part_kind.as_str() {
                     "tool_call" => {
+                        // Deltas are the model's own letters, in which U+0000 is an escape that has come in any number of pieces.
+                        let so_far = capstan::support::text::storable_json(so_far.clone());
                         serde_json::from_str(&so_far).unwrap_or(Value::Null) == data["part"]["arguments"]
                             || data["part"]["arguments"].get("_raw").is_some()
                             || so_far.is_empty()

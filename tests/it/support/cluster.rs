@@ -35,6 +35,16 @@ impl Cluster {
         self.run("up").await;
     }
 
+    /// Stops it where it is: it takes connections, and answers nobody.
+    pub async fn freeze(&self) {
+        self.run("freeze").await;
+    }
+
+    /// Lets it go on.
+    pub async fn thaw(&self) {
+        self.run("thaw").await;
+    }
+
     async fn run(&self, mode: &str) {
         let status = Command::from(script(mode, self.folder.path())).status().await.unwrap();
         assert!(status.success(), "{mode} failed");

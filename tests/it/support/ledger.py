@@ -45,6 +45,12 @@ TOOLS = [
         "inputSchema": schema({"text": TEXT}, []),
         "annotations": {"readOnlyHint": True},
     },
+    {
+        "name": "destroy",
+        "description": "Appends a line, as if it destroyed something.",
+        "inputSchema": schema({"text": TEXT}, ["text"]),
+        "annotations": {"destructiveHint": True},
+    },
     {"name": "fail", "description": "Always reports an error.", "inputSchema": schema({"text": TEXT}, ["text"])},
     {"name": "environment", "description": "Names of the variables it inherited.", "inputSchema": schema({}, [])},
 ]

@@ -8,6 +8,7 @@ pub mod chance;
 pub mod client;
 pub mod cluster;
 pub mod database;
+pub mod dialects;
 pub mod ledger;
 pub mod link;
 pub mod measure;

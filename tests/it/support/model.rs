@@ -329,10 +329,13 @@ impl Frames {
                 Act::Call { name, arguments } => calls.push((name.clone(), arguments.to_string())),
                 Act::Hold => beats.push(Beat::Hold),
                 Act::Cut => beats.push(Beat::Cut),
-                Act::Status(_) | Act::Flaky(..) => {}
+                Act::End | Act::Status(_) | Act::Flaky(..) => {}
             }
         }
         beats.extend(self.call_beats(&calls, request));
+        if acts.contains(&Act::End) {
+            return beats;
+        }
         let reason = if calls.is_empty() { "stop" } else { "tool_calls" };
         let last = json!([{"index": 0, "delta": {}, "finish_reason": reason}]);
         beats.push(Beat::Send(self.chunk(request, last, Value::Null)));
@@ -375,7 +378,7 @@ impl Frames {
                     "id": self.call_id(calls.len()), "type": "function",
                     "function": {"name": name, "arguments": arguments.to_string()},
                 })),
-                Act::Reason(..) | Act::Hold | Act::Cut | Act::Status(_) | Act::Flaky(..) => {}
+                Act::Reason(..) | Act::Hold | Act::Cut | Act::End | Act::Status(_) | Act::Flaky(..) => {}
             }
         }
         let reason = if calls.is_empty() { "stop" } else { "tool_calls" };

@@ -3,7 +3,7 @@
 //! `[[id:NAME]]` names the conversation for the test's own look-ups. What follows is a list of model answers, one per round,
 //! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[text:N,MS]]` says N tokens with MS milliseconds after
 //! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
-//! `[[cut]]` ends the connection without a finish, `[[status:N]]` answers with an HTTP error, `[[flaky:TIMES,N]]` only so many
+//! `[[cut]]` ends the connection without a finish, `[[end]]` ends the answer without one, after its calls, `[[status:N]]` answers with an HTTP error, `[[flaky:TIMES,N]]` only so many
 //! times. A round without words says `done`.
 
 use serde_json::Value;
@@ -37,6 +37,8 @@ pub enum Act {
     Hold,
     /// Ends without a finish.
     Cut,
+    /// Ends after the calls, and does not say why.
+    End,
     /// An HTTP error instead of an answer.
     Status(u16),
     /// An HTTP error so many times, before the answer.
@@ -84,6 +86,7 @@ impl Script {
                 "say" => Act::Say(value),
                 "hold" => Act::Hold,
                 "cut" => Act::Cut,
+                "end" => Act::End,
                 "status" => Act::Status(value.parse().unwrap()),
                 "flaky" => Act::Flaky(pair(&value).0, u16::try_from(pair(&value).1).unwrap()),
                 other => panic!("no such word in a script: {other}"),

@@ -170,8 +170,17 @@ impl Site {
     }
 }
 
+/// A port that no other test takes in the meantime: one of this process's own, below those that the system gives out itself.
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    loop {
+        let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let offset = (std::process::id().wrapping_mul(20).wrapping_add(next)) % 20_000;
+        let port = 10_000 + u16::try_from(offset).unwrap();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A running server. Killed when dropped; its log is printed when the test fails.

@@ -3,18 +3,23 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use capstan::domain::approval::ToolGrant;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
-use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, RunId, UserId};
-use capstan::domain::input::InputRecord;
+use capstan::domain::ids::GrantId;
+use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, ProviderId, RunId, UserId};
+use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::message::Message;
 use capstan::domain::principal::{User, UserRole};
+use capstan::domain::provider::ProviderRecord;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::Run;
 use capstan::domain::ticket::StreamTicket;
+use capstan::store::Asked;
 use capstan::store::*;
 use capstan::support::clock::UnixMillis;
+use capstan::support::seal::Sealed;
 
 /// What becomes of a call.
 pub enum Fate {
@@ -121,6 +126,21 @@ impl LogStore for FaultyStore {
 impl InputStore for FaultyStore {
     async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
         self.inner.input_request(owner, id).await
+    }
+    async fn input_requests(
+        &self,
+        owner: &UserId,
+        asked: Asked,
+        state: Option<InputState>,
+        page: &PageRequest<InputCursor>,
+    ) -> StoreResult<Page<InputRecord>> {
+        self.inner.input_requests(owner, asked, state, page).await
+    }
+    async fn tool_grants(&self, owner: &UserId, within: Option<&ConversationId>) -> StoreResult<Vec<ToolGrant>> {
+        self.troubled("tool_grants", || self.inner.tool_grants(owner, within)).await
+    }
+    async fn delete_tool_grant(&self, owner: &UserId, id: &GrantId) -> StoreResult<bool> {
+        self.inner.delete_tool_grant(owner, id).await
     }
     async fn resolve_input(&self, resolve: ResolveInput, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resolved>> {
         self.inner.resolve_input(resolve, idempotency).await
@@ -277,6 +297,48 @@ impl RetentionStore for FaultyStore {
     }
     async fn fold_deltas(&self, of: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>) -> StoreResult<bool> {
         self.inner.fold_deltas(of, folds, through).await
+    }
+}
+
+#[async_trait]
+impl ProviderStore for FaultyStore {
+    async fn create_provider(
+        &self,
+        new: &ProviderRecord,
+        most: u32,
+        key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<ProviderMade>> {
+        self.inner.create_provider(new, most, key).await
+    }
+    async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {
+        self.inner.provider(viewer, id).await
+    }
+    async fn providers(&self, viewer: &UserId, page: &PageRequest<ProviderCursor>) -> StoreResult<Page<ProviderRecord>> {
+        self.inner.providers(viewer, page).await
+    }
+    async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>> {
+        self.inner.provider_named(owner, name).await
+    }
+    async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
+        self.inner.change_provider(changed).await
+    }
+    async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool> {
+        self.inner.delete_provider(owner, id, version).await
+    }
+    async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()> {
+        self.inner.create_login(state_hash, login, lifetime_ms).await
+    }
+    async fn take_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<ProviderLogin>> {
+        self.inner.take_login(state_hash, taker).await
+    }
+    async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
+        self.inner.master_keys_in_use().await
+    }
+    async fn sealed_rows(&self, after: Option<&ProviderId>, limit: u32) -> StoreResult<Vec<SealedRow>> {
+        self.inner.sealed_rows(after, limit).await
+    }
+    async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool> {
+        self.inner.reseal(row, anew).await
     }
 }
 

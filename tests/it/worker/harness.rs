@@ -147,6 +147,7 @@ impl Toolbox for ScriptedTools {
             parameters: serde_json::json!({"type": "object"}).into(),
             replay,
             definition_hash: name.to_owned(),
+            safety: capstan::domain::approval::ToolSafety::default(),
         };
         vec![
             tool("quick", ReplayClass::Read),

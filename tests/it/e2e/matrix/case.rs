@@ -55,11 +55,13 @@ pub struct Case {
     outage: Duration,
     /// When a sleeper whose work another process does meanwhile wakes up.
     waking: Waking,
+    /// A bug that is planted in the servers.
+    bug: Option<&'static str>,
 }
 
 /// See [`Case::waking`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waking {
+pub enum Waking {
     /// As soon as the other one has begun.
     AtTakeover,
     /// When the other one has ended.
@@ -78,7 +80,12 @@ impl Case {
         // Short of the lease, about as long, or longer than the statements wait for the file.
         let outage = if seed == 0 { 1_500 } else { chance.pick(&[50, 400, 1_500, 2_500, 6_000]) };
         let waking = if seed == 0 { Waking::AtTakeover } else { chance.pick(&[Waking::AtTakeover, Waking::AtEnd]) };
-        Self { point, way, kind, seed, turn, at, outage: Duration::from_millis(outage), waking }
+        Self { point, way, kind, seed, turn, at, outage: Duration::from_millis(outage), waking, bug: None }
+    }
+
+    /// The same with a bug planted in the servers.
+    pub fn with_bug(self, bug: &'static str, waking: Waking) -> Self {
+        Self { bug: Some(bug), waking, ..self }
     }
 
     /// What reports call it.
@@ -129,6 +136,9 @@ impl Stage {
         let model = Arc::new(ModelMock::start().await);
         let mut site =
             Site::scripted(case.kind, &model).await.short_leases().env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[400, 400]");
+        if let Some(bug) = case.bug {
+            site = site.env("CAPSTAN_PLANTED", bug);
+        }
         let mut link = None;
         if (case.way, case.kind) == (Way::Cut, Kind::Postgres) {
             let through = Link::to(site.database.server()).await;
@@ -359,7 +369,8 @@ impl Stage {
         audit::assert_sound(&self.site.database).await;
     }
 
-    /// Has the server do runs of its own, until one could use a tool. How many it took.
+    /// Has the server do runs of its own, until one could use a tool and was its own to the end: whatever it had to write before
+    /// is written then, or never will be. How many it took.
     async fn works(&self, server: &Server, place: usize) -> usize {
         let script = json!({"text": checks::AFTER});
         let body = json!({"input": format!("[[id:after]][[call:ledger__lookup {script}]][[next]][[text:1,0]]")});
@@ -367,7 +378,8 @@ impl Stage {
         let before = self.site.ledger.count("lookup", checks::AFTER);
         // Tool servers that could not be started are left alone for a while.
         let deadline = Instant::now() + Duration::from_secs(40);
-        while self.site.ledger.count("lookup", checks::AFTER) == before {
+        let mut is_own = false;
+        while self.site.ledger.count("lookup", checks::AFTER) == before || !is_own {
             assert!(Instant::now() < deadline, "the tools do not work any more");
             let key = format!("after-{place}-{count}");
             let run = wait::until("the server to answer", Duration::from_secs(30), || async {
@@ -376,6 +388,7 @@ impl Stage {
             })
             .await;
             assert_eq!(server.finished(&run).await["status"], "completed");
+            is_own = server.log_text().lines().any(|line| line.contains(&run) && line.contains("run ended"));
             count += 1;
         }
         count
@@ -387,7 +400,8 @@ impl Stage {
         let server = self.servers.last().unwrap();
         let log = stored(&server.run_events(run).await.all().await);
         assert_eq!(followed.frames, log, "what the client has got, and the log");
-        assert_eq!(log.iter().map(Frame::json).collect::<Vec<_>>(), server.run_events_json(run).await);
+        let as_json: Vec<Value> = log.iter().map(Frame::json).collect();
+        assert_eq!(as_json, server.run_events_json(run).await, "the log as a stream gives it, and as pages do");
         log
     }
 }

@@ -6,6 +6,7 @@
 //! Its other half kills at random instants, `CAPSTAN_MATRIX_KILLS` times on each store.
 //! `CAPSTAN_MATRIX_ONLY` plays only the cases whose name contains it, as the summary gives it.
 
+mod bugs;
 mod case;
 mod checks;
 mod kills;

@@ -63,12 +63,15 @@ pub const POINTS: &[Point] = &[
     point("C05", Scenario::Turn, Often::At(1)),
     point("C06", Scenario::Turn, Often::Answers),
     point("C07", Scenario::Turn, Often::Twice),
+    // Given to the database, which may get it long after the lease is over.
+    Point { failpoint: "outgoing-deltas", ..point("C07-outgoing", Scenario::Turn, Often::At(1)) },
     point("C08", Scenario::Turn, Often::Answers),
     point("C09", Scenario::Turn, Often::Calls),
     Point { also: &[3, 4], ..point("C10", Scenario::Turn, Often::Calls) },
     point("C11", Scenario::Turn, Often::Calls),
     point("C12", Scenario::SlowTools, Often::Calls),
     Point { also: &[3, 4], ..point("C13", Scenario::Turn, Often::Calls) },
+    Point { failpoint: "outgoing-outcome", ..point("C13-outgoing", Scenario::SlowTools, Often::At(1)) },
     point("C14", Scenario::Turn, Often::Siblings),
     point("C15", Scenario::Turn, Often::LaterAnswers),
     point("C19", Scenario::Retry, Often::At(1)),
@@ -89,8 +92,8 @@ pub const POINTS: &[Point] = &[
 /// Rows of RELIABILITY section 5 without a point, and why.
 pub const WITHOUT_POINT: &[(&str, &str)] = &[
     ("C16", "results are stored in their row, whatever their size: there are no blobs"),
-    ("C17", "there are no approvals yet"),
-    ("C18", "there are no approvals yet"),
+    ("C17", "a run that waits has no process that could die: e2e::approvals restarts the server meanwhile"),
+    ("C18", "e2e::approvals kills the process that takes the run up after the decision"),
     ("C24", "there are no webhooks yet"),
     ("C25", "there are no sub-agents yet"),
     ("C26", "there is no compaction yet"),

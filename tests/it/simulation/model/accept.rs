@@ -256,7 +256,7 @@ impl State {
         let Some(row) = self.run_of(&resume.owner, &resume.run_id) else { return (Resumed::NoRun, false) };
         let run = row.view().run;
         match run.status {
-            RunStatus::Waiting if run.reason != Some(WaitReason::Input) => {
+            RunStatus::Waiting if !matches!(run.reason, Some(WaitReason::Input | WaitReason::Approval)) => {
                 let now = self.now;
                 if !self.leases.contains_key(&run.id) {
                     let row = self.run_mut(&run.id);

@@ -5,11 +5,12 @@ use capstan::domain::change::{Change, ReleaseCause, StepRow, StepStatus};
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::ConversationId;
-use capstan::domain::input::InputRecord;
+use capstan::domain::input::{InputRecord, InputRequest};
 use capstan::domain::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::WaitReason;
 use capstan::domain::tool::ToolCallState;
 use capstan::store::{Committed, LogBounds, LogStore, PAGE_BYTES, Refused, StoreResult};
+use capstan::support::clock::UnixMillis;
 
 use super::state::{RunRow, State, kept};
 use super::{Bug, ModelStore};
@@ -187,8 +188,17 @@ impl State {
                 }
                 row.calls.extend(calls.iter().map(kept));
             }
-            Change::ToolStarted(id) => {
+            Change::ToolAsked(id) => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Planned);
+                planned.ok_or("a call is started that is not planned")?.state = ToolCallState::AwaitingApproval;
+            }
+            Change::ToolEdited { id, arguments, hash } => {
+                let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
+                let call = planned.ok_or("a call is started that is not planned")?;
+                (call.arguments, call.arguments_hash) = (arguments.clone(), hash.clone());
+            }
+            Change::ToolStarted(id) => {
+                let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
                 planned.ok_or("a call is started that is not planned")?.state = ToolCallState::Started;
             }
             Change::ToolFinished(_, outcome) if !outcome.state.is_outcome() => return Err("the outcome of a call is none"),
@@ -198,11 +208,11 @@ impl State {
                 (call.state, call.outcome) = (outcome.state, Some(kept(outcome)));
             }
             Change::AskInput(request) => row.inputs.push(InputRecord {
-                request: kept(request),
+                request: InputRequest { expires_in_ms: None, ..kept(request) },
                 resolved_by: None,
                 created_at: self.now_text(),
                 resolved_at: None,
-                expires_at: None,
+                expires_at: request.expires_in_ms.map(|left| UnixMillis(self.now + i64::try_from(left).unwrap()).to_rfc3339()),
             }),
             Change::InputClosed { id, state } => {
                 if let Some(asked) = row.inputs.iter_mut().find(|asked| asked.request.id == *id) {
@@ -223,7 +233,8 @@ impl State {
             Change::Release { after_ms, cause } => {
                 let asked = row.cancel_by.is_some();
                 let later = after_ms.map(|after| self.now.saturating_add(i64::try_from(after).unwrap_or(i64::MAX / 4)));
-                let has_answer = row.run.reason == Some(WaitReason::Input) && std::mem::take(&mut row.answered);
+                let has_answer =
+                    matches!(row.run.reason, Some(WaitReason::Input | WaitReason::Approval)) && std::mem::take(&mut row.answered);
                 row.answered = false;
                 row.claimable_at = if asked || has_answer { Some(self.now) } else { later };
                 row.cause = match cause {

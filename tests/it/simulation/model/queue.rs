@@ -2,11 +2,12 @@
 
 use async_trait::async_trait;
 use capstan::domain::ids::{NodeId, RunId, UserId};
-use capstan::domain::input::{InputRecord, InputState};
+use capstan::domain::input::{InputRecord, InputRequest, InputState};
 use capstan::domain::message::Role;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
 
+use super::input::left_of;
 use super::state::{LeaseRow, State};
 use super::{Bug, ModelStore};
 
@@ -155,6 +156,7 @@ impl State {
         let now = self.now;
         let row = self.run_mut(id);
         let since = row.claimable_at.take().unwrap_or(now);
+        row.answered = false;
         row.run.attempt += 1;
         row.crashes += 1;
         let (owner, cause, trace) = (row.owner.clone(), row.cause, Some(row.trace.clone()));
@@ -189,6 +191,7 @@ impl State {
             messages.sort_by_key(|(at, _)| *at);
             history.extend(messages.into_iter().map(|(_, message)| message));
         }
+        let opened = |asked: &InputRecord| InputRequest { expires_in_ms: left_of(asked, self.now), ..asked.request.clone() };
         let mut calls = row.calls.clone();
         calls.sort_by_key(|call| (call.step, call.position));
         Some(RunRecord {
@@ -208,7 +211,7 @@ impl State {
             history,
             steps: row.steps.iter().map(|(step, _)| step.clone()).collect(),
             calls,
-            inputs: row.inputs.iter().filter(|asked| is_open(asked)).map(|asked| asked.request.clone()).collect(),
+            inputs: row.inputs.iter().filter(|asked| is_open(asked)).map(opened).collect(),
             cancel_requested_by: row.cancel_by.clone(),
             joined: self.conversations[&fence.conversation_id].joined,
         })

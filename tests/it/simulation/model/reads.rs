@@ -192,7 +192,7 @@ impl RunStore for ModelStore {
                 .inputs
                 .iter()
                 .filter(|asked| asked.request.state == InputState::Pending)
-                .map(|asked| (asked.request.id.clone(), asked.request.question.text.clone()))
+                .map(|asked| (asked.request.id.clone(), asked.request.kind, asked.request.question.text.clone()))
                 .collect(),
             tools_under_way: row
                 .calls

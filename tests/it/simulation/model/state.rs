@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use capstan::domain::agent::AgentProfile;
+use capstan::domain::approval::ToolGrant;
 use capstan::domain::change::{RunCounters, StepRow};
 use capstan::domain::conversation::{Conversation, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
@@ -88,6 +89,8 @@ pub struct State {
     pub leases: BTreeMap<RunId, LeaseRow>,
     /// What came of requests with an idempotency key: their fingerprint, the answer, and when.
     pub answers: BTreeMap<(UserId, String), (String, Value, UnixMillis)>,
+    /// Answers to approvals that hold for later calls, oldest first.
+    pub grants: Vec<(UserId, ToolGrant)>,
     /// Writes that were answered and are not carried out yet: only a planted bug leaves any.
     pub postponed: Vec<RunWrite>,
 }

@@ -1,12 +1,17 @@
-//! What workers, use cases and streams do without: the model has no keys, no tickets and nothing that is old.
+//! What workers, use cases and streams do without: the model has no keys, no tickets, no providers and nothing that is old.
 
 use async_trait::async_trait;
 use capstan::domain::fold::FoldedDelta;
-use capstan::domain::ids::{ConversationId, KeyId, RunId, UserId};
+use capstan::domain::ids::{ConversationId, KeyId, ProviderId, RunId, UserId};
 use capstan::domain::principal::{User, UserRole};
+use capstan::domain::provider::ProviderRecord;
 use capstan::domain::ticket::StreamTicket;
-use capstan::store::{EndedRun, KeyStore, RetentionStore, Store, StoreResult, StoredKey, TicketStore};
+use capstan::store::{
+    EndedRun, IdempotencyClaim, KeyStore, Keyed, LoginTaker, Page, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin,
+    ProviderMade, ProviderStore, RetentionStore, SealedRow, Store, StoreResult, StoredKey, TicketStore,
+};
 use capstan::support::clock::UnixMillis;
+use capstan::support::seal::Sealed;
 
 use super::ModelStore;
 
@@ -55,6 +60,48 @@ impl RetentionStore for ModelStore {
     }
     async fn fold_deltas(&self, _of: &ConversationId, _folds: &[FoldedDelta], _through: Option<&RunId>) -> StoreResult<bool> {
         panic!("the model is never old")
+    }
+}
+
+#[async_trait]
+impl ProviderStore for ModelStore {
+    async fn create_provider(
+        &self,
+        _new: &ProviderRecord,
+        _most: u32,
+        _key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<ProviderMade>> {
+        panic!("the model has no providers")
+    }
+    async fn provider(&self, _viewer: &UserId, _id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {
+        Ok(None)
+    }
+    async fn providers(&self, _viewer: &UserId, _page: &PageRequest<ProviderCursor>) -> StoreResult<Page<ProviderRecord>> {
+        Ok(Page { items: Vec::new(), next: None })
+    }
+    async fn provider_named(&self, _owner: &UserId, _name: &str) -> StoreResult<Option<ProviderRecord>> {
+        Ok(None)
+    }
+    async fn change_provider(&self, _changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
+        Ok(ProviderChanged::Stale)
+    }
+    async fn delete_provider(&self, _owner: Option<&UserId>, _id: &ProviderId, _version: i64) -> StoreResult<bool> {
+        Ok(false)
+    }
+    async fn create_login(&self, _state_hash: &str, _login: &ProviderLogin, _lifetime_ms: u32) -> StoreResult<()> {
+        panic!("the model has no providers")
+    }
+    async fn take_login(&self, _state_hash: &str, _taker: &LoginTaker) -> StoreResult<Option<ProviderLogin>> {
+        Ok(None)
+    }
+    async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
+        Ok(Vec::new())
+    }
+    async fn sealed_rows(&self, _after: Option<&ProviderId>, _limit: u32) -> StoreResult<Vec<SealedRow>> {
+        Ok(Vec::new())
+    }
+    async fn reseal(&self, _row: &SealedRow, _anew: Option<&Sealed>) -> StoreResult<bool> {
+        Ok(false)
     }
 }
 

@@ -1,0 +1,50 @@
+//! Variables in the configuration file: `${VAR}` and `${VAR:-default}` in its texts.
+
+use toml::{Table, Value};
+
+use super::environment::Environment;
+use super::load::{fits, parse_value};
+use crate::support::expand;
+
+/// Replaces the variables in all texts. A key that takes no text gets the value that the text spells, as in the environment. Whether
+/// there were any.
+///
+/// # Errors
+/// In words that name the key and the variable, never a value.
+pub(super) fn expand(table: &mut Table, environment: &Environment) -> Result<bool, String> {
+    let mut changed = false;
+    for (key, value) in table.iter_mut() {
+        changed |= expand_value(value, key, true, environment)?;
+    }
+    Ok(changed)
+}
+
+fn expand_value(value: &mut Value, key: &str, is_setting: bool, environment: &Environment) -> Result<bool, String> {
+    match value {
+        Value::String(text) if text.contains("${") => {
+            let expanded = expand::expand(text, |name| environment.get(name).map(str::to_owned));
+            let expanded = Value::String(expanded.map_err(|error| format!("{key}: {error}"))?);
+            let spelled = || expanded.as_str().and_then(parse_value).filter(|spelled| fits(key, spelled.clone()).is_ok());
+            *value = match is_setting && fits(key, expanded.clone()).is_err() {
+                true => spelled().unwrap_or(expanded),
+                false => expanded,
+            };
+            Ok(true)
+        }
+        Value::Array(values) => {
+            let mut changed = false;
+            for (index, value) in values.iter_mut().enumerate() {
+                changed |= expand_value(value, &format!("{key}[{index}]"), false, environment)?;
+            }
+            Ok(changed)
+        }
+        Value::Table(table) => {
+            let mut changed = false;
+            for (inner, value) in table.iter_mut() {
+                changed |= expand_value(value, &format!("{key}.{inner}"), is_setting, environment)?;
+            }
+            Ok(changed)
+        }
+        Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => Ok(false),
+    }
+}

@@ -1,0 +1,357 @@
+//! Approvals: whether a human is asked before a tool is called, what is asked, and what may be answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::ids::{CallId, ConversationId, GrantId, InputId, RunId};
+use super::input::{InputRecord, InputState, Question};
+
+/// Whether a human is asked before a tool is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalMode {
+    /// Never.
+    #[default]
+    Auto,
+    /// Unless an earlier answer holds for this call, too.
+    Ask,
+    /// Each time.
+    AlwaysAsk,
+}
+
+/// What a denied call does to its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDeny {
+    /// The model reads that it was denied, and goes on.
+    #[default]
+    FeedBack,
+    /// The run ends with a fixed text.
+    EndTurn,
+}
+
+/// When an agent asks before a tool is called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ApprovalPolicy {
+    /// By the tool's name, before what its server's entry says.
+    pub tools: BTreeMap<String, ApprovalMode>,
+    /// Whether every tool of a server that is not trusted asks.
+    pub ask_untrusted: bool,
+    /// What a denied call does.
+    pub on_deny: OnDeny,
+    /// How long a human has to decide before the call is denied, in milliseconds; 0 for as long as they like.
+    pub expires_ms: u64,
+}
+
+impl Default for ApprovalPolicy {
+    fn default() -> Self {
+        Self { tools: BTreeMap::new(), ask_untrusted: false, on_deny: OnDeny::default(), expires_ms: 7 * 24 * 3_600_000 }
+    }
+}
+
+/// What is known of a tool that decides whether a human is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ToolSafety {
+    /// What the operator says.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub approval: Option<ApprovalMode>,
+    /// Whether its server says that it destroys something. Such a tool asks, and no answer holds for a second call.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub destructive: bool,
+    /// Whether it comes from a server that the operator does not trust.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub untrusted: bool,
+}
+
+impl ApprovalPolicy {
+    /// Whether a human is asked before the tool `name` is called.
+    #[must_use]
+    pub fn mode(&self, name: &str, safety: ToolSafety) -> ApprovalMode {
+        let by_nature =
+            if safety.destructive || (self.ask_untrusted && safety.untrusted) { ApprovalMode::Ask } else { ApprovalMode::Auto };
+        self.tools.get(name).copied().or(safety.approval).unwrap_or(by_nature)
+    }
+}
+
+/// How far an answer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalScope {
+    /// For this call.
+    #[default]
+    Once,
+    /// For the tool as it is now, in this conversation.
+    Conversation,
+    /// For the tool as it is now, in all conversations of its owner.
+    Always,
+}
+
+impl ApprovalScope {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Conversation => "conversation",
+            Self::Always => "always",
+        }
+    }
+}
+
+/// What an approval is bound to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApprovalTerms {
+    /// The MCP server, for tools that come from one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server: Option<String>,
+    /// The tool's name at the server.
+    pub tool: String,
+    /// What it does, in its server's words.
+    pub description: String,
+    /// SHA-256 of the arguments that are shown.
+    pub arguments_hash: String,
+    /// SHA-256 of the tool's definition.
+    pub definition_hash: String,
+    /// Whether its server says that it destroys something.
+    pub destructive: bool,
+    /// How far an answer may hold.
+    pub scopes: Vec<ApprovalScope>,
+    /// JSON Schema of its arguments, for those that are edited.
+    pub parameters: Arc<Value>,
+    /// The argument that carries our key, if one does: nobody else sets it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub key_argument: Option<String>,
+}
+
+/// An answer that holds for later calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ToolGrant {
+    /// Its id.
+    pub id: GrantId,
+    /// The conversation that it holds in; absent for all of its owner.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub conversation_id: Option<ConversationId>,
+    /// The MCP server; absent for tools of this server itself.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server: Option<String>,
+    /// The tool's name at the server.
+    pub tool: String,
+    /// SHA-256 of the tool's definition: a changed tool is another tool.
+    pub definition_hash: String,
+    /// When it was given, RFC 3339.
+    pub created_at: String,
+}
+
+impl ToolGrant {
+    /// Whether it holds for calls of a tool.
+    #[must_use]
+    pub fn covers(&self, server: Option<&str>, tool: &str, definition_hash: &str) -> bool {
+        self.server.as_deref() == server && self.tool == tool && self.definition_hash == definition_hash
+    }
+}
+
+/// Where an approval stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalState {
+    /// Nobody has decided.
+    Pending,
+    /// The call may be made, once.
+    Allowed,
+    /// It may not.
+    Denied,
+    /// Nobody decided in time: it may not.
+    Expired,
+    /// The run ended first.
+    Cancelled,
+}
+
+/// The answers that the question of an approval allows.
+pub const ALLOW: &str = "allow";
+/// See [`ALLOW`].
+pub const DENY: &str = "deny";
+
+impl ApprovalState {
+    /// Where the question of an approval stands, in the words of approvals.
+    #[must_use]
+    pub fn of(state: InputState, choice: Option<&str>) -> Self {
+        match state {
+            InputState::Pending => Self::Pending,
+            InputState::Answered | InputState::Applied if choice == Some(DENY) => Self::Denied,
+            InputState::Answered | InputState::Applied => Self::Allowed,
+            InputState::Expired => Self::Expired,
+            InputState::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+/// What a human decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// The call is made.
+    Allow,
+    /// It is not.
+    Deny,
+}
+
+impl Decision {
+    /// The word on the wire, which is also the answer to the approval's question.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => ALLOW,
+            Self::Deny => DENY,
+        }
+    }
+}
+
+/// The answer to an approval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalAnswer {
+    /// Whether the call is made.
+    pub decision: Decision,
+    /// How far the answer holds: one of the approval's `scopes`. `once` if absent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scope: Option<ApprovalScope>,
+    /// What the call is made with instead. Fits the tool's schema.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<Object>)]
+    pub arguments: Option<Value>,
+    /// Why. The model reads it if the call is denied.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// The `arguments_hash` of what was shown: the answer is refused if the call has other arguments.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub arguments_hash: Option<String>,
+}
+
+/// A question to a human about one tool call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Approval {
+    /// Its id, for the answer.
+    pub id: InputId,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The run that waits.
+    pub run_id: RunId,
+    /// The call.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub call_id: Option<CallId>,
+    /// What it asks.
+    #[serde(flatten)]
+    pub request: ApprovalRequest,
+    /// Where it stands.
+    pub status: ApprovalState,
+    /// How far the answer holds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scope: Option<ApprovalScope>,
+    /// What the call is made with instead of `arguments`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<Object>)]
+    pub edited_arguments: Option<Value>,
+    /// Why, in the words of whoever decided.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// Who decided.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub resolved_by: Option<String>,
+    /// When it was asked, RFC 3339.
+    pub created_at: String,
+    /// When it was decided, its time was over, or its run ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub resolved_at: Option<String>,
+    /// From when on it takes no answer any more.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expires_at: Option<String>,
+}
+
+/// What an approval asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ApprovalRequest {
+    /// The tool's name, as the model used it.
+    pub name: String,
+    /// The MCP server, for tools that come from one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub server: Option<String>,
+    /// The tool's name at the server.
+    pub tool: String,
+    /// What the tool does, in its server's words.
+    pub description: String,
+    /// What the call is made with, if it is allowed as it is.
+    #[schema(value_type = Object)]
+    pub arguments: Value,
+    /// SHA-256 of the arguments. An answer that names it holds for these arguments only.
+    pub arguments_hash: String,
+    /// Whether the server says that the tool destroys something.
+    pub destructive: bool,
+    /// How far an answer may hold.
+    pub scopes: Vec<ApprovalScope>,
+}
+
+impl ApprovalRequest {
+    /// What the question of an approval asks; `None` for another question.
+    #[must_use]
+    pub fn of(question: &Question) -> Option<Self> {
+        let terms = question.approval.as_ref()?;
+        Some(Self {
+            name: question.tool.clone().unwrap_or_default(),
+            server: terms.server.clone(),
+            tool: terms.tool.clone(),
+            description: terms.description.clone(),
+            arguments: question.arguments.clone().unwrap_or_default(),
+            arguments_hash: terms.arguments_hash.clone(),
+            destructive: terms.destructive,
+            scopes: terms.scopes.clone(),
+        })
+    }
+}
+
+impl Approval {
+    /// The approval that a question is; `None` for another question.
+    #[must_use]
+    pub fn of(record: InputRecord) -> Option<Self> {
+        let InputRecord { request, resolved_by, created_at, resolved_at, expires_at } = record;
+        let answer = request.answer;
+        Some(Self {
+            request: ApprovalRequest::of(&request.question)?,
+            status: ApprovalState::of(request.state, answer.as_ref().map(|answer| answer.choice.as_str())),
+            scope: answer.as_ref().and_then(|answer| answer.scope),
+            edited_arguments: answer.as_ref().and_then(|answer| answer.arguments.clone()),
+            reason: answer.and_then(|answer| answer.text),
+            id: request.id,
+            conversation_id: request.conversation_id,
+            run_id: request.run_id,
+            call_id: request.call_id,
+            resolved_by,
+            created_at,
+            resolved_at,
+            expires_at,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_asked_first_then_the_operator_then_the_tool() {
+        let safety = ToolSafety { approval: None, destructive: true, untrusted: true };
+        let mut policy = ApprovalPolicy::default();
+        assert_eq!(policy.mode("t", safety), ApprovalMode::Ask);
+        assert_eq!(policy.mode("t", ToolSafety { destructive: false, ..safety }), ApprovalMode::Auto);
+        policy.ask_untrusted = true;
+        assert_eq!(policy.mode("t", ToolSafety { destructive: false, ..safety }), ApprovalMode::Ask);
+        let said = ToolSafety { approval: Some(ApprovalMode::Auto), ..safety };
+        assert_eq!(policy.mode("t", said), ApprovalMode::Auto);
+        policy.tools.insert("t".to_owned(), ApprovalMode::AlwaysAsk);
+        assert_eq!(policy.mode("t", said), ApprovalMode::AlwaysAsk);
+    }
+}

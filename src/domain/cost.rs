@@ -1,0 +1,242 @@
+//! What model calls cost, in exact US dollars.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::model::Usage;
+
+/// Digits after the point of a [`Cost`].
+const COST_DIGITS: usize = 12;
+
+/// The highest price that is believed, in US dollars for a million tokens.
+pub const MAX_PRICE: f64 = 1_000_000.0;
+
+/// The highest cost of one call that is believed, in US dollars.
+const MAX_CALL_DOLLARS: f64 = 10_000.0;
+
+/// US dollars for a million tokens, in millionths: a price of 1.25 is 1,250,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Price(u64);
+
+/// A number that is no price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a price is a number of US dollars for a million tokens, from 0 to 1000000")]
+pub struct InvalidPrice;
+
+impl Price {
+    /// The price of so many US dollars for a million tokens, to the millionth.
+    ///
+    /// # Errors
+    /// [`InvalidPrice`] below 0, above [`MAX_PRICE`], and for what is no number.
+    pub fn per_million(dollars: f64) -> Result<Self, InvalidPrice> {
+        if !(0.0..=MAX_PRICE).contains(&dollars) {
+            return Err(InvalidPrice);
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
+        let millionths = (dollars * 1e6).round() as u64;
+        Ok(Self(millionths))
+    }
+
+    /// US dollars for a million tokens.
+    #[must_use]
+    pub fn dollars(self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "below 2^53: see MAX_PRICE")]
+        let millionths = self.0 as f64;
+        millionths / 1e6
+    }
+
+    fn of(self, tokens: u64) -> u64 {
+        self.0.saturating_mul(tokens)
+    }
+}
+
+impl Serialize for Price {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.dollars())
+    }
+}
+
+impl<'de> Deserialize<'de> for Price {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::per_million(f64::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+impl PartialSchema for Price {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0.0)).maximum(Some(MAX_PRICE)).into()
+    }
+}
+
+impl ToSchema for Price {}
+
+/// What a model costs, in US dollars for a million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Prices {
+    /// Of the request.
+    pub input: Price,
+    /// Of the part of the request that the provider had cached; like the rest if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<Price>,
+    /// Of the answer, reasoning included.
+    pub output: Price,
+}
+
+impl Prices {
+    /// What so many tokens cost.
+    #[must_use]
+    pub fn cost(&self, usage: &Usage) -> Cost {
+        let cached = usage.cached_input_tokens.min(usage.input_tokens);
+        let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
+        let parts = [
+            self.input.of(usage.input_tokens - cached - written),
+            // Who charges for writing at all charges a quarter more: caches of other lifetimes are not asked for.
+            self.input.of(written).saturating_add(self.input.of(written) / 4),
+            self.cached_input.unwrap_or(self.input).of(cached),
+            self.output.of(usage.output_tokens),
+        ];
+        Cost(parts.into_iter().fold(0, u64::saturating_add))
+    }
+}
+
+/// An amount of money: exact, because a millionth of a price times a token is a whole number of it. Shown as
+/// `{"amount": "0.00125", "currency": "USD"}`: a decimal as text, which no reader rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost(u64);
+
+impl Cost {
+    /// So many US dollars, if a call can cost that much.
+    #[must_use]
+    pub fn dollars(dollars: f64) -> Option<Self> {
+        if !(0.0..=MAX_CALL_DOLLARS).contains(&dollars) {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
+        let parts = (dollars * 1e12).round() as u64;
+        Some(Self(parts))
+    }
+
+    /// The sum, or the highest amount that there is.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl fmt::Display for Cost {
+    /// US dollars, without zeros at the end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:0>width$}", self.0, width = COST_DIGITS + 1);
+        let (whole, rest) = digits.split_at(digits.len() - COST_DIGITS);
+        match rest.trim_end_matches('0') {
+            "" => f.write_str(whole),
+            rest => write!(f, "{whole}.{rest}"),
+        }
+    }
+}
+
+impl FromStr for Cost {
+    type Err = InvalidPrice;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPrice> {
+        let (whole, rest) = text.split_once('.').unwrap_or((text, ""));
+        if whole.is_empty() || rest.len() > COST_DIGITS || !whole.chars().chain(rest.chars()).all(|c| c.is_ascii_digit()) {
+            return Err(InvalidPrice);
+        }
+        format!("{whole}{rest:0<COST_DIGITS$}").parse().map(Self).map_err(|_| InvalidPrice)
+    }
+}
+
+/// The form of a [`Cost`] on the wire and in the database.
+#[derive(Serialize, Deserialize, ToSchema)]
+#[schema(as = Cost)]
+struct Money {
+    /// A decimal number.
+    amount: String,
+    /// `USD`.
+    currency: String,
+}
+
+impl Serialize for Cost {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Money { amount: self.to_string(), currency: "USD".to_owned() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cost {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let money = Money::deserialize(deserializer)?;
+        money.amount.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl PartialSchema for Cost {
+    fn schema() -> RefOr<Schema> {
+        Money::schema()
+    }
+}
+
+impl ToSchema for Cost {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn costs_are_exact() {
+        let prices: Prices = serde_json::from_value(json!({"input": 1.25, "cached_input": 0.125, "output": 10})).unwrap();
+        assert_eq!(serde_json::to_value(prices).unwrap(), json!({"input": 1.25, "cached_input": 0.125, "output": 10.0}));
+        let usage = Usage { input_tokens: 1_000, cached_input_tokens: 600, output_tokens: 3, ..Usage::default() };
+        // 400 * 1.25 + 600 * 0.125 + 3 * 10 = 605 millionths.
+        assert_eq!(prices.cost(&usage).to_string(), "0.000605");
+        let one = Usage { input_tokens: 1, ..Usage::default() };
+        assert_eq!(prices.cost(&one).to_string(), "0.00000125");
+        let whole = Prices { cached_input: None, ..prices };
+        assert_eq!(whole.cost(&usage).to_string(), "0.00128");
+        let wrong = Usage { cached_input_tokens: 5_000, ..one };
+        assert_eq!(prices.cost(&wrong).to_string(), "0.000000125", "no more is cached than was sent");
+        let written = Usage { cache_write_tokens: 100, ..usage };
+        assert_eq!(prices.cost(&written).to_string(), "0.00063625", "a quarter more for 100 of the 400");
+        let much = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, ..Usage::default() };
+        assert_eq!(prices.cost(&much), Cost(u64::MAX));
+    }
+
+    #[test]
+    fn what_a_provider_says_is_taken_if_it_can_be_true() {
+        for (dollars, shown) in [(0.000_675, Some("0.000675")), (0.1, Some("0.1")), (0.0, Some("0")), (1e9, None), (-0.1, None)] {
+            assert_eq!(Cost::dollars(dollars).map(|cost| cost.to_string()).as_deref(), shown);
+        }
+        assert_eq!(Cost::dollars(f64::NAN), None);
+    }
+
+    #[test]
+    fn costs_have_one_form() {
+        for text in ["0", "1", "0.000605", "12.5", "0.000000000001", "18446744.073709551615"] {
+            let cost: Cost = text.parse().unwrap();
+            assert_eq!(cost.to_string(), text);
+            let shown = json!({"amount": text, "currency": "USD"});
+            assert_eq!(serde_json::to_value(cost).unwrap(), shown);
+            assert_eq!(serde_json::from_value::<Cost>(shown).unwrap(), cost);
+        }
+        for text in ["", "-1", "1e3", "0.0000000000001", "a", "1.2.3", "+1", "99999999999999999999"] {
+            assert!(text.parse::<Cost>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn prices_have_bounds() {
+        for price in [-0.1, f64::NAN, f64::INFINITY, MAX_PRICE * 2.0] {
+            assert_eq!(Price::per_million(price), Err(InvalidPrice), "{price}");
+        }
+        for price in [0.0, 0.000001, 0.1, 2.5, 75.0, MAX_PRICE] {
+            assert!((Price::per_million(price).unwrap().dollars() - price).abs() < f64::EPSILON, "{price}");
+        }
+    }
+}

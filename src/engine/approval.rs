@@ -1,0 +1,170 @@
+//! Calls that a human has to allow first: when somebody is asked, and what follows from the answer.
+//!
+//! A call that waits is `awaiting_approval` and has its question in the record. An answer is acted on in the write that starts
+//! the call or gives it its outcome, so that it is used once, whatever crashes.
+
+use super::draft::Draft;
+use super::texts;
+use crate::domain::approval::{ApprovalMode, ApprovalScope, ApprovalTerms, DENY, OnDeny};
+use crate::domain::change::Change;
+use crate::domain::ids::CallId;
+use crate::domain::input::{InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::message::Part;
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::support::json;
+
+/// The answers that a human can give, and what they mean.
+const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the call"), (DENY, "Do not make it")];
+
+/// Whether a call that has not begun may begin now. Asks if somebody must be asked; an answer that is there is used up.
+pub(super) fn is_given(draft: &mut Draft<'_>, id: &CallId) -> bool {
+    let Some(call) = draft.work.record.calls.iter().find(|call| call.id == *id).cloned() else { return false };
+    let Some(question) = draft.work.question_about(id).cloned() else {
+        return match terms(draft, &call) {
+            None => true,
+            Some(terms) => {
+                ask(draft, call, terms);
+                false
+            }
+        };
+    };
+    if let Some(answer) = question.answer {
+        draft.change(Change::InputClosed { id: question.id, state: InputState::Applied });
+        if let Some(arguments) = answer.arguments {
+            let hash = json::hash(&arguments);
+            draft.change(Change::ToolEdited { id: id.clone(), arguments, hash });
+        }
+        return true;
+    }
+    // Whoever is asked about this call may be answering at this moment: no answer to another one counts for it.
+    false
+}
+
+/// Gives the calls of a step their outcome that were denied, or that nobody allowed in time.
+pub(super) fn take_denials(draft: &mut Draft<'_>, step: u32) {
+    let waiting: Vec<ToolCall> = waiting(draft, step).cloned().collect();
+    for call in waiting {
+        let Some(question) = draft.work.question_about(&call.id).cloned() else { continue };
+        let text = match &question.answer {
+            Some(answer) if answer.choice == DENY => texts::with_words(texts::NOT_ALLOWED, answer.text.as_deref()),
+            Some(_) if is_bound_to(draft, &question, &call) => continue,
+            Some(_) => texts::ALLOWED_OTHERWISE.to_owned(),
+            None if question.expires_in_ms == Some(0) => texts::NOBODY_ALLOWED.to_owned(),
+            None => continue,
+        };
+        match question.answer {
+            Some(_) => draft.change(Change::InputClosed { id: question.id, state: InputState::Applied }),
+            None => draft.close_question(&question, InputState::Expired),
+        }
+        deny(draft, &call.id, ToolCallState::Denied, text);
+    }
+    if !ends_turn(draft, step) {
+        return;
+    }
+    let left: Vec<CallId> = draft.work.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
+    for id in left {
+        if let Some(question) = draft.work.question_about(&id).cloned() {
+            draft.close_question(&question, InputState::Cancelled);
+        }
+        deny(draft, &id, ToolCallState::Cancelled, texts::DENIED_BESIDE.to_owned());
+    }
+}
+
+/// Whether a call of the step was denied and the agent's turn ends with that.
+pub(super) fn ends_turn(draft: &Draft<'_>, step: u32) -> bool {
+    draft.profile().approval.on_deny == OnDeny::EndTurn && draft.work.batch(step).any(|call| call.state == ToolCallState::Denied)
+}
+
+/// Whether an answer waits to be acted on.
+pub(super) fn has_answer(draft: &Draft<'_>, step: u32) -> bool {
+    waiting(draft, step).any(|call| draft.work.question_about(&call.id).is_some_and(|question| question.answer.is_some()))
+}
+
+/// Whether a human has changed what a call is made with.
+pub(super) fn is_edited(draft: &Draft<'_>, call: &ToolCall) -> bool {
+    let may_ask =
+        definition(draft, call).is_some_and(|tool| draft.profile().approval.mode(&tool.name, tool.safety) != ApprovalMode::Auto);
+    let wanted = || {
+        let message = draft.base.record.history.iter().rev().find(|message| message.id == call.message_id)?;
+        message.parts.iter().find_map(|part| match part {
+            Part::ToolCall(part) if part.call_id == call.id => Some(&part.arguments),
+            _ => None,
+        })
+    };
+    may_ask && wanted().is_some_and(|wanted| *wanted != call.arguments)
+}
+
+fn waiting<'d>(draft: &'d Draft<'_>, step: u32) -> impl Iterator<Item = &'d ToolCall> {
+    draft.work.batch(step).filter(|call| call.state == ToolCallState::AwaitingApproval)
+}
+
+fn definition<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d ToolDefinition> {
+    draft.base.record.tools.iter().flatten().find(|tool| tool.name == call.name)
+}
+
+/// What a human is asked before a call; `None` if nobody has to be.
+fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
+    let tool = definition(draft, call)?;
+    let scopes = match draft.profile().approval.mode(&tool.name, tool.safety) {
+        ApprovalMode::Auto => return None,
+        ApprovalMode::AlwaysAsk => vec![ApprovalScope::Once],
+        ApprovalMode::Ask if tool.safety.destructive => vec![ApprovalScope::Once],
+        ApprovalMode::Ask => {
+            let covers =
+                |hash: &str| draft.base.grants().iter().any(|grant| grant.covers(tool.server.as_deref(), &tool.tool, hash));
+            if covers(&tool.definition_hash) {
+                return None;
+            }
+            vec![ApprovalScope::Once, ApprovalScope::Conversation, ApprovalScope::Always]
+        }
+    };
+    Some(ApprovalTerms {
+        server: tool.server.clone(),
+        tool: tool.tool.clone(),
+        description: tool.description.clone(),
+        arguments_hash: call.arguments_hash.clone(),
+        definition_hash: tool.definition_hash.clone(),
+        destructive: tool.safety.destructive,
+        scopes,
+        parameters: tool.parameters.clone(),
+        key_argument: match &tool.replay {
+            ReplayClass::Keyed { argument } => Some(argument.clone()),
+            _ => None,
+        },
+    })
+}
+
+/// Whether the question was about this call as it stands, of the tool as it is.
+fn is_bound_to(draft: &Draft<'_>, question: &InputRequest, call: &ToolCall) -> bool {
+    let tool = definition(draft, call);
+    question.question.approval.as_ref().is_some_and(|terms| {
+        terms.arguments_hash == call.arguments_hash && tool.is_some_and(|tool| tool.definition_hash == terms.definition_hash)
+    })
+}
+
+fn ask(draft: &mut Draft<'_>, call: ToolCall, terms: ApprovalTerms) {
+    let fence = &draft.base.record.fence;
+    let request = InputRequest {
+        id: draft.input_id(),
+        conversation_id: fence.conversation_id.clone(),
+        run_id: fence.run_id.clone(),
+        call_id: Some(call.id.clone()),
+        kind: InputKind::Approval,
+        question: Question {
+            text: texts::may_it_run(&call.name),
+            choices: CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into(),
+            tool: Some(call.name),
+            arguments: Some(call.arguments),
+            approval: Some(Box::new(terms)),
+        },
+        state: InputState::Pending,
+        answer: None,
+        expires_in_ms: Some(draft.profile().approval.expires_ms).filter(|limit| *limit > 0),
+    };
+    draft.ask(request);
+    draft.change(Change::ToolAsked(call.id));
+}
+
+fn deny(draft: &mut Draft<'_>, id: &CallId, state: ToolCallState, text: String) {
+    draft.finish_call(id, ToolOutcome { state, ..ToolOutcome::failed(text, 0) });
+}

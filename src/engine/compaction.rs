@@ -1,0 +1,168 @@
+//! A request that was too large for its model, made smaller once: a view of the history, never a change of it.
+//!
+//! The oldest turns go first, whole, so that every call keeps its result. What is left of a run that is too large by itself loses
+//! its older pictures and thoughts, and then the middle of its longest texts, until about half is left. The user's newest words
+//! are cut when nothing else is left to cut.
+
+use serde_json::Value;
+
+use super::size;
+use crate::domain::message::{Message, Part, Role, TextPart, ToolContent};
+use crate::support::text::prefix_chars;
+
+/// No text is cut below this, in characters.
+const LEAST_CHARS: usize = 500;
+
+const NO_PICTURE: &str = "[a picture or file is left out here]";
+
+/// What was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// Messages that are not in the view.
+    pub(super) messages: u32,
+    /// Texts, pictures and arguments that are cut in it.
+    pub(super) texts: u32,
+}
+
+/// Halves a history that begins with the user and whose calls have their results directly after them.
+pub(super) fn halve(messages: &mut Vec<Message>) -> LeftOut {
+    let budget = size::messages(messages) / 2;
+    let dropped = first_to_keep(messages, budget);
+    messages.drain(..dropped);
+    let mut texts = 0;
+    if size::messages(messages) > budget {
+        texts += drop_old_pictures(messages);
+    }
+    let question = messages.iter().rposition(is_beginning);
+    if size::messages(messages) > budget {
+        messages.iter_mut().take(question.unwrap_or(0)).for_each(drop_thoughts);
+    }
+    for spared in [question, None] {
+        if size::messages(messages) > budget {
+            texts += cut_longest(messages, budget, spared);
+        }
+    }
+    LeftOut { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
+}
+
+/// A hint of the loop is no beginning: the question that it belongs to stands before it.
+fn is_beginning(message: &Message) -> bool {
+    message.role == Role::User && !message.internal
+}
+
+/// The first message of the oldest turn from which on everything fits; of the last turn, if not even that does.
+fn first_to_keep(messages: &[Message], budget: usize) -> usize {
+    let mut kept = 0;
+    let mut first = messages.len();
+    for (at, message) in messages.iter().enumerate().rev() {
+        kept += size::message(message);
+        if is_beginning(message) && (kept <= budget || first == messages.len()) {
+            first = at;
+        }
+        if kept > budget && first < messages.len() {
+            break;
+        }
+    }
+    if first == messages.len() { 0 } else { first }
+}
+
+/// Puts words in the place of all pictures and files but those of the newest message that has any.
+fn drop_old_pictures(messages: &mut [Message]) -> u32 {
+    let newest = messages.iter().rposition(|message| message.parts.iter().any(has_picture)).unwrap_or(0);
+    let mut count = 0_u32;
+    for part in messages.iter_mut().take(newest).flat_map(|message| &mut message.parts) {
+        match part {
+            Part::Image(file) | Part::File(file) => {
+                *part = Part::Text(TextPart { id: file.id.clone(), text: NO_PICTURE.to_owned() });
+                count = count.saturating_add(1);
+            }
+            Part::ToolResult(result) => {
+                for content in result.content.iter_mut().filter(|content| matches!(content, ToolContent::Image { .. })) {
+                    *content = ToolContent::text(NO_PICTURE);
+                    count = count.saturating_add(1);
+                }
+            }
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+        }
+    }
+    count
+}
+
+fn has_picture(part: &Part) -> bool {
+    match part {
+        Part::Image(_) | Part::File(_) => true,
+        Part::ToolResult(result) => result.content.iter().any(|content| matches!(content, ToolContent::Image { .. })),
+        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => false,
+    }
+}
+
+/// Thoughts of a turn that is over, with what ties its calls to them.
+fn drop_thoughts(message: &mut Message) {
+    message.parts.retain(|part| !matches!(part, Part::Reasoning(_)));
+    for part in &mut message.parts {
+        if let Part::ToolCall(call) = part {
+            call.raw = None;
+        }
+    }
+}
+
+/// Cuts the longest texts to one length, the largest with which everything fits. How many are cut.
+fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -> u32 {
+    let mut lengths = Vec::new();
+    each_text(messages, spared, &mut |text| lengths.push((text.len(), text.chars().count())));
+    let mut limit = lengths.iter().map(|(_, chars)| *chars).max().unwrap_or(0);
+    let excess = size::messages(messages).saturating_sub(budget);
+    let saved = |limit: usize| {
+        let long = lengths.iter().filter(|(_, chars)| *chars > limit);
+        long.map(|(bytes, chars)| bytes - bytes * limit / chars).sum::<usize>()
+    };
+    while saved(limit) < excess && limit > LEAST_CHARS {
+        limit = (limit * 9 / 10).max(LEAST_CHARS);
+    }
+    let mut count = 0_u32;
+    each_text(messages, spared, &mut |text| {
+        let chars = text.chars().count();
+        if chars > limit {
+            *text = without_middle(text, chars, limit);
+            count = count.saturating_add(1);
+        }
+    });
+    count
+}
+
+/// Words, results, and the texts in the arguments of calls, which are all answered.
+fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl FnMut(&mut String)) {
+    let others = messages.iter_mut().enumerate().filter(|(at, _)| Some(*at) != spared);
+    for part in others.flat_map(|(_, message)| &mut message.parts) {
+        match part {
+            Part::Text(text) => visit(&mut text.text),
+            Part::ToolResult(result) => {
+                for content in &mut result.content {
+                    if let ToolContent::Text { text } = content {
+                        visit(text);
+                    }
+                }
+            }
+            Part::ToolCall(call) => each_string(&mut call.arguments, visit),
+            Part::Reasoning(_) | Part::Image(_) | Part::File(_) => {}
+        }
+    }
+}
+
+/// What the server takes in is not nested deeply enough to run out of stack.
+fn each_string(value: &mut Value, visit: &mut impl FnMut(&mut String)) {
+    match value {
+        Value::String(text) => visit(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| each_string(item, visit)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| each_string(field, visit)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The beginning and the end, where most texts say what they want.
+fn without_middle(text: &str, chars: usize, limit: usize) -> String {
+    let end = limit / 3;
+    let beginning = prefix_chars(text, limit - end);
+    let rest = &text[prefix_chars(text, chars - end).len()..];
+    format!("{beginning}\n[cut: {} characters are left out here]\n{rest}", chars - limit)
+}

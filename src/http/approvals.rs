@@ -1,0 +1,130 @@
+//! `/api/v1/approvals`: calls that a human has to allow, and `/api/v1/tool-grants`: the answers that hold for later ones.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth::Caller;
+use super::extract::{Id, Input, Params, RequestBody};
+use super::options::App;
+use super::page::{self, PageParams};
+use super::problem::Answer;
+use super::runs::replayed;
+use super::types::ListBody;
+use crate::domain::approval::{Approval, ApprovalAnswer, ToolGrant};
+use crate::domain::ids::{GrantId, InputId};
+use crate::domain::input::InputState;
+
+impl RequestBody for ApprovalAnswer {}
+
+/// Which approvals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Standing {
+    /// Those that want a decision.
+    Pending,
+    /// Those whose time is over.
+    Expired,
+    /// Those whose run ended first.
+    Cancelled,
+}
+
+impl Standing {
+    fn state(self) -> InputState {
+        match self {
+            Self::Pending => InputState::Pending,
+            Self::Expired => InputState::Expired,
+            Self::Cancelled => InputState::Cancelled,
+        }
+    }
+}
+
+/// Which approvals.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StandingParams {
+    /// Only those that stand there; `pending` for those that want a decision.
+    #[serde(default)]
+    #[param(inline)]
+    status: Option<Standing>,
+}
+
+/// Answers that hold for later calls.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GrantsBody {
+    /// Newest first; at most 1,000.
+    data: Vec<ToolGrant>,
+}
+
+/// Calls that a human has to allow, newest first
+#[utoipa::path(
+    get, path = "/api/v1/approvals", tag = "approvals", operation_id = "list_approvals", params(StandingParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Approval>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(filter): Params<StandingParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let state = filter.status.map(Standing::state);
+    let rest = state.map_or_else(String::new, |state| format!("&status={}", state.as_str()));
+    let found = app.service.approvals(&principal, state, &request).await?;
+    Ok(page::answer(found, request.limit, "/api/v1/approvals", &rest))
+}
+
+/// An approval
+#[utoipa::path(
+    get, path = "/api/v1/approvals/{id}", tag = "approvals", operation_id = "get_approval",
+    params(("id" = InputId, Path, description = "The approval")),
+    responses((status = 200, description = "The approval, with its decision if there is one", body = Approval)),
+)]
+pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<InputId>) -> Answer<Json<Approval>> {
+    Ok(Json(app.service.approval(&principal, &id).await?))
+}
+
+/// Allows or denies a call
+///
+/// A run whose call has to be allowed is `waiting` for `approval`, and the event `approval.requested` shows the call. An approval
+/// takes one decision, which is only recorded by this request: a worker makes the call. A decision that is refused changes
+/// nothing, and the run waits on.
+#[utoipa::path(
+    post, path = "/api/v1/approvals/{id}", tag = "approvals", operation_id = "resolve_approval", request_body = ApprovalAnswer,
+    params(("id" = InputId, Path, description = "The approval")),
+    responses((status = 200, description = "The approval with its decision", body = Approval)),
+)]
+pub(crate) async fn resolve(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<InputId>,
+    Input { body, key }: Input<ApprovalAnswer>,
+) -> Answer<Response> {
+    let (approval, replay) = app.service.resolve_approval(&principal, &id, body, key).await?;
+    Ok((replayed(replay), Json(approval)).into_response())
+}
+
+/// Answers to approvals that hold for later calls
+#[utoipa::path(
+    get, path = "/api/v1/tool-grants", tag = "approvals", operation_id = "list_tool_grants",
+    responses((status = 200, description = "All of them", body = GrantsBody)),
+)]
+pub(crate) async fn grants(State(app): State<App>, Caller(principal): Caller) -> Answer<Json<GrantsBody>> {
+    Ok(Json(GrantsBody { data: app.service.tool_grants(&principal).await? }))
+}
+
+/// Takes such an answer back
+///
+/// Calls of runs that are taken up from now on ask again; a worker that has a run at the moment knows it until it lets go.
+#[utoipa::path(
+    delete, path = "/api/v1/tool-grants/{id}", tag = "approvals", operation_id = "delete_tool_grant",
+    params(("id" = GrantId, Path, description = "The answer")),
+    responses((status = 204, description = "It holds no more")),
+)]
+pub(crate) async fn revoke(State(app): State<App>, Caller(principal): Caller, Id(id): Id<GrantId>) -> Answer<StatusCode> {
+    app.service.delete_tool_grant(&principal, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,154 @@
+//! `/api/v1/providers/openrouter`: a login there that makes a provider here.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, COOKIE, REFERRER_POLICY, SET_COOKIE};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
+use axum::response::{Html, IntoResponse as _, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth;
+use super::extract::{Input, Params};
+use super::options::{App, Auth};
+use super::problem::Answer;
+use super::providers::Provider;
+use super::request::{host_name, request_host};
+use super::types::EmptyBody;
+use crate::domain::principal::{Principal, UserRole};
+use crate::service::{Access, ComesBack, Error};
+
+const CALLBACK: &str = "/api/v1/providers/openrouter/callback";
+
+/// Holds what binds a login to the browser that has begun it.
+const LOGIN_COOKIE: &str = "capstan_login";
+
+/// A login that has begun.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct LoginBody {
+    /// Where to agree, in a browser.
+    url: String,
+    /// For how long, in seconds.
+    expires_in: u32,
+}
+
+/// Begins a login at OpenRouter
+///
+/// Open `url` in a browser within 10 minutes. Who has agreed there comes back to the callback, and has a provider `openrouter`. The
+/// browser must be the one that has begun the login (it gets a cookie), unless the caller finishes it with a key of the same user.
+/// A new login takes the place of an earlier one; every request begins one, whatever its `Idempotency-Key`.
+#[utoipa::path(
+    post, path = "/api/v1/providers/openrouter/login", tag = "providers", operation_id = "begin_openrouter_login",
+    request_body = Option<EmptyBody>,
+    responses((status = 200, description = "Where to agree", body = LoginBody, headers(("Set-Cookie" = String)))),
+)]
+pub(crate) async fn begin(
+    State(app): State<App>,
+    access: Access,
+    uri: Uri,
+    headers: HeaderMap,
+    // One more login does no harm, and an old one may be over.
+    Input { .. }: Input<EmptyBody>,
+) -> Answer<Response> {
+    let site = site(&app, &uri, &headers)?;
+    let login = app.service.begin_login(&access, &format!("{site}{CALLBACK}")).await?;
+    let secure = if site.starts_with("https://") { "; Secure" } else { "" };
+    let age = login.lifetime_seconds;
+    // Lax, because the browser comes from another site.
+    let cookie = format!("{LOGIN_COOKIE}={}; Path={CALLBACK}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.browser);
+    let mut answer = Json(LoginBody { url: login.url, expires_in: age }).into_response();
+    put_headers(&mut answer, &cookie);
+    Ok(answer)
+}
+
+/// What the provider adds to the callback.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CallbackParams {
+    /// What is exchanged for a key.
+    code: Option<String>,
+    /// Which login it is of.
+    state: Option<String>,
+}
+
+/// Ends a login at OpenRouter
+///
+/// Where the browser comes back to. A login can be ended once.
+#[utoipa::path(
+    get, path = "/api/v1/providers/openrouter/callback", tag = "providers", operation_id = "finish_openrouter_login",
+    params(CallbackParams),
+    responses((status = 200, description = "The provider, or a page that says so",
+        content((Provider = "application/json"), (String = "text/html")))),
+)]
+pub(crate) async fn finish(
+    State(app): State<App>,
+    uri: Uri,
+    headers: HeaderMap,
+    Params(params): Params<CallbackParams>,
+) -> Answer<Response> {
+    let is_open = match &app.options.auth {
+        Auth::Open(_) => true,
+        Auth::Keys => false,
+    };
+    let caller = if is_open || headers.contains_key(AUTHORIZATION) {
+        Some(auth::by_header(&app, &Method::GET, &uri, &headers).await?.principal().clone())
+    } else {
+        None
+    };
+    let browser = cookie(&headers);
+    let who = match (&caller, &browser) {
+        (Some(caller), _) => ComesBack::Caller(caller),
+        (None, Some(browser)) => ComesBack::Browser(browser),
+        (None, None) => return Err(auth::unauthorized()),
+    };
+    let (Some(code), Some(state)) = (params.code, params.state) else {
+        return Err(Error::invalid("the query needs code and state: the login was not agreed to, or this is no callback").into());
+    };
+    let record = app.service.finish_login(who, &state, &code).await?;
+    let wants_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
+    let mut answer = if wants_page {
+        Html("<!doctype html><title>Capstan</title><p>OpenRouter is connected. You may close this window.").into_response()
+    } else {
+        let viewer = caller.or_else(|| Some(Principal { user_id: record.owner.clone()?, role: UserRole::Member }));
+        match viewer {
+            Some(viewer) => Json(Provider::of(record, &viewer)).into_response(),
+            None => return Err(Error::NotFound("provider").into()),
+        }
+    };
+    put_headers(&mut answer, &format!("{LOGIN_COOKIE}=; Path={CALLBACK}; Max-Age=0; HttpOnly; SameSite=Lax"));
+    Ok(answer)
+}
+
+/// Nobody keeps these answers, and no page that they lead to is told where from: the code stands in the URL.
+fn put_headers(answer: &mut Response, cookie: &str) {
+    let headers = answer.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    if let Ok(cookie) = HeaderValue::from_str(cookie) {
+        headers.insert(SET_COOKIE, cookie);
+    }
+}
+
+fn cookie(headers: &HeaderMap) -> Option<String> {
+    let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
+    let mut named = all.filter_map(|pair| pair.trim().split_once('='));
+    named.find(|(name, _)| *name == LOGIN_COOKIE).map(|(_, value)| value.to_owned())
+}
+
+/// Where the browser finds this server: as configured, or as it was asked for.
+fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
+    if let Some(url) = &app.options.public_url {
+        return Ok(url.trim_end_matches('/').to_owned());
+    }
+    let host = request_host(uri, headers).filter(|host| !host.is_empty());
+    let host = host.ok_or_else(|| Error::invalid("the request names no Host to come back to; set server.public_url"))?;
+    // OpenRouter takes this machine by name only.
+    let name = host_name(host);
+    let is_loopback = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    let port = host.rsplit(']').next().and_then(|rest| rest.rsplit_once(':')).map_or("", |(_, port)| port);
+    match (is_loopback, port) {
+        (true, "") => Ok("http://localhost".to_owned()),
+        (true, port) => Ok(format!("http://localhost:{port}")),
+        (false, _) => Ok(format!("http://{host}")),
+    }
+}

@@ -1,0 +1,465 @@
+//! `/api/v1/providers`: model endpoints that people keep.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::{ETAG, IF_MATCH, LOCATION};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use secrecy::SecretString;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::auth::Caller;
+use super::extract::{Id, Input, Params, RequestBody};
+use super::options::App;
+use super::page::{self, PageParams};
+use super::problem::Answer;
+use super::runs::replayed;
+use super::types::ListBody;
+use crate::domain::cost::Prices;
+use crate::domain::ids::ProviderId;
+use crate::domain::principal::{Principal, UserRole};
+use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord};
+use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderPatch, ProviderTest};
+
+/// Whose a provider is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scope {
+    /// The caller's own.
+    #[default]
+    Own,
+    /// The server's, for everybody's use.
+    Global,
+}
+
+/// A provider to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateProviderBody {
+    /// What stands before the slash of its models: `name/model`.
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: String,
+    /// The wire that it speaks.
+    kind: ProviderKind,
+    /// Where its API is; the kind's own API if absent.
+    #[serde(default)]
+    #[schema(max_length = 2048)]
+    base_url: Option<String>,
+    /// The key. It is never shown again.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, write_only, max_length = 8192)]
+    key: Option<SecretString>,
+    /// What is to be known of its models, where the provider's own list does not say it.
+    #[serde(default)]
+    #[schema(max_items = 500)]
+    models: Vec<ModelEntry>,
+    /// How long its calls may take.
+    #[serde(default)]
+    limits: CallLimits,
+    /// How its chat completions differ from OpenAI's own, as in `providers.NAME.accent`; what is known of where it leads if absent.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    accent: Option<Map<String, Value>>,
+    /// Whether runs may use it.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    enabled: bool,
+    /// Whose it is. Only an administrator makes one for everybody.
+    #[serde(default)]
+    scope: Scope,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl RequestBody for CreateProviderBody {}
+
+/// What to change of a provider. What is absent stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpdateProviderBody {
+    /// The name.
+    #[serde(default)]
+    #[schema(pattern = "^[a-z0-9][a-z0-9._-]{0,63}$")]
+    name: Option<String>,
+    /// The wire.
+    #[serde(default)]
+    kind: Option<ProviderKind>,
+    /// Where its API is. Another host wants the key again.
+    #[serde(default)]
+    #[schema(max_length = 2048)]
+    base_url: Option<String>,
+    /// A new key; `null` takes the old one away.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>, write_only, max_length = 8192)]
+    key: Option<Option<SecretString>>,
+    /// What is to be known of its models, all of it.
+    #[serde(default)]
+    #[schema(max_items = 500)]
+    models: Option<Vec<ModelEntry>>,
+    /// How long its calls may take, all of it.
+    #[serde(default)]
+    limits: Option<CallLimits>,
+    /// How its chat completions differ from OpenAI's own; `null` takes it away.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Object>)]
+    accent: Option<Option<Map<String, Value>>>,
+    /// Whether runs may use it.
+    #[serde(default)]
+    enabled: Option<bool>,
+}
+
+impl RequestBody for UpdateProviderBody {}
+
+/// Tells `null` from what is absent.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+/// Where a provider is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ShownScope {
+    /// The caller's own.
+    Own,
+    /// The server's, for everybody's use.
+    Global,
+    /// In the server's configuration or environment, for everybody's use; it is changed there.
+    Config,
+}
+
+/// What is shown of a key.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KeyShown {
+    /// Whether there is one.
+    set: bool,
+    /// Its end, if it is long enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+/// A provider.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Provider {
+    /// The id.
+    id: ProviderId,
+    /// What stands before the slash of its models.
+    name: String,
+    /// The wire that it speaks.
+    kind: ProviderKind,
+    /// Where its API is. Of providers of the configuration only administrators see it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_url: Option<String>,
+    /// The key.
+    key: KeyShown,
+    /// What is known of its models beside the provider's own list.
+    models: Vec<ModelEntry>,
+    /// How long its calls may take, where that is not as long as those of all.
+    #[serde(skip_serializing_if = "CallLimits::is_empty")]
+    #[schema(required = false)]
+    limits: CallLimits,
+    /// How its chat completions differ from OpenAI's own, where that is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    accent: Option<Map<String, Value>>,
+    /// Whether runs may use it.
+    enabled: bool,
+    /// Whose it is.
+    scope: ShownScope,
+    /// When it was made, RFC 3339. Not for providers of the configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<String>,
+    /// When it was changed, RFC 3339. Not for providers of the configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updated_at: Option<String>,
+    /// Raised by one at each change; also the `ETag`. Not for providers of the configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<i64>,
+}
+
+impl Provider {
+    pub(crate) fn of(record: ProviderRecord, viewer: &Principal) -> Self {
+        let (scope, sees_hint) = match (&record.owner, viewer.role) {
+            (Some(_), UserRole::Admin | UserRole::Member) => (ShownScope::Own, true),
+            (None, UserRole::Admin) => (ShownScope::Global, true),
+            (None, UserRole::Member) => (ShownScope::Global, false),
+        };
+        let hint = record.key.as_ref().and_then(|key| key.hint.clone()).filter(|_| sees_hint);
+        Self {
+            id: record.id,
+            name: record.name,
+            kind: record.kind,
+            base_url: Some(record.base_url),
+            key: KeyShown { set: record.key.is_some(), hint },
+            models: record.models,
+            limits: record.limits,
+            accent: record.accent,
+            enabled: record.enabled,
+            scope,
+            created_at: Some(record.created_at.to_rfc3339()),
+            updated_at: Some(record.updated_at.to_rfc3339()),
+            version: Some(record.version),
+        }
+    }
+
+    fn of_any(provider: AnyProvider, viewer: &Principal) -> Self {
+        let ConfiguredProvider { id, name, kind, base_url, has_key } = match provider {
+            AnyProvider::Kept(record) => return Self::of(*record, viewer),
+            AnyProvider::Configured(provider) => provider,
+        };
+        let base_url = match viewer.role {
+            UserRole::Admin => Some(base_url),
+            // Where it is, is the operator's own.
+            UserRole::Member => None,
+        };
+        Self {
+            id,
+            name,
+            kind,
+            base_url,
+            key: KeyShown { set: has_key, hint: None },
+            models: Vec::new(),
+            limits: CallLimits::default(),
+            accent: None,
+            enabled: true,
+            scope: ShownScope::Config,
+            created_at: None,
+            updated_at: None,
+            version: None,
+        }
+    }
+}
+
+fn tag(version: i64) -> HeaderMap {
+    HeaderValue::from_str(&format!("\"{version}\"")).map(|value| HeaderMap::from_iter([(ETAG, value)])).unwrap_or_default()
+}
+
+/// The versions that `If-Match` names (RFC 9110, 13.1.1): any of its tags may match, and no weak one does. `None` for all.
+fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
+    if !headers.contains_key(IF_MATCH) {
+        return None;
+    }
+    // No tag of ours holds a comma; one of others that does matches nothing, in pieces neither.
+    let values = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let tags: Vec<&str> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
+    if tags == ["*"] {
+        return None;
+    }
+    let version = |tag: &&str| tag.strip_prefix('"')?.strip_suffix('"')?.parse().ok();
+    Some(tags.iter().filter_map(version).collect())
+}
+
+/// Makes a provider
+///
+/// Runs use its models as `name/model`. A member's URL must be a public https one, unless the server allows others.
+#[utoipa::path(
+    post, path = "/api/v1/providers", tag = "providers", operation_id = "create_provider", request_body = CreateProviderBody,
+    responses((status = 201, description = "The provider", body = Provider, headers(("Location" = String), ("ETag" = String)))),
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Input { body, key }: Input<CreateProviderBody>,
+) -> Answer<Response> {
+    let CreateProviderBody { name, kind, base_url, key: secret, models, limits, accent, enabled, scope } = body;
+    let is_global = scope == Scope::Global;
+    let new = NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, is_global };
+    let (record, replay) = app.service.create_provider(&principal, new, key).await?;
+    let mut headers = replayed(replay);
+    headers.extend(tag(record.version));
+    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/providers/{}", record.id)) {
+        headers.insert(LOCATION, value);
+    }
+    Ok((StatusCode::CREATED, headers, Json(Provider::of(record, &principal))).into_response())
+}
+
+/// Providers, by name
+///
+/// The caller's own and those of the server, those of its configuration included. Runs mean by a name the caller's own one first,
+/// then the server's, then that of the configuration.
+#[utoipa::path(
+    get, path = "/api/v1/providers", tag = "providers", operation_id = "list_providers", params(PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Provider>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let Page { items, next } = app.service.providers(&principal, &request).await?;
+    let items = items.into_iter().map(|provider| Provider::of_any(provider, &principal)).collect();
+    Ok(page::answer(Page { items, next }, request.limit, "/api/v1/providers", ""))
+}
+
+/// A provider
+#[utoipa::path(
+    get, path = "/api/v1/providers/{id}", tag = "providers", operation_id = "get_provider",
+    params(("id" = ProviderId, Path, description = "The provider")),
+    responses((status = 200, description = "The provider", body = Provider, headers(("ETag" = String)))),
+)]
+pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Id(id): Id<ProviderId>) -> Answer<Response> {
+    let provider = Provider::of_any(app.service.provider(&principal, &id).await?, &principal);
+    let headers = provider.version.map(tag).unwrap_or_default();
+    Ok((headers, Json(provider)).into_response())
+}
+
+/// Changes a provider
+///
+/// Runs use it as it is from their next model call on.
+#[utoipa::path(
+    patch, path = "/api/v1/providers/{id}", tag = "providers", operation_id = "update_provider",
+    params(
+        ("id" = ProviderId, Path, description = "The provider"),
+        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a version of these is changed"),
+    ),
+    request_body = UpdateProviderBody,
+    responses(
+        (status = 200, description = "The provider", body = Provider, headers(("ETag" = String))),
+        (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn update(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ProviderId>,
+    headers: HeaderMap,
+    Input { body, .. }: Input<UpdateProviderBody>,
+) -> Answer<Response> {
+    let UpdateProviderBody { name, kind, base_url, key, models, limits, accent, enabled } = body;
+    let patch = ProviderPatch { name, kind, base_url, key, models, limits, accent, enabled };
+    let record = app.service.update_provider(&principal, &id, &patch, wanted_versions(&headers).as_deref()).await?;
+    Ok((tag(record.version), Json(Provider::of(record, &principal))).into_response())
+}
+
+/// Deletes a provider
+///
+/// Runs that are under way with it fail at their next model call.
+#[utoipa::path(
+    delete, path = "/api/v1/providers/{id}", tag = "providers", operation_id = "delete_provider",
+    params(
+        ("id" = ProviderId, Path, description = "The provider"),
+        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a version of these is deleted"),
+    ),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 412, description = "It has another version by now", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ProviderId>,
+    headers: HeaderMap,
+) -> Answer<StatusCode> {
+    app.service.delete_provider(&principal, &id, wanted_versions(&headers).as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A model of a provider.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ProviderModel {
+    /// How runs name it: `provider/name`.
+    model: String,
+    /// Its name at the provider.
+    name: String,
+    /// Tokens of its window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<u64>,
+    /// The most tokens of one answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_output: Option<u64>,
+    /// What it costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prices: Option<Prices>,
+    /// Whether it calls tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<bool>,
+    /// Whether it sees pictures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vision: Option<bool>,
+}
+
+impl ProviderModel {
+    fn of(provider: &str, entry: ModelEntry) -> Self {
+        let ModelEntry { name, context, max_output, prices, tools, vision, limits: _ } = entry;
+        Self { model: format!("{provider}/{name}"), name, context, max_output, prices, tools, vision }
+    }
+}
+
+/// The models of a provider
+///
+/// Those that its endpoint lists now, with what the provider's record and the server know of them. All on one page.
+#[utoipa::path(
+    get, path = "/api/v1/providers/{id}/models", tag = "providers", operation_id = "list_provider_models",
+    params(("id" = ProviderId, Path, description = "The provider")),
+    responses(
+        (status = 200, description = "The models, by name", body = ListBody<ProviderModel>),
+        (status = 502, description = "The provider failed", body = ProblemBody, content_type = "application/problem+json"),
+        (status = 504, description = "The provider took too long", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn models(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ProviderId>,
+) -> Answer<Json<ListBody<ProviderModel>>> {
+    let (name, models) = app.service.provider_models(&principal, &id).await?;
+    let data = models.into_iter().map(|model| ProviderModel::of(&name, model)).collect();
+    Ok(Json(ListBody { data, next_cursor: None }))
+}
+
+/// Which model to test.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TestProviderBody {
+    /// The model's name at the provider; the first that is known if absent.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 200)]
+    model: Option<String>,
+}
+
+impl RequestBody for TestProviderBody {
+    fn when_empty() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+/// What came of a test.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TestedProvider {
+    /// Whether the model answered.
+    ok: bool,
+    /// The model that was asked; empty if none could be found.
+    model: String,
+    /// How long it took, in milliseconds.
+    latency_ms: u64,
+    /// What went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ProblemBody>,
+}
+
+/// Tests a provider
+///
+/// Asks a model for a word, which costs next to nothing. Every request asks anew, whatever its `Idempotency-Key`.
+#[utoipa::path(
+    post, path = "/api/v1/providers/{id}/test", tag = "providers", operation_id = "test_provider",
+    params(("id" = ProviderId, Path, description = "The provider")), request_body = Option<TestProviderBody>,
+    responses((status = 200, description = "What came of it", body = TestedProvider)),
+)]
+pub(crate) async fn test(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ProviderId>,
+    // Asking once more does no harm, and an old answer would say nothing of the present.
+    Input { body, key: _ }: Input<TestProviderBody>,
+) -> Answer<Json<TestedProvider>> {
+    let ProviderTest { model, latency, error } = app.service.test_provider(&principal, &id, body.model).await?;
+    let latency_ms = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
+    let error = error.map(|error| ProblemCode::from(error.kind).body(error.message));
+    Ok(Json(TestedProvider { ok: error.is_none(), model, latency_ms, error }))
+}

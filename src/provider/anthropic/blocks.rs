@@ -1,0 +1,303 @@
+//! Puts the content blocks of an answer together.
+//!
+//! Blocks come one after the other, but the wire lets them interleave by index. What is said of text and reasoning has no
+//! address, so a block waits until the text and reasoning before it is over; calls have one and hold nobody up.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use super::wire::{Block, Delta};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::provider::tally::{Tally, storable};
+use crate::provider::words::json_text;
+
+/// More blocks than any answer has: what comes with more is a flood.
+const MAX_BLOCKS: usize = 10_000;
+
+/// The blocks of one answer.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    blocks: Vec<Open>,
+    /// The first block that may still say something without an address. Those behind it wait.
+    front: usize,
+    calls: usize,
+    /// Whether reasoning was shown that no block has closed.
+    open_reasoning: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    index: u64,
+    kind: Kind,
+    stopped: bool,
+    waiting: Vec<ModelEvent>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Text,
+    Thinking {
+        signature: String,
+    },
+    Call {
+        at: usize,
+        given: String,
+        arguments: String,
+    },
+    /// Something that is nothing to us: what tools of the provider do, and what is newer than this code.
+    Other,
+}
+
+fn violation(what: &str) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, &format!("the answer contradicts itself: {what}"))
+}
+
+impl Blocks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.iter().all(|block| matches!(block.kind, Kind::Other))
+    }
+
+    pub(super) fn has_calls(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// Whether every block that says something was ended.
+    pub(super) fn all_stopped(&self) -> bool {
+        self.blocks.iter().all(|block| block.stopped || matches!(block.kind, Kind::Other))
+    }
+
+    /// Whether no call is cut: its block was ended, or its arguments are whole all the same.
+    pub(super) fn no_call_is_cut(&self) -> bool {
+        self.blocks.iter().all(|block| match &block.kind {
+            Kind::Call { arguments, .. } => block.stopped || arguments.is_empty() || is_json(arguments),
+            Kind::Text | Kind::Thinking { .. } | Kind::Other => true,
+        })
+    }
+
+    /// Whether the arguments of all calls can be read.
+    pub(super) fn all_calls_parse(&self) -> bool {
+        self.blocks.iter().all(|block| match &block.kind {
+            Kind::Call { arguments, given, .. } if arguments.is_empty() => given.is_empty() || is_json(given),
+            Kind::Call { arguments, .. } => is_json(arguments),
+            Kind::Text | Kind::Thinking { .. } | Kind::Other => true,
+        })
+    }
+
+    /// A block begins.
+    pub(super) fn start(
+        &mut self,
+        index: Option<u64>,
+        block: Block<'_>,
+        tally: &mut Tally,
+        out: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        let index = index.unwrap_or(self.blocks.len() as u64);
+        match &*block.kind.0 {
+            "text" => {
+                let at = self.open(index, Kind::Text)?;
+                self.text(at, block.text.0, tally, out);
+            }
+            "thinking" => {
+                let at = self.open(index, Kind::Thinking { signature: block.signature.0.into_owned() })?;
+                // A part of its own, even if the reasoning before it was never signed.
+                self.emit(at, ModelEvent::ReasoningBlock(Value::Null), out);
+                self.thinking(at, block.thinking.0, tally, out);
+            }
+            "redacted_thinking" => {
+                let at = self.open(index, Kind::Other)?;
+                self.emit(at, ModelEvent::ReasoningBlock(Value::Null), out);
+                self.emit(at, ModelEvent::ReasoningBlock(json!({ "data": block.data.0 })), out);
+            }
+            "tool_use" => {
+                if block.name.0.is_empty() {
+                    return Err(violation("a tool call has no name"));
+                }
+                tally.said(block.name.0.len());
+                let given = block.input.map(json_text).filter(|text| !is_nothing(text)).unwrap_or_default();
+                let call = self.calls;
+                self.calls += 1;
+                let at = self.open(index, Kind::Call { at: call, given, arguments: String::new() })?;
+                let (provider_call_id, name) = (storable(block.id.0), storable(block.name.0));
+                self.emit(at, ModelEvent::ToolCallStarted { index: call, provider_call_id, name }, out);
+            }
+            _ => {
+                self.open(index, Kind::Other)?;
+            }
+        }
+        self.advance(out);
+        Ok(())
+    }
+
+    /// More of a block.
+    pub(super) fn delta(
+        &mut self,
+        index: Option<u64>,
+        delta: Delta<'_>,
+        tally: &mut Tally,
+        out: &mut VecDeque<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        let known = self.find(index);
+        let at = match known {
+            Some(at) => at,
+            // Gateways exist that say nothing of the beginning of a block; a call without one has no name.
+            None => {
+                let index = index.unwrap_or(self.blocks.len() as u64);
+                match &*delta.kind.0 {
+                    "text_delta" => self.open(index, Kind::Text)?,
+                    "thinking_delta" => self.open(index, Kind::Thinking { signature: String::new() })?,
+                    "input_json_delta" => return Err(violation("arguments came for a call that has not begun")),
+                    _ => return Ok(()),
+                }
+            }
+        };
+        let Open { kind, stopped, .. } = &mut self.blocks[at];
+        match (&*delta.kind.0, kind) {
+            ("text_delta", Kind::Text) => self.text(at, delta.text.0, tally, out),
+            ("thinking_delta", Kind::Thinking { .. }) => self.thinking(at, delta.thinking.0, tally, out),
+            ("signature_delta", Kind::Thinking { signature }) => {
+                if !delta.signature.0.is_empty() {
+                    *signature = delta.signature.0.into_owned();
+                }
+            }
+            ("input_json_delta", Kind::Call { at: call, arguments, .. }) => {
+                let (call, more) = (*call, storable(delta.partial_json.0));
+                if more.is_empty() {
+                    return Ok(());
+                }
+                if *stopped {
+                    return Err(violation("arguments came for a call that was whole"));
+                }
+                arguments.push_str(&more);
+                tally.said(more.len());
+                self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: more }, out);
+            }
+            ("input_json_delta", Kind::Text | Kind::Thinking { .. }) => {
+                return Err(violation("arguments came for a block that is no call"));
+            }
+            // Citations, and what is newer than this code.
+            (_, Kind::Text | Kind::Thinking { .. } | Kind::Call { .. } | Kind::Other) => {}
+        }
+        Ok(())
+    }
+
+    /// A block is over.
+    pub(super) fn stop(&mut self, index: Option<u64>, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+        let Some(at) = self.find(index) else { return };
+        self.end(at, tally, out);
+        self.advance(out);
+    }
+
+    /// The answer is over, and whole: says what is still held back.
+    pub(super) fn finish(&mut self, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+        for at in 0..self.blocks.len() {
+            self.end(at, tally, out);
+        }
+        self.advance(out);
+    }
+
+    fn find(&self, index: Option<u64>) -> Option<usize> {
+        match index {
+            Some(index) => self.blocks.iter().rposition(|block| block.index == index),
+            None => self.blocks.len().checked_sub(1),
+        }
+    }
+
+    fn open(&mut self, index: u64, kind: Kind) -> Result<usize, ModelError> {
+        if self.blocks.len() == MAX_BLOCKS {
+            return Err(violation(&format!("it has more than {MAX_BLOCKS} blocks")));
+        }
+        self.blocks.push(Open { index, kind, stopped: false, waiting: Vec::new() });
+        Ok(self.blocks.len() - 1)
+    }
+
+    fn text(&mut self, at: usize, text: std::borrow::Cow<'_, str>, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+        if !text.is_empty() {
+            tally.said(text.len());
+            self.emit(at, ModelEvent::Text(storable(text)), out);
+        }
+    }
+
+    fn thinking(&mut self, at: usize, text: std::borrow::Cow<'_, str>, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+        if !text.is_empty() {
+            tally.said(text.len());
+            self.emit(at, ModelEvent::Reasoning(storable(text)), out);
+        }
+    }
+
+    fn end(&mut self, at: usize, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+        let block = &mut self.blocks[at];
+        if std::mem::replace(&mut block.stopped, true) {
+            return;
+        }
+        match &mut block.kind {
+            Kind::Thinking { signature } if !signature.is_empty() => {
+                let signature = std::mem::take(signature);
+                self.emit(at, ModelEvent::ReasoningBlock(json!({ "signature": signature })), out);
+            }
+            // Arguments that came in pieces count; those of the beginning are only their announcement then.
+            Kind::Call { at: call, given, arguments } if arguments.is_empty() && !given.is_empty() => {
+                let (call, given) = (*call, std::mem::take(given));
+                tally.said(given.len());
+                given.clone_into(arguments);
+                self.emit(at, ModelEvent::ToolCallArguments { index: call, delta: given }, out);
+            }
+            Kind::Text | Kind::Thinking { .. } | Kind::Call { .. } | Kind::Other => {}
+        }
+    }
+
+    /// Says something of a block, at once if all before it has been said.
+    fn emit(&mut self, at: usize, event: ModelEvent, out: &mut VecDeque<ModelEvent>) {
+        if at <= self.front {
+            self.say(event, out);
+        } else {
+            self.blocks[at].waiting.push(event);
+        }
+    }
+
+    fn advance(&mut self, out: &mut VecDeque<ModelEvent>) {
+        while let Some(block) = self.blocks.get(self.front) {
+            let holds = match block.kind {
+                Kind::Text | Kind::Thinking { .. } => !block.stopped,
+                Kind::Call { .. } | Kind::Other => false,
+            };
+            if holds {
+                return;
+            }
+            self.front += 1;
+            let waiting = self.blocks.get_mut(self.front).map(|next| std::mem::take(&mut next.waiting));
+            for event in waiting.into_iter().flatten() {
+                self.say(event, out);
+            }
+        }
+    }
+
+    fn say(&mut self, event: ModelEvent, out: &mut VecDeque<ModelEvent>) {
+        match &event {
+            ModelEvent::Reasoning(_) => self.open_reasoning = true,
+            // The mark of a beginning: unsigned reasoning before it is closed by a block that holds nothing.
+            ModelEvent::ReasoningBlock(Value::Null) => {
+                if std::mem::take(&mut self.open_reasoning) {
+                    out.push_back(ModelEvent::ReasoningBlock(json!({})));
+                }
+                return;
+            }
+            ModelEvent::Text(_) | ModelEvent::ReasoningBlock(_) | ModelEvent::ToolCallStarted { .. } => self.open_reasoning = false,
+            ModelEvent::ToolCallArguments { .. }
+            | ModelEvent::ToolCallBlock { .. }
+            | ModelEvent::Restarted
+            | ModelEvent::Usage(_)
+            | ModelEvent::Prices(_)
+            | ModelEvent::Finished(_) => {}
+        }
+        out.push_back(event);
+    }
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+fn is_nothing(input: &str) -> bool {
+    matches!(input.trim(), "" | "{}" | "null")
+}

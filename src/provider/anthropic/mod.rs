@@ -1,0 +1,76 @@
+//! Anthropic's Messages API, and those who speak it too.
+//!
+//! Facts about the wire: <https://docs.anthropic.com/en/api/messages> and
+//! <https://docs.anthropic.com/en/docs/build-with-claude/streaming>.
+
+mod blocks;
+mod content;
+mod decode;
+mod models;
+mod request;
+mod wire;
+
+use std::sync::Arc;
+
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use self::decode::Decoder;
+use super::client::{ClientOptions, DialectClient, header};
+use super::compose::for_model;
+use super::dialect::Dialect;
+use super::transport::{Framing, versioned_url};
+use super::{ModelClient, SetupError};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+
+/// The version of the wire that is spoken: <https://docs.anthropic.com/en/api/versioning>.
+const VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
+
+/// A client of an endpoint that speaks Messages. A base URL that does not end in a version segment gets `/v1`. No connection
+/// is made yet.
+///
+/// # Errors
+/// If the base URL, the key or a header cannot be used.
+pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
+    let dialect = Messages { url: versioned_url(&options.base_url, "v1", "/messages")? };
+    Ok(Arc::new(DialectClient::new(dialect, options)?))
+}
+
+struct Messages {
+    url: Url,
+}
+
+impl Dialect for Messages {
+    type Decoder = Decoder;
+
+    const FRAMING: Framing = Framing::Events;
+
+    fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(HeaderName::from_static("anthropic-version"), VERSION);
+        if let Some(key) = key {
+            headers.insert(HeaderName::from_static("x-api-key"), header("x-api-key", key.expose_secret().trim())?);
+        }
+        Ok(headers)
+    }
+
+    fn url(&self, _model: &str, _streaming: bool) -> Result<Url, ModelError> {
+        Ok(self.url.clone())
+    }
+
+    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
+        request::body(&for_model(request), streaming)
+            .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
+    }
+
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
+        Decoder::new(request.options.max_output_tokens, request_bytes)
+    }
+}
+
+/// Reads an answer that nobody has asked for.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn decoder() -> impl super::dialect::Decode {
+    Decoder::new(None, 0)
+}

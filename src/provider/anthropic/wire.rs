@@ -1,0 +1,121 @@
+//! What a provider sends, read without copying. Everything that is not needed is skipped.
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::provider::tally::{self, Count};
+use crate::provider::words::Text;
+
+/// One event of a stream. A whole answer has the fields of [`Message`] in their place.
+#[derive(Debug, Deserialize)]
+pub(super) struct Event<'a> {
+    #[serde(rename = "type", borrow, default)]
+    pub(super) kind: Text<'a>,
+    #[serde(default)]
+    pub(super) index: Option<u64>,
+    #[serde(borrow, default)]
+    pub(super) message: Option<Message<'a>>,
+    #[serde(borrow, default)]
+    pub(super) content_block: Option<Block<'a>>,
+    #[serde(borrow, default)]
+    pub(super) delta: Option<Delta<'a>>,
+    #[serde(default)]
+    pub(super) usage: Option<Figures>,
+    #[serde(default)]
+    pub(super) error: Option<Value>,
+}
+
+/// An answer, whole or as it begins.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Message<'a> {
+    #[serde(borrow, default)]
+    pub(super) content: Option<Vec<Block<'a>>>,
+    #[serde(borrow, default)]
+    pub(super) stop_reason: Text<'a>,
+    #[serde(default)]
+    pub(super) usage: Option<Figures>,
+    #[serde(default)]
+    pub(super) error: Option<Value>,
+}
+
+/// A content block, whole or as it begins.
+#[derive(Debug, Deserialize)]
+pub(super) struct Block<'a> {
+    #[serde(rename = "type", borrow, default)]
+    pub(super) kind: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) text: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) thinking: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) signature: Text<'a>,
+    /// What `redacted_thinking` hides.
+    #[serde(borrow, default)]
+    pub(super) data: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) id: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) name: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) input: Option<&'a RawValue>,
+}
+
+/// More of a content block, or of the message.
+#[derive(Debug, Deserialize)]
+pub(super) struct Delta<'a> {
+    #[serde(rename = "type", borrow, default)]
+    pub(super) kind: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) text: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) partial_json: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) thinking: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) signature: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) stop_reason: Text<'a>,
+}
+
+/// Tokens used. `input_tokens` are those that no cache was asked about.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(super) struct Figures {
+    #[serde(default)]
+    input_tokens: Count,
+    #[serde(default)]
+    cache_creation_input_tokens: Count,
+    #[serde(default)]
+    cache_read_input_tokens: Count,
+    #[serde(default)]
+    output_tokens: Count,
+}
+
+impl Figures {
+    /// Takes in later figures. Gateways repeat the fields that they do not know as 0, which is no news.
+    pub(super) fn update(&mut self, later: Self) {
+        let last = |old: Count, new: Count| Count(new.0.filter(|count| *count > 0).or(old.0).or(new.0));
+        *self = Self {
+            input_tokens: last(self.input_tokens, later.input_tokens),
+            cache_creation_input_tokens: last(self.cache_creation_input_tokens, later.cache_creation_input_tokens),
+            cache_read_input_tokens: last(self.cache_read_input_tokens, later.cache_read_input_tokens),
+            output_tokens: last(self.output_tokens, later.output_tokens),
+        };
+    }
+}
+
+impl From<Figures> for tally::Figures {
+    fn from(figures: Figures) -> Self {
+        let cached = figures.cache_read_input_tokens.0;
+        let parts = [figures.input_tokens.0, figures.cache_creation_input_tokens.0, cached];
+        let input: u64 = parts.iter().flatten().sum();
+        Self {
+            // No request is empty: zero says that the figure is not known.
+            input: Some(input).filter(|input| *input > 0),
+            output: figures.output_tokens.0.filter(|output| *output > 0),
+            cached_input: cached,
+            cache_write: figures.cache_creation_input_tokens.0,
+            ..Self::default()
+        }
+    }
+}

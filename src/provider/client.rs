@@ -1,0 +1,173 @@
+//! The client of any dialect: sends a request and turns the answer into events as it comes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::TryStreamExt as _;
+use reqwest::Client;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::answer::Events;
+use super::dialect::{Decode as _, Dialect};
+use super::limits::{Deadline, StreamLimits, Timed};
+use super::secrets::Secrets;
+use super::transport::{self, Answer};
+use super::{ModelClient, ModelStream, SetupError, catalogue};
+use crate::domain::model::{ModelError, ModelRequest};
+use crate::domain::provider::CallLimits;
+use crate::support::clock::{SharedClock, SystemClock};
+use crate::support::outbound::Reach;
+
+/// Where and how to ask.
+pub struct ClientOptions {
+    /// The API's URL, such as `https://api.openai.com/v1`. What is missing of the path is the dialect's to add.
+    pub base_url: String,
+    /// The key; local servers need none.
+    pub api_key: Option<SecretString>,
+    /// Limits for all models.
+    pub limits: StreamLimits,
+    /// Limits of single models, by bare name.
+    pub model_limits: BTreeMap<String, StreamLimits>,
+    /// Whether models that are known to think long are waited for longer than the limits for all say.
+    pub patient: bool,
+    /// Whether to ask for a streamed answer. A server that cannot stream gives the same events, all at the end.
+    pub streaming: bool,
+    /// More headers, which may be secret.
+    pub headers: Vec<(String, SecretString)>,
+    /// Where the URL may lead.
+    pub reach: Reach,
+    /// Tells how far away the moments are that a provider names.
+    pub clock: SharedClock,
+}
+
+impl ClientOptions {
+    /// An endpoint with the usual limits and no key.
+    #[must_use]
+    pub fn new(base_url: impl Into<String>) -> Self {
+        Self {
+            base_url: base_url.into(),
+            api_key: None,
+            limits: StreamLimits::default(),
+            model_limits: BTreeMap::new(),
+            patient: true,
+            streaming: true,
+            headers: Vec::new(),
+            reach: Reach::Anywhere,
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// Sets the limits for all models and, over those, for single ones. Whoever sets any for all means them for models that are
+    /// known to think long, too.
+    pub fn set_limits<'a>(&mut self, all: &CallLimits, single: impl IntoIterator<Item = (&'a str, CallLimits)>) {
+        self.limits = StreamLimits::default().with(all);
+        self.patient = !all.limits_answers();
+        let own = |(model, limits): (&str, CallLimits)| (model.to_owned(), self.limits.with(&limits));
+        self.model_limits = single.into_iter().map(own).collect();
+    }
+}
+
+/// Speaks one dialect with one endpoint.
+pub(super) struct DialectClient<D> {
+    dialect: D,
+    http: Client,
+    secrets: Secrets,
+    limits: StreamLimits,
+    model_limits: BTreeMap<String, StreamLimits>,
+    patient: bool,
+    streaming: bool,
+    clock: SharedClock,
+}
+
+impl<D: Dialect> DialectClient<D> {
+    /// A client. No connection is made yet. The base URL of the options is the dialect's already.
+    ///
+    /// # Errors
+    /// If the key or a header cannot be used.
+    pub(super) fn new(dialect: D, options: ClientOptions) -> Result<Self, SetupError> {
+        let ClientOptions { base_url, api_key, limits, model_limits, patient, streaming, headers, reach, clock } = options;
+        let key = api_key.filter(|key| !key.expose_secret().trim().is_empty());
+        let mut sent = dialect.headers(key.as_ref())?;
+        for (name, value) in headers {
+            let parsed = HeaderName::try_from(&name).map_err(|_| SetupError::Header { name: name.clone() })?;
+            sent.insert(parsed, header(&name, value.expose_secret())?);
+        }
+        sent.values_mut().for_each(|value| value.set_sensitive(true));
+        let secrets = Secrets::of(&base_url, &sent);
+        let http = transport::client(&base_url, sent, &limits, reach)?;
+        Ok(Self { dialect, http, secrets, limits, model_limits, patient, streaming, clock })
+    }
+}
+
+impl<D> DialectClient<D> {
+    fn limits_of(&self, model: &str) -> StreamLimits {
+        if let Some(own) = self.model_limits.get(model) {
+            return *own;
+        }
+        let known = catalogue::model(model).first_byte_s.filter(|_| self.patient);
+        known.map_or(self.limits, |seconds| self.limits.for_thinking(Duration::from_secs(seconds)))
+    }
+}
+
+/// The value of a header.
+///
+/// # Errors
+/// If it holds a character that no header can carry; the error names the header only.
+pub(super) fn header(name: &str, value: &str) -> Result<HeaderValue, SetupError> {
+    HeaderValue::try_from(value).map_err(|_| SetupError::Header { name: name.to_owned() })
+}
+
+/// The headers of a provider that takes its key as a bearer token.
+///
+/// # Errors
+/// If the key holds a character that no header can carry.
+pub(super) fn bearer(key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
+    let mut headers = HeaderMap::new();
+    if let Some(key) = key {
+        headers.insert(AUTHORIZATION, header("authorization", &format!("Bearer {}", key.expose_secret().trim()))?);
+    }
+    Ok(headers)
+}
+
+#[async_trait]
+impl<D: Dialect> ModelClient for DialectClient<D> {
+    async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        let hide = |secrets: Secrets| move |error| secrets.hide(error);
+        let stream = self.ask(request).await.map_err(hide(self.secrets.clone()))?;
+        Ok(Box::pin(stream.map_err(hide(self.secrets.clone()))))
+    }
+}
+
+impl<D: Dialect> DialectClient<D> {
+    async fn ask(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        let mut limits = self.limits_of(&request.model);
+        if !self.streaming {
+            // The first byte of such an answer comes when all of it is there.
+            limits.first_byte = limits.total;
+        }
+        let total = Deadline::after(limits.total);
+        let body = self.dialect.body(&request, self.streaming)?;
+        let decoder = self.dialect.decoder(&request, body.len());
+        let post = self
+            .http
+            .post(self.dialect.url(&request.model, self.streaming)?)
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, if self.streaming { "text/event-stream" } else { "application/json" })
+            .body(body);
+        let framing = self.streaming.then_some(D::FRAMING);
+        match transport::send(post, framing, &limits, total, self.clock.now(), &request.tools).await? {
+            Answer::Events(frames) => {
+                let events = Events::new(frames, decoder, limits);
+                Ok(Box::pin(Timed::new(events, "nothing but signs of life came", limits.progress, total)))
+            }
+            Answer::Document(document) => {
+                let mut events = VecDeque::new();
+                decoder.document(&document, &mut events)?;
+                Ok(Box::pin(futures_util::stream::iter(events.into_iter().map(Ok))))
+            }
+        }
+    }
+}

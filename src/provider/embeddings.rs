@@ -1,0 +1,283 @@
+//! Texts as vectors: OpenAI's `/embeddings`, which most providers and local servers have, and Ollama's `/api/embed`.
+//!
+//! Facts about the wires: <https://platform.openai.com/docs/api-reference/embeddings>, <https://docs.ollama.com/api/embed>.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use reqwest::{Client, Url};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+
+use super::client::{ClientOptions, bearer, header};
+use super::compose::written;
+use super::limits::{Deadline, StreamLimits};
+use super::ollama::operation_url;
+use super::secrets::Secrets;
+use super::tally::Count;
+use super::transport::{self, Answer, endpoint_url};
+use super::{SetupError, failure};
+use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::support::clock::SharedClock;
+use crate::support::text;
+
+/// The most dimensions that a vector may have.
+pub const MAX_DIMENSIONS: usize = 65_536;
+
+/// Turns texts into vectors.
+#[async_trait]
+pub trait EmbeddingClient: Send + Sync {
+    /// The vectors of texts, in their order, all with the same number of dimensions. A text that is longer than the limit of the
+    /// client is cut.
+    ///
+    /// # Errors
+    /// A typed failure of the first request that fails; none is retried here.
+    async fn embed(&self, model: &str, texts: &[String]) -> Result<Embeddings, ModelError>;
+}
+
+/// Vectors of texts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Embeddings {
+    /// One for each text, in order.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens of the texts, as far as the provider counts them.
+    pub input_tokens: u64,
+}
+
+/// What vectors are asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbeddingLimits {
+    /// Dimensions, for models that give a choice. What has others is refused.
+    pub dimensions: Option<u32>,
+    /// Whether to ask for base64, which is a quarter of the bytes. Servers that do not know it answer with numbers, or refuse.
+    pub base64: bool,
+    /// Texts of one request. Most providers take 2,048, some 96 or 32.
+    pub texts_per_request: usize,
+    /// Bytes of all texts of one request. `OpenAI` takes 300,000 tokens.
+    pub bytes_per_request: usize,
+    /// Bytes of a text. Most models take 8,192 tokens, of at least one byte each in the worst case.
+    pub bytes_per_text: usize,
+}
+
+impl Default for EmbeddingLimits {
+    fn default() -> Self {
+        Self { dimensions: None, base64: false, texts_per_request: 96, bytes_per_request: 300_000, bytes_per_text: 24_000 }
+    }
+}
+
+/// A client of OpenAI's embeddings. A base URL without any path gets `/v1`. No connection is made yet.
+///
+/// # Errors
+/// If the base URL, the key or a header cannot be used.
+pub fn openai(options: ClientOptions, limits: EmbeddingLimits) -> Result<Arc<dyn EmbeddingClient>, SetupError> {
+    let url = endpoint_url(&options.base_url, "/embeddings")?;
+    Ok(Arc::new(HttpEmbeddings::new(Wire::OpenAi, url, options, limits)?))
+}
+
+/// A client of an Ollama, whose base URL may end in `/api`, in `/v1` or in neither. No connection is made yet.
+///
+/// # Errors
+/// If the base URL, the key or a header cannot be used.
+pub fn ollama(options: ClientOptions, limits: EmbeddingLimits) -> Result<Arc<dyn EmbeddingClient>, SetupError> {
+    let url = operation_url(&options.base_url, "embed")?;
+    Ok(Arc::new(HttpEmbeddings::new(Wire::Ollama, url, options, limits)?))
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Wire {
+    OpenAi,
+    Ollama,
+}
+
+struct HttpEmbeddings {
+    wire: Wire,
+    url: Url,
+    http: Client,
+    secrets: Secrets,
+    limits: EmbeddingLimits,
+    patience: StreamLimits,
+    clock: SharedClock,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    input: &'a [&'a str],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dimensions: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding_format: Option<&'static str>,
+}
+
+impl HttpEmbeddings {
+    fn new(wire: Wire, url: Url, options: ClientOptions, limits: EmbeddingLimits) -> Result<Self, SetupError> {
+        let ClientOptions { base_url, api_key, limits: mut patience, headers, reach, clock, .. } = options;
+        let key: Option<SecretString> = api_key.filter(|key| !key.expose_secret().trim().is_empty());
+        let mut sent = bearer(key.as_ref())?;
+        for (name, value) in headers {
+            let parsed = HeaderName::try_from(&name).map_err(|_| SetupError::Header { name: name.clone() })?;
+            sent.insert(parsed, header(&name, value.expose_secret())?);
+        }
+        sent.values_mut().for_each(|value| value.set_sensitive(true));
+        let secrets = Secrets::of(&base_url, &sent);
+        let http = transport::client(&base_url, sent, &patience, reach)?;
+        // The first byte of an answer comes when all of it is there.
+        patience.first_byte = patience.total;
+        Ok(Self { wire, url, http, secrets, limits, patience, clock })
+    }
+
+    async fn ask(&self, model: &str, texts: &[&str], all: &mut Embeddings) -> Result<(), ModelError> {
+        let encoding_format = match self.wire {
+            Wire::OpenAi => Some(if self.limits.base64 { "base64" } else { "float" }),
+            Wire::Ollama => None,
+        };
+        let body = written(&Body { model, input: texts, dimensions: self.limits.dimensions, encoding_format })?;
+        let post = self.http.post(self.url.clone()).header(CONTENT_TYPE, "application/json").header(ACCEPT, "application/json");
+        let total = Deadline::after(self.patience.total);
+        let document = match transport::send(post.body(body), None, &self.patience, total, self.clock.now(), &[]).await? {
+            Answer::Document(document) => document,
+            Answer::Events(_) => return Err(bad("the provider sent a stream instead of vectors")),
+        };
+        let answer: WireAnswer = serde_json::from_slice(&document).map_err(|error| {
+            let kind = if error.is_eof() { ModelErrorKind::IncompleteStream } else { ModelErrorKind::BadStream };
+            ModelError::new(kind, &format!("bad_frame: the vectors cannot be read: {error}"))
+        })?;
+        if let Some(error) = &answer.error {
+            return Err(failure::from_event(error));
+        }
+        all.input_tokens += answer.tokens();
+        let vectors = answer.vectors(texts.len())?;
+        for vector in vectors {
+            self.check(&vector, all.vectors.first())?;
+            all.vectors.push(vector);
+        }
+        Ok(())
+    }
+
+    fn check(&self, vector: &[f32], first: Option<&Vec<f32>>) -> Result<(), ModelError> {
+        let wanted = self.limits.dimensions.map(|wanted| wanted as usize).or(first.map(Vec::len));
+        match vector.len() {
+            0 => Err(bad("a vector is empty")),
+            len if len > MAX_DIMENSIONS => Err(bad(&format!("a vector has {len} dimensions, more than {MAX_DIMENSIONS}"))),
+            len if wanted.is_some_and(|wanted| wanted != len) => {
+                Err(bad(&format!("a vector has {len} dimensions, not {}", wanted.unwrap_or(0))))
+            }
+            _ if vector.iter().any(|number| !number.is_finite()) => Err(bad("a vector holds what is no number")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl EmbeddingClient for HttpEmbeddings {
+    async fn embed(&self, model: &str, texts: &[String]) -> Result<Embeddings, ModelError> {
+        // Providers refuse a text without words.
+        let said = |text: &'static str, given: &str| if given.trim().is_empty() { Some(text) } else { None };
+        let texts: Vec<&str> = texts
+            .iter()
+            .map(|given| said("-", given).unwrap_or_else(|| text::prefix(given, self.limits.bytes_per_text.max(1))))
+            .collect();
+        let mut all = Embeddings { vectors: Vec::with_capacity(texts.len()), input_tokens: 0 };
+        let mut rest = texts.as_slice();
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take(self.limits.texts_per_request.max(1)).take_while(|text| {
+                bytes += text.len();
+                bytes <= self.limits.bytes_per_request
+            });
+            let (batch, later) = rest.split_at(fits.count().max(1));
+            self.ask(model, batch, &mut all).await.map_err(|error| self.secrets.hide(error))?;
+            rest = later;
+        }
+        Ok(all)
+    }
+}
+
+fn bad(why: &str) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, why)
+}
+
+/// An answer of either wire.
+#[derive(Deserialize)]
+struct WireAnswer {
+    #[serde(default)]
+    data: Option<Vec<WireVector>>,
+    #[serde(default)]
+    embeddings: Option<Vec<Vec<f32>>>,
+    #[serde(default)]
+    usage: Option<WireUsage>,
+    #[serde(default)]
+    prompt_eval_count: Count,
+    #[serde(default)]
+    error: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct WireVector {
+    #[serde(default)]
+    index: Option<usize>,
+    embedding: Numbers,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Numbers {
+    List(Vec<f32>),
+    /// Little-endian floats of 32 bits in base64.
+    Base64(String),
+}
+
+#[derive(Deserialize)]
+struct WireUsage {
+    #[serde(default)]
+    prompt_tokens: Count,
+    #[serde(default)]
+    total_tokens: Count,
+}
+
+impl WireAnswer {
+    fn tokens(&self) -> u64 {
+        let said = self.usage.as_ref().and_then(|usage| usage.prompt_tokens.0.or(usage.total_tokens.0));
+        said.or(self.prompt_eval_count.0).unwrap_or(0)
+    }
+
+    /// The vectors of `count` texts in the order of the texts.
+    fn vectors(self, count: usize) -> Result<Vec<Vec<f32>>, ModelError> {
+        let mut ordered: Vec<Option<Vec<f32>>> = vec![None; count];
+        let given = match (self.data, self.embeddings) {
+            (Some(data), _) => data,
+            (None, Some(lists)) => {
+                lists.into_iter().map(|list| WireVector { index: None, embedding: Numbers::List(list) }).collect()
+            }
+            (None, None) => return Err(bad("the answer holds no vectors")),
+        };
+        if given.len() != count {
+            return Err(bad(&format!("{} vectors came for {count} texts", given.len())));
+        }
+        for (at, WireVector { index, embedding }) in given.into_iter().enumerate() {
+            let index = index.unwrap_or(at);
+            match ordered.get_mut(index) {
+                Some(place @ None) => *place = Some(embedding.read()?),
+                Some(Some(_)) => return Err(bad(&format!("two vectors have the index {index}"))),
+                None => return Err(bad(&format!("a vector has the index {index}, and there are {count} texts"))),
+            }
+        }
+        Ok(ordered.into_iter().flatten().collect())
+    }
+}
+
+impl Numbers {
+    fn read(self) -> Result<Vec<f32>, ModelError> {
+        match self {
+            Self::List(list) => Ok(list),
+            Self::Base64(text) => {
+                let bytes = STANDARD.decode(text).map_err(|_| bad("a vector is no base64"))?;
+                let (floats, []) = bytes.as_chunks::<4>() else { return Err(bad("a vector ends within a number")) };
+                Ok(floats.iter().map(|float| f32::from_le_bytes(*float)).collect())
+            }
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! What fuzzers and the bench of decoding are let in to: bytes in, events out, without a network, and what must hold of them.
+//!
+//! Only with the feature `fuzzing`, and in tests, which play the seeds of the fuzzers. The checks panic where something does
+//! not hold: that is how a fuzzer hears of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
+use serde_json::Value;
+
+use super::answer::Events;
+use super::dialect::Decode;
+use super::limits::StreamLimits;
+use super::lines::LineFrames;
+use super::schema::{self, Dress};
+use super::sse::SseFrames;
+use super::transport::{ByteStream, Frames, Framing};
+use super::{anthropic, gemini, ollama, openai, responses};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+
+/// A wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// OpenAI's chat completions.
+    ChatCompletions,
+    /// Anthropic's Messages.
+    Anthropic,
+    /// Gemini's `generateContent`.
+    Gemini,
+    /// OpenAI's Responses.
+    Responses,
+    /// Ollama's own.
+    Ollama,
+}
+
+impl Wire {
+    /// Every wire.
+    pub const ALL: [Self; 5] = [Self::ChatCompletions, Self::Anthropic, Self::Gemini, Self::Responses, Self::Ollama];
+
+    /// The name of its target and of the folder of its seeds.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat_completions",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+            Self::Responses => "responses",
+            Self::Ollama => "ollama",
+        }
+    }
+
+    fn framing(self) -> Framing {
+        match self {
+            Self::ChatCompletions | Self::Anthropic | Self::Gemini | Self::Responses => Framing::Events,
+            Self::Ollama => Framing::Lines,
+        }
+    }
+}
+
+/// What an answer says, and how it ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// What it says.
+    pub events: Vec<ModelEvent>,
+    /// Why it is none.
+    pub failed: Option<ModelErrorKind>,
+}
+
+/// How bytes come.
+#[derive(Debug, Clone)]
+pub struct Chunking(Vec<usize>);
+
+impl Chunking {
+    /// All at once.
+    #[must_use]
+    pub fn whole() -> Self {
+        Self(vec![usize::MAX])
+    }
+
+    /// In pieces of these sizes, over and over; at least one, and none of them 0.
+    #[must_use]
+    pub fn sizes(sizes: Vec<usize>) -> Self {
+        Self(sizes)
+    }
+
+    /// In pieces of sizes that are made of some bytes: often small ones, so that everything is cut somewhere.
+    #[must_use]
+    pub fn of(sizes: &[u8]) -> Self {
+        let sizes: Vec<usize> =
+            sizes.iter().map(|size| if *size < 200 { usize::from(*size % 8) + 1 } else { usize::from(*size) }).collect();
+        if sizes.is_empty() { Self(vec![1]) } else { Self(sizes) }
+    }
+
+    fn cut(&self, bytes: &[u8]) -> ByteStream {
+        let mut rest = Bytes::copy_from_slice(bytes);
+        let mut sizes = self.0.clone().into_iter().cycle();
+        Box::pin(stream::iter(std::iter::from_fn(move || {
+            let size = sizes.next().filter(|_| !rest.is_empty())?;
+            Some(Ok(rest.split_to(size.min(rest.len()))))
+        })))
+    }
+}
+
+fn frames_of(framing: Framing, bytes: ByteStream) -> Frames {
+    match framing {
+        Framing::Events => Box::pin(SseFrames::new(bytes)),
+        Framing::Lines => Box::pin(LineFrames::new(bytes)),
+    }
+}
+
+/// Everything that a stream has, one after the other; what is read here is there already, so that nothing waits.
+fn each<T>(stream: impl Stream<Item = T>, take: impl FnMut(T)) {
+    let mut stream = pin!(stream);
+    std::iter::from_fn(|| stream.next().now_or_never().flatten()).for_each(take);
+}
+
+fn drained<T>(stream: impl Stream<Item = T>) -> Vec<T> {
+    let mut items = Vec::new();
+    each(stream, |item| items.push(item));
+    items
+}
+
+/// Decodes a streamed answer, and gives each event away as it comes. Needs the context of a tokio runtime.
+pub fn decode_each(wire: Wire, bytes: &[u8], chunking: &Chunking, take: impl FnMut(Result<ModelEvent, ModelError>)) {
+    let frames = frames_of(wire.framing(), chunking.cut(bytes));
+    match wire {
+        Wire::ChatCompletions => each(Events::new(frames, openai::decoder(), limits()), take),
+        Wire::Anthropic => each(Events::new(frames, anthropic::decoder(), limits()), take),
+        Wire::Gemini => each(Events::new(frames, gemini::decoder(), limits()), take),
+        Wire::Responses => each(Events::new(frames, responses::decoder(), limits()), take),
+        Wire::Ollama => each(Events::new(frames, ollama::decoder(), limits()), take),
+    }
+}
+
+/// Decodes a streamed answer. Needs the context of a tokio runtime.
+#[must_use]
+pub fn decode(wire: Wire, bytes: &[u8], chunking: &Chunking) -> Said {
+    let mut said = Said { events: Vec::new(), failed: None };
+    decode_each(wire, bytes, chunking, |item| match item {
+        Ok(event) => said.events.push(event),
+        Err(error) => said.failed = Some(error.kind),
+    });
+    said
+}
+
+/// Decodes an answer in one piece.
+#[must_use]
+pub fn decode_document(wire: Wire, bytes: &[u8]) -> Said {
+    match wire {
+        Wire::ChatCompletions => document(openai::decoder(), bytes),
+        Wire::Anthropic => document(anthropic::decoder(), bytes),
+        Wire::Gemini => document(gemini::decoder(), bytes),
+        Wire::Responses => document(responses::decoder(), bytes),
+        Wire::Ollama => document(ollama::decoder(), bytes),
+    }
+}
+
+/// The frames of a stream, as the payloads that a bench parses alone.
+#[must_use]
+pub fn payloads(wire: Wire, bytes: &[u8]) -> Vec<String> {
+    let frames = frames_of(wire.framing(), Chunking::whole().cut(bytes));
+    drained(frames).into_iter().filter_map(|frame| frame.ok().map(|frame| frame.data)).collect()
+}
+
+fn limits() -> StreamLimits {
+    StreamLimits { after_finish: Duration::from_secs(3_600), ..StreamLimits::default() }
+}
+
+fn document(decoder: impl Decode, bytes: &[u8]) -> Said {
+    let mut events = VecDeque::new();
+    let failed = decoder.document(bytes, &mut events).err().map(|error| error.kind);
+    Said { events: events.into(), failed }
+}
+
+/// Divides a fuzzer's bytes: a few that say how the rest is cut, and the rest.
+fn divided(data: &[u8]) -> (Chunking, &[u8]) {
+    let (sizes, body) = data.split_at(data.len().min(4));
+    (Chunking::of(sizes), body)
+}
+
+/// Frames are the same however their bytes come, and no larger than those.
+pub fn check_frames(data: &[u8]) {
+    let (chunking, body) = divided(data);
+    for framing in [Framing::Events, Framing::Lines] {
+        let read = |chunking: &Chunking| -> Vec<Result<(Option<String>, String), ModelErrorKind>> {
+            let items = drained(frames_of(framing, chunking.cut(body)));
+            items.into_iter().map(|item| item.map(|frame| (frame.event, frame.data)).map_err(|error| error.kind)).collect()
+        };
+        let frames = read(&chunking);
+        assert_eq!(frames, read(&Chunking::whole()), "{framing:?}: framing matters");
+        let bytes: usize = frames.iter().flatten().map(|(event, data)| data.len() + event.as_ref().map_or(0, String::len)).sum();
+        assert!(bytes <= body.len(), "{framing:?}: {bytes} bytes of {}", body.len());
+    }
+}
+
+/// What must hold of any answer on a wire, streamed or not. Needs the context of a tokio runtime.
+pub fn check_answer(wire: Wire, data: &[u8]) {
+    let (chunking, body) = divided(data);
+    let streamed = decode(wire, body, &chunking);
+    check_said(wire, body, &streamed);
+    assert_eq!(streamed, decode(wire, body, &Chunking::whole()), "{wire:?}: framing matters");
+    check_said(wire, body, &decode_document(wire, body));
+}
+
+fn check_said(wire: Wire, body: &[u8], said: &Said) {
+    let ends = said.events.iter().filter(|event| matches!(event, ModelEvent::Finished(_))).count();
+    let is_last = matches!(said.events.last(), Some(ModelEvent::Finished(_)));
+    match said.failed {
+        None => assert!(ends == 1 && is_last, "{wire:?}: an answer ends once: {said:?}"),
+        Some(_) => assert!(ends == 0, "{wire:?}: no end of what has failed: {said:?}"),
+    }
+    // A JSON text may be written shorter than we write it again, but not by much.
+    let size: usize = said.events.iter().map(size).sum();
+    assert!(size <= 8 * body.len() + 64, "{wire:?}: {size} bytes of {}", body.len());
+    let mut calls: HashMap<usize, String> = HashMap::new();
+    for event in &said.events {
+        match event {
+            ModelEvent::ToolCallStarted { index, .. } => {
+                assert!(calls.insert(*index, String::new()).is_none(), "{wire:?}: one call begins twice: {said:?}");
+            }
+            ModelEvent::ToolCallArguments { index, delta } => match calls.get_mut(index) {
+                Some(arguments) => arguments.push_str(delta),
+                None => assert!(calls.contains_key(index), "{wire:?}: arguments of no call: {said:?}"),
+            },
+            ModelEvent::ToolCallBlock { index, .. } => assert!(calls.contains_key(index), "{wire:?}: a block of no call: {said:?}"),
+            ModelEvent::Restarted => calls.clear(),
+            ModelEvent::Text(_)
+            | ModelEvent::Reasoning(_)
+            | ModelEvent::ReasoningBlock(_)
+            | ModelEvent::Usage(_)
+            | ModelEvent::Prices(_)
+            | ModelEvent::Finished(_) => {}
+        }
+    }
+    if said.failed.is_none() && ends_without_reason(wire, body) {
+        for arguments in calls.values().filter(|arguments| !arguments.trim().is_empty()) {
+            assert!(serde_json::from_str::<Value>(arguments).is_ok(), "{wire:?}: a call that is no JSON is whole: {said:?}");
+        }
+    }
+}
+
+/// Whether nothing in the bytes can be the model's own word that it stopped: then a call is whole only if its arguments are.
+/// With that word, arguments are the model's, and may be anything.
+fn ends_without_reason(wire: Wire, body: &[u8]) -> bool {
+    let word: &[u8] = match wire {
+        Wire::ChatCompletions => b"finish_reason",
+        Wire::Anthropic => b"stop_reason",
+        // Arguments are JSON themselves there, and are never anything else.
+        Wire::Gemini => return true,
+        // An end without its word is none there. Arguments that come as a text are the model's.
+        Wire::Responses | Wire::Ollama => return false,
+    };
+    let has = |word: &[u8]| body.windows(word.len()).any(|window| window == word);
+    // An escape may spell the word in another way.
+    !has(word) && !has(b"\\u")
+}
+
+fn size(event: &ModelEvent) -> usize {
+    match event {
+        ModelEvent::Text(text) | ModelEvent::Reasoning(text) => text.len(),
+        ModelEvent::ReasoningBlock(raw) | ModelEvent::ToolCallBlock { raw, .. } => raw.to_string().len(),
+        ModelEvent::ToolCallStarted { provider_call_id, name, .. } => provider_call_id.len() + name.len(),
+        ModelEvent::ToolCallArguments { delta, .. } => delta.len(),
+        ModelEvent::Restarted | ModelEvent::Usage(_) | ModelEvent::Prices(_) | ModelEvent::Finished(_) => 0,
+    }
+}
+
+/// Pieces of tool calls in any order, with or without what tells them apart, said as a stream of chat completions. Each byte
+/// pair is a piece. Needs the context of a tokio runtime.
+pub fn check_calls(data: &[u8]) {
+    let (_, pieces) = divided(data);
+    let mut body = String::new();
+    for piece in pieces.chunks_exact(2).take(512) {
+        let [which, what] = *piece else { continue };
+        let pick = |from: &[&'static str], by: u8| from.get(usize::from(by) % from.len()).copied().unwrap_or_default();
+        let index = pick(&["", r#""index":0,"#, r#""index":1,"#, r#""index":7,"#], which);
+        let id = pick(&["", r#""id":"a","#, r#""id":"b","#, r#""id":"","#], which >> 2);
+        let name = pick(&["", r#""name":"get_time","#, r#""name":"get_","#, r#""name":"weather","#], which >> 4);
+        let texts = ["", "{", "}", r#"{\"a\":"#, "1", r#"\"x\""#, "{}", "null", ",", r#"{\"a\":1}"#, "]", " "];
+        let arguments = pick(&texts, what);
+        let call = format!(r#"{{{index}{id}"type":"function","function":{{{name}"arguments":"{arguments}"}}}}"#);
+        body.push_str(&format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\n"));
+    }
+    // The reason stands or does not stand; without it, calls must be whole.
+    if data.first().is_some_and(|byte| byte % 2 == 0) {
+        body.push_str("data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\n");
+    }
+    body.push_str("data: [DONE]\n\n");
+    let said = decode(Wire::ChatCompletions, body.as_bytes(), &Chunking::whole());
+    check_said(Wire::ChatCompletions, body.as_bytes(), &said);
+}
+
+/// A schema is projected to JSON that is an object and of bounded size, whatever refers to whatever.
+pub fn check_schema(data: &[u8]) {
+    let Ok(wanted) = serde_json::from_slice::<Value>(data) else { return };
+    for dress in [&Dress::GEMINI, &Dress::ANTHROPIC_OUTPUT] {
+        let projected = schema::dressed(&wanted, dress);
+        assert!(projected.is_object(), "{projected}");
+        // At most so many parts, each no larger than what it is made of.
+        assert!(projected.to_string().len() <= 64 + data.len().saturating_mul(16 * 5_000), "{} bytes", data.len());
+    }
+    let plain = schema::plain_object(&wanted);
+    assert_eq!(plain.get("type").and_then(Value::as_str), Some("object"), "{plain}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seeds(folder: &str) -> Vec<Vec<u8>> {
+        let folder = format!("{}/fuzz/seeds/{folder}", env!("CARGO_MANIFEST_DIR"));
+        let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
+        let seeds: Vec<_> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+        assert!(!seeds.is_empty(), "{folder} is empty");
+        seeds
+    }
+
+    #[tokio::test]
+    async fn seeds_say_something_and_hold() {
+        for wire in Wire::ALL {
+            let whole =
+                seeds(wire.name()).iter().filter(|seed| decode(wire, &seed[4..], &Chunking::whole()).failed.is_none()).count();
+            assert!(whole >= 3, "{wire:?}: {whole} seeds are whole streams");
+            for seed in seeds(wire.name()) {
+                check_answer(wire, &seed);
+                check_frames(&seed);
+            }
+        }
+        seeds("schema").iter().for_each(|seed| check_schema(seed));
+        seeds("calls").iter().for_each(|seed| check_calls(seed));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// A short ride of the fuzzers in each test run: seeds with a piece cut out and a few bytes changed.
+        #[test]
+        fn damaged_seeds_hold(at in any::<prop::sample::Index>(), from in any::<prop::sample::Index>(), cut in 0..80_usize,
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let _within = runtime.enter();
+            for wire in Wire::ALL {
+                let mut seed = at.get(&seeds(wire.name())).clone();
+                let from = from.index(seed.len());
+                seed.drain(from..(from + cut).min(seed.len()));
+                for (at, byte) in &changes {
+                    if !seed.is_empty() {
+                        let at = at.index(seed.len());
+                        seed[at] = *byte;
+                    }
+                }
+                check_answer(wire, &seed);
+            }
+        }
+
+        #[test]
+        fn calls_in_any_pieces_hold(data in prop::collection::vec(any::<u8>(), 0..64)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let _within = runtime.enter();
+            check_calls(&data);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Google's Gemini API (`generateContent`).
+//!
+//! Facts about the wire: <https://ai.google.dev/api/generate-content> and
+//! <https://ai.google.dev/gemini-api/docs/thought-signatures>.
+
+mod content;
+mod decode;
+mod models;
+mod request;
+mod wire;
+
+use std::sync::Arc;
+
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName};
+use secrecy::{ExposeSecret as _, SecretString};
+
+use self::decode::Decoder;
+use super::client::{ClientOptions, DialectClient, header};
+use super::dialect::Dialect;
+use super::transport::{Framing, versioned_url};
+use super::{ModelClient, SetupError};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+
+/// A client of an endpoint that speaks `generateContent`. A base URL that does not end in a version segment, or in the
+/// publisher of a model, gets `/v1beta`. The key goes into a header, never into the URL. No connection is made yet.
+///
+/// # Errors
+/// If the base URL, the key or a header cannot be used.
+pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
+    let dialect = GenerateContent { base: versioned_url(&options.base_url, "v1beta", "")? };
+    Ok(Arc::new(DialectClient::new(dialect, options)?))
+}
+
+struct GenerateContent {
+    base: Url,
+}
+
+impl Dialect for GenerateContent {
+    type Decoder = Decoder;
+
+    const FRAMING: Framing = Framing::Events;
+
+    fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
+        let mut headers = HeaderMap::new();
+        if let Some(key) = key {
+            headers.insert(HeaderName::from_static("x-goog-api-key"), header("x-goog-api-key", key.expose_secret().trim())?);
+        }
+        Ok(headers)
+    }
+
+    fn url(&self, model: &str, streaming: bool) -> Result<Url, ModelError> {
+        let operation = if streaming { "streamGenerateContent" } else { "generateContent" };
+        // `models/` is the usual shelf, which a name may name; tuned models stand on another one.
+        let name = model.strip_prefix("models/").unwrap_or(model);
+        let is_usable = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
+        if !name.split('/').all(is_usable) {
+            let message = format!("the model's name {model:?} cannot be part of a URL");
+            return Err(ModelError::new(ModelErrorKind::InvalidRequest, &message));
+        }
+        let mut url = self.base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            if !name.contains('/') {
+                path.push("models");
+            }
+            path.extend(format!("{name}:{operation}").split('/'));
+        }
+        if streaming {
+            url.query_pairs_mut().append_pair("alt", "sse");
+        }
+        Ok(url)
+    }
+
+    fn body(&self, request: &ModelRequest, _streaming: bool) -> Result<Vec<u8>, ModelError> {
+        request::body(request)
+            .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
+    }
+
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
+        Decoder::new(&request.tools, request_bytes)
+    }
+}
+
+/// Reads an answer that nobody has asked for.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn decoder() -> impl super::dialect::Decode {
+    Decoder::new(&[], 0)
+}

@@ -1,0 +1,159 @@
+//! What a provider sends, read without copying. Everything that is not needed is skipped. Gateways write some names in the
+//! other spelling of this wire, with underscores.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::provider::tally::{self, Count};
+use crate::provider::words::Text;
+
+/// A chunk, or a list of them: what a gateway sends that drops `alt=sse`.
+#[derive(Debug)]
+pub(super) struct Chunks<'a>(pub(super) Vec<Chunk<'a>>);
+
+/// A part of a streamed answer, or all of it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Chunk<'a> {
+    #[serde(borrow, default)]
+    pub(super) candidates: Option<Vec<Candidate<'a>>>,
+    #[serde(borrow, default, alias = "prompt_feedback")]
+    pub(super) prompt_feedback: Option<PromptFeedback<'a>>,
+    #[serde(default, alias = "usage_metadata")]
+    pub(super) usage_metadata: Option<Figures>,
+    #[serde(default)]
+    pub(super) error: Option<Value>,
+}
+
+/// One answer of the model. We never ask for more than one.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Candidate<'a> {
+    #[serde(default)]
+    pub(super) index: Option<i64>,
+    #[serde(borrow, default)]
+    pub(super) content: Option<Content<'a>>,
+    #[serde(borrow, default, alias = "finish_reason")]
+    pub(super) finish_reason: Text<'a>,
+    #[serde(borrow, default, alias = "finish_message")]
+    pub(super) finish_message: Text<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Content<'a> {
+    #[serde(borrow, default)]
+    pub(super) parts: Option<Vec<Part<'a>>>,
+}
+
+/// A piece of an answer: text, a call, or something that is nothing to us.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Part<'a> {
+    #[serde(borrow, default)]
+    pub(super) text: Option<Text<'a>>,
+    /// Whether the text is a thought.
+    #[serde(default)]
+    pub(super) thought: Option<bool>,
+    #[serde(borrow, default, alias = "thought_signature")]
+    pub(super) thought_signature: Text<'a>,
+    #[serde(borrow, default, alias = "function_call")]
+    pub(super) function_call: Option<FunctionCall<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct FunctionCall<'a> {
+    #[serde(borrow, default)]
+    pub(super) id: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) name: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) args: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PromptFeedback<'a> {
+    #[serde(borrow, default, alias = "block_reason")]
+    pub(super) block_reason: Text<'a>,
+}
+
+/// Tokens used. Thoughts are counted beside the answer.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Figures {
+    #[serde(default, alias = "prompt_token_count")]
+    prompt_token_count: Count,
+    #[serde(default, alias = "tool_use_prompt_token_count")]
+    tool_use_prompt_token_count: Count,
+    #[serde(default, alias = "cached_content_token_count")]
+    cached_content_token_count: Count,
+    #[serde(default, alias = "candidates_token_count")]
+    candidates_token_count: Count,
+    #[serde(default, alias = "thoughts_token_count")]
+    thoughts_token_count: Count,
+    #[serde(default, alias = "total_token_count")]
+    total_token_count: Count,
+}
+
+impl Figures {
+    /// Takes in later figures, which replace those that they give again.
+    pub(super) fn update(&mut self, later: Self) {
+        let last = |old: Count, new: Count| Count(new.0.or(old.0));
+        *self = Self {
+            prompt_token_count: last(self.prompt_token_count, later.prompt_token_count),
+            tool_use_prompt_token_count: last(self.tool_use_prompt_token_count, later.tool_use_prompt_token_count),
+            cached_content_token_count: last(self.cached_content_token_count, later.cached_content_token_count),
+            candidates_token_count: last(self.candidates_token_count, later.candidates_token_count),
+            thoughts_token_count: last(self.thoughts_token_count, later.thoughts_token_count),
+            total_token_count: last(self.total_token_count, later.total_token_count),
+        };
+    }
+}
+
+impl From<Figures> for tally::Figures {
+    fn from(figures: Figures) -> Self {
+        let sum = |one: Count, other: Count| match (one.0, other.0) {
+            (None, None) => None,
+            (one, other) => Some(one.unwrap_or(0) + other.unwrap_or(0)),
+        };
+        let input = figures.prompt_token_count.0.map(|prompt| prompt + figures.tool_use_prompt_token_count.0.unwrap_or(0));
+        let rest = figures.total_token_count.0.zip(input).and_then(|(total, input)| total.checked_sub(input));
+        Self {
+            input,
+            output: sum(figures.candidates_token_count, figures.thoughts_token_count).or(rest),
+            cached_input: figures.cached_content_token_count.0,
+            reasoning: figures.thoughts_token_count.0,
+            ..Self::default()
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Chunks<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrMany;
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Chunks<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a chunk of an answer")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Ok(Chunks(vec![Chunk::deserialize(MapAccessDeserializer::new(map))?]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut chunks = Vec::new();
+                while let Some(chunk) = items.next_element()? {
+                    chunks.push(chunk);
+                }
+                Ok(Chunks(chunks))
+            }
+        }
+        deserializer.deserialize_any(OneOrMany)
+    }
+}

@@ -1,0 +1,362 @@
+//! Writes the history in the words of chat completions.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::accent::{Accent, CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages};
+use super::details;
+use crate::domain::message::{FilePart, Message, Part, Role, ToolContent, ToolResultPart};
+use crate::domain::model::ModelRequest;
+use crate::provider::compose::{arguments_text, file_text, takes_system, turn_begins};
+use crate::provider::project::{CallIds, not_sent};
+use crate::support::json;
+
+/// Stands between tool results and a message of the user where a provider wants the model to speak in between.
+const BETWEEN: &str = "(The tools have answered.)";
+
+#[derive(Serialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub(super) enum WireMessage<'a> {
+    System {
+        content: String,
+    },
+    Developer {
+        content: String,
+    },
+    User {
+        content: Content<'a>,
+    },
+    Assistant(Assistant<'a>),
+    Tool {
+        tool_call_id: Cow<'a, str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<&'a str>,
+        content: Content<'a>,
+    },
+}
+
+#[derive(Serialize, Default)]
+pub(super) struct Assistant<'a> {
+    content: Option<Content<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reasoning_details: Vec<&'a Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    thinking_blocks: Vec<&'a Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<WireCall<'a>>,
+}
+
+/// A text stands alone where it can: not every server understands lists.
+pub(super) enum Content<'a> {
+    Text(Cow<'a, str>),
+    List(Vec<ContentPart<'a>>),
+}
+
+impl Serialize for Content<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => text.serialize(serializer),
+            Self::List(parts) => parts.serialize(serializer),
+        }
+    }
+}
+
+impl<'a> Content<'a> {
+    fn of(mut parts: Vec<ContentPart<'a>>) -> Self {
+        match (parts.pop(), parts.is_empty()) {
+            (Some(ContentPart::Text { text }), true) => Self::Text(text),
+            (Some(last), _) => {
+                parts.push(last);
+                Self::List(parts)
+            }
+            (None, _) => Self::Text(Cow::Borrowed("")),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum ContentPart<'a> {
+    Text {
+        text: Cow<'a, str>,
+    },
+    ImageUrl {
+        image_url: ImageUrl<'a>,
+    },
+    File {
+        file: WireFile<'a>,
+    },
+    DocumentUrl {
+        document_url: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        document_name: Option<&'a str>,
+    },
+    Thinking {
+        thinking: Vec<ContentPart<'a>>,
+    },
+}
+
+#[derive(Serialize)]
+pub(super) struct ImageUrl<'a> {
+    url: Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+pub(super) struct WireFile<'a> {
+    filename: &'a str,
+    file_data: &'a str,
+}
+
+#[derive(Serialize)]
+struct WireCall<'a> {
+    id: Cow<'a, str>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: WireFunction<'a>,
+    /// Gemini's signatures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_content: Option<&'a Value>,
+    /// The same, as a gateway calls them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider_specific_fields: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+struct WireFunction<'a> {
+    name: &'a str,
+    arguments: String,
+}
+
+fn text<'a>(text: impl Into<Cow<'a, str>>) -> ContentPart<'a> {
+    ContentPart::Text { text: text.into() }
+}
+
+/// System prompt and history.
+pub(super) fn messages<'a>(request: &'a ModelRequest, system: &str, accent: &Accent) -> Vec<WireMessage<'a>> {
+    let mut wire = Vec::with_capacity(request.messages.len() + 1);
+    let mut opening = None;
+    if !system.is_empty() {
+        let content = system.to_owned();
+        match if takes_system(&request.model) { accent.system } else { SystemPlace::User } {
+            SystemPlace::System => wire.push(WireMessage::System { content }),
+            SystemPlace::Developer => wire.push(WireMessage::Developer { content }),
+            SystemPlace::User => opening = Some(content),
+        }
+    }
+    let mut writer = Writer { accent, ids: CallIds::default(), images: Vec::new(), opening, wire };
+    let turn = turn_begins(&request.messages);
+    for (at, message) in request.messages.iter().enumerate() {
+        match message.role {
+            Role::User => writer.user(message),
+            Role::Assistant => writer.assistant(message, accent.reasoning_of == ReasoningSpan::All || at >= turn),
+            Role::Tool => writer.results(message),
+        }
+    }
+    writer.finish()
+}
+
+struct Writer<'a, 'b> {
+    accent: &'b Accent,
+    ids: CallIds<'a>,
+    /// Images of tool results that no message holds yet.
+    images: Vec<ContentPart<'a>>,
+    /// The system prompt, until a message of the user holds it.
+    opening: Option<String>,
+    wire: Vec<WireMessage<'a>>,
+}
+
+impl<'a> Writer<'a, '_> {
+    fn finish(mut self) -> Vec<WireMessage<'a>> {
+        if !self.images.is_empty() || self.opening.is_some() {
+            self.push_user(Vec::new());
+        }
+        self.wire
+    }
+
+    fn user(&mut self, message: &'a Message) {
+        let parts = message.parts.iter().filter_map(|part| match part {
+            Part::Text(said) => Some(text(said.text.as_str())),
+            Part::Image(image) => Some(self.picture(image)),
+            Part::File(file) => Some(self.file(file)),
+            Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
+        });
+        let parts = parts.collect();
+        self.push_user(parts);
+    }
+
+    /// A message of the user, with what must stand in the next one.
+    fn push_user(&mut self, parts: Vec<ContentPart<'a>>) {
+        if !self.accent.user_after_tools && matches!(self.wire.last(), Some(WireMessage::Tool { .. })) {
+            let content = Some(Content::Text(Cow::Borrowed(BETWEEN)));
+            self.wire.push(WireMessage::Assistant(Assistant { content, ..Assistant::default() }));
+        }
+        let mut all = std::mem::take(&mut self.images);
+        all.extend(parts);
+        if let Some(opening) = self.opening.take() {
+            match all.first_mut() {
+                Some(ContentPart::Text { text }) => *text = Cow::Owned(format!("{opening}\n\n{text}")),
+                Some(_) | None => all.insert(0, text(opening)),
+            }
+        }
+        self.wire.push(WireMessage::User { content: Content::of(all) });
+    }
+
+    fn picture(&self, image: &'a FilePart) -> ContentPart<'a> {
+        match image.url.as_deref().filter(|_| self.accent.images) {
+            Some(url) => ContentPart::ImageUrl { image_url: ImageUrl { url: Cow::Borrowed(url) } },
+            None => text(not_sent("image", image)),
+        }
+    }
+
+    fn file(&self, file: &'a FilePart) -> ContentPart<'a> {
+        if let Some(said) = file_text(file) {
+            return text(said);
+        }
+        match (self.accent.files, file.url.as_deref().filter(|_| file.media_type == "application/pdf")) {
+            (FileForm::FileData, Some(url)) if url.starts_with("data:") => {
+                let filename = file.name.as_deref().unwrap_or("file.pdf");
+                ContentPart::File { file: WireFile { filename, file_data: url } }
+            }
+            (FileForm::DocumentUrl, Some(url)) => {
+                ContentPart::DocumentUrl { document_url: url, document_name: file.name.as_deref() }
+            }
+            (FileForm::FileData | FileForm::DocumentUrl | FileForm::None, _) => text(not_sent("file", file)),
+        }
+    }
+
+    /// Nothing for a message of which nothing can be sent, such as one that held reasoning only.
+    fn assistant(&mut self, message: &'a Message, with_reasoning: bool) {
+        let said = message.text();
+        let tool_calls: Vec<WireCall<'a>> = message
+            .tool_calls()
+            .map(|call| {
+                let id = self.ids.mint(&call.call_id, call.provider_call_id.as_deref());
+                let own = |name: &str| call.raw.as_ref().and_then(|raw| raw.get(name));
+                WireCall {
+                    id: shaped(id, self.accent.call_ids),
+                    kind: "function",
+                    function: WireFunction { name: &call.name, arguments: arguments_text(&call.arguments) },
+                    extra_content: own("extra_content"),
+                    provider_specific_fields: own("provider_specific_fields"),
+                }
+            })
+            .collect();
+        if said.is_empty() && tool_calls.is_empty() {
+            return;
+        }
+        if !self.images.is_empty() {
+            self.push_user(Vec::new());
+        }
+        let mut wire = Assistant { tool_calls, ..Assistant::default() };
+        let mut content: Vec<ContentPart<'a>> = Vec::new();
+        let mut said = Cow::Owned(said);
+        if with_reasoning {
+            self.reasoning(message, &mut wire, &mut content, &mut said);
+        }
+        if !said.is_empty() {
+            content.push(text(said));
+        }
+        wire.content = match content.is_empty() {
+            false => Some(Content::of(content)),
+            true if self.accent.null_content => None,
+            true => Some(Content::Text(Cow::Borrowed(""))),
+        };
+        self.wire.push(WireMessage::Assistant(wire));
+    }
+
+    fn reasoning(
+        &self,
+        message: &'a Message,
+        wire: &mut Assistant<'a>,
+        content: &mut Vec<ContentPart<'a>>,
+        said: &mut Cow<'a, str>,
+    ) {
+        let reasoning = || message.parts.iter().filter_map(|part| if let Part::Reasoning(part) = part { Some(part) } else { None });
+        let thoughts = || reasoning().map(|part| part.text.as_str()).collect::<String>();
+        let or_filler = || -> Option<String> {
+            let is_filled = self.accent.filler_of == FillerSpan::All || !wire.tool_calls.is_empty();
+            let thoughts = thoughts();
+            if thoughts.is_empty() { self.accent.reasoning_filler.clone().filter(|_| is_filled) } else { Some(thoughts) }
+        };
+        let raw = |form: details::Form| {
+            reasoning().filter_map(move |part| part.raw.as_ref()?.get(form.field)?.as_array()).flatten().collect::<Vec<_>>()
+        };
+        match self.accent.reasoning {
+            ReasoningForm::None => {}
+            ReasoningForm::ReasoningContent => wire.reasoning_content = or_filler(),
+            ReasoningForm::Reasoning => wire.reasoning = or_filler(),
+            ReasoningForm::ReasoningDetails => wire.reasoning_details = raw(details::OPENROUTER),
+            ReasoningForm::ThinkingBlocks => wire.thinking_blocks = raw(details::LITELLM),
+            ReasoningForm::ThinkTags => {
+                let thoughts = thoughts();
+                if !thoughts.is_empty() {
+                    *said = Cow::Owned(format!("<think>\n{thoughts}\n</think>\n\n{said}"));
+                }
+            }
+            ReasoningForm::ThinkingChunks => {
+                let chunks = reasoning().filter(|part| !part.text.is_empty());
+                content.extend(chunks.map(|part| ContentPart::Thinking { thinking: vec![text(part.text.as_str())] }));
+            }
+        }
+    }
+
+    fn results(&mut self, message: &'a Message) {
+        for part in &message.parts {
+            let Part::ToolResult(result) = part else { continue };
+            let id = shaped(self.ids.of(&result.call_id), self.accent.call_ids);
+            let name = self.accent.result_names.then_some(result.name.as_str());
+            let content = self.result(result);
+            self.wire.push(WireMessage::Tool { tool_call_id: id, name, content });
+        }
+    }
+
+    fn result(&mut self, result: &'a ToolResultPart) -> Content<'a> {
+        let mut lines: Vec<Cow<'a, str>> = Vec::new();
+        let mut images: Vec<ContentPart<'a>> = Vec::new();
+        for content in &result.content {
+            match content {
+                ToolContent::Text { text } => lines.push(Cow::Borrowed(text)),
+                ToolContent::Image { media_type, .. } if !self.accent.images => {
+                    lines.push(Cow::Owned(format!("[image, {media_type}: not sent to the model]")));
+                }
+                ToolContent::Image { media_type, data } => {
+                    if self.accent.tool_images == ToolImages::UserMessage {
+                        lines.push(Cow::Owned(format!("[image, {media_type}: shown in the next message]")));
+                    }
+                    let url = Cow::Owned(format!("data:{media_type};base64,{data}"));
+                    images.push(ContentPart::ImageUrl { image_url: ImageUrl { url } });
+                }
+            }
+        }
+        let has_words = lines.iter().any(|line| !line.is_empty());
+        match self.accent.tool_images {
+            ToolImages::Result if !images.is_empty() => {
+                if has_words {
+                    images.insert(0, text(lines.join("\n")));
+                }
+                return Content::List(images);
+            }
+            ToolImages::UserMessage if !images.is_empty() => {
+                self.images.push(text(format!("[images of the result of {}]", result.name)));
+                self.images.extend(images);
+            }
+            ToolImages::Result | ToolImages::UserMessage => {}
+        }
+        Content::Text(if has_words { Cow::Owned(lines.join("\n")) } else { Cow::Borrowed("(no output)") })
+    }
+}
+
+/// An id that a provider takes: itself, or another that only this id becomes.
+fn shaped(id: Cow<'_, str>, rule: CallIdRule) -> Cow<'_, str> {
+    let fits = match rule {
+        CallIdRule::Any => true,
+        CallIdRule::NineAlphanumerics => id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+    };
+    if fits { id } else { Cow::Owned(json::hash_bytes(id.as_bytes()).chars().take(9).collect()) }
+}

@@ -1,0 +1,56 @@
+//! Which tool made a provider refuse a whole request, by what the provider says of the place.
+//!
+//! Mistral and Moonshot say that a schema is wrong, and not whose: nothing can be done about that here.
+
+use crate::domain::tool::ToolDefinition;
+
+/// The lists of tools in requests, as paths name them, the innermost first: Gemini's tools are one list within another.
+const LISTS: [&str; 4] = ["function_declarations", "functionDeclarations", "functions", "tools"];
+
+/// The words around the name of a refused tool, in lower case.
+const AROUND_NAMES: [(&str, &str); 3] = [
+    // OpenAI, DeepSeek and gateways before them.
+    ("invalid schema for function '", "'"),
+    // Groq.
+    ("invalid json schema for tool ", ","),
+    // Vertex.
+    ("`", "` functiondeclaration"),
+];
+
+/// The refused one of the tools that a request offered, if one of these texts says which it is: fields that name a place, then
+/// words. If they complain of several, the first.
+pub(super) fn find<'a>(texts: impl Iterator<Item = &'a str> + Clone, tools: &[ToolDefinition]) -> Option<String> {
+    let at = |index: usize| tools.get(index).map(|tool| tool.name.clone());
+    texts.clone().find_map(index_in).and_then(at).or_else(|| texts.clone().find_map(|text| name_in(text, tools)))
+}
+
+/// `tools[2].function.parameters`, `tools.2.custom.input_schema`, `tools[0].function_declarations[2].name`.
+fn index_in(text: &str) -> Option<usize> {
+    LISTS.iter().find_map(|list| text.match_indices(list).find_map(|(at, _)| index_at(text, at, list)))
+}
+
+fn index_at(text: &str, at: usize, list: &str) -> Option<usize> {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if text.get(..at)?.ends_with(is_of_name) {
+        return None;
+    }
+    let rest = text.get(at + list.len()..)?;
+    let rest = rest.strip_prefix(['[', '.'])?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).map_or(rest, |end| rest.split_at(end).0);
+    digits.parse().ok()
+}
+
+fn name_in(text: &str, tools: &[ToolDefinition]) -> Option<String> {
+    // The same places as in the text itself: only ASCII changes, byte for byte.
+    let lower = text.to_ascii_lowercase();
+    AROUND_NAMES.iter().find_map(|(before, after)| {
+        lower.match_indices(before).find_map(|(at, _)| {
+            let from = at + before.len();
+            let length = lower.get(from..)?.find(after)?;
+            let name = text.get(from..from + length)?;
+            // Names that may not stand on a wire as they are have an underscore before them there.
+            let is_named = |tool: &&ToolDefinition| tool.name == name || name.strip_prefix('_') == Some(tool.name.as_str());
+            tools.iter().find(is_named).map(|tool| tool.name.clone())
+        })
+    })
+}

@@ -1,0 +1,260 @@
+//! The tool calls of an answer. A call is whole when an event says so; the name comes whole, the arguments in pieces.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+use super::items::Place;
+use super::wire::Item;
+use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::support::text;
+
+/// More calls than any answer has: what comes with more is a flood.
+const MAX_CALLS: usize = 1_000;
+
+/// The calls of one answer.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    calls: Vec<Call>,
+}
+
+#[derive(Debug, Default)]
+struct Call {
+    output: Option<i64>,
+    id: String,
+    call_id: String,
+    name: String,
+    arguments: String,
+    /// Whether `ToolCallStarted` was sent.
+    started: bool,
+    /// Whether an event has said that the arguments are all there.
+    whole: bool,
+    /// Whether the item is over.
+    done: bool,
+    /// Whether the whole answer has named it.
+    answered: bool,
+}
+
+fn ambiguous(why: &str) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, &format!("an event of a tool call fits no single call: {why}"))
+}
+
+impl Calls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// The bytes of all names and arguments.
+    pub(super) fn bytes(&self) -> usize {
+        self.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum()
+    }
+
+    /// A call begins. Its arguments come later, whatever stands here.
+    pub(super) fn begin(&mut self, place: Place<'_>, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let nameless = self.calls.iter().position(|call| call.name.is_empty() && call.output == place.output);
+        let at = match self.with_call_id(&item.call_id.0).or(nameless) {
+            Some(at) => at,
+            None => self.open(place)?,
+        };
+        self.know(at, item, out)
+    }
+
+    /// More of the arguments.
+    pub(super) fn piece(&mut self, place: Place<'_>, delta: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        if delta.is_empty() {
+            return Ok(());
+        }
+        let at = self.at(place)?;
+        let call = self.call(at)?;
+        if call.whole {
+            return Err(ambiguous("arguments follow those that were whole"));
+        }
+        call.more(at, delta, out);
+        Ok(())
+    }
+
+    /// The arguments, whole.
+    pub(super) fn arguments(&mut self, place: Place<'_>, whole: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let at = self.at(place)?;
+        self.call(at)?.take_whole(at, whole, out)
+    }
+
+    /// The item of a call, whole.
+    pub(super) fn item(&mut self, place: Place<'_>, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let at = match self.with_call_id(&item.call_id.0) {
+            Some(at) => at,
+            None => {
+                let at = self.at(place)?;
+                // Another call's id in the same place is another call, of which no event came before; or a second id of the same
+                // one, which is then what this place has said so far.
+                if self.call(at)?.may_be(item) { at } else { self.open(place)? }
+            }
+        };
+        self.complete(at, item, out)
+    }
+
+    /// All that there is to say about a call.
+    fn complete(&mut self, at: usize, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        self.know(at, item, out)?;
+        let call = self.call(at)?;
+        if item.status.0 != "incomplete" {
+            call.take_whole(at, &item.arguments.0, out)?;
+        }
+        if !item.id.0.is_empty() && !call.done && call.started {
+            out.push_back(ModelEvent::ToolCallBlock { index: at, raw: json!({ "id": item.id.0 }) });
+        }
+        call.done = true;
+        Ok(())
+    }
+
+    /// A call of the whole answer, the `nth` of its calls. Its id may be another than in the events.
+    pub(super) fn of_answer(&mut self, nth: usize, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let new = |call: &&Call| !call.answered && call.name == item.name.0;
+        let position = |is: &dyn Fn(&Call) -> bool| self.calls.iter().position(|call| new(&call) && is(call));
+        let known = self
+            .with_call_id(&item.call_id.0)
+            .or_else(|| position(&|call| !call.arguments.is_empty() && same_json(&call.arguments, &item.arguments.0)))
+            .or_else(|| self.calls.get(nth).filter(new).map(|_| nth));
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let at = self.open(Place { output: None, id: &item.id.0 })?;
+                // A place that no event names.
+                self.call(at)?.output = Some(i64::MIN + i64::try_from(at).unwrap_or(i64::MAX));
+                at
+            }
+        };
+        let call = self.call(at)?;
+        call.answered = true;
+        // An item that is over has said everything.
+        if call.done { Ok(()) } else { self.complete(at, item, out) }
+    }
+
+    /// The answer is over, and said to be whole.
+    ///
+    /// # Errors
+    /// If one of its calls is not.
+    pub(super) fn finish(&self) -> Result<(), ModelError> {
+        for call in &self.calls {
+            if !call.started {
+                return Err(ambiguous("a call has no name"));
+            }
+            if !call.whole && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_err() {
+                return Err(ModelError::new(
+                    ModelErrorKind::IncompleteStream,
+                    "the answer ended within the arguments of a tool call",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, place: Place<'_>) -> Result<usize, ModelError> {
+        if self.calls.len() == MAX_CALLS {
+            let message = format!("the answer has more than {MAX_CALLS} tool calls");
+            return Err(ModelError::new(ModelErrorKind::BadStream, &message));
+        }
+        self.calls.push(Call { output: place.output, id: place.id.to_owned(), ..Call::default() });
+        Ok(self.calls.len() - 1)
+    }
+
+    fn call(&mut self, at: usize) -> Result<&mut Call, ModelError> {
+        self.calls.get_mut(at).ok_or_else(|| ambiguous("there is none"))
+    }
+
+    fn with_call_id(&self, call_id: &str) -> Option<usize> {
+        if call_id.is_empty() { None } else { self.calls.iter().rposition(|call| call.call_id == call_id) }
+    }
+
+    /// Which call an event is about: the one at its position, where there are several the one with its id or the open one; else
+    /// the one with its id; else the open one.
+    fn at(&mut self, place: Place<'_>) -> Result<usize, ModelError> {
+        let all = || self.calls.iter().enumerate();
+        let has_id = |call: &Call| !place.id.is_empty() && call.id == place.id;
+        let mut there: Vec<usize> = match place.output {
+            Some(output) => all().filter(|(_, call)| call.output == Some(output)).map(|(at, _)| at).collect(),
+            None => Vec::new(),
+        };
+        if there.is_empty() {
+            there = all().filter(|(_, call)| has_id(call)).map(|(at, _)| at).collect();
+        }
+        if there.is_empty() {
+            there = all()
+                .filter(|(_, call)| !call.done && (place.output.is_none() || call.output.is_none()))
+                .map(|(at, _)| at)
+                .collect();
+        }
+        if there.len() > 1 {
+            let with_id: Vec<usize> = there.iter().copied().filter(|at| self.calls.get(*at).is_some_and(has_id)).collect();
+            let open: Vec<usize> = there.iter().copied().filter(|at| self.calls.get(*at).is_some_and(|call| !call.done)).collect();
+            there = if with_id.len() == 1 { with_id } else { open };
+        }
+        match there.as_slice() {
+            [at] => Ok(*at),
+            [] => self.open(place),
+            [_, _, ..] => Err(ambiguous("several calls are unfinished")),
+        }
+    }
+
+    /// Takes in id and name, and shows the call once it has its name.
+    fn know(&mut self, at: usize, item: &Item<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        let call = self.call(at)?;
+        if call.call_id.is_empty() {
+            item.call_id.0.as_ref().clone_into(&mut call.call_id);
+        }
+        if call.name.is_empty() {
+            item.name.0.as_ref().clone_into(&mut call.name);
+        } else if !item.name.0.is_empty() && call.name != item.name.0 {
+            return Err(ambiguous("a call changed its name"));
+        }
+        if !call.started && !call.name.is_empty() {
+            call.started = true;
+            let (provider_call_id, name) = (call.call_id.clone(), call.name.clone());
+            out.push_back(ModelEvent::ToolCallStarted { index: at, provider_call_id, name });
+            if !call.arguments.is_empty() {
+                let delta = text::storable(&call.arguments).into_owned();
+                out.push_back(ModelEvent::ToolCallArguments { index: at, delta });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two texts of JSON say the same.
+fn same_json(one: &str, other: &str) -> bool {
+    let read = |text: &str| serde_json::from_str::<Value>(text).ok();
+    one == other || read(one).is_some_and(|one| read(other) == Some(one))
+}
+
+impl Call {
+    /// Whether a whole item in the place of this call is this call, though it may bear another id: vLLM makes up a new one.
+    fn may_be(&self, item: &Item<'_>) -> bool {
+        if self.call_id.is_empty() || item.call_id.0.is_empty() {
+            return true;
+        }
+        let says_as_much = item.arguments.0.starts_with(&self.arguments) || same_json(&self.arguments, &item.arguments.0);
+        !self.done && self.name == item.name.0 && says_as_much
+    }
+
+    fn more(&mut self, at: usize, delta: &str, out: &mut VecDeque<ModelEvent>) {
+        self.arguments.push_str(delta);
+        if self.started && !delta.is_empty() {
+            out.push_back(ModelEvent::ToolCallArguments { index: at, delta: text::storable(delta).into_owned() });
+        }
+    }
+
+    fn take_whole(&mut self, at: usize, whole: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        match whole.strip_prefix(self.arguments.as_str()) {
+            Some(rest) => self.more(at, rest, out),
+            // Says nothing about what came in pieces.
+            None if whole.is_empty() => return Ok(()),
+            None => {
+                if !same_json(whole, &self.arguments) {
+                    return Err(ModelError::new(ModelErrorKind::BadStream, "the arguments of a tool call came in two versions"));
+                }
+            }
+        }
+        self.whole = true;
+        Ok(())
+    }
+}

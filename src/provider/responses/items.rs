@@ -1,0 +1,166 @@
+//! The items of an answer, put together from the events about them.
+//!
+//! Every text comes up to five times: in pieces, whole, as a part, with its item, and with the whole answer. Some servers leave
+//! out some of them. What was not shown yet is shown, whichever event brings it, and nothing twice.
+
+use std::collections::VecDeque;
+
+use crate::domain::model::ModelEvent;
+use crate::provider::tally::storable;
+
+/// What an item with text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Text for the user.
+    Message,
+    /// Thoughts, or their summary.
+    Reasoning,
+}
+
+/// Where an event says that it belongs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The item's position in the output.
+    pub(super) output: Option<i64>,
+    /// The item's id, which some servers make up anew in every event.
+    pub(super) id: &'a str,
+}
+
+/// A part of an item: where its text comes from, and its position there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PartKey {
+    pub(super) source: Source,
+    pub(super) index: i64,
+}
+
+/// Where a text comes from. Of one item only the first source that speaks is shown: thoughts and their summary say the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Text,
+    Summary,
+}
+
+/// The items of an answer that hold text.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    items: Vec<TextItem>,
+}
+
+#[derive(Debug)]
+struct TextItem {
+    kind: Kind,
+    output: Option<i64>,
+    id: String,
+    done: bool,
+    parts: Vec<(PartKey, String)>,
+}
+
+impl TextItem {
+    fn said(&self) -> String {
+        self.parts.iter().map(|(_, text)| text.as_str()).collect()
+    }
+}
+
+impl Texts {
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The bytes of all texts.
+    pub(super) fn bytes(&self) -> usize {
+        self.items.iter().flat_map(|item| &item.parts).map(|(_, text)| text.len()).sum()
+    }
+
+    /// All that the items of a kind have said, in order.
+    pub(super) fn said(&self, kind: Kind) -> String {
+        self.items.iter().filter(|item| item.kind == kind).map(TextItem::said).collect()
+    }
+
+    /// An item begins.
+    pub(super) fn begin(&mut self, kind: Kind, place: Place<'_>) {
+        let is_known =
+            self.items.iter().any(|item| !item.done && item.kind == kind && item.id == place.id && item.output == place.output);
+        if !is_known {
+            self.items.push(TextItem { kind, output: place.output, id: place.id.to_owned(), done: false, parts: Vec::new() });
+        }
+    }
+
+    /// More of a part.
+    pub(super) fn piece(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, out: &mut VecDeque<ModelEvent>) {
+        if text.is_empty() {
+            return;
+        }
+        let at = self.at(kind, place);
+        self.show(at, key, text, out);
+    }
+
+    /// A whole part.
+    pub(super) fn whole_part(&mut self, kind: Kind, place: Place<'_>, key: PartKey, text: &str, out: &mut VecDeque<ModelEvent>) {
+        let at = self.at(kind, place);
+        let said = self.items.get(at).and_then(|item| item.parts.iter().find(|(known, _)| *known == key));
+        let rest = said.map_or(Some(text), |(_, said)| text.strip_prefix(said.as_str())).unwrap_or_default().to_owned();
+        self.show(at, key, &rest, out);
+    }
+
+    /// A whole item. Its parts are compared as one text, because their numbers are not always right.
+    pub(super) fn whole_item(&mut self, kind: Kind, place: Place<'_>, parts: &[(PartKey, &str)], out: &mut VecDeque<ModelEvent>) {
+        let at = self.at(kind, place);
+        let Some(item) = self.items.get_mut(at) else { return };
+        item.done = true;
+        let said = item.said();
+        let mut said = said.as_str();
+        for (key, text) in parts {
+            if let Some(rest) = said.strip_prefix(text) {
+                said = rest;
+                continue;
+            }
+            // What was shown cannot be taken back: where the two differ, what was shown stays.
+            let Some(rest) = text.strip_prefix(said) else { return };
+            said = "";
+            self.show(at, *key, rest, out);
+        }
+    }
+
+    /// Which item an event is about. Positions are more reliable than ids, but some gateways give all items the same.
+    fn at(&mut self, kind: Kind, place: Place<'_>) -> usize {
+        let of_kind = || self.items.iter().enumerate().rev().filter(|(_, item)| item.kind == kind);
+        let same_place = || of_kind().filter(|(_, item)| place.output.is_some() && item.output == place.output);
+        let same_id = |(_, item): &(usize, &TextItem)| !place.id.is_empty() && item.id == place.id;
+        let found = same_place()
+            .find(same_id)
+            .or_else(|| same_place().next())
+            .or_else(|| of_kind().find(same_id))
+            .or_else(|| of_kind().find(|(_, item)| !item.done && (place.output.is_none() || item.output.is_none())));
+        if let Some((at, _)) = found {
+            return at;
+        }
+        self.items.push(TextItem { kind, output: place.output, id: place.id.to_owned(), done: false, parts: Vec::new() });
+        self.items.len() - 1
+    }
+
+    fn show(&mut self, at: usize, key: PartKey, text: &str, out: &mut VecDeque<ModelEvent>) {
+        let Some(item) = self.items.get_mut(at) else { return };
+        if text.is_empty() || item.parts.iter().any(|(known, _)| known.source != key.source) {
+            return;
+        }
+        let part = match item.parts.iter().position(|(known, _)| *known == key) {
+            Some(part) => part,
+            None => {
+                // The parts of a summary are paragraphs.
+                if item.kind == Kind::Reasoning && !item.parts.is_empty() {
+                    out.push_back(ModelEvent::Reasoning("\n\n".to_owned()));
+                }
+                item.parts.push((key, String::new()));
+                item.parts.len() - 1
+            }
+        };
+        if let Some((_, said)) = item.parts.get_mut(part) {
+            said.push_str(text);
+        }
+        let text = storable(text.into());
+        out.push_back(match item.kind {
+            Kind::Message => ModelEvent::Text(text),
+            Kind::Reasoning => ModelEvent::Reasoning(text),
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! OpenAI's Responses API, stateless: nothing is stored there, and reasoning goes back as the items that came.
+//!
+//! Facts about the wire: <https://platform.openai.com/docs/api-reference/responses> and
+//! <https://platform.openai.com/docs/api-reference/responses-streaming>.
+
+mod calls;
+mod decode;
+mod items;
+mod request;
+mod wire;
+
+use std::sync::Arc;
+
+use reqwest::Url;
+use reqwest::header::HeaderMap;
+use secrecy::SecretString;
+
+use self::decode::Decoder;
+use super::client::{ClientOptions, DialectClient, bearer};
+use super::compose::for_model;
+use super::dialect::Dialect;
+use super::transport::{Framing, endpoint_url};
+use super::{ModelClient, SetupError};
+use crate::domain::model::{ModelError, ModelRequest};
+
+/// A client of an endpoint that speaks the Responses API. A base URL without any path gets `/v1`. No connection is made yet.
+///
+/// # Errors
+/// If the base URL, the key or a header cannot be used.
+pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
+    let dialect = Responses { url: endpoint_url(&options.base_url, "/responses")? };
+    Ok(Arc::new(DialectClient::new(dialect, options)?))
+}
+
+struct Responses {
+    url: Url,
+}
+
+impl Dialect for Responses {
+    type Decoder = Decoder;
+
+    const FRAMING: Framing = Framing::Events;
+
+    fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError> {
+        bearer(key)
+    }
+
+    fn url(&self, _model: &str, _streaming: bool) -> Result<Url, ModelError> {
+        Ok(self.url.clone())
+    }
+
+    fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
+        request::body(&for_model(request), streaming)
+    }
+
+    fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
+        Decoder::new(request.options.max_output_tokens, request_bytes)
+    }
+}
+
+/// Reads an answer that nobody has asked for.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn decoder() -> impl super::dialect::Decode {
+    Decoder::new(None, 0)
+}

@@ -1,0 +1,125 @@
+//! Approvals: what runs want to do and a human has to allow. The answer is only recorded here; a worker acts on it.
+
+use serde_json::Value;
+
+use super::input::{Replay, RequestKey};
+use super::{Error, Result, Service};
+use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalScope, ApprovalTerms, Decision, ToolGrant};
+use crate::domain::ids::{GrantId, InputId};
+use crate::domain::input::{InputAnswer, InputRecord, InputState};
+use crate::domain::principal::Principal;
+use crate::store::{Asked, InputCursor, NewGrant, Page, PageRequest, ResolveInput};
+use crate::support::json::is_deeper_than;
+use crate::support::text;
+use crate::tools::schema;
+
+/// As of arguments that a model writes.
+const MAX_NESTING: usize = 64;
+
+/// What is looked for when there is none.
+const APPROVAL: &str = "approval";
+
+impl Service {
+    /// An approval.
+    pub async fn approval(&self, principal: &Principal, id: &InputId) -> Result<Approval> {
+        let found = self.store.input_request(&principal.user_id, id).await?;
+        found.and_then(Approval::of).ok_or(Error::NotFound(APPROVAL))
+    }
+
+    /// A page of approvals, newest first, of all states or of one of their questions.
+    pub async fn approvals(
+        &self,
+        principal: &Principal,
+        state: Option<InputState>,
+        page: &PageRequest<InputCursor>,
+    ) -> Result<Page<Approval>> {
+        let Page { items, next } = self.store.input_requests(&principal.user_id, Asked::Approvals, state, page).await?;
+        Ok(Page { items: items.into_iter().filter_map(Approval::of).collect(), next })
+    }
+
+    /// Decides, once. When this returns, the decision is stored and a worker will act on it. A decision that is refused leaves
+    /// the run waiting.
+    pub async fn resolve_approval(
+        &self,
+        principal: &Principal,
+        id: &InputId,
+        answer: ApprovalAnswer,
+        key: Option<RequestKey>,
+    ) -> Result<(Approval, Replay)> {
+        let owner = &principal.user_id;
+        let asked = self.store.input_request(owner, id).await?.ok_or(Error::NotFound(APPROVAL))?;
+        let terms = asked.request.question.approval.as_deref().ok_or(Error::NotFound(APPROVAL))?;
+        let grant = self.grant(&asked, terms, &answer);
+        let answer = self.checked_decision(terms, answer)?;
+        let resolve = ResolveInput { owner: owner.clone(), id: id.clone(), answer, grant, now: self.clock.now() };
+        let (record, replay) = self.resolve_question(resolve, key, APPROVAL).await?;
+        let approval = Approval::of(record).ok_or(Error::NotFound(APPROVAL))?;
+        Ok((approval, replay))
+    }
+
+    /// Answers that hold for later calls, newest first.
+    pub async fn tool_grants(&self, principal: &Principal) -> Result<Vec<ToolGrant>> {
+        Ok(self.store.tool_grants(&principal.user_id, None).await?)
+    }
+
+    /// Takes one of them back: the next call asks again.
+    pub async fn delete_tool_grant(&self, principal: &Principal, id: &GrantId) -> Result<()> {
+        let is_gone = self.store.delete_tool_grant(&principal.user_id, id).await?;
+        is_gone.then_some(()).ok_or(Error::NotFound("tool grant"))
+    }
+
+    fn grant(&self, asked: &InputRecord, terms: &ApprovalTerms, answer: &ApprovalAnswer) -> Option<NewGrant> {
+        let conversation = match (answer.decision, answer.scope.unwrap_or_default()) {
+            (Decision::Deny, _) | (_, ApprovalScope::Once) => return None,
+            (Decision::Allow, ApprovalScope::Conversation) => Some(asked.request.conversation_id.clone()),
+            (Decision::Allow, ApprovalScope::Always) => None,
+        };
+        Some(NewGrant {
+            id: GrantId::generate(&*self.ids),
+            conversation,
+            server: terms.server.clone(),
+            tool: terms.tool.clone(),
+            definition_hash: terms.definition_hash.clone(),
+        })
+    }
+
+    fn checked_decision(&self, terms: &ApprovalTerms, answer: ApprovalAnswer) -> Result<InputAnswer> {
+        let ApprovalAnswer { decision, scope, arguments, reason, arguments_hash } = answer;
+        if arguments_hash.is_some_and(|seen| seen != terms.arguments_hash) {
+            let detail = "this approval is for other arguments than the ones that arguments_hash names; read it again";
+            return Err(Error::Conflict(detail.to_owned()));
+        }
+        if let Some(scope) = scope.filter(|scope| !terms.scopes.contains(scope)) {
+            let known: Vec<&str> = terms.scopes.iter().map(|scope| scope.as_str()).collect();
+            return Err(Error::field("/scope", format!("{} is not allowed here, only {}", scope.as_str(), known.join(", "))));
+        }
+        if decision == Decision::Deny && (scope.is_some() || arguments.is_some()) {
+            return Err(Error::field("/decision", "scope and arguments are for calls that are allowed".to_owned()));
+        }
+        let arguments = arguments.map(|arguments| checked_arguments(terms, arguments)).transpose()?;
+        let limit = self.limits.max_message_chars;
+        if reason.as_deref().unwrap_or_default().chars().count() > limit {
+            return Err(Error::field("/reason", format!("at most {limit} characters are accepted")));
+        }
+        let text = reason.map(|reason| text::storable(&reason).into_owned());
+        let scope = (decision == Decision::Allow).then(|| scope.unwrap_or_default());
+        Ok(InputAnswer { choice: decision.as_str().to_owned(), text, scope, arguments })
+    }
+}
+
+/// Arguments that a human has edited. Our key is nobody's to set, and is put in its place when the call is made.
+fn checked_arguments(terms: &ApprovalTerms, arguments: Value) -> Result<Value> {
+    let Value::Object(mut given) = arguments else {
+        return Err(Error::field("/arguments", "must be a JSON object with the arguments by name".to_owned()));
+    };
+    if is_deeper_than(&Value::Object(given.clone()), MAX_NESTING) {
+        return Err(Error::field("/arguments", format!("must not be nested more than {MAX_NESTING} levels deep")));
+    }
+    let mut sent = given.clone();
+    if let Some(key) = &terms.key_argument {
+        given.remove(key);
+        sent.insert(key.clone(), Value::String("key".to_owned()));
+    }
+    schema::check_once(&terms.parameters, &Value::Object(sent)).map_err(|error| Error::field("/arguments", error.to_string()))?;
+    Ok(Value::Object(given))
+}

@@ -1,0 +1,253 @@
+//! Providers that people keep.
+
+use async_trait::async_trait;
+use sqlx::{Connection as _, PgConnection};
+
+use super::PostgresStore;
+use super::accept::record;
+use super::cancel::store_key;
+use super::conversations::recorded_key;
+use super::errors::{is_unique_violation, retried};
+use crate::domain::ids::{ProviderId, UserId};
+use crate::domain::provider::ProviderRecord;
+use crate::store::providers::{page_of, provider_columns, read_login, read_provider, read_sealed_row};
+use crate::store::{
+    IdempotencyClaim, Keyed, LoginTaker, Page, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade,
+    ProviderStore, SealedRow, StoreResult, rows,
+};
+use crate::support::seal::Sealed;
+use crate::support::text::storable;
+
+/// The provider as it is stored; `None` if its owner has one of that name.
+async fn insert(connection: &mut PgConnection, new: &ProviderRecord) -> StoreResult<bool> {
+    let sealed = new.key.as_ref().map(|key| &key.sealed);
+    let made = sqlx::query(
+        "INSERT INTO providers (id, owner_id, name, kind, base_url, reach, key_id, key_data, key_hint, models, limits,
+             accent, enabled, created_at, updated_at, version)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+         ON CONFLICT (coalesce(owner_id, ''), name COLLATE \"C\") DO NOTHING",
+    )
+    .bind(new.id.as_str())
+    .bind(new.owner.as_ref().map(UserId::as_str))
+    .bind(storable(&new.name))
+    .bind(new.kind.as_str())
+    .bind(storable(&new.base_url))
+    .bind(new.reach.as_str())
+    .bind(sealed.map(|sealed| sealed.key_id.as_str()))
+    .bind(sealed.map(|sealed| sealed.data.as_str()))
+    .bind(new.key.as_ref().and_then(|key| key.hint.as_deref()).map(storable))
+    .bind(rows::encode_storable("providers", "models", new.id.as_str(), &new.models)?)
+    .bind(rows::encode_storable("providers", "limits", new.id.as_str(), &new.limits)?)
+    .bind(new.accent.as_ref().map(|accent| rows::encode_storable("providers", "accent", new.id.as_str(), accent)).transpose()?)
+    .bind(new.enabled)
+    .bind(new.created_at.0)
+    .bind(new.updated_at.0)
+    .bind(new.version)
+    .execute(connection)
+    .await?;
+    Ok(made.rows_affected() > 0)
+}
+
+async fn make(
+    connection: &mut PgConnection,
+    new: &ProviderRecord,
+    most: u32,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<ProviderMade>> {
+    let mut tx = connection.begin().await?;
+    let owner = new.owner.as_ref().map_or("", UserId::as_str);
+    // Of one owner's requests one counts at a time.
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 7))").bind(owner).execute(&mut *tx).await?;
+    if let Some(key) = key
+        && let Some(recorded) = recorded_key(&mut tx, key).await?
+    {
+        return Ok(recorded);
+    }
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM providers WHERE coalesce(owner_id, '') = $1")
+        .bind(owner)
+        .fetch_one(&mut *tx)
+        .await?;
+    if count >= i64::from(most) {
+        return Ok(Keyed::Fresh(ProviderMade::TooMany));
+    }
+    if !insert(&mut tx, new).await? {
+        return Ok(Keyed::Fresh(ProviderMade::NameTaken));
+    }
+    let made = ProviderMade::Made(new.id.clone());
+    store_key(&mut tx, record(key, &made)?).await?;
+    tx.commit().await?;
+    Ok(Keyed::Fresh(made))
+}
+
+#[async_trait]
+impl ProviderStore for PostgresStore {
+    async fn create_provider(
+        &self,
+        new: &ProviderRecord,
+        most: u32,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<ProviderMade>> {
+        let key = idempotency.as_ref();
+        let made = retried(|| self.api.ask(async |connection| make(connection, new, most, key).await)).await;
+        self.or_recorded(made, key).await
+    }
+
+    async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            provider_columns!(),
+            " FROM providers WHERE id = $1 AND coalesce(owner_id, '') IN ($2, '')"
+        ))
+        .bind(id.as_str())
+        .bind(viewer.as_str())
+        .fetch_optional(&self.api)
+        .await?;
+        row.as_ref().map(read_provider).transpose()
+    }
+
+    async fn providers(&self, viewer: &UserId, page: &PageRequest<ProviderCursor>) -> StoreResult<Page<ProviderRecord>> {
+        let limit = page.limit.clamp(1, 100);
+        let found = sqlx::query(concat!(
+            "SELECT ",
+            provider_columns!(),
+            " FROM providers WHERE coalesce(owner_id, '') IN ($1, '') AND (name COLLATE \"C\", id COLLATE \"C\") > ($2, $3)
+             ORDER BY name COLLATE \"C\", id COLLATE \"C\" LIMIT $4"
+        ))
+        .bind(viewer.as_str())
+        .bind(page.after.as_ref().map_or("".into(), |after| storable(&after.name)))
+        .bind(page.after.as_ref().map_or("", |after| after.id.as_str()))
+        .bind(i64::from(limit) + 1)
+        .fetch_all(&self.api)
+        .await?;
+        Ok(page_of(found.iter().map(read_provider).collect::<StoreResult<_>>()?, limit))
+    }
+
+    async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            provider_columns!(),
+            " FROM providers WHERE coalesce(owner_id, '') IN ($1, '') AND name COLLATE \"C\" = $2 AND enabled
+             ORDER BY owner_id IS NULL LIMIT 1"
+        ))
+        .bind(owner.as_str())
+        .bind(storable(name))
+        .fetch_optional(&self.api)
+        .await?;
+        row.as_ref().map(read_provider).transpose()
+    }
+
+    async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged> {
+        let sealed = changed.key.as_ref().map(|key| &key.sealed);
+        let version = sqlx::query_scalar(
+            "UPDATE providers SET name = $3, kind = $4, base_url = $5, reach = $6, key_id = $7, key_data = $8, key_hint = $9,
+                 models = $10, limits = $11, accent = $12, enabled = $13, updated_at = $14, version = version + 1
+             WHERE id = $1 AND version = $2 RETURNING version",
+        )
+        .bind(changed.id.as_str())
+        .bind(changed.version)
+        .bind(storable(&changed.name))
+        .bind(changed.kind.as_str())
+        .bind(storable(&changed.base_url))
+        .bind(changed.reach.as_str())
+        .bind(sealed.map(|sealed| sealed.key_id.as_str()))
+        .bind(sealed.map(|sealed| sealed.data.as_str()))
+        .bind(changed.key.as_ref().and_then(|key| key.hint.as_deref()).map(storable))
+        .bind(rows::encode_storable("providers", "models", changed.id.as_str(), &changed.models)?)
+        .bind(rows::encode_storable("providers", "limits", changed.id.as_str(), &changed.limits)?)
+        .bind(
+            changed
+                .accent
+                .as_ref()
+                .map(|accent| rows::encode_storable("providers", "accent", changed.id.as_str(), accent))
+                .transpose()?,
+        )
+        .bind(changed.enabled)
+        .bind(changed.updated_at.0)
+        .fetch_optional(&self.api)
+        .await;
+        match version {
+            Ok(Some(version)) => Ok(ProviderChanged::Changed(version)),
+            Ok(None) => Ok(ProviderChanged::Stale),
+            Err(error) if is_unique_violation(&error) => Ok(ProviderChanged::NameTaken),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool> {
+        let deleted = sqlx::query("DELETE FROM providers WHERE id = $1 AND coalesce(owner_id, '') = $2 AND version = $3")
+            .bind(id.as_str())
+            .bind(owner.map_or("", UserId::as_str))
+            .bind(version)
+            .execute(&self.api)
+            .await?;
+        Ok(deleted.rows_affected() > 0)
+    }
+
+    async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()> {
+        sqlx::query(
+            "INSERT INTO provider_logins (owner_id, state_hash, browser_hash, key_hash, key_id, key_data, expires_at)
+             VALUES ($1, $2, $3, $4, $5, $6, now_ms() + $7)
+             ON CONFLICT (owner_id) DO UPDATE SET state_hash = excluded.state_hash, browser_hash = excluded.browser_hash,
+                 key_hash = excluded.key_hash, key_id = excluded.key_id, key_data = excluded.key_data, expires_at = excluded.expires_at",
+        )
+        .bind(login.owner.as_str())
+        .bind(state_hash)
+        .bind(&login.browser_hash)
+        .bind(&login.key_hash)
+        .bind(&login.verifier.key_id)
+        .bind(&login.verifier.data)
+        .bind(i64::from(lifetime_ms))
+        .execute(&self.api)
+        .await?;
+        Ok(())
+    }
+
+    async fn take_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<ProviderLogin>> {
+        let (owner, browser) = taker.parts();
+        let taken = sqlx::query(
+            "DELETE FROM provider_logins WHERE state_hash = $1 AND (owner_id = $2 OR browser_hash = $3)
+             RETURNING owner_id, browser_hash, key_hash, key_id, key_data, expires_at > now_ms() AS is_valid",
+        )
+        .bind(state_hash)
+        .bind(owner)
+        .bind(browser)
+        .fetch_optional(&self.api)
+        .await?;
+        Ok(taken.as_ref().map(read_login).transpose()?.flatten())
+    }
+
+    async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
+        let counts =
+            sqlx::query_as("SELECT key_id, count(*) FROM providers WHERE key_id IS NOT NULL GROUP BY key_id ORDER BY key_id");
+        Ok(counts.fetch_all(&self.api).await?)
+    }
+
+    async fn sealed_rows(&self, after: Option<&ProviderId>, limit: u32) -> StoreResult<Vec<SealedRow>> {
+        let found = sqlx::query(
+            "SELECT id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > $1 ORDER BY id LIMIT $2",
+        )
+        .bind(after.map_or("", ProviderId::as_str))
+        .bind(i64::from(limit))
+        .fetch_all(&self.api)
+        .await?;
+        let found = found.iter().map(read_sealed_row).collect::<Result<Vec<_>, _>>()?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool> {
+        // Another version, though it is the same key: a change that was made from the one before would bring the old seal back.
+        let changed = sqlx::query(
+            "UPDATE providers SET key_id = $4, key_data = $5,
+                 key_hint = CASE WHEN $4::text IS NULL THEN NULL ELSE key_hint END, version = version + 1
+             WHERE id = $1 AND key_id = $2 AND key_data = $3",
+        )
+        .bind(row.id.as_str())
+        .bind(&row.sealed.key_id)
+        .bind(&row.sealed.data)
+        .bind(anew.map(|sealed| sealed.key_id.as_str()))
+        .bind(anew.map(|sealed| sealed.data.as_str()))
+        .execute(&self.api)
+        .await?;
+        Ok(changed.rows_affected() > 0)
+    }
+}

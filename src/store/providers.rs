@@ -1,0 +1,239 @@
+//! What is kept of providers: the trait, its values, and how rows become them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use sqlx::{ColumnIndex, Decode, Row, Type};
+
+use super::types::written_by_us;
+use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
+use crate::domain::ids::{ProviderId, UserId};
+use crate::domain::provider::{ProviderKind, ProviderRecord, Reach, StoredSecret};
+use crate::support::clock::UnixMillis;
+use crate::support::seal::Sealed;
+
+/// The last provider of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderCursor {
+    /// Its name.
+    pub name: String,
+    /// Which one of that name it is.
+    pub id: ProviderId,
+}
+
+impl fmt::Display for ProviderCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.name, self.id)
+    }
+}
+
+impl FromStr for ProviderCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (name, id) = text.split_once(':').ok_or(InvalidCursor)?;
+        let cursor = Self { name: name.to_owned(), id: ProviderId::parse(id).map_err(|_| InvalidCursor)? };
+        written_by_us(cursor, text)
+    }
+}
+
+/// What came of making a provider.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProviderMade {
+    /// It is stored.
+    Made(ProviderId),
+    /// The owner has one of this name. Nothing is stored.
+    NameTaken,
+    /// The owner has as many as one may have. Nothing is stored.
+    TooMany,
+}
+
+/// What came of changing a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProviderChanged {
+    /// It is stored, with this version.
+    Changed(i64),
+    /// It is not of the version that the change was made from, or is gone. Nothing is changed.
+    Stale,
+    /// The owner has another one of this name. Nothing is changed.
+    NameTaken,
+}
+
+/// A login at a provider that is under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderLogin {
+    /// Whose it is.
+    pub owner: UserId,
+    /// SHA-256 of what the browser shows that has begun it.
+    pub browser_hash: String,
+    /// SHA-256 of the key that it was begun with; `None` on a server without keys.
+    pub key_hash: Option<String>,
+    /// The verifier.
+    pub verifier: Sealed,
+}
+
+/// Who asks for a login that is under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoginTaker {
+    /// Its owner.
+    Owner(UserId),
+    /// The browser that shows what hashes to this.
+    Browser(String),
+}
+
+impl LoginTaker {
+    /// The owner and the hash of whom a login must be, one of them.
+    pub(super) fn parts(&self) -> (Option<&str>, Option<&str>) {
+        match self {
+            Self::Owner(owner) => (Some(owner.as_str()), None),
+            Self::Browser(hash) => (None, Some(hash)),
+        }
+    }
+}
+
+/// A secret of any row, as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealedRow {
+    /// Whose it is; `None` if it is the server's.
+    pub owner: Option<UserId>,
+    /// The provider whose key it is.
+    pub id: ProviderId,
+    /// The secret.
+    pub sealed: Sealed,
+}
+
+/// Providers that people keep. Those of an owner and those of the server: nobody sees the others.
+#[async_trait]
+pub trait ProviderStore: Send + Sync {
+    /// Stores a provider, unless its owner has `most` already. Idempotent by `idempotency`.
+    async fn create_provider(
+        &self,
+        new: &ProviderRecord,
+        most: u32,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<ProviderMade>>;
+
+    /// The provider, unless it is missing or another owner's.
+    async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>>;
+
+    /// A page of providers, by name.
+    async fn providers(&self, viewer: &UserId, page: &PageRequest<ProviderCursor>) -> StoreResult<Page<ProviderRecord>>;
+
+    /// The enabled provider that a name stands for: the owner's own, or else the server's.
+    async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>>;
+
+    /// Stores a changed provider: all but owner and `created_at`. `version` is the one that it was changed from.
+    async fn change_provider(&self, changed: &ProviderRecord) -> StoreResult<ProviderChanged>;
+
+    /// Deletes a provider of that owner, or of the server. False if there is none of that version.
+    async fn delete_provider(&self, owner: Option<&UserId>, id: &ProviderId, version: i64) -> StoreResult<bool>;
+
+    /// Keeps a login for `lifetime_ms`, by the database's clock, in the place of an earlier one of its owner.
+    async fn create_login(&self, state_hash: &str, login: &ProviderLogin, lifetime_ms: u32) -> StoreResult<()>;
+
+    /// Takes a login out, if it is the taker's: of all that ask for it, one gets it. `None` if it is unknown, somebody else's, was
+    /// taken or has expired.
+    async fn take_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<ProviderLogin>>;
+
+    /// The master keys with which secrets are sealed, and how many secrets each.
+    async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>>;
+
+    /// Secrets in an order of their own, after the given one, at most `limit`.
+    async fn sealed_rows(&self, after: Option<&ProviderId>, limit: u32) -> StoreResult<Vec<SealedRow>>;
+
+    /// Puts the same secret, sealed anew, in the place of `row`'s; or none. False if it is not there any more.
+    async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool>;
+}
+
+/// The columns that [`read_provider`] reads.
+macro_rules! provider_columns {
+    () => {
+        "id, owner_id, name, kind, base_url, reach, key_id, key_data, key_hint, models, limits, accent, enabled, created_at,
+         updated_at, version"
+    };
+}
+pub(super) use provider_columns;
+
+/// Reads [`provider_columns`].
+pub(super) fn read_provider<'r, R>(row: &'r R) -> StoreResult<ProviderRecord>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+    bool: Decode<'r, R::Database> + Type<R::Database>,
+{
+    const TABLE: &str = "providers";
+    let text = |column: &'static str| -> Result<String, sqlx::Error> { row.try_get(column) };
+    let id = text("id")?;
+    let sealed = read_sealed(row)?;
+    let hint: Option<String> = row.try_get("key_hint")?;
+    let accent: Option<String> = row.try_get("accent")?;
+    Ok(ProviderRecord {
+        owner: row.try_get::<Option<String>, _>("owner_id")?.map(UserId::from_stored),
+        name: text("name")?,
+        kind: rows::word(TABLE, "kind", &id, &text("kind")?, ProviderKind::from_word)?,
+        base_url: text("base_url")?,
+        reach: rows::word(TABLE, "reach", &id, &text("reach")?, Reach::from_word)?,
+        key: sealed.map(|sealed| StoredSecret { sealed, hint }),
+        models: rows::decode(TABLE, "models", &id, &text("models")?)?,
+        limits: rows::decode(TABLE, "limits", &id, &text("limits")?)?,
+        accent: accent.map(|accent| rows::decode(TABLE, "accent", &id, &accent)).transpose()?,
+        enabled: row.try_get("enabled")?,
+        created_at: UnixMillis(row.try_get("created_at")?),
+        updated_at: UnixMillis(row.try_get("updated_at")?),
+        version: row.try_get("version")?,
+        id: ProviderId::from_stored(id),
+    })
+}
+
+/// Reads `key_id` and `key_data`.
+fn read_sealed<'r, R>(row: &'r R) -> Result<Option<Sealed>, sqlx::Error>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let (key_id, data): (Option<String>, Option<String>) = (row.try_get("key_id")?, row.try_get("key_data")?);
+    Ok(key_id.zip(data).map(|(key_id, data)| Sealed { key_id, data }))
+}
+
+/// Reads `id`, `owner_id`, `key_id` and `key_data`. `None` for a row without a secret.
+pub(super) fn read_sealed_row<'r, R>(row: &'r R) -> Result<Option<SealedRow>, sqlx::Error>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let owner = row.try_get::<Option<String>, _>("owner_id")?.map(UserId::from_stored);
+    let id = ProviderId::from_stored(row.try_get("id")?);
+    Ok(read_sealed(row)?.map(|sealed| SealedRow { owner, id, sealed }))
+}
+
+/// Reads a login that was taken, if it has not expired: `is_valid`.
+pub(super) fn read_login<'r, R>(row: &'r R) -> Result<Option<ProviderLogin>, sqlx::Error>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    bool: Decode<'r, R::Database> + Type<R::Database>,
+{
+    if !row.try_get::<bool, _>("is_valid")? {
+        return Ok(None);
+    }
+    let (owner, browser_hash) = (UserId::from_stored(row.try_get("owner_id")?), row.try_get("browser_hash")?);
+    let key_hash = row.try_get("key_hash")?;
+    Ok(read_sealed(row)?.map(|verifier| ProviderLogin { owner, browser_hash, key_hash, verifier }))
+}
+
+/// The page that these rows make, of which one more was asked for than it holds.
+pub(super) fn page_of(mut items: Vec<ProviderRecord>, limit: u32) -> Page<ProviderRecord> {
+    let more = items.len() > limit as usize;
+    items.truncate(limit as usize);
+    let last = items.last().filter(|_| more);
+    let next = last.map(|last| ProviderCursor { name: last.name.clone(), id: last.id.clone() }.to_string());
+    Page { items, next }
+}

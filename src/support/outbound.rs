@@ -1,0 +1,218 @@
+//! Where the server may connect to on behalf of somebody.
+//!
+//! A URL that a member gives must not lead into the server's own network. Names are judged by the addresses that they resolve to,
+//! in the moment of the connection: one that was checked before may mean another address by then.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{ClientBuilder, Url};
+
+/// Where a URL may lead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Anywhere that the server can reach, itself included: an administrator said so.
+    Anywhere,
+    /// Only to public addresses, by https.
+    Public,
+}
+
+impl Reach {
+    /// The word in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Anywhere => "anywhere",
+            Self::Public => "public",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Anywhere, Self::Public].into_iter().find(|reach| reach.as_str() == word)
+    }
+}
+
+/// Why a URL is not connected to. Says nothing of what was found there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Forbidden {
+    /// Not https.
+    #[error("only https URLs are allowed here; an administrator may use others, or allow them for all with outbound.allow_private")]
+    Scheme,
+    /// An address that is not public.
+    #[error(
+        "it leads to an address that is not public; an administrator may use such, or allow them for all with \
+         outbound.allow_private"
+    )]
+    Address,
+}
+
+/// Looks at what can be seen of a URL without resolving its host.
+///
+/// # Errors
+/// [`Forbidden`].
+pub fn check(url: &Url, reach: Reach) -> Result<(), Forbidden> {
+    match reach {
+        Reach::Anywhere => return Ok(()),
+        Reach::Public => {}
+    }
+    if url.scheme() != "https" {
+        return Err(Forbidden::Scheme);
+    }
+    // The parser has brought every spelling of an IPv4 address into this one.
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let is_public = match host.parse::<IpAddr>() {
+        Ok(address) => is_public(address),
+        Err(_) => !is_local_name(host),
+    };
+    if is_public { Ok(()) } else { Err(Forbidden::Address) }
+}
+
+fn is_local_name(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    host.is_empty() || host == "localhost" || [".localhost", ".local", ".internal"].iter().any(|end| host.ends_with(end))
+}
+
+/// A client that connects only to where `reach` allows. The URL of each request is to be [checked](check), too: an address in it
+/// is not resolved. Proxies of the environment would resolve names themselves.
+pub fn guarded(builder: ClientBuilder, reach: Reach) -> ClientBuilder {
+    match reach {
+        Reach::Anywhere => builder,
+        Reach::Public => builder.no_proxy().dns_resolver(Arc::new(PublicOnly)),
+    }
+}
+
+/// Resolves names that have public addresses only.
+struct PublicOnly;
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            // One that is not public among others is either a mistake or an attempt.
+            if found.iter().any(|address| !is_public(address.ip())) {
+                return Err(Forbidden::Address.into());
+            }
+            let addresses: Addrs = Box::new(found.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+/// Whether an address is one of the public internet.
+#[must_use]
+pub fn is_public(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => is_public_v6(address),
+    }
+}
+
+/// <https://www.iana.org/assignments/iana-ipv4-special-registry>
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    let is_special = matches!(
+        (a, b, c),
+        (0 | 10 | 127 | 224..=255, _, _)
+            | (100, 64..=127, _)
+            | (169, 254, _)
+            | (172, 16..=31, _)
+            | (192, 168, _)
+            | (192, 0, 0 | 2)
+            | (192, 88, 99)
+            | (198, 18..=19, _)
+            | (198, 51, 100)
+            | (203, 0, 113)
+    );
+    !is_special
+}
+
+/// Of all that exists only 2000::/3 is given out (<https://www.iana.org/assignments/ipv6-address-space>), and not all of that:
+/// tunnels lead to IPv4 addresses of any kind.
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let [a, b, ..] = address.segments();
+    let is_special = match a {
+        // Protocol assignments (Teredo among them) and documentation.
+        0x2001 => b < 0x0200 || b == 0x0db8,
+        // 6to4, and documentation.
+        0x2002 => true,
+        0x3fff => b < 0x1000,
+        _ => false,
+    };
+    (a & 0xe000) == 0x2000 && !is_special
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(url: &str) -> Result<(), Forbidden> {
+        check(&Url::parse(url).unwrap(), Reach::Public)
+    }
+
+    #[test]
+    fn what_is_not_public_has_many_spellings() {
+        for url in [
+            "https://127.0.0.1/v1",
+            "https://127.1",
+            "https://2130706433",
+            "https://0x7f000001",
+            "https://0177.0.0.1",
+            "https://0",
+            "https://0.0.0.0:443",
+            "https://[::1]",
+            "https://[::]",
+            "https://[::ffff:127.0.0.1]",
+            "https://[::ffff:a00:1]",
+            "https://[::127.0.0.1]",
+            "https://[64:ff9b::a9fe:a9fe]",
+            "https://[2002:7f00:1::]",
+            "https://[fe80::1]",
+            "https://[fd00::1]",
+            "https://[fec0::1]",
+            "https://[ff02::1]",
+            "https://[2001:db8::1]",
+            "https://[2001::1]",
+            "https://169.254.169.254/latest/meta-data",
+            "https://100.100.100.200",
+            "https://10.1.2.3",
+            "https://172.31.0.1",
+            "https://192.168.0.1",
+            "https://user@192.168.0.1",
+            "https://198.18.0.1",
+            "https://224.0.0.1",
+            "https://255.255.255.255",
+            "https://localhost",
+            "https://LOCALHOST.",
+            "https://a.localhost",
+            "https://metadata.google.internal",
+        ] {
+            assert_eq!(checked(url), Err(Forbidden::Address), "{url}");
+        }
+        for url in ["https://8.8.8.8", "https://172.32.0.1", "https://[2606:4700::1111]", "https://api.openai.com/v1"] {
+            assert_eq!(checked(url), Ok(()), "{url}");
+        }
+        for url in ["http://8.8.8.8", "http://api.openai.com", "ftp://api.openai.com"] {
+            assert_eq!(checked(url), Err(Forbidden::Scheme), "{url}");
+        }
+        assert_eq!(check(&Url::parse("http://127.0.0.1:11434").unwrap(), Reach::Anywhere), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_name_is_judged_by_its_addresses_when_it_is_connected_to() {
+        // A name that nobody would think local, but which resolves to this machine everywhere.
+        let found = PublicOnly.resolve("localhost".parse().unwrap()).await;
+        assert!(found.is_err_and(|error| error.to_string().contains("not public")));
+        let client = guarded(reqwest::Client::builder(), Reach::Public).build().unwrap();
+        let error = client.get("https://localhost:9/").send().await.unwrap_err();
+        let mut words = String::new();
+        let mut cause: Option<&dyn std::error::Error> = Some(&error);
+        while let Some(error) = cause {
+            words.push_str(&error.to_string());
+            cause = error.source();
+        }
+        assert!(words.contains("not public"), "{words}");
+    }
+}

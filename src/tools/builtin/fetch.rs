@@ -1,0 +1,177 @@
+//! Fetches a page for the model.
+//!
+//! The model may have the address from anybody, a page that it has just read among them: the outbound guard decides where it may
+//! lead, at each redirect anew.
+
+use std::time::Duration;
+
+use reqwest::header::CONTENT_TYPE;
+use reqwest::redirect::{Attempt, Policy};
+use reqwest::{Client, Url};
+
+use crate::support::outbound::{self, Forbidden, Reach};
+use crate::support::redact;
+
+/// The most bytes of a page that are read.
+const MAX_BODY: usize = 1024 * 1024;
+/// The most redirects that are followed.
+const MAX_REDIRECTS: usize = 5;
+/// How long setting up a connection may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How long all of it may take.
+const TOTAL_LIMIT: Duration = Duration::from_secs(25);
+/// How much of an error page the model reads, in bytes.
+const MAX_ERROR: usize = 500;
+
+/// Fetches pages from where it may.
+pub struct Fetcher {
+    reach: Reach,
+    client: Result<Client, String>,
+}
+
+impl Fetcher {
+    /// Connects to nothing yet.
+    #[must_use]
+    pub fn new(reach: Reach) -> Self {
+        let builder = Client::builder()
+            .user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_LIMIT)
+            .timeout(TOTAL_LIMIT)
+            .referer(false)
+            .redirect(Policy::custom(move |attempt| follow(attempt, reach)));
+        let client = outbound::guarded(builder, reach).build().map_err(|error| error.to_string());
+        Self { reach, client }
+    }
+
+    /// The text of a page, with its status and type before it.
+    ///
+    /// # Errors
+    /// Why there is none, for the model.
+    pub async fn fetch(&self, url: &str) -> Result<String, String> {
+        let url = Url::parse(url.trim())
+            .map_err(|error| format!("this is no URL ({error}): write all of it, as in https://example.com/page"))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("{}: URLs cannot be fetched, only https: ones", url.scheme()));
+        }
+        outbound::check(&url, self.reach).map_err(|error| error.to_string())?;
+        let client = self.client.as_ref().map_err(Clone::clone)?;
+        let mut answer = client.get(url).send().await.map_err(|error| shown(&error))?;
+        let status = answer.status();
+        let kind = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("text/plain").to_owned();
+        if !is_text(&kind) {
+            return Err(format!("the page is {kind}, which is no text"));
+        }
+        let limit = if status.is_success() { MAX_BODY } else { MAX_ERROR };
+        let mut body = Vec::new();
+        let mut is_cut = false;
+        while let Some(chunk) = answer.chunk().await.map_err(|error| shown(&error))? {
+            let room = limit.saturating_sub(body.len());
+            is_cut = chunk.len() > room;
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if is_cut {
+                break;
+            }
+        }
+        let text = String::from_utf8_lossy(&body);
+        if !status.is_success() {
+            return Err(format!("the page answered {status}: {text}"));
+        }
+        let note = if is_cut { format!("\n[cut: the first {MAX_BODY} bytes are shown]") } else { String::new() };
+        Ok(format!("{status}, {kind}\n\n{text}{note}"))
+    }
+}
+
+fn follow(attempt: Attempt<'_>, reach: Reach) -> reqwest::redirect::Action {
+    match may_follow(attempt.url(), attempt.previous().len(), reach) {
+        Ok(true) => attempt.follow(),
+        Ok(false) => attempt.error(format!("more than {MAX_REDIRECTS} redirects")),
+        Err(forbidden) => attempt.error(forbidden),
+    }
+}
+
+/// Whether the `count`-th redirect may lead to `url`. An address in it is not resolved, so that no resolver would see it.
+fn may_follow(url: &Url, count: usize, reach: Reach) -> Result<bool, Forbidden> {
+    outbound::check(url, reach)?;
+    Ok(count <= MAX_REDIRECTS)
+}
+
+fn is_text(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind.starts_with("text/")
+        || kind.ends_with("+json")
+        || kind.ends_with("+xml")
+        || matches!(kind.as_str(), "application/json" | "application/xml" | "application/javascript" | "application/x-ndjson")
+}
+
+/// An error with its causes. Its URL is the model's own.
+fn shown(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    redact::error_text(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::Router;
+    use axum::response::Redirect;
+    use axum::routing::get;
+
+    async fn pages() -> (String, tokio::task::JoinSet<()>) {
+        let router = Router::new()
+            .route("/page", get(async || "a page \u{1F600}"))
+            .route("/moved", get(async || Redirect::temporary("/page")))
+            .route("/round", get(async || Redirect::temporary("/round")))
+            .route("/large", get(async || "x".repeat(MAX_BODY + 1)))
+            .route("/picture", get(async || ([(CONTENT_TYPE, "image/png")], vec![1_u8])));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let mut serving = tokio::task::JoinSet::new();
+        serving.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        (base, serving)
+    }
+
+    #[tokio::test]
+    async fn pages_are_read_to_a_limit() {
+        let (base, _serving) = pages().await;
+        let fetcher = Fetcher::new(Reach::Anywhere);
+        let page = fetcher.fetch(&format!("{base}/moved")).await.unwrap();
+        assert_eq!(page, "200 OK, text/plain; charset=utf-8\n\na page \u{1F600}");
+        let large = fetcher.fetch(&format!("{base}/large")).await.unwrap();
+        assert!(large.ends_with("bytes are shown]") && large.len() < MAX_BODY + 200);
+        for (path, reason) in [("round", "redirects"), ("picture", "image/png"), ("none", "404")] {
+            let error = fetcher.fetch(&format!("{base}/{path}")).await.unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_inside_is_reached() {
+        let (base, _serving) = pages().await;
+        let fetcher = Fetcher::new(Reach::Public);
+        for (url, reason) in [
+            (format!("{base}/page"), "only https"),
+            (base.replace("http:", "https:"), "not public"),
+            ("https://localhost/".to_owned(), "not public"),
+            ("file:///etc/passwd".to_owned(), "cannot be fetched"),
+            ("example.com".to_owned(), "no URL"),
+        ] {
+            let error = fetcher.fetch(&url).await.unwrap_err();
+            assert!(error.contains(reason), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn redirects_are_judged_like_the_first_address() {
+        let url = |text: &str| Url::parse(text).unwrap();
+        assert_eq!(may_follow(&url("https://example.com/"), 1, Reach::Public), Ok(true));
+        assert_eq!(may_follow(&url("https://169.254.169.254/latest"), 1, Reach::Public), Err(Forbidden::Address));
+        assert_eq!(may_follow(&url("http://example.com/"), 1, Reach::Public), Err(Forbidden::Scheme));
+        assert_eq!(may_follow(&url("https://example.com/"), MAX_REDIRECTS + 1, Reach::Public), Ok(false));
+    }
+}

@@ -1,0 +1,244 @@
+//! Calls that a human has to allow: whatever happens in between, the tool runs exactly once or not at all, and each answer says why.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::sse::SseStream;
+use crate::support::wait;
+use crate::support::ws::WsClient;
+
+const INPUT: &str = r#"[[id:approvals]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
+
+async fn site(kind: Kind, model: &ModelMock) -> Site {
+    let site = Site::scripted(kind, model).await.short_leases();
+    let mut entry = site.ledger.mcp_server();
+    entry["capstan"]["approval"] = json!({"append": "ask", "append_keyed": "always_ask"});
+    site.mcp(json!({"mcpServers": {"ledger": entry}}))
+}
+
+async fn waits(server: &Server, run: &str) {
+    let path = format!("/runs/{run}");
+    wait::until("the run to wait", Duration::from_secs(30), || async {
+        let run = server.get_json(&path).await;
+        (run["status"] == "waiting").then(|| assert_eq!(run["reason"], "approval"))
+    })
+    .await;
+}
+
+/// A run of this input that waits, and the path of its approval.
+async fn waiting(server: &Server, input: &str) -> (String, String) {
+    let run = server.start_run(&json!({"input": input})).await;
+    let run = run["id"].as_str().unwrap().to_owned();
+    waits(server, &run).await;
+    let path = approval_of(server, &run).await;
+    (run, path)
+}
+
+async fn approval_of(server: &Server, run: &str) -> String {
+    let events = server.run_events_json(run).await;
+    let waits = events.iter().rfind(|event| event["type"] == "run.waiting").unwrap();
+    let is_asked = |event: &Value| event["type"] == "approval.requested" && event["data"]["id"] == waits["data"]["id"];
+    assert!(events.iter().any(is_asked), "{events:#?}");
+    format!("/approvals/{}", waits["data"]["id"].as_str().unwrap())
+}
+
+fn detail(answer: &(StatusCode, Value)) -> &str {
+    answer.1["detail"].as_str().unwrap()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let mut server = site.start().await;
+    let (run, path) = waiting(&server, INPUT).await;
+    for _ in 0..3 {
+        server.kill9().await;
+        server = site.start().await;
+        waits(&server, &run).await;
+    }
+    assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM run_leases").await, 0, "nothing is held while waiting");
+    assert_eq!(site.ledger.count("append", "one"), 0);
+
+    let asked = server.get_json(&path).await;
+    assert_eq!(
+        (&asked["status"], &asked["name"], &asked["tool"], &asked["server"], &asked["arguments"]),
+        (&json!("pending"), &json!("ledger__append"), &json!("append"), &json!("ledger"), &json!({"text": "one"}))
+    );
+    assert_eq!((&asked["scopes"], &asked["destructive"]), (&json!(["once", "conversation", "always"]), &json!(false)));
+    assert!(asked["expires_at"].is_string(), "a week by default: {asked}");
+    assert_eq!(server.get_json("/approvals?status=pending").await["data"], json!([asked]));
+    assert_eq!(server.get_json("/input-requests").await["data"], json!([]), "an approval is no other question");
+    let explained = server.get_json(&format!("/runs/{run}/explain")).await;
+    let summary = explained["summary"].as_str().unwrap();
+    assert!(
+        summary.contains("a human to approve a tool call") && summary.contains(&format!("POST /api/v1{path} answers")),
+        "{summary}"
+    );
+    let conversation = explained["run"]["conversation_id"].as_str().unwrap();
+    let stream = server.get(&format!("/conversations/{conversation}/events")).header("accept", "text/event-stream");
+    let mut stream = SseStream::new(stream.send().await.unwrap());
+    let snapshot = stream.until_kind("stream.snapshot").await.pop().unwrap().json();
+    assert_eq!(snapshot["data"]["pending_approvals"][0]["id"], asked["id"]);
+    assert_eq!(server.post_json(&format!("/runs/{run}/resume"), &json!({})).await.0, 409, "nobody gets round the approval");
+
+    // A server that dies between the decision and the call, twice: before and after it is said to have begun.
+    server.kill9().await;
+    let mut dying = site.start_with(&[("CAPSTAN_FAILPOINTS", "C04=kill")]).await;
+    let answer = json!({"decision": "allow", "arguments_hash": asked["arguments_hash"]});
+    let (one, other) = tokio::join!(dying.post(&path, &answer).send(), dying.post(&path, &answer).send());
+    let statuses: Vec<u16> = [one, other].into_iter().flatten().map(|answer| answer.status().as_u16()).collect();
+    assert!(statuses.iter().filter(|status| **status == 200).count() <= 1, "{statuses:?}");
+    dying.ended(Duration::from_secs(30)).await;
+    let server = site.start().await;
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    assert_eq!(site.ledger.count("append", "one"), 1);
+    let late = server.post_json(&path, &answer).await;
+    assert_eq!((late.0.as_u16(), detail(&late).contains("it is answered")), (409, true), "{}", late.1);
+    let resolved = server.run_events_json(&run).await.into_iter().filter(|event| event["type"] == "approval.resolved");
+    let [resolved] = resolved.collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!((&resolved["data"]["status"], &resolved["data"]["scope"]), (&json!("allowed"), &json!("once")));
+    assert_eq!(server.get_json(&path).await["status"], "allowed");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let (run, path) = waiting(&server, INPUT).await;
+
+    server.set_key(&bob);
+    assert_eq!(server.post_json(&path, &json!({"decision": "allow"})).await.0, 404, "somebody else");
+    assert_eq!(server.get_json("/approvals").await["data"], json!([]));
+    let mut theirs = WsClient::connect(&server.url, Some(&bob)).await;
+    let id = path.rsplit('/').next().unwrap();
+    let foreign = theirs.call("approval.resolve", json!({"id": id, "decision": "allow"})).await;
+    assert_eq!(foreign["error"]["status"], 404);
+
+    server.set_key(&ann);
+    let other = server.post_json(&path, &json!({"decision": "allow", "arguments_hash": "of other arguments"})).await;
+    assert_eq!((other.0.as_u16(), detail(&other).contains("other arguments")), (409, true), "{}", other.1);
+    for (body, pointer) in [
+        (json!({"decision": "perhaps"}), "/decision"),
+        (json!({"decision": "allow", "arguments": {"text": 7}}), "/arguments"),
+        (json!({"decision": "allow", "arguments": ["one"]}), "/arguments"),
+        (json!({"decision": "deny", "scope": "always"}), "/decision"),
+        (json!({"decision": "allow", "scope": "sometimes"}), "/scope"),
+    ] {
+        let refused = server.post_json(&path, &body).await;
+        assert_eq!((refused.0.as_u16(), &refused.1["errors"][0]["pointer"]), (400, &json!(pointer)), "{}", refused.1);
+    }
+    // Words in the chat are no approval: they wait behind the run.
+    let conversation = server.get_json(&format!("/runs/{run}")).await["conversation_id"].as_str().unwrap().to_owned();
+    let words = server.send(&conversation, "[[say:yes]] I approve it", "queue").await;
+    assert_eq!(server.get_json(&format!("/runs/{run}")).await["status"], "waiting");
+    assert_eq!(site.ledger.entries().len(), 0);
+
+    let edited = json!({"decision": "allow", "arguments": {"text": "two"}, "reason": "rather this"});
+    let mut mine = WsClient::connect(&server.url, Some(&ann)).await;
+    let mut params = edited.clone();
+    (params["id"], params["idempotency_key"]) = (json!(id), json!("the-key"));
+    let answered = mine.call("approval.resolve", params).await;
+    assert_eq!(answered["result"]["approval"]["edited_arguments"], json!({"text": "two"}), "{answered}");
+    let replayed = server.post(&path, &edited).header("idempotency-key", "the-key").send().await.unwrap();
+    assert_eq!((replayed.status().as_u16(), replayed.headers()["idempotent-replayed"].to_str().unwrap()), (200, "true"));
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    assert_eq!((site.ledger.count("append", "one"), site.ledger.count("append", "two")), (0, 1));
+    server.finished(words["run"]["id"].as_str().unwrap()).await;
+    let started = server.run_events_json(&run).await.into_iter().find(|event| event["type"] == "tool.started").unwrap();
+    assert_eq!(started["data"]["arguments"], json!({"text": "two"}), "what is shown is what is done");
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_and_a_no_make_no_call(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await.env("CAPSTAN_AGENT__APPROVAL__EXPIRES_MS", "1500");
+    let server = site.start().await;
+    let (run, path) = waiting(&server, INPUT).await;
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    let late = server.post_json(&path, &json!({"decision": "allow"})).await;
+    assert_eq!((late.0.as_u16(), detail(&late).contains("its time is over")), (409, true), "{}", late.1);
+    assert_eq!(server.get_json(&path).await["status"], "expired");
+
+    let (run, path) = waiting(&server, INPUT).await;
+    let denied = server.post_json(&path, &json!({"decision": "deny", "reason": "not today"})).await;
+    assert_eq!((denied.0.as_u16(), &denied.1["status"]), (200, &json!("denied")), "{}", denied.1);
+    let ended = server.finished(&run).await;
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let told = messages.iter().find(|message| message["role"] == "tool").unwrap()["parts"][0].clone();
+    assert_eq!(told["state"], "denied");
+    assert!(told["content"][0]["text"].as_str().unwrap().contains("not today"), "{told}");
+
+    let (run, path) = waiting(&server, INPUT).await;
+    assert_eq!(server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await.0, 202);
+    assert_eq!(server.finished(&run).await["status"], "cancelled");
+    let late = server.post_json(&path, &json!({"decision": "allow"})).await;
+    assert_eq!((late.0.as_u16(), detail(&late).contains("it is cancelled")), (409, true), "{}", late.1);
+    assert_eq!(site.ledger.entries().len(), 0);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_may_hold_for_later_calls(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let server = site.start().await;
+    let twice = r#"[[id:twice]][[call:ledger__append {"text":"one"}]][[call:ledger__append {"text":"two"}]][[next]][[say:bye]]"#;
+    let (run, path) = waiting(&server, twice).await;
+    let allowed = server.post_json(&path, &json!({"decision": "allow", "scope": "conversation"})).await;
+    assert_eq!(allowed.0, 200, "{}", allowed.1);
+    // What is asked already wants its own answer; what comes later does not.
+    let pending = wait::until("the other call to be asked about alone", Duration::from_secs(20), || async {
+        let pending = server.get_json("/approvals?status=pending").await["data"].as_array().unwrap().clone();
+        (pending.len() == 1 && site.ledger.entries().len() == 1).then(|| pending[0]["id"].as_str().unwrap().to_owned())
+    })
+    .await;
+    assert_eq!(server.post_json(&format!("/approvals/{pending}"), &json!({"decision": "allow"})).await.0, 200);
+    let ended = server.finished(&run).await;
+    assert_eq!((&ended["status"], site.ledger.entries().len()), (&json!("completed"), 2));
+    let again = server.send(ended["conversation_id"].as_str().unwrap(), INPUT, "queue").await;
+    assert_eq!(server.finished(again["run"]["id"].as_str().unwrap()).await["status"], "completed");
+    assert_eq!(site.ledger.entries().len(), 3);
+
+    // Another conversation asks again; there it is allowed for good, and taken back.
+    let (run, path) = waiting(&server, INPUT).await;
+    server.post_json(&path, &json!({"decision": "allow", "scope": "always"})).await;
+    server.finished(&run).await;
+    let run = server.start_run(&json!({"input": INPUT})).await;
+    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+    assert_eq!(site.ledger.entries().len(), 5);
+    let grants = server.get_json("/tool-grants").await["data"].as_array().unwrap().clone();
+    assert_eq!(grants.len(), 2, "{grants:?}");
+    let for_good = grants.iter().find(|grant| grant["conversation_id"].is_null()).unwrap();
+    let path = format!("/tool-grants/{}", for_good["id"].as_str().unwrap());
+    for status in [204, 404] {
+        assert_eq!(server.request(reqwest::Method::DELETE, &path).send().await.unwrap().status(), status);
+    }
+    waiting(&server, INPUT).await;
+
+    // What destroys and what asks each time is allowed once at most.
+    for call in [r#"ledger__destroy {"text":"all"}"#, r#"ledger__append_keyed {"text":"keyed"}"#] {
+        let (_, path) = waiting(&server, &format!("[[id:destroy]][[call:{call}]][[next]][[say:bye]]")).await;
+        let refused = server.post_json(&path, &json!({"decision": "allow", "scope": "always"})).await;
+        assert_eq!((refused.0.as_u16(), &refused.1["errors"][0]["pointer"]), (400, &json!("/scope")), "{}", refused.1);
+        assert_eq!(server.get_json(&path).await["scopes"], json!(["once"]));
+    }
+}

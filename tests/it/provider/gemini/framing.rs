@@ -1,0 +1,37 @@
+//! The same events in other frames say the same; frames that lost something never say that they are whole.
+
+use capstan::domain::model::ModelFinish;
+use serde_json::json;
+
+use super::super::mutants::{self, Frames, outcome_of};
+use super::{client, finish, parts};
+
+/// An answer with everything in it.
+fn recorded() -> String {
+    [
+        parts(&json!([{"text": "let me see", "thought": true}])),
+        parts(&json!([{"text": "Grüße \u{85}\u{2028}\u{2029} 你好"}])),
+        parts(&json!([{"text": " 👩‍🚀", "thoughtSignature": "c2ln"}])),
+        parts(&json!([{"functionCall": {"name": "get_time", "args": {"zone": "Europe/Zürich"}}, "thoughtSignature": "c2lnMg=="}])),
+        parts(&json!([{"functionCall": {"name": "get_weather", "args": {}, "id": "b"}}])),
+        finish("STOP"),
+    ]
+    .concat()
+}
+
+// L-08, L-09
+#[tokio::test]
+async fn framing_does_not_matter() {
+    let recorded = recorded();
+    let expected = outcome_of(client, &recorded).await;
+    assert_eq!((expected.finish(), expected.text().as_str()), (ModelFinish::ToolCalls, "Grüße \u{85}\u{2028}\u{2029} 你好 👩‍🚀"));
+    mutants::framing_does_not_matter(client, Frames::Events, &recorded, &expected).await;
+}
+
+// L-03, L-38
+#[tokio::test]
+async fn a_cut_stream_is_never_whole() {
+    let recorded = recorded();
+    let expected = outcome_of(client, &recorded).await;
+    mutants::a_cut_is_never_whole(client, &recorded, recorded.len(), &expected).await;
+}

@@ -1,0 +1,326 @@
+//! What a stream says, and how it ends.
+
+use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, Usage};
+use capstan::provider::ClientOptions;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::super::drive::{ask_through, options, question};
+use super::{chunk, client, finish, outcome_of, parts, said, said_by, text};
+use crate::support::wire::{Answer, Step, Wire};
+
+#[tokio::test]
+async fn text_thoughts_and_figures() {
+    let outcome = said(&[
+        parts(&json!([{"text": "hm", "thought": true}])),
+        parts(&json!([{"text": "m", "thought": true}, {"text": "Hel"}])),
+        parts(&json!([{"executableCode": {"language": "PYTHON", "code": "1"}}, {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
+            {"inlineData": {"mimeType": "image/png", "data": "AA=="}}, {"somethingNew": {"text": 7}}])),
+        text("lo"),
+        finish("STOP"),
+    ])
+    .await;
+    let usage = Usage {
+        input_tokens: 10,
+        output_tokens: 10,
+        cached_input_tokens: 3,
+        reasoning_tokens: 6,
+        model_calls: 1,
+        ..Usage::default()
+    };
+    assert_eq!(
+        outcome.events,
+        [
+            ModelEvent::Reasoning("hm".to_owned()),
+            ModelEvent::Reasoning("m".to_owned()),
+            ModelEvent::Text("Hel".to_owned()),
+            ModelEvent::Text("lo".to_owned()),
+            ModelEvent::Usage(usage),
+        ]
+    );
+    assert_eq!(outcome.finish(), ModelFinish::Stop);
+}
+
+// L-33: every signature is kept with the part that it came on.
+#[tokio::test]
+async fn signatures() {
+    let outcome = said(&[
+        parts(&json!([{"text": "hmm", "thought": true, "thoughtSignature": "1"}, {"text": "a"}, {"text": "bé", "thoughtSignature": "2"}])),
+        parts(&json!([{"functionCall": {"name": "get_time", "args": {}}, "thoughtSignature": "3"}, {"functionCall": {"name": "get_time", "args": {}}}])),
+        parts(&json!([{"text": "", "thought_signature": "4"}])),
+        finish("STOP"),
+    ])
+    .await;
+    let blocks: Vec<&ModelEvent> = outcome
+        .events
+        .iter()
+        .filter(|event| matches!(event, ModelEvent::ReasoningBlock(_) | ModelEvent::ToolCallBlock { .. }))
+        .collect();
+    assert_eq!(
+        blocks,
+        [
+            &ModelEvent::ReasoningBlock(json!({"thoughtSignature": "1", "on": "thought", "bytes": 3})),
+            &ModelEvent::ReasoningBlock(json!({"thoughtSignature": "2", "on": "text", "bytes": 3})),
+            &ModelEvent::ToolCallBlock { index: 0, raw: json!({"thoughtSignature": "3"}) },
+            &ModelEvent::ReasoningBlock(json!({"thoughtSignature": "4", "on": "text", "bytes": 0})),
+        ]
+    );
+}
+
+// L-21, L-24, L-28
+#[tokio::test]
+async fn calls() {
+    let outcome = said(&[
+        parts(&json!([{"functionCall": {"name": "get_time", "args": {"zone": "UTC", "n": 1.0}, "id": "a"}}, {"functionCall": {"name": "get_time", "args": {}}}])),
+        parts(&json!([{"functionCall": {"name": "get_weather"}}, {"functionCall": {"name": "get_weather", "args": "{\"x\":1}", "id": "a"}}])),
+        finish("STOP"),
+    ])
+    .await;
+    let owned = |(id, name, arguments): (&str, &str, &str)| (id.to_owned(), name.to_owned(), arguments.to_owned());
+    let expected = [
+        ("a", "get_time", r#"{"zone":"UTC","n":1.0}"#),
+        ("", "get_time", "{}"),
+        ("", "get_weather", ""),
+        ("a", "get_weather", r#"{"x":1}"#),
+    ];
+    let mut calls = outcome.calls();
+    // The order of fields is the order in which they came.
+    let first: Value = serde_json::from_str(&calls[0].2).unwrap();
+    assert_eq!(first, json!({"zone": "UTC", "n": 1.0}));
+    calls[0].2 = expected[0].2.to_owned();
+    assert_eq!(calls, expected.map(owned));
+    assert_eq!(outcome.finish(), ModelFinish::ToolCalls);
+
+    let nameless = said(&[parts(&json!([{"functionCall": {"args": {}}}])), finish("STOP")]).await;
+    assert_eq!(nameless.error(), ModelErrorKind::BadStream);
+}
+
+// L-01
+#[rstest]
+#[case(json!({"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}), ModelErrorKind::Overloaded)]
+#[case(json!({"error": {"code": 500, "message": "failed to generate", "status": "INTERNAL"}}), ModelErrorKind::Unavailable)]
+#[case(json!({"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}), ModelErrorKind::RateLimit)]
+#[case(json!({"error": {"code": 499, "message": "x", "status": "CANCELLED"}}), ModelErrorKind::Unavailable)]
+#[case(json!([{"error": {"code": 503, "message": "x", "status": "UNAVAILABLE"}}]), ModelErrorKind::Overloaded)]
+#[tokio::test]
+async fn an_error_within_the_stream_is_the_end(#[case] error: Value, #[case] kind: ModelErrorKind) {
+    for named in ["", "event: error\n"] {
+        let outcome = said(&[text("Hel"), named.to_owned(), chunk(&error), finish("STOP")]).await;
+        assert_eq!((outcome.error(), outcome.text().as_str()), (kind, "Hel"));
+    }
+}
+
+// L-03, L-04: there is no mark of the end but the reason to stop.
+#[rstest]
+#[case::text(vec![text("Hel")])]
+#[case::whole_call(vec![parts(&json!([{"functionCall": {"name": "get_time", "args": {}}}]))])]
+#[case::empty_candidates(vec![chunk(&json!({"candidates": [], "usageMetadata": {"promptTokenCount": 1}}))])]
+#[case::no_candidates(vec![chunk(&json!({"usageMetadata": {"promptTokenCount": 1}}))])]
+#[case::another_mark(vec![text("Hel"), "data: [DONE]\n\n".to_owned()])]
+#[tokio::test]
+async fn a_stream_without_its_end_is_incomplete(#[case] events: Vec<String>) {
+    assert_eq!(said(&events).await.error(), ModelErrorKind::IncompleteStream);
+    let cut = Answer::events(vec![Step::Send(events.concat().into_bytes()), Step::Cut]);
+    assert_eq!(said_by(cut).await.error(), ModelErrorKind::IncompleteStream);
+}
+
+#[tokio::test]
+async fn a_reason_to_stop_is_the_end() {
+    for last in [None, Some(Step::Cut), Some(Step::Hang), Some(Step::Send(b"data: [DONE]\n\n".to_vec()))] {
+        let steps = [Some(Step::Send([text("Hel"), finish("STOP")].concat().into_bytes())), last].into_iter().flatten().collect();
+        let wire = Wire::play(vec![Answer::events(steps)]).await;
+        let mut options = options(&wire);
+        options.limits.after_finish = std::time::Duration::from_millis(500);
+        let outcome = ask_through(client(options).unwrap().as_ref(), question()).await;
+        assert_eq!((outcome.finish(), outcome.usage().unwrap().input_tokens), (ModelFinish::Stop, 10));
+    }
+}
+
+// Old models say `STOP` with every chunk.
+#[tokio::test]
+async fn a_reason_with_every_chunk() {
+    let each = |text: &str| chunk(&json!({"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]}));
+    let outcome = said(&[each("Hel"), each("lo")]).await;
+    assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Stop, "Hello"));
+}
+
+// L-31
+#[rstest]
+#[case("SAFETY")]
+#[case("RECITATION")]
+#[case("LANGUAGE")]
+#[case("BLOCKLIST")]
+#[case("PROHIBITED_CONTENT")]
+#[case("SPII")]
+#[case("IMAGE_SAFETY")]
+#[tokio::test]
+async fn refusals_keep_their_text(#[case] word: &str) {
+    let outcome = said(&[text("Hel"), finish(word)]).await;
+    assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Refused, "Hel"));
+}
+
+// L-31: the question itself was refused.
+#[tokio::test]
+async fn a_blocked_prompt_is_refused() {
+    for reason in ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT"] {
+        let blocked = json!({"promptFeedback": {"blockReason": reason, "safetyRatings": []}, "usageMetadata": {"promptTokenCount": 7, "totalTokenCount": 7}});
+        for answer in [Answer::stream(chunk(&blocked)), Answer::json(200, &blocked.to_string())] {
+            let outcome = said_by(answer).await;
+            assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Refused, ""));
+            assert_eq!(outcome.usage().unwrap().input_tokens, 7);
+        }
+    }
+}
+
+// L-23
+#[tokio::test]
+async fn the_output_limit() {
+    let call = parts(&json!([{"functionCall": {"name": "get_time", "args": {}}}]));
+    for said_before in [text("Hel"), call, String::new()] {
+        assert_eq!(said(&[said_before, finish("MAX_TOKENS")]).await.finish(), ModelFinish::Length);
+    }
+}
+
+// L-32: never a success.
+#[rstest]
+#[case("MALFORMED_FUNCTION_CALL", ModelErrorKind::BadStream)]
+#[case("UNEXPECTED_TOOL_CALL", ModelErrorKind::BadStream)]
+#[case("TOO_MANY_TOOL_CALLS", ModelErrorKind::BadStream)]
+#[case("OTHER", ModelErrorKind::BadStream)]
+#[case("FINISH_REASON_UNSPECIFIED", ModelErrorKind::BadStream)]
+#[case("SOMETHING_NEW", ModelErrorKind::BadStream)]
+#[case("MISSING_THOUGHT_SIGNATURE", ModelErrorKind::InvalidRequest)]
+#[tokio::test]
+async fn reasons_that_are_failures(#[case] word: &str, #[case] kind: ModelErrorKind) {
+    let bare = chunk(&json!({"candidates": [{"finishReason": word, "finishMessage": "why", "index": 0}]}));
+    for events in [vec![text("Hel"), finish(word)], vec![bare]] {
+        assert_eq!(said(&events).await.error(), kind);
+    }
+}
+
+// L-22, L-30, L-32: the loop judges an answer without content.
+#[rstest]
+#[case(json!({"candidates": [{"finishReason": "STOP", "index": 0}]}))]
+#[case(json!({"candidates": [{"content": {"role": "model"}, "finishReason": "STOP"}]}))]
+#[case(json!({"candidates": [{"content": {"parts": null}, "finishReason": "STOP"}]}))]
+#[case(json!({"candidates": [{"content": {"parts": [{"text": "hm", "thought": true}]}, "finishReason": "STOP"}]}))]
+#[tokio::test]
+async fn nothing_at_all_is_an_answer(#[case] answer: Value) {
+    let outcome = said(&[chunk(&answer)]).await;
+    assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Stop, ""));
+}
+
+// L-10
+#[tokio::test]
+async fn a_bad_event_is_named_and_fails() {
+    for bad in ["{\"candidates\":[{]}", "{\"candidates\": 7}", "nonsense", "7"] {
+        let error = said(&[text("Hel"), format!("data: {bad}\n\n"), finish("STOP")]).await.end.unwrap_err();
+        assert_eq!(error.kind, ModelErrorKind::BadStream, "{bad}");
+        assert!(error.message.starts_with("bad_frame: event 2 "), "{}", error.message);
+    }
+}
+
+// L-39: in any chunk; the last that is given counts.
+#[rstest]
+#[case::in_the_middle(vec![json!({"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2, "thoughtsTokenCount": 1}}), json!({})], Some((5, 3)))]
+#[case::in_pieces(vec![json!({"usageMetadata": {"promptTokenCount": 5}}), json!({"usageMetadata": {"candidatesTokenCount": 2, "promptTokenCount": null}})], Some((5, 2)))]
+#[case::again(vec![json!({"usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1}}), json!({"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2}})], Some((5, 2)))]
+#[case::total_only(vec![json!({"usageMetadata": {"promptTokenCount": 5, "toolUsePromptTokenCount": 2, "totalTokenCount": 9}})], Some((7, 2)))]
+#[case::missing(vec![json!({"usageMetadata": null})], None)]
+#[case::nonsense(vec![json!({"usageMetadata": {"promptTokenCount": -5, "candidatesTokenCount": i64::MAX}})], None)]
+#[tokio::test]
+async fn tokens_used(#[case] figures: Vec<Value>, #[case] expected: Option<(u64, u64)>) {
+    let figures: String = figures.iter().map(chunk).collect();
+    let end = chunk(&json!({"candidates": [{"finishReason": "STOP"}]}));
+    let usage = said(&[text("Hello!"), figures, end]).await.usage().unwrap();
+    assert_eq!((usage.estimated, usage.model_calls), (expected.is_none(), 1));
+    match expected {
+        Some(expected) => assert_eq!((usage.input_tokens, usage.output_tokens), expected),
+        None => assert!(usage.input_tokens > 20 && usage.output_tokens == 2, "{usage:?}"),
+    }
+}
+
+// L-40
+#[tokio::test]
+async fn halves_of_characters_and_nul_become_replacement_characters() {
+    let odd = r#"data: {"candidates":[{"content":{"parts":[{"text":"a\ud83db \u0000 \\u0000 \ud83d\ude00"},{"functionCall":{"name":"get_time","args":{"x":"\ud83d\u0000"}}}]}}]}"#;
+    let outcome = said(&[format!("{odd}\n\n"), finish("STOP")]).await;
+    assert_eq!(outcome.text(), "a\u{fffd}b \u{fffd} \\u0000 \u{1f600}");
+    assert_eq!(outcome.calls()[0].2, r#"{"x":"\ufffd\ufffd"}"#);
+}
+
+// L-42: a document, and the list that a gateway makes of a stream when it drops `alt=sse`.
+#[tokio::test]
+async fn an_answer_in_one_piece() {
+    let chunks = [
+        json!({"candidates": [{"content": {"parts": [{"text": "hm", "thought": true}, {"text": "wa"}]}, "index": 0}]}),
+        json!({"candidates": [{"content": {"parts": [{"text": "it"}, {"functionCall": {"name": "get_time", "args": {"zone": "UTC"}}}]}, "finishReason": "STOP"}],
+            "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 4}}),
+    ];
+    let whole = json!({"candidates": [{"content": {"parts": [{"text": "hm", "thought": true}, {"text": "wait"},
+        {"functionCall": {"name": "get_time", "args": {"zone": "UTC"}}}]}, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 4}});
+    let list = format!("[{}\n,\r\n{}\n]\n", chunks[0], chunks[1]);
+    for body in [whole.to_string(), list.clone()] {
+        for streaming in [true, false] {
+            let wire = Wire::play(vec![Answer::json(200, &body)]).await;
+            let client = client(ClientOptions { streaming, ..options(&wire) }).unwrap();
+            let outcome = ask_through(client.as_ref(), question()).await;
+            assert_eq!((outcome.text().as_str(), outcome.reasoning().as_str()), ("wait", "hm"));
+            assert_eq!((outcome.finish(), outcome.calls()[0].2.as_str()), (ModelFinish::ToolCalls, r#"{"zone":"UTC"}"#));
+            assert_eq!(outcome.usage().unwrap().output_tokens, 4);
+        }
+    }
+    for at in 1..list.trim_end().len() {
+        assert_eq!(said_by(Answer::json(200, &list[..at])).await.error(), ModelErrorKind::IncompleteStream, "cut at {at}");
+    }
+}
+
+#[rstest]
+#[case::no_reason(r#"{"candidates":[{"content":{"parts":[{"text":"Hel"}]}}]}"#, ModelErrorKind::IncompleteStream)]
+#[case::error(r#"[{"error":{"code":503,"message":"x","status":"UNAVAILABLE"}}]"#, ModelErrorKind::Overloaded)]
+#[case::empty_list("[]", ModelErrorKind::IncompleteStream)]
+#[case::something_else(r#"{"ok":true}"#, ModelErrorKind::IncompleteStream)]
+#[tokio::test]
+async fn a_document_that_is_no_answer(#[case] body: &str, #[case] kind: ModelErrorKind) {
+    assert_eq!(said_by(Answer::json(200, body)).await.error(), kind);
+}
+
+// L-16 to L-20
+#[rstest]
+#[case(
+    429,
+    "RESOURCE_EXHAUSTED",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    ModelErrorKind::ContextOverflow
+)]
+#[case(
+    400,
+    "INVALID_ARGUMENT",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    ModelErrorKind::ContextOverflow
+)]
+#[case(400, "INVALID_ARGUMENT", "Invalid JSON payload received.", ModelErrorKind::InvalidRequest)]
+#[case(400, "FAILED_PRECONDITION", "User location is not supported for the API use.", ModelErrorKind::InvalidRequest)]
+#[case(403, "PERMISSION_DENIED", "no", ModelErrorKind::Auth)]
+#[case(404, "NOT_FOUND", "models/x is not found", ModelErrorKind::InvalidRequest)]
+#[case(500, "INTERNAL", "An internal error has occurred.", ModelErrorKind::Unavailable)]
+#[case(503, "UNAVAILABLE", "The model is overloaded. Please try again later.", ModelErrorKind::Overloaded)]
+#[case(504, "DEADLINE_EXCEEDED", "x", ModelErrorKind::Unavailable)]
+#[tokio::test]
+async fn refusals_of_the_server(#[case] status: u16, #[case] word: &str, #[case] message: &str, #[case] kind: ModelErrorKind) {
+    let error = json!({"error": {"code": status, "message": message, "status": word}});
+    for body in [error.to_string(), format!("[{error}]")] {
+        let error = said_by(Answer::json(status, &body)).await.end.unwrap_err();
+        assert_eq!((error.kind, error.status, error.message.as_str()), (kind, Some(status), message));
+    }
+}
+
+#[tokio::test]
+async fn candidates_that_nobody_asked_for() {
+    let other =
+        chunk(&json!({"candidates": [{"index": 1, "content": {"parts": [{"text": "other"}]}, "finishReason": "MAX_TOKENS"},
+        {"index": 0, "content": {"parts": [{"text": "Hel"}]}}]}));
+    let outcome = outcome_of(client, [other, finish("STOP")].concat()).await;
+    assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hel", ModelFinish::Stop));
+}

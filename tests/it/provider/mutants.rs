@@ -1,0 +1,137 @@
+//! One answer in many frames: whatever its bytes are cut into, it says the same, and an answer that lost its end is never
+//! taken as whole. Each dialect gives what it was sent and what that means.
+
+use std::sync::Arc;
+
+use capstan::domain::model::{ModelErrorKind, ModelEvent};
+use capstan::provider::{ClientOptions, ModelClient, SetupError};
+
+use super::drive::{Outcome, ask_through, options, question};
+use crate::support::wire::{Answer, Step, Wire};
+
+/// Makes a dialect's client.
+pub type NewClient = fn(ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError>;
+
+/// How a dialect frames its streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frames {
+    /// Server-sent events, divided by blank lines, each line end a LF.
+    Events,
+    /// One JSON document a line.
+    Lines,
+}
+
+/// What each of the answers says, asked for one after the other by one client.
+pub async fn outcomes_of(client: NewClient, answers: Vec<Answer>) -> Vec<Outcome> {
+    let count = answers.len();
+    let wire = Wire::play(answers).await;
+    let client = client(options(&wire)).expect("usable options");
+    let mut outcomes = Vec::with_capacity(count);
+    for _ in 0..count {
+        outcomes.push(ask_through(client.as_ref(), question()).await);
+    }
+    outcomes
+}
+
+/// What one stream says.
+pub async fn outcome_of(client: NewClient, body: impl AsRef<[u8]>) -> Outcome {
+    outcomes_of(client, vec![Answer::stream(body)]).await.remove(0)
+}
+
+/// L-08, L-09: other line ends, comments, marks and fields, in chunks of any size and cut in two at every byte, say the same.
+pub async fn framing_does_not_matter(client: NewClient, frames: Frames, body: &str, expected: &Outcome) {
+    assert!(!body.contains('\r') && body.ends_with('\n'), "a recorded stream with plain line ends");
+    let variants = match frames {
+        Frames::Events => events(body),
+        Frames::Lines => lines(body),
+    };
+    let mut names = Vec::new();
+    let mut answers = Vec::new();
+    for (name, variant) in &variants {
+        for size in [1, 2, 3, 7, 64, variant.len()] {
+            names.push(format!("{name}, {size} bytes each"));
+            answers.push(Answer::events(variant.chunks(size).map(|chunk| Step::Send(chunk.to_vec())).collect()));
+        }
+    }
+    for at in 1..body.len() {
+        names.push(format!("as recorded, cut in two at {at}"));
+        let (first, second) = body.as_bytes().split_at(at);
+        answers.push(Answer::events(vec![Step::Send(first.to_vec()), Step::Send(second.to_vec())]));
+    }
+    for (name, outcome) in names.iter().zip(outcomes_of(client, answers).await) {
+        assert_eq!(outcome, *expected, "{name}");
+    }
+}
+
+/// L-03, L-38: cut at any byte before `whole_from`, in order or not, an answer is incomplete and has said nothing that the whole
+/// one does not say; cut after it, it says all but, perhaps, its figures.
+pub async fn a_cut_is_never_whole(client: NewClient, body: &str, whole_from: usize, expected: &Outcome) {
+    for end in [None, Some(Step::Cut)] {
+        let answers = (0..=body.len()).map(|at| {
+            let said = Step::Send(body.as_bytes()[..at].to_vec());
+            Answer::events([Some(said), end.clone()].into_iter().flatten().collect())
+        });
+        for (at, outcome) in outcomes_of(client, answers.collect()).await.into_iter().enumerate() {
+            match &outcome.end {
+                Ok(finish) => {
+                    assert!(at >= whole_from, "cut at {at} of {whole_from} ({end:?}), and was taken as whole");
+                    assert_eq!(Ok(*finish), expected.end, "cut at {at} ({end:?})");
+                    assert_eq!(without_figures(&outcome), without_figures(expected), "cut at {at} ({end:?})");
+                }
+                Err(error) => {
+                    assert!(at < whole_from, "the answer was whole at {at}: {error}");
+                    let is_cut = matches!(error.kind, ModelErrorKind::IncompleteStream | ModelErrorKind::Network);
+                    assert!(is_cut, "cut at {at} ({end:?}): {error}");
+                    assert!(expected.text().starts_with(&outcome.text()), "cut at {at} ({end:?}): {:?}", outcome.text());
+                    assert!(expected.reasoning().starts_with(&outcome.reasoning()), "cut at {at} ({end:?})");
+                    for (said, whole) in outcome.calls().iter().zip(expected.calls()) {
+                        assert_eq!((&said.0, &said.1), (&whole.0, &whole.1), "cut at {at} ({end:?})");
+                        assert!(whole.2.starts_with(&said.2), "cut at {at} ({end:?}): {said:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn without_figures(outcome: &Outcome) -> Vec<&ModelEvent> {
+    outcome.events.iter().filter(|event| !matches!(event, ModelEvent::Usage(_))).collect()
+}
+
+/// An event stream in other dress.
+fn events(body: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let crlf = body.replace('\n', "\r\n");
+    let each = |before: &str| body.split_inclusive("\n\n").map(|event| format!("{before}{event}")).collect::<String>();
+    let data = |from: &str, to: &str| {
+        let dress = |line: &str| line.strip_prefix(from).map_or(line.to_owned(), |rest| format!("{to}{rest}"));
+        body.split_inclusive('\n').map(dress).collect::<String>()
+    };
+    let variants: [(&str, String); 14] = [
+        ("as recorded", body.to_owned()),
+        ("crlf", crlf.clone()),
+        ("cr", body.replace('\n', "\r")),
+        ("mixed line ends", body.replacen('\n', "\r\n", 5).replacen("\n\n", "\n\r\n", 3)),
+        ("byte order mark", format!("\u{feff}{body}")),
+        ("byte order mark and crlf", format!("\u{feff}{crlf}")),
+        ("comments", each(": OPENROUTER PROCESSING\n\n:\n")),
+        ("comments within events", data("data:", ": still here\ndata:")),
+        ("blank data", each("data:\n\ndata: \n\n")),
+        ("no space", data("data: ", "data:")),
+        ("more blank lines", each("\n\n")),
+        ("other fields", each("id: 7\nretry: 10\nwhatever: x\n")),
+        ("white space around", data("data: ", "data:  \t").replace("\n\n", " \n\n")),
+        ("data in two lines", data("data: {", "data: {\ndata: ")),
+    ];
+    variants.map(|(name, body)| (name, body.into_bytes())).into()
+}
+
+/// A stream of lines in other dress.
+fn lines(body: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let variants: [(&str, String); 4] = [
+        ("as recorded", body.to_owned()),
+        ("crlf", body.replace('\n', "\r\n")),
+        ("blank lines", body.replace('\n', "\n\n \n")),
+        ("white space around", body.replace('\n', " \t\n  ")),
+    ];
+    variants.map(|(name, body)| (name, body.into_bytes())).into()
+}

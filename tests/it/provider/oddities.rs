@@ -1,0 +1,384 @@
+//! What providers answer in their accents of chat completions: all are understood by one reader.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish};
+use capstan::provider::{ClientOptions, ModelClient, SetupError, openai};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::drive::{DONE, Outcome, ask, chat, delta, event, finish, options, outcome, outcome_of, question, usage};
+use super::mutants::{self, Frames};
+use crate::support::wire::{Answer, Step, Wire};
+
+async fn said(events: &[Value]) -> Outcome {
+    outcome_of(events.iter().map(event).collect::<String>() + DONE).await
+}
+
+fn blocks(outcome: &Outcome) -> Vec<Value> {
+    let blocks = outcome.events.iter().filter_map(|event| match event {
+        ModelEvent::ReasoningBlock(raw) | ModelEvent::ToolCallBlock { raw, .. } => Some(raw.clone()),
+        _ => None,
+    });
+    blocks.collect()
+}
+
+/// `OpenRouter`: comments, an empty first event, reasoning under two names, details with a signature, a call, figures.
+fn openrouter() -> String {
+    let thought = |text: &str| json!({"type": "reasoning.text", "text": text, "format": "anthropic-claude-v1", "index": 0});
+    let signed = json!({"type": "reasoning.text", "signature": "EuYB/+==", "format": "anthropic-claude-v1", "index": 0});
+    [
+        ": OPENROUTER PROCESSING\n\n".to_owned(),
+        delta(json!({"role": "assistant", "content": "", "reasoning": "Let ", "reasoning_details": [thought("Let ")]})),
+        delta(json!({"role": "assistant", "content": "", "reasoning": "me", "reasoning_details": [thought("me")]})),
+        delta(json!({"role": "assistant", "content": "", "reasoning": null, "reasoning_details": [signed]})),
+        delta(json!({"role": "assistant", "content": "Grüße"})),
+        delta(json!({"tool_calls": [{"index": 0, "id": "toolu_1", "type": "function", "function": {"name": "get_time", "arguments": ""}}]})),
+        delta(json!({"tool_calls": [{"index": 0, "function": {"arguments": "{\"zone\":\"UTC\"}"}}],
+            "reasoning_details": [{"type": "reasoning.encrypted", "data": "AA/+==", "id": "toolu_1", "index": 1}]})),
+        event(&json!({"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "tool_calls", "native_finish_reason": "tool_use"}]})),
+        event(&json!({"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": null}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13, "cost": 0.1}})),
+        DONE.to_owned(),
+    ]
+    .concat()
+}
+
+// L-34
+#[tokio::test]
+async fn details_of_reasoning_are_kept_as_they_came() {
+    let outcome = outcome_of(openrouter()).await;
+    assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("Let me", "Grüße"));
+    let signed =
+        json!({"type": "reasoning.text", "text": "Let me", "signature": "EuYB/+==", "format": "anthropic-claude-v1", "index": 0});
+    let encrypted = json!({"type": "reasoning.encrypted", "data": "AA/+==", "id": "toolu_1", "index": 1});
+    let block = |detail: &Value| json!({"reasoning_details": [detail]});
+    // The first stands before the text, where the reasoning ended.
+    assert_eq!(outcome.events[2], ModelEvent::ReasoningBlock(block(&signed)));
+    assert_eq!(blocks(&outcome), [block(&signed), block(&encrypted)]);
+    assert_eq!((outcome.finish(), outcome.usage().unwrap().output_tokens), (ModelFinish::ToolCalls, 4));
+
+    let summary = json!({"reasoning_details": [{"type": "reasoning.summary", "summary": "only here"}]});
+    assert_eq!(said(&[json!({"choices": [{"delta": summary, "finish_reason": "stop"}]})]).await.reasoning(), "only here");
+}
+
+// L-03, L-08, L-09
+#[tokio::test]
+async fn frames_and_cuts_of_an_accent() {
+    let body = openrouter();
+    let body = body.trim_start_matches(": OPENROUTER PROCESSING\n\n");
+    let expected = outcome_of(body).await;
+    mutants::framing_does_not_matter(chat, Frames::Events, body, &expected).await;
+    let said_why = body.find("\"finish_reason\":\"tool_calls\"").unwrap();
+    let whole_from = said_why + body[said_why..].find("\n\n").unwrap() + 2;
+    mutants::a_cut_is_never_whole(chat, body, whole_from, &expected).await;
+}
+
+// L-33
+#[tokio::test]
+async fn signatures_of_calls_are_kept() {
+    let signature = json!({"google": {"thought_signature": "Cv/+=="}});
+    let call = |more: Value| {
+        let mut call =
+            json!({"index": 0, "id": "function-call-1", "type": "function", "function": {"name": "get_time", "arguments": "{}"}});
+        for (name, value) in more.as_object().unwrap() {
+            call[name] = value.clone();
+        }
+        call
+    };
+    let outcome = said(&[
+        json!({"choices": [{"delta": {"content": "<thought>", "extra_content": {"google": {"thought": true}}}}]}),
+        json!({"choices": [{"delta": {"tool_calls": [call(json!({"extra_content": signature}))]}, "finish_reason": null}]}),
+        json!({"choices": [{"delta": {"tool_calls": [call(json!({"id": "b", "provider_specific_fields": {"thought_signature": "x"}}))]}, "finish_reason": "stop"}]}),
+    ])
+    .await;
+    assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("<thought>", ""));
+    assert_eq!((outcome.calls().len(), outcome.finish()), (2, ModelFinish::ToolCalls));
+    assert_eq!(
+        blocks(&outcome),
+        [json!({"extra_content": signature}), json!({"provider_specific_fields": {"thought_signature": "x"}})]
+    );
+}
+
+// Mistral, and Databricks in the second case.
+#[tokio::test]
+async fn content_in_parts_tells_thoughts_from_text() {
+    for thought in [
+        json!({"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}),
+        json!({"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm", "signature": "x"}]}),
+    ] {
+        let outcome = said(&[
+            json!({"choices": [{"delta": {"role": "assistant", "content": [thought]}}]}),
+            json!({"choices": [{"delta": {"content": [{"type": "text", "text": "Hel"}, {"type": "reference", "reference_ids": [1]}]}}]}),
+            json!({"choices": [{"delta": {"content": "lo"}, "finish_reason": "stop"}]}),
+        ])
+        .await;
+        assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("hm", "Hello"));
+    }
+}
+
+// Perplexity repeats all that was said in each event; others send the whole message in one event.
+#[tokio::test]
+async fn a_message_beside_the_delta_is_not_said_twice() {
+    let both = |delta: &str, message: &str, finish: Value| {
+        json!({"citations": ["https://host"], "choices": [{"index": 0, "finish_reason": finish,
+            "message": {"role": "assistant", "content": message}, "delta": {"role": "assistant", "content": delta}}]})
+    };
+    let outcome = said(&[both("", "", json!(null)), both("Hel", "Hel", json!(null)), both("lo", "Hello", json!("stop"))]).await;
+    assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hello", ModelFinish::Stop));
+    assert_eq!(said(&[json!({"choices": [{"message": {"content": "Hello"}, "finish_reason": "stop"}]})]).await.text(), "Hello");
+    let whole = outcome_document(&both("", "Hello", json!("stop"))).await;
+    assert_eq!(whole.text(), "Hello");
+}
+
+async fn outcome_document(body: &Value) -> Outcome {
+    outcome(Answer::json(200, &body.to_string())).await
+}
+
+#[tokio::test]
+async fn the_older_form_of_a_call() {
+    let outcome = said(&[
+        json!({"choices": [{"delta": {"function_call": {"name": "get_time", "arguments": ""}}}]}),
+        json!({"choices": [{"delta": {"function_call": {"arguments": "{\"x\":"}}}]}),
+        json!({"choices": [{"delta": {"function_call": {"arguments": "1}"}}}]}),
+        json!({"choices": [{"delta": {}, "finish_reason": "function_call"}]}),
+    ])
+    .await;
+    assert_eq!(outcome.calls(), [(String::new(), "get_time".to_owned(), "{\"x\":1}".to_owned())]);
+}
+
+// As llama-cpp-python streams it, with name and id in every piece.
+#[tokio::test]
+async fn a_call_in_both_forms_is_one_call() {
+    let piece = |arguments: &str| {
+        let function = json!({"name": "get_time", "arguments": arguments});
+        let call = json!({"index": 0, "id": "call__0_get_time_cmpl-1", "type": "function", "function": function});
+        let delta = json!({"role": null, "content": null, "function_call": function, "tool_calls": [call]});
+        json!({"choices": [{"index": 0, "finish_reason": null, "logprobs": null, "delta": delta}]})
+    };
+    let end = json!({"role": null, "content": null, "function_call": null, "tool_calls": null});
+    let end = json!({"choices": [{"index": 0, "finish_reason": "tool_calls", "delta": end}]});
+    let outcome = said(&[piece("{"), piece("\"x\":"), piece("1}"), piece(""), end]).await;
+    let call = ("call__0_get_time_cmpl-1".to_owned(), "get_time".to_owned(), "{\"x\":1}".to_owned());
+    assert_eq!(outcome.calls(), [call]);
+}
+
+// L-39: figures wherever they are.
+#[rstest]
+#[case::groq(json!({"choices": [], "x_groq": {"id": "r", "usage": {"prompt_tokens": 9, "completion_tokens": 4}}}), (9, 4, 0, 0))]
+#[case::moonshot(json!({"choices": [{"delta": {}, "usage": {"prompt_tokens": 9, "completion_tokens": 4, "cached_tokens": 5}}]}), (9, 4, 5, 0))]
+#[case::deepseek(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_cache_hit_tokens": 5,
+    "completion_tokens_details": {"reasoning_tokens": 3}}}), (9, 4, 5, 3))]
+#[case::xai_counts_reasoning_beside(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 20,
+    "completion_tokens_details": {"reasoning_tokens": 7}}}), (9, 11, 0, 7))]
+#[case::openai_counts_it_in(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 11, "total_tokens": 20,
+    "completion_tokens_details": {"reasoning_tokens": 7}}}), (9, 11, 0, 7))]
+#[case::perplexity(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "reasoning_tokens": 2, "num_search_queries": 1}}), (9, 4, 0, 2))]
+#[case::gemini_counts_thoughts_in_the_total(json!({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 20, "total_tokens": 650}}), (8, 642, 0, 622))]
+#[case::nothing_but_the_sum(json!({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 20, "total_tokens": 28}}), (8, 20, 0, 0))]
+#[case::other_names(json!({"choices": [], "usage": {"input_tokens": 9, "output_tokens": 4}}), (9, 4, 0, 0))]
+#[tokio::test]
+async fn figures_of_many_forms(#[case] figures: Value, #[case] expected: (u64, u64, u64, u64)) {
+    let body = [delta(json!({"content": "Hello!"})), finish("stop"), event(&figures), DONE.to_owned()].concat();
+    let usage = outcome_of(body).await.usage().unwrap();
+    assert_eq!((usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens), expected);
+    assert!(!usage.estimated);
+}
+
+// L-01
+#[rstest]
+#[case::groq(json!({"choices": [], "x_groq": {"error": "over capacity"}}), ModelErrorKind::Unavailable)]
+#[case::minimax(json!({"choices": null, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}), ModelErrorKind::Quota)]
+#[case::minimax_unknown(json!({"choices": null, "base_resp": {"status_code": 1000, "status_msg": "unknown"}}), ModelErrorKind::Unavailable)]
+#[case::litellm(json!({"error": {"message": "litellm.RateLimitError: slow", "type": "None", "param": "None", "code": "429"}}), ModelErrorKind::RateLimit)]
+#[case::litellm_key(json!({"error": {"message": "litellm.AuthenticationError: no", "type": "None", "param": "None", "code": "401"}}), ModelErrorKind::Auth)]
+#[case::groq_call(json!({"error": {"message": "Failed to call a function. Please adjust your prompt.", "type": "invalid_request_error",
+    "code": "tool_use_failed", "failed_generation": "<function=x>", "status_code": 400}}), ModelErrorKind::BadStream)]
+#[case::dashscope(json!({"error": {"message": "may contain inappropriate content", "type": "data_inspection_failed", "code": "data_inspection_failed"}}), ModelErrorKind::ContentFilter)]
+#[case::google(json!({"error": {"message": "Resource has been exhausted", "status": "RESOURCE_EXHAUSTED"}}), ModelErrorKind::RateLimit)]
+#[case::zhipu(json!({"choices": [{"delta": {}, "finish_reason": "network_error"}]}), ModelErrorKind::Unavailable)]
+#[tokio::test]
+async fn errors_of_many_forms(#[case] error: Value, #[case] kind: ModelErrorKind) {
+    let outcome = outcome_of([delta(json!({"content": "Hel"})), event(&error), finish("stop"), DONE.to_owned()].concat()).await;
+    assert_eq!((outcome.error(), outcome.text().as_str()), (kind, "Hel"));
+    let fine = json!({"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "base_resp": {"status_code": 0, "status_msg": ""}});
+    assert_eq!(said(&[fine]).await.finish(), ModelFinish::Stop);
+}
+
+#[rstest]
+#[case("COMPLETE", ModelFinish::Stop)]
+#[case("eos", ModelFinish::Stop)]
+#[case("model_length", ModelFinish::Length)]
+#[case("model_context_window_exceeded", ModelFinish::Length)]
+#[case("sensitive", ModelFinish::Refused)]
+#[case("content_filter: PROHIBITED_CONTENT", ModelFinish::Refused)]
+#[case("content_filter: RECITATION", ModelFinish::Refused)]
+#[case("guardrail_intervened", ModelFinish::Refused)]
+#[tokio::test]
+async fn words_for_the_end(#[case] word: &str, #[case] expected: ModelFinish) {
+    assert_eq!(outcome_of([delta(json!({"content": "Hel"})), finish(word), DONE.to_owned()].concat()).await.finish(), expected);
+}
+
+// L-32: Gemini's compatible endpoint.
+#[tokio::test]
+async fn a_call_that_its_provider_cannot_read_is_asked_for_again() {
+    let word = "function_call_filter: MALFORMED_FUNCTION_CALL";
+    assert_eq!(outcome_of([finish(word), DONE.to_owned()].concat()).await.error(), ModelErrorKind::BadStream);
+    assert_eq!(outcome_of([delta(json!({"content": "Hel"})), finish("null"), DONE.to_owned()].concat()).await.text(), "Hel");
+}
+
+/// What open models write that think aloud.
+fn thinking_aloud() -> String {
+    let text = |text: &str| delta(json!({"content": text}));
+    let pieces =
+        ["\n<thi", "nk>\nOkay, ", "the user </", "i> says hi", ".\n</", "think", ">", "\n\n", "Hi ", "<think>there</think> ü"];
+    [delta(json!({"role": "assistant", "content": ""})), pieces.map(text).concat(), finish("stop"), usage(3, 4), DONE.to_owned()]
+        .concat()
+}
+
+fn aloud(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
+    openai::client(options, openai::Accent { thoughts_in_text: openai::ThoughtsInText::Always, ..openai::Accent::default() })
+}
+
+// L-03, L-09, L-30: thoughts between tags, wherever a chunk ends.
+#[tokio::test]
+async fn thoughts_in_the_text_are_reasoning() {
+    let outcome = mutants::outcome_of(aloud, thinking_aloud()).await;
+    assert_eq!(outcome.reasoning(), "Okay, the user </i> says hi.");
+    assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hi <think>there</think> ü", ModelFinish::Stop));
+    let body = thinking_aloud();
+    mutants::framing_does_not_matter(aloud, Frames::Events, &body, &outcome).await;
+    let said_why = body.find("\"finish_reason\":\"stop\"").unwrap();
+    mutants::a_cut_is_never_whole(aloud, &body, said_why + body[said_why..].find("\n\n").unwrap() + 2, &outcome).await;
+
+    // Nobody has said that this model does it.
+    assert_eq!(outcome_of(thinking_aloud()).await.reasoning(), "");
+    let whole = json!({"choices": [{"message": {"content": "<think>hm</think>Hi"}, "finish_reason": "stop"}]}).to_string();
+    let outcome = mutants::outcomes_of(aloud, vec![Answer::json(200, &whole)]).await.remove(0);
+    assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("hm", "Hi"));
+    // Thoughts that come by another way leave the text alone.
+    let both = [delta(json!({"reasoning_content": "hm"})), delta(json!({"content": "<think> is a tag"})), finish("stop")].concat();
+    let outcome = mutants::outcome_of(aloud, both).await;
+    assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("hm", "<think> is a tag"));
+    // Nothing but thoughts is no text.
+    let cut = [delta(json!({"content": "<think>hm"})), finish("length")].concat();
+    let outcome = mutants::outcome_of(aloud, cut).await;
+    assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str(), outcome.finish()), ("hm", "", ModelFinish::Length));
+}
+
+#[test]
+fn models_that_think_aloud_are_known_by_name() {
+    let usual = openai::Accent::default();
+    for model in [
+        "deepseek-ai/DeepSeek-R1-Distill-Llama-70B",
+        "MiniMax-M2",
+        "sonar-reasoning-pro",
+        "Qwen/Qwen3-32B",
+        "kimi-k2-thinking",
+        "qwq-32b",
+    ] {
+        assert!(usual.thinks_aloud(model), "{model}");
+    }
+    for model in ["gpt-5", "gpt-4.1", "o3", "claude-sonnet-4-5", "gemini-2.5-pro", "mistral-large-latest", "gpt-x"] {
+        assert!(!usual.thinks_aloud(model), "{model}");
+    }
+}
+
+// L-34: LiteLLM, whose last block has the signature and, by version, all the text again.
+#[rstest]
+#[case::signature_only("")]
+#[case::all_again("Let me")]
+#[tokio::test]
+async fn thinking_blocks_are_kept_as_they_came(#[case] last: &str) {
+    let block = |text: &str, signature: &str| json!({"type": "thinking", "thinking": text, "signature": signature});
+    let piece = |text: &str, blocks: Value| delta(json!({"reasoning_content": text, "thinking_blocks": blocks}));
+    let body = [
+        piece("Let ", json!([block("Let ", "")])),
+        piece("me", json!([block("me", "")])),
+        delta(json!({"thinking_blocks": [block(last, "EqQB==")]})),
+        delta(json!({"tool_calls": [{"index": 0, "id": "toolu_1", "function": {"name": "get_time", "arguments": "{}"}}]})),
+        finish("tool_calls"),
+        DONE.to_owned(),
+    ];
+    let outcome = outcome_of(body.concat()).await;
+    assert_eq!((outcome.reasoning().as_str(), outcome.calls().len()), ("Let me", 1));
+    assert_eq!(blocks(&outcome), [json!({"thinking_blocks": [block("Let me", "EqQB==")]})]);
+}
+
+// L-21: what a gateway says in every chunk is no end while more comes, however long it takes.
+#[tokio::test]
+async fn a_reason_to_stop_in_every_event_is_none() {
+    let piece = |text: &str| event(&json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}));
+    let wire = Wire::play(vec![Answer::events(vec![
+        Step::Send([piece("Hel"), piece("lo")].concat().into_bytes()),
+        Step::Pause(Duration::from_millis(400)),
+        Step::Send([piece(" you"), DONE.to_owned()].concat().into_bytes()),
+    ])])
+    .await;
+    let mut options = options(&wire);
+    options.limits.after_finish = Duration::from_millis(50);
+    let outcome = ask(options, question()).await;
+    assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hello you", ModelFinish::Stop));
+}
+
+// L-01, L-20: llama.cpp's own field for errors.
+#[rstest]
+#[case(r#"{"code":500,"message":"Failed to parse input at pos 50","type":"server_error"}"#, ModelErrorKind::Unavailable)]
+#[case(
+    r#"{"code":400,"message":"the request exceeds it","type":"exceed_context_size_error","n_ctx":4096}"#,
+    ModelErrorKind::ContextOverflow
+)]
+#[tokio::test]
+async fn an_error_in_a_field_of_its_own(#[case] error: &str, #[case] kind: ModelErrorKind) {
+    let body = [delta(json!({"content": "error: {"})), format!("error: {error}\n\n")].concat();
+    let expected = outcome_of(&body).await;
+    assert_eq!((expected.error(), expected.text().as_str()), (kind, "error: {"));
+    mutants::framing_does_not_matter(chat, Frames::Events, &body, &expected).await;
+}
+
+// Copilot divides an answer of Claude among choices; Foundry Local counts events instead of choices.
+#[tokio::test]
+async fn an_answer_may_be_in_several_choices() {
+    let call = json!({"id": "a", "type": "function", "function": {"name": "get_time", "arguments": "{}"}});
+    for index in [json!(null), json!(0)] {
+        let message = json!({"choices": [
+            {"index": index, "finish_reason": "tool_calls", "message": {"role": "assistant", "content": "wait"}},
+            {"index": index, "finish_reason": "tool_calls", "message": {"role": "assistant", "tool_calls": [call]}}]});
+        let outcome = outcome_document(&message).await;
+        assert_eq!((outcome.text().as_str(), outcome.calls().len(), outcome.finish()), ("wait", 1, ModelFinish::ToolCalls));
+    }
+    let counted =
+        |index: i64, text: &str| json!({"choices": [{"index": index, "delta": {"content": text}, "finish_reason": null}]});
+    for first in [0, 1] {
+        let mut events: Vec<_> = (first..).zip(["Hel", "lo", " you"]).map(|(index, text)| counted(index, text)).collect();
+        events.push(json!({"choices": [{"index": first + 3, "delta": {}, "finish_reason": "stop"}]}));
+        let outcome = said(&events).await;
+        assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hello you", ModelFinish::Stop));
+    }
+    let outcome = said(&[
+        counted(0, "Hel"),
+        counted(0, "lo"),
+        counted(1, "other"),
+        json!({"choices": [{"index": 0, "finish_reason": "stop"}]}),
+    ])
+    .await;
+    assert_eq!(outcome.text(), "Hello");
+}
+
+// What OpenRouter and Perplexity took for a call.
+#[rstest]
+#[case(json!({"cost": 0.000675}), Some("0.000675"))]
+#[case(json!({"cost": 0.05, "is_byok": true, "cost_details": {"upstream_inference_cost": 1.0}}), Some("1.05"))]
+#[case(json!({"cost": 0.05, "is_byok": true, "cost_details": {"upstream_inference_cost": null}}), None)]
+#[case(json!({"cost": {"input_tokens_cost": 0.1, "total_cost": 0.3}}), Some("0.3"))]
+#[case(json!({"cost": "free", "is_byok": 7, "cost_details": []}), None)]
+#[case(json!({"cost": -1}), None)]
+#[tokio::test]
+async fn the_cost_that_a_provider_gives(#[case] more: Value, #[case] cost: Option<&str>) {
+    let mut figures = json!({"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13});
+    figures.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let body = [delta(json!({"content": "Hi"})), finish("stop"), event(&json!({"choices": [], "usage": figures})), DONE.to_owned()];
+    let usage = outcome_of(body.concat()).await.usage().unwrap();
+    assert_eq!(usage.cost.map(|cost| cost.to_string()).as_deref(), cost);
+}
