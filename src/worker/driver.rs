@@ -313,7 +313,8 @@ async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut 
     }
 }
 
-/// Loads the answers to approvals that hold for the run's calls, if one of its tools asks.
+/// Loads the answers to approvals that hold for later calls, if one of the run's tools has use for them. What destroys asks
+/// each time.
 async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) -> StoreResult<RunState> {
     let record = &state.record;
     let offered = match input {
@@ -322,7 +323,7 @@ async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) ->
     };
     let policy = &record.profile.approval;
     let mut tools = record.tools.iter().flatten().chain(offered);
-    if tools.any(|tool| policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
+    if tools.any(|tool| !tool.safety.destructive && policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
         let grants = surround.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
         state.know_grants(grants);
     }
