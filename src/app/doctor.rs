@@ -8,6 +8,7 @@ use super::config::{Environment, Loaded};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
 use super::secrets::{self, Tally};
+use crate::domain::ids::UserId;
 use crate::store::Store;
 use crate::tools::Toolbox as _;
 
@@ -183,9 +184,11 @@ async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) 
         Ok(door) => door,
         Err(error) => return report.add("tools", Finding::Bad, format!("{error:#}")),
     };
-    let definitions = door.definitions().await;
+    // The configured servers, which are everybody's.
+    let nobody = UserId::from_stored(String::new());
+    let definitions = door.definitions(&nobody).await;
     report.add("tools", Finding::Good, format!("{} on offer", definitions.len()));
-    for server in door.servers().await {
+    for server in door.servers(&nobody).await {
         match server.error {
             None => report.add("mcp server", Finding::Good, format!("{}: {} tools", server.name, server.tools)),
             Some(error) => {

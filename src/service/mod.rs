@@ -184,8 +184,8 @@ impl Service {
 
     /// The tools on offer, and how their servers are doing. Connects to servers that are not connected yet.
     pub async fn tools(&self, principal: &Principal) -> (Vec<ToolDefinition>, Vec<ServerStatus>) {
-        let definitions = self.tools.definitions().await;
-        let mut servers = self.tools.servers().await;
+        let definitions = self.tools.definitions(&principal.user_id).await;
+        let mut servers = self.tools.servers(&principal.user_id).await;
         match principal.role {
             UserRole::Admin => {}
             // Nobody knows what a server writes there.

@@ -18,6 +18,7 @@ use super::policy::{AllowAll, Policy, Verdict};
 use super::reconcile;
 use super::schema::Validators;
 use super::{Environment, ProgressSender, ServerStatus, Toolbox};
+use crate::domain::ids::UserId;
 use crate::domain::message::ToolContent;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::clock::SharedClock;
@@ -109,6 +110,7 @@ impl Door {
 
     async fn carry_out(
         &self,
+        owner: &UserId,
         definition: &ToolDefinition,
         call: &ToolCall,
         timeout: Duration,
@@ -133,6 +135,7 @@ impl Door {
             None => with_error(self.built_in(definition, &arguments, timeout, cancel).await),
             Some(server) => {
                 let answer = self.mcp.call(McpCall {
+                    owner,
                     server,
                     tool: &definition.tool,
                     frozen_hash: Some(&definition.definition_hash),
@@ -152,14 +155,15 @@ impl Door {
 
 #[async_trait]
 impl Toolbox for Door {
-    async fn definitions(&self) -> Vec<ToolDefinition> {
+    async fn definitions(&self, owner: &UserId) -> Vec<ToolDefinition> {
         let mut definitions = self.built_ins.definitions().to_vec();
-        definitions.extend(self.mcp.definitions().await);
+        definitions.extend(self.mcp.definitions(owner).await);
         definitions
     }
 
     async fn execute(
         &self,
+        owner: &UserId,
         definition: &ToolDefinition,
         call: &ToolCall,
         timeout: Duration,
@@ -167,7 +171,7 @@ impl Toolbox for Door {
         cancel: CancellationToken,
     ) -> ToolOutcome {
         let started = Instant::now();
-        let (state, content, is_error) = self.carry_out(definition, call, timeout, progress, &cancel).await;
+        let (state, content, is_error) = self.carry_out(owner, definition, call, timeout, progress, &cancel).await;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(call.id = %call.id, tool = definition.name, state = state.as_str(), duration_ms, "tool call ended");
         ToolOutcome { state, content, is_error, duration_ms }
@@ -175,6 +179,7 @@ impl Toolbox for Door {
 
     async fn reconcile(
         &self,
+        owner: &UserId,
         definition: &ToolDefinition,
         call: &ToolCall,
         timeout: Duration,
@@ -185,6 +190,7 @@ impl Toolbox for Door {
         };
         let (progress, _reports) = tokio::sync::mpsc::channel(1);
         let answer = self.mcp.call(McpCall {
+            owner,
             server,
             tool,
             frozen_hash: None,
@@ -202,8 +208,8 @@ impl Toolbox for Door {
         said
     }
 
-    async fn servers(&self) -> Vec<ServerStatus> {
-        self.mcp.statuses().await
+    async fn servers(&self, owner: &UserId) -> Vec<ServerStatus> {
+        self.mcp.statuses(owner).await
     }
 
     async fn shutdown(&self) {
@@ -304,10 +310,14 @@ mod tests {
         }
     }
 
+    fn owner() -> UserId {
+        UserId::generate(&SequentialIds::default())
+    }
+
     async fn run(door: &Door, name: &str, arguments: Value, cancel: CancellationToken) -> (ToolCallState, String) {
-        let definition = door.definitions().await.into_iter().find(|tool| tool.name == name).unwrap();
+        let definition = door.definitions(&owner()).await.into_iter().find(|tool| tool.name == name).unwrap();
         let (progress, _reports) = tokio::sync::mpsc::channel(1);
-        let outcome = door.execute(&definition, &call(name, arguments), Duration::from_secs(5), progress, cancel).await;
+        let outcome = door.execute(&owner(), &definition, &call(name, arguments), Duration::from_secs(5), progress, cancel).await;
         assert_eq!(outcome.is_error, outcome.state != ToolCallState::Done);
         let [ToolContent::Text { text }] = outcome.content.as_slice() else { panic!("one text: {outcome:?}") };
         (outcome.state, text.clone())
@@ -316,7 +326,7 @@ mod tests {
     #[tokio::test]
     async fn built_in_tools_answer() {
         let door = Door::new(options());
-        let names: Vec<String> = door.definitions().await.into_iter().map(|tool| tool.name).collect();
+        let names: Vec<String> = door.definitions(&owner()).await.into_iter().map(|tool| tool.name).collect();
         assert_eq!(names, ["current_time", "calculate", "list_directory", "read_file"]);
         let token = CancellationToken::new;
         assert_eq!(run(&door, "calculate", json!({"expression": "17*23"}), token()).await, (ToolCallState::Done, "391".to_owned()));

@@ -16,6 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::ids::UserId;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;
@@ -59,15 +60,16 @@ pub struct ServerStatus {
 /// The tools as the worker and the API use them.
 #[async_trait]
 pub trait Toolbox: Send + Sync {
-    /// All tools on offer now, with unique names, in a stable order. Connects to servers that are not connected yet; a server
-    /// that cannot be reached is left out and reported by [`Toolbox::servers`].
-    async fn definitions(&self) -> Vec<ToolDefinition>;
+    /// All tools on offer to the runs of `owner` now, with unique names, in a stable order. Connects to servers that are not
+    /// connected yet; a server that cannot be reached is left out and reported by [`Toolbox::servers`].
+    async fn definitions(&self, owner: &UserId) -> Vec<ToolDefinition>;
 
-    /// Carries out one call: validates the arguments against the frozen definition, asks the policy, executes with a time
+    /// Carries out one call of a run of `owner`: validates the arguments against the frozen definition, asks the policy, executes with a time
     /// limit. Never fails: what goes wrong is an outcome that the model can read. A cancelled call returns as soon as the
     /// token is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise.
     async fn execute(
         &self,
+        owner: &UserId,
         definition: &ToolDefinition,
         call: &ToolCall,
         timeout: Duration,
@@ -79,6 +81,7 @@ pub trait Toolbox: Send + Sync {
     /// unclear.
     async fn reconcile(
         &self,
+        _owner: &UserId,
         _definition: &ToolDefinition,
         _call: &ToolCall,
         _timeout: Duration,
@@ -87,8 +90,8 @@ pub trait Toolbox: Send + Sync {
         Reconciled::Unclear("there is nobody to be asked".to_owned())
     }
 
-    /// The state of each configured server.
-    async fn servers(&self) -> Vec<ServerStatus>;
+    /// The state of each server whose tools the runs of `owner` are offered.
+    async fn servers(&self, owner: &UserId) -> Vec<ServerStatus>;
 
     /// Ends all servers with their process groups.
     async fn shutdown(&self);

@@ -23,7 +23,7 @@ use crate::domain::agent::OnUnknown;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
-use crate::domain::ids::CallId;
+use crate::domain::ids::{CallId, UserId};
 use crate::domain::model::{ModelError, Usage};
 use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
@@ -291,7 +291,8 @@ async fn attempt(
 /// Asks for the tools on offer. That may mean to start servers, and nobody who wants the run to end shall have to wait for them.
 async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Input {
     let profile = record.profile.clone();
-    let offered = offered(surround, profile.tools.as_deref());
+    let owner = record.owner.clone();
+    let offered = offered(surround, &owner, profile.tools.as_deref());
     tokio::pin!(offered);
     loop {
         let signal = tokio::select! {
@@ -330,8 +331,8 @@ async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) ->
     Ok(state)
 }
 
-async fn offered(surround: &Surround, wanted: Option<&[String]>) -> Vec<ToolDefinition> {
-    let mut tools = surround.deps.tools.definitions().await;
+async fn offered(surround: &Surround, owner: &UserId, wanted: Option<&[String]>) -> Vec<ToolDefinition> {
+    let mut tools = surround.deps.tools.definitions(owner).await;
     if let Some(wanted) = wanted {
         tools.retain(|tool| wanted.contains(&tool.name));
     }
@@ -570,6 +571,7 @@ impl Drive<'_> {
     fn run_tool(&mut self, call: ToolCall) {
         let definition = self.state.record.tools.iter().flatten().find(|tool| tool.name == call.name).cloned();
         let tools = self.surround.deps.tools.clone();
+        let owner = self.state.record.owner.clone();
         let timeout = Duration::from_millis(self.state.record.profile.tool_timeout_ms);
         let stop = self.tool_stop.clone();
         let held = self.held.clone();
@@ -588,7 +590,7 @@ impl Drive<'_> {
             }
             let (progress, reports) = mpsc::channel(16);
             let shown = progress::show(&log, &id, reports);
-            let execution = tools.execute(&definition, &call, timeout, progress, stop);
+            let execution = tools.execute(&owner, &definition, &call, timeout, progress, stop);
             // The reports end when the execution drops its sender; its outcome must not wait for them.
             let (outcome, ()) = futures_util::future::join(execution, shown).await;
             failpoint::reached("C13");
@@ -600,11 +602,12 @@ impl Drive<'_> {
     fn reconcile(&mut self, call: ToolCall) {
         let definition = self.state.record.tools.iter().flatten().find(|tool| tool.name == call.name).cloned();
         let tools = self.surround.deps.tools.clone();
+        let owner = self.state.record.owner.clone();
         let timeout = Duration::from_millis(self.state.record.profile.tool_timeout_ms);
         let stop = self.tool_stop.clone();
         self.tools.push(Box::pin(async move {
             let said = match definition {
-                Some(definition) => tools.reconcile(&definition, &call, timeout, stop).await,
+                Some(definition) => tools.reconcile(&owner, &definition, &call, timeout, stop).await,
                 None => Reconciled::Unclear("the tool is not among those of this run".to_owned()),
             };
             failpoint::reached("reconciled");

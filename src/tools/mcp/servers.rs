@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::McpConfig;
 use super::server::{Common, Server};
+use crate::domain::ids::UserId;
 use crate::domain::message::ToolContent;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::tools::{Environment, ProgressSender, ServerStatus, names};
@@ -23,6 +24,8 @@ const TASKS_LIMIT: Duration = Duration::from_secs(10);
 
 /// One call on its way to a server.
 pub struct McpCall<'a> {
+    /// Whose run it is of.
+    pub owner: &'a UserId,
     /// The server's name in the configuration.
     pub server: &'a str,
     /// The tool's name at the server.
@@ -97,7 +100,7 @@ impl McpServers {
 
     /// The tools of all servers that can be reached, sorted by name. Servers start side by side; one that takes longer than the
     /// patience is left out this time and goes on starting.
-    pub async fn definitions(&self) -> Vec<ToolDefinition> {
+    pub async fn definitions(&self, _owner: &UserId) -> Vec<ToolDefinition> {
         let all = self.servers.values().filter_map(|server| server.as_ref().ok()).map(|server| async {
             // Why a server is left out stands in its state.
             server.definitions(self.start_patience).await.unwrap_or_default()
@@ -118,7 +121,7 @@ impl McpServers {
     }
 
     /// The state of each server.
-    pub async fn statuses(&self) -> Vec<ServerStatus> {
+    pub async fn statuses(&self, _owner: &UserId) -> Vec<ServerStatus> {
         let all = self.servers.iter().map(|(name, server)| async move {
             match server {
                 Ok(server) => server.status().await,

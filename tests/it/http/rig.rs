@@ -110,7 +110,7 @@ struct OneTool;
 
 #[async_trait]
 impl Toolbox for OneTool {
-    async fn definitions(&self) -> Vec<ToolDefinition> {
+    async fn definitions(&self, _: &UserId) -> Vec<ToolDefinition> {
         vec![ToolDefinition {
             name: "clock".into(),
             server: None,
@@ -123,11 +123,19 @@ impl Toolbox for OneTool {
         }]
     }
 
-    async fn execute(&self, _: &ToolDefinition, _: &ToolCall, _: Duration, _: ProgressSender, _: CancellationToken) -> ToolOutcome {
+    async fn execute(
+        &self,
+        _: &UserId,
+        _: &ToolDefinition,
+        _: &ToolCall,
+        _: Duration,
+        _: ProgressSender,
+        _: CancellationToken,
+    ) -> ToolOutcome {
         ToolOutcome::failed("not here", 0)
     }
 
-    async fn servers(&self) -> Vec<ServerStatus> {
+    async fn servers(&self, _: &UserId) -> Vec<ServerStatus> {
         let (error, stderr) = (Some("it ended".to_owned()), Some("its own words".to_owned()));
         vec![ServerStatus { name: "broken".into(), status: "error".into(), error, stderr, tools: 0 }]
     }

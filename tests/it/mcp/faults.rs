@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Scripted, Tools, text};
+use super::setup::{PATIENCE, Scripted, Tools, owner, text};
 use crate::support::wait;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,11 +139,11 @@ async fn a_server_that_cannot_start_says_why_and_is_tried_again_later() {
     let shown = "cannot read the licence file; token=[redacted] args=['broken', '--api-key', '[redacted]', '[redacted]']";
     assert_eq!(stderr, shown);
     // At once it is not tried again, however often it is asked for; after the first pause it is.
-    tools.door.definitions().await;
-    tools.door.definitions().await;
+    tools.door.definitions(&owner()).await;
+    tools.door.definitions(&owner()).await;
     assert_eq!(server.log("pid").len(), 1);
     wait::until("a second attempt", PATIENCE, || async {
-        tools.door.definitions().await;
+        tools.door.definitions(&owner()).await;
         (server.log("pid").len() == 2).then_some(())
     })
     .await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Scripted, Tools, text};
+use super::setup::{PATIENCE, Scripted, Tools, owner, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_pages_are_listed_once_though_the_last_cursor_repeats() {
@@ -65,7 +65,7 @@ async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
     let refused = tools.call("s__echo", json!({"text": "old"})).await;
     assert_eq!(refused.state, ToolCallState::Failed);
     assert!(text(&refused).contains("has changed since this run began"), "{refused:?}");
-    let renewed = Tools { definitions: tools.door.definitions().await, door: tools.door.clone() };
+    let renewed = Tools { definitions: tools.door.definitions(&owner()).await, door: tools.door.clone() };
     assert_eq!(renewed.definition("s__echo").description, "[s] echo (changed)");
     assert_eq!(text(&renewed.call("s__added", json!({"text": "new"})).await), "new");
     assert_eq!(server.log("called").len(), 2);
@@ -133,7 +133,7 @@ async fn a_server_that_is_still_starting_is_left_out_and_the_rest_works() {
     let tools = Tools::patient(&servers, Duration::from_millis(100)).await;
     assert_eq!(tools.status("deaf").await.status, "starting");
     let definitions = crate::support::wait::until("the fine server", PATIENCE, || async {
-        let definitions = tools.door.definitions().await;
+        let definitions = tools.door.definitions(&owner()).await;
         definitions.iter().any(|tool| tool.name == "fine__echo").then_some(definitions)
     });
     let tools = Tools { definitions: definitions.await, door: tools.door.clone() };

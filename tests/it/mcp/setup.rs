@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use capstan::domain::ids::{CallId, MessageId, RunId};
+use capstan::domain::ids::{CallId, MessageId, RunId, UserId};
 use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::support::clock::SystemClock;
@@ -35,6 +35,11 @@ pub struct Tools {
     pub definitions: Vec<ToolDefinition>,
 }
 
+/// Whose runs the calls are of.
+pub fn owner() -> UserId {
+    UserId::from_stored("user_1".to_owned())
+}
+
 impl Tools {
     /// A door with these servers, whose tools have been listed.
     pub async fn new(servers: &Value) -> Self {
@@ -50,7 +55,7 @@ impl Tools {
         };
         let options = DoorOptions { mcp, start_patience, environment: Arc::new(environment), ..options() };
         let door = Door::new(options);
-        let definitions = door.definitions().await;
+        let definitions = door.definitions(&owner()).await;
         Self { door, definitions }
     }
 
@@ -77,12 +82,12 @@ impl Tools {
     ) -> ToolOutcome {
         let definition = self.definition(name);
         let call = call(definition, arguments);
-        wait::within(name, PATIENCE * 2, self.door.execute(definition, &call, timeout, progress, cancel)).await
+        wait::within(name, PATIENCE * 2, self.door.execute(&owner(), definition, &call, timeout, progress, cancel)).await
     }
 
     /// The states of all servers.
     pub async fn door_statuses(&self) -> Vec<ServerStatus> {
-        self.door.servers().await
+        self.door.servers(&owner()).await
     }
 
     /// Ends the servers.
@@ -92,7 +97,7 @@ impl Tools {
 
     /// The state of one server.
     pub async fn status(&self, name: &str) -> ServerStatus {
-        self.door.servers().await.into_iter().find(|server| server.name == name).unwrap()
+        self.door.servers(&owner()).await.into_iter().find(|server| server.name == name).unwrap()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use capstan::domain::approval::{ApprovalMode, ToolSafety};
-use capstan::domain::ids::CallId;
+use capstan::domain::ids::{CallId, UserId};
 use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::tools::{Progress, ProgressSender, ServerStatus, Toolbox};
@@ -103,7 +103,7 @@ fn outcome(state: ToolCallState, text: String) -> ToolOutcome {
 
 #[async_trait]
 impl Toolbox for Hands {
-    async fn definitions(&self) -> Vec<ToolDefinition> {
+    async fn definitions(&self, _owner: &UserId) -> Vec<ToolDefinition> {
         self.dice.stumble().await;
         self.gate.pass().await;
         let tool = |name: &str, server: Option<&str>, replay| ToolDefinition {
@@ -129,6 +129,7 @@ impl Toolbox for Hands {
 
     async fn execute(
         &self,
+        _owner: &UserId,
         _definition: &ToolDefinition,
         call: &ToolCall,
         timeout: Duration,
@@ -167,6 +168,7 @@ impl Toolbox for Hands {
 
     async fn reconcile(
         &self,
+        _owner: &UserId,
         _definition: &ToolDefinition,
         call: &ToolCall,
         _timeout: Duration,
@@ -181,7 +183,7 @@ impl Toolbox for Hands {
         said
     }
 
-    async fn servers(&self) -> Vec<ServerStatus> {
+    async fn servers(&self, _owner: &UserId) -> Vec<ServerStatus> {
         Vec::new()
     }
 

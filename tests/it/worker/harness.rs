@@ -135,7 +135,7 @@ pub struct ScriptedTools {
 
 #[async_trait]
 impl Toolbox for ScriptedTools {
-    async fn definitions(&self) -> Vec<ToolDefinition> {
+    async fn definitions(&self, _owner: &UserId) -> Vec<ToolDefinition> {
         if self.never_start.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
@@ -159,6 +159,7 @@ impl Toolbox for ScriptedTools {
 
     async fn execute(
         &self,
+        _owner: &UserId,
         _definition: &ToolDefinition,
         call: &ToolCall,
         _timeout: Duration,
@@ -176,7 +177,7 @@ impl Toolbox for ScriptedTools {
         ToolOutcome { state, content, is_error: state != ToolCallState::Done, duration_ms: 1 }
     }
 
-    async fn servers(&self) -> Vec<ServerStatus> {
+    async fn servers(&self, _owner: &UserId) -> Vec<ServerStatus> {
         Vec::new()
     }
 

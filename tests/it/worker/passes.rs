@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use capstan::domain::ids::UserId;
 use capstan::domain::message::Role;
 use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
 use capstan::domain::run::{Run, RunStatus};
@@ -68,13 +69,14 @@ struct RunTwice(Arc<ScriptedTools>);
 
 #[async_trait]
 impl Toolbox for RunTwice {
-    async fn definitions(&self) -> Vec<ToolDefinition> {
-        self.0.definitions().await;
-        self.0.definitions().await
+    async fn definitions(&self, owner: &UserId) -> Vec<ToolDefinition> {
+        self.0.definitions(owner).await;
+        self.0.definitions(owner).await
     }
 
     async fn execute(
         &self,
+        owner: &UserId,
         definition: &ToolDefinition,
         call: &ToolCall,
         timeout: Duration,
@@ -82,13 +84,13 @@ impl Toolbox for RunTwice {
         cancel: CancellationToken,
     ) -> ToolOutcome {
         if definition.replay.may_repeat() {
-            self.0.execute(definition, call, timeout, progress.clone(), cancel.clone()).await;
+            self.0.execute(owner, definition, call, timeout, progress.clone(), cancel.clone()).await;
         }
-        self.0.execute(definition, call, timeout, progress, cancel).await
+        self.0.execute(owner, definition, call, timeout, progress, cancel).await
     }
 
-    async fn servers(&self) -> Vec<ServerStatus> {
-        self.0.servers().await
+    async fn servers(&self, owner: &UserId) -> Vec<ServerStatus> {
+        self.0.servers(owner).await
     }
 
     async fn shutdown(&self) {
