@@ -16,7 +16,6 @@ use rmcp::service::{
     serve_client_with_lifecycle_and_ct,
 };
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
@@ -26,11 +25,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::ServerTransport;
+use super::attentive::Attentive;
 use super::content;
-use super::handler::{Attentive, Handler, Heard};
-use super::lines::{GuardedLines, MAX_LINE};
+use super::handler::{Handler, Heard};
 use super::masks::Masks;
 use super::process::{LastWords, Process, Program};
+use super::stdio::{Ending, StdioTransport};
+use crate::support::text::prefix_chars;
 use crate::support::{failpoint, http, redact};
 use crate::tools::{Environment, ProgressSender};
 
@@ -43,7 +44,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long telling a server of a cancelled call may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// How long a server may take to give a sign of life.
-const PULSE_LIMIT: Duration = Duration::from_secs(10);
+const PULSE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a closed connection may take to wind up.
 const CLOSE_LIMIT: Duration = Duration::from_secs(6);
 /// How long the transport may take to notice by itself that its process has exited.
@@ -90,6 +91,8 @@ pub struct Endpoint<'a> {
     pub transport: &'a ServerTransport,
     /// What must not be shown.
     pub masks: &'a Masks,
+    /// Whether it was greeted in the new way the last time.
+    pub stateless: &'a AtomicBool,
 }
 
 /// A live connection.
@@ -100,6 +103,7 @@ pub struct Connection {
     peer: Peer<RoleClient>,
     heard: Arc<Heard>,
     process: Option<Process>,
+    ending: Ending,
     tasks: TaskTracker,
     /// Whether a new connection is needed though this one is not closed.
     stale: AtomicBool,
@@ -127,14 +131,19 @@ impl Connection {
     /// # Errors
     /// Why not, redacted.
     pub async fn open(server: Endpoint<'_>, environment: &Environment, tasks: &TaskTracker) -> Result<Self, Fault> {
-        match Self::greet(server, environment, tasks, Greeting::Initialize).await {
-            Ok(connection) => Ok(connection),
-            // Only a server that read the greeting and did not know it is greeted in the new way.
-            Err(OpenError::NotUnderstood(first)) => {
-                Self::greet(server, environment, tasks, Greeting::Discover).await.map_err(|_| first)
-            }
-            Err(OpenError::Other(error)) => Err(error),
-        }
+        let greetings = match server.stateless.load(Ordering::SeqCst) {
+            false => [Greeting::Initialize, Greeting::Discover],
+            true => [Greeting::Discover, Greeting::Initialize],
+        };
+        let first = match Self::greet(server, environment, tasks, greetings[0]).await {
+            Ok(connection) => return Ok(connection),
+            Err(OpenError::Other(error)) => return Err(error),
+            // Only a server that read the greeting and did not know it is greeted in the other way.
+            Err(OpenError::NotUnderstood(first)) => first,
+        };
+        let connection = Self::greet(server, environment, tasks, greetings[1]).await.map_err(|_| first)?;
+        server.stateless.store(greetings[1] == Greeting::Discover, Ordering::SeqCst);
+        Ok(connection)
     }
 
     async fn greet(
@@ -143,24 +152,24 @@ impl Connection {
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks } = server;
+        let Endpoint { name, transport, masks, stateless: _ } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
         let heard = Arc::new(Heard::default());
-        let handler = Handler(heard.clone());
         let token = CancellationToken::new();
+        let mut ending = Ending::default();
         let (service, process) = match transport {
             ServerTransport::Stdio { command, args, env, cwd } => {
                 let program = Program { command, args, env, cwd: cwd.as_deref() };
                 let (process, stdout, stdin) =
                     Process::start(&program, masks, environment, tasks).map_err(|reason| OpenError::Other(reason.into()))?;
                 failpoint::reached("C30");
-                let lines = GuardedLines::new(stdout, name);
-                let transport = AsyncRwTransport::new_client(lines, stdin).with_max_line_length(MAX_LINE);
-                let transport = Attentive::new(transport, heard.clone());
-                let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token.clone());
+                let transport = StdioTransport::new(stdout, stdin, name, masks);
+                ending = transport.ending();
+                let transport = Attentive::new(transport, name, heard.clone());
+                let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token.clone());
                 let greeted = tokio::select! {
                     greeted = greeted => greeted,
                     () = after_exit(process.exit_token()) => Err(ClientInitializeError::ConnectionClosed("its process has exited".to_owned())),
@@ -170,7 +179,11 @@ impl Connection {
                     Err(error) => {
                         // Its exit is news, too, if it comes at once.
                         let _ = tokio::time::timeout(NOTICE_LIMIT * 2, process.exited()).await;
-                        return Err(OpenError::new(error, masks, process.last_words()));
+                        let words = process.last_words();
+                        return Err(match ending.reason() {
+                            Some(reason) => OpenError::Other(Fault::after(reason, words)),
+                            None => OpenError::new(error, masks, words),
+                        });
                     }
                 };
                 // A process that left its output open to others when it exited does not close the connection by itself.
@@ -183,15 +196,33 @@ impl Connection {
             }
             ServerTransport::Http { url, headers } => {
                 let transport = http_transport(url, headers).map_err(|reason| OpenError::Other(reason.into()))?;
-                let transport = Attentive::new(transport, heard.clone());
-                let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token).await;
+                let transport = Attentive::new(transport, name, heard.clone());
+                let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token).await;
                 (greeted.map_err(|error| OpenError::new(error, masks, LastWords::default()))?, None)
             }
         };
         let peer = service.peer().clone();
         let (name, masks, tasks) = (name.to_owned(), masks.clone(), tasks.clone());
         let (service, stale) = (tokio::sync::Mutex::new(service), AtomicBool::new(false));
-        Ok(Self { name, masks, peer, service, heard, process, tasks, stale })
+        let connection = Self { name, masks, peer, service, heard, process, ending, tasks, stale };
+        match connection.unknown_version() {
+            None => Ok(connection),
+            Some(version) => {
+                connection.close().await;
+                let known: Vec<&str> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
+                let known = known.join(", ");
+                Err(OpenError::Other(
+                    format!("the server speaks version {version:?} of the protocol; known here are {known}").into(),
+                ))
+            }
+        }
+    }
+
+    /// The version of the protocol that the server wants to speak, if nobody knows it.
+    fn unknown_version(&self) -> Option<String> {
+        let version = &self.peer.peer_info()?.protocol_version;
+        let is_known = ProtocolVersion::KNOWN_VERSIONS.contains(version);
+        (!is_known).then(|| prefix_chars(version.as_str(), 40).to_owned())
     }
 
     /// Whether calls can be made.
@@ -229,7 +260,8 @@ impl Connection {
             cursor = Some(next);
         }
         if tools.len() > MAX_TOOLS {
-            tracing::warn!(count = tools.len(), kept = MAX_TOOLS, "MCP server offers too many tools, the rest is left out");
+            let (count, kept) = (tools.len(), MAX_TOOLS);
+            tracing::warn!(mcp.server = self.name, count, kept, "MCP server offers too many tools, the rest is left out");
             tools.truncate(MAX_TOOLS);
         }
         Ok(tools)
@@ -305,12 +337,10 @@ impl Connection {
                 Reply::NotSent(self.masks.error_text(&error.message))
             }
             ServiceError::McpError(error) => Reply::Refused(self.masks.error_text(&error.message)),
-            ServiceError::TransportSend(transport) if never_left(transport.error.as_ref()) => Reply::NotSent(self.shown(error)),
-            ServiceError::TransportSend(transport) => match transport.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-                Some(StreamableHttpError::HttpStatus(_) | StreamableHttpError::AuthRequired(_)) => {
-                    Reply::Refused(self.shown(error))
-                }
-                Some(_) | None => Reply::Lost(self.shown(error)),
+            ServiceError::TransportSend(transport) => match fate(transport.error.as_ref()) {
+                Fate::NeverArrived => Reply::NotSent(self.shown(error)),
+                Fate::Refused => Reply::Refused(self.shown(error)),
+                Fate::Unknown => Reply::Lost(self.shown(error)),
             },
             error => {
                 if let Some(process) = &self.process {
@@ -360,7 +390,7 @@ impl Connection {
 
     fn shown(&self, error: &ServiceError) -> String {
         match error {
-            ServiceError::TransportClosed => "the connection was closed".to_owned(),
+            ServiceError::TransportClosed => self.ending.reason().unwrap_or_else(|| "the connection was closed".to_owned()),
             // What the library says around the cause names only its own types.
             ServiceError::TransportSend(transport) => self.masks.error_text(&chain(transport.error.as_ref())),
             error => self.masks.error_text(&chain(error)),
@@ -451,7 +481,8 @@ fn http_transport(
         .connect_timeout(CONNECT_LIMIT)
         .build()
         .map_err(|error| redact::error_text(&error.to_string()))?;
-    let config = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(custom);
+    // A new session may be one with another server behind it: what its tools are is looked at before anything is sent again.
+    let config = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(custom).reinit_on_expired_session(false);
     Ok(StreamableHttpClientTransport::with_client(client, config))
 }
 
@@ -482,17 +513,44 @@ fn asks_for_new_session(error: &ServiceError) -> bool {
     }
 }
 
-/// Whether an error says that the whole request cannot have arrived.
-fn never_left(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+/// What an error of the transport says about the request.
+enum Fate {
+    /// It cannot have been acted on.
+    NeverArrived,
+    /// The server, or what stands before it, has refused it or failed over it, and said so.
+    Refused,
+    /// It may have been acted on.
+    Unknown,
+}
+
+fn fate(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Fate {
     // A message that could not be written to its end is no line, and so is not acted on.
     if error.is::<std::io::Error>() {
-        return true;
+        return Fate::NeverArrived;
     }
     match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        Some(StreamableHttpError::Client(error)) => error.is_connect(),
-        Some(StreamableHttpError::SessionExpired | StreamableHttpError::ReservedHeaderConflict(_)) => true,
-        Some(_) | None => false,
+        Some(StreamableHttpError::Client(error)) if error.is_connect() => Fate::NeverArrived,
+        Some(StreamableHttpError::SessionExpired | StreamableHttpError::ReservedHeaderConflict(_)) => Fate::NeverArrived,
+        Some(StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_)) => Fate::NeverArrived,
+        Some(StreamableHttpError::HttpStatus(failed)) => fate_by_status(failed.status),
+        Some(StreamableHttpError::UnexpectedServerResponse(said)) => status_of(said).map_or(Fate::Unknown, fate_by_status),
+        Some(_) | None => Fate::Unknown,
     }
+}
+
+fn fate_by_status(status: u16) -> Fate {
+    match status {
+        // Who asks, and in which session, is looked at before what is asked.
+        401 | 403 | 404 | 429 => Fate::NeverArrived,
+        // A gateway does not know how far the server behind it has got, and a server that is overrun may stop anywhere.
+        502..=504 => Fate::Unknown,
+        _ => Fate::Refused,
+    }
+}
+
+/// The status in the words that the library has for an answer that it did not expect.
+fn status_of(said: &str) -> Option<u16> {
+    said.strip_prefix("HTTP ")?.split(' ').next()?.parse().ok()
 }
 
 /// An error with its causes.

@@ -1,6 +1,6 @@
 //! What a tool answered, as content that is stored and shown to models.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::domain::message::ToolContent;
 
@@ -25,14 +25,19 @@ pub fn from_result(result: &Value) -> Vec<ToolContent> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut room = PICTURE_BYTES;
     let mut content: Vec<ToolContent> = blocks.iter().map(|block| within(from_block(block), &mut room)).collect();
-    let has_text = blocks.iter().any(|block| text_of(block).is_some_and(|text| !text.is_empty()));
-    if let Some(structured) = result.get("structuredContent").filter(|structured| !has_text && !structured.is_null()) {
-        content.push(ToolContent::text(structured.to_string()));
-    }
+    content.extend(structured_alone(result).map(|block| from_block(&block)));
     if content.is_empty() {
         content.push(ToolContent::text("(the tool answered without content)"));
     }
     content
+}
+
+/// The structured content as a text block, where there is no text beside it.
+pub fn structured_alone(result: &Value) -> Option<Value> {
+    let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let has_text = blocks.iter().any(|block| text_of(block).is_some_and(|text| !text.is_empty()));
+    let structured = result.get("structuredContent").filter(|structured| !has_text && !structured.is_null())?;
+    Some(json!({"type": "text", "text": structured.to_string()}))
 }
 
 /// Whether the result says that the tool failed.
@@ -104,7 +109,6 @@ fn described(block: &Value, key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn every_kind_is_mapped_or_named() {

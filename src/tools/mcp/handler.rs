@@ -5,11 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::ClientHandler;
-use rmcp::model::{
-    ClientCapabilities, ClientConfig, Implementation, JsonRpcMessage, ProgressNotificationParam, ProgressToken, ServerNotification,
-};
-use rmcp::service::{NotificationContext, RoleClient, RxJsonRpcMessage, TxJsonRpcMessage};
-use rmcp::transport::Transport;
+use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ProgressNotificationParam, ProgressToken};
 use tokio::sync::mpsc;
 
 use crate::tools::Progress;
@@ -32,11 +28,12 @@ impl Heard {
         Reports { heard: self.clone(), token, receiver }
     }
 
-    fn take_in(&self, message: &RxJsonRpcMessage<RoleClient>) {
-        if let JsonRpcMessage::Notification(news) = message
-            && let ServerNotification::ToolListChangedNotification(_) = news.notification
-        {
-            self.tools_are_stale();
+    /// Hands on a report of the call with this token.
+    pub fn report(&self, token: &ProgressToken, report: &ProgressNotificationParam) {
+        let sender = self.reports.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned();
+        if let Some(sender) = sender {
+            // A full channel drops the report: the next one says more anyway.
+            let _ = sender.try_send(Progress { progress: report.progress, total: report.total, message: report.message.clone() });
         }
     }
 
@@ -75,53 +72,14 @@ impl Drop for Reports {
 }
 
 /// Our side of a connection.
-pub struct Handler(pub Arc<Heard>);
+pub struct Handler;
 
 impl ClientHandler for Handler {
-    async fn on_progress(&self, params: ProgressNotificationParam, _context: NotificationContext<RoleClient>) {
-        let sender = self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).get(&params.progress_token).cloned();
-        if let Some(sender) = sender {
-            // A full channel drops the report: the next one says more anyway.
-            let _ = sender.try_send(Progress { progress: params.progress, total: params.total, message: params.message });
-        }
-    }
-
-    // News of tools that changed is heard by `Attentive`: this handler is told in a task of its own, perhaps long after the
-    // answer that the server sent behind it.
+    // News of tools that changed and progress are heard by `Attentive`: this handler is told in a task of its own, perhaps long
+    // after the answer that the server sent behind it.
 
     fn get_info(&self) -> ClientConfig {
         // No capabilities: servers may ask neither for model calls nor for input nor for folders.
         ClientConfig::new(ClientCapabilities::default(), Implementation::new("capstan", env!("CARGO_PKG_VERSION")))
-    }
-}
-
-/// A transport that takes in what must be known before any message behind it is acted on.
-pub struct Attentive<T> {
-    inner: T,
-    heard: Arc<Heard>,
-}
-
-impl<T> Attentive<T> {
-    /// Listens to `inner`.
-    pub fn new(inner: T, heard: Arc<Heard>) -> Self {
-        Self { inner, heard }
-    }
-}
-
-impl<T: Transport<RoleClient>> Transport<RoleClient> for Attentive<T> {
-    type Error = T::Error;
-
-    fn send(&mut self, item: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        self.inner.send(item)
-    }
-
-    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
-        let message = self.inner.receive().await?;
-        self.heard.take_in(&message);
-        Some(message)
-    }
-
-    async fn close(&mut self) -> Result<(), Self::Error> {
-        self.inner.close().await
     }
 }

@@ -1,21 +1,22 @@
 //! One configured server: connected when it is first needed, and again when its connection was lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rmcp::model::JsonObject;
 use serde_json::Value;
-use tokio::sync::{RwLock, Semaphore, watch};
+use tokio::sync::{AcquireError, RwLock, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::{Connection, Endpoint, Fault, Reply};
+use super::outputs::Outputs;
 use super::servers::{McpAnswer, McpCall};
 use super::{ServerConfig, catalogue, content};
 use crate::domain::tool::{ToolCallState, ToolDefinition};
-use crate::tools::{Environment, ServerStatus};
+use crate::tools::{Environment, Progress, ProgressSender, ServerStatus};
 
 /// How long a server may take from its start to its list of tools.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -48,6 +49,8 @@ pub struct Server {
     failures: AtomicU32,
     /// Limits the calls that it works on at a time.
     slots: Semaphore,
+    /// Whether it was greeted in the new way the last time.
+    stateless: AtomicBool,
 }
 
 /// Where a server stands.
@@ -64,13 +67,15 @@ enum Phase {
 struct Live {
     connection: Connection,
     tools: RwLock<Vec<ToolDefinition>>,
+    outputs: Outputs,
 }
 
 impl Server {
     /// A server that is not connected yet.
     pub fn new(name: String, half: String, config: ServerConfig, common: Arc<Common>) -> Arc<Self> {
         let slots = Semaphore::new(config.concurrency);
-        Arc::new(Self { name, half, config, common, phase: watch::Sender::new(Phase::Unknown), failures: AtomicU32::new(0), slots })
+        let (phase, failures) = (watch::Sender::new(Phase::Unknown), AtomicU32::new(0));
+        Arc::new(Self { name, half, config, common, phase, failures, slots, stateless: AtomicBool::new(false) })
     }
 
     /// Its tools. Waits while it starts, up to `patience` after the start began; for a server whose last start failed, a fifth
@@ -118,7 +123,7 @@ impl Server {
         let prepared = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(cancelled()),
-            prepared = tokio::time::timeout_at(until, self.prepare(call.tool, call.frozen_hash)) => prepared,
+            prepared = tokio::time::timeout_at(until, self.prepare(call)) => prepared,
         };
         let (live, _slot) = match prepared {
             Ok(Ok(prepared)) => prepared,
@@ -126,9 +131,13 @@ impl Server {
             Err(_) => return Err(failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))),
         };
         let (arguments, meta) = (arguments.clone(), call.meta.clone());
-        let reply = live.connection.call(call.tool, arguments, meta, timeout, &call.progress, call.cancel).await;
-        if let Reply::TimedOut(_) = reply {
-            self.common.tasks.spawn(async move { live.connection.check_pulse().await });
+        let mut reply = live.connection.call(call.tool, arguments, meta, timeout, &call.progress, call.cancel).await;
+        match reply {
+            Reply::TimedOut(_) | Reply::Cancelled => {
+                self.common.tasks.spawn(async move { live.connection.check_pulse().await });
+            }
+            Reply::Result(ref mut result) => live.outputs.look_at(call.tool, result),
+            Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
         }
         Ok(reply)
     }
@@ -158,12 +167,9 @@ impl Server {
     }
 
     /// A live connection that still offers the tool, with the definition that was frozen if one was, and a slot for a call.
-    async fn prepare(
-        self: &Arc<Self>,
-        tool: &str,
-        frozen_hash: Option<&str>,
-    ) -> Result<(Arc<Live>, tokio::sync::SemaphorePermit<'_>), String> {
-        let slot = self.slots.acquire().await.map_err(|_| "the server is shut down".to_owned())?;
+    async fn prepare(self: &Arc<Self>, call: &McpCall<'_>) -> Result<(Arc<Live>, SemaphorePermit<'_>), String> {
+        let tool = call.tool;
+        let slot = self.slot(&call.progress).await.map_err(|_| "the server is shut down".to_owned())?;
         let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
         let live = self.live().await.map_err(unreachable)?;
         self.refresh(&live).await;
@@ -171,11 +177,26 @@ impl Server {
         let Some(current) = tools.iter().find(|known| known.tool == tool) else {
             return Err(format!("the server {} does not offer the tool {tool} any more", self.name));
         };
-        if frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
+        if call.frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
             return Err(format!("the tool {tool} has changed since this run began and is not called"));
         }
         drop(tools);
         Ok((live, slot))
+    }
+
+    /// A place among the calls that it works on. Whoever has to wait for one can see it.
+    async fn slot(&self, progress: &ProgressSender) -> Result<SemaphorePermit<'_>, AcquireError> {
+        let began = Instant::now();
+        let slot = match self.slots.try_acquire() {
+            Ok(slot) => slot,
+            Err(_) => {
+                let message = Some(format!("waits: {} works on {} other calls", self.name, self.config.concurrency));
+                let _ = progress.try_send(Progress { progress: 0.0, total: None, message });
+                self.slots.acquire().await?
+            }
+        };
+        metrics::histogram!("capstan_mcp_queue_seconds").record(began.elapsed().as_secs_f64());
+        Ok(slot)
     }
 
     /// Where it stands.
@@ -288,11 +309,12 @@ impl Server {
     async fn open(&self) -> Result<Live, Fault> {
         let _permit = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
         let ServerConfig { transport, masks, .. } = &self.config;
-        let server = Endpoint { name: &self.name, transport, masks };
+        let server = Endpoint { name: &self.name, transport, masks, stateless: &self.stateless };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
         let tools = connection.list_tools().await?;
+        let outputs = Outputs::of(&tools);
         let tools = catalogue::definitions(&self.name, &self.half, &self.config, &tools);
-        Ok(Live { connection, tools: RwLock::new(tools) })
+        Ok(Live { connection, tools: RwLock::new(tools), outputs })
     }
 
     /// Lists the tools again if the server has said that they changed. On failure the old list stays, to be asked for again.
@@ -302,6 +324,7 @@ impl Server {
         }
         match tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()).await {
             Ok(Ok(tools)) => {
+                live.outputs.replace(&tools);
                 *live.tools.write().await = catalogue::definitions(&self.name, &self.half, &self.config, &tools);
             }
             Ok(Err(_)) | Err(_) => live.connection.heard().tools_are_stale(),

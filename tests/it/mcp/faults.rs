@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use capstan::domain::tool::ToolCallState;
 use capstan::tools::Toolbox as _;
-use serde_json::json;
+use rstest::rstest;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::setup::{PATIENCE, Scripted, Tools, owner, text};
 use crate::support::wait;
 
+/// M-01, M-06.
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_on_both_streams_does_no_harm() {
     let server = Scripted::new();
@@ -23,6 +25,7 @@ async fn garbage_on_both_streams_does_no_harm() {
     tools.shutdown().await;
 }
 
+/// M-02.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies_ends_all_its_calls_at_once_and_is_started_again() {
     let server = Scripted::new();
@@ -74,6 +77,7 @@ async fn a_server_is_told_when_nobody_waits_for_its_answer_any_more() {
     tools.shutdown().await;
 }
 
+/// M-03.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
     let server = Scripted::new();
@@ -99,6 +103,7 @@ async fn a_server_that_never_answers_is_told_that_the_call_is_over() {
     tools.shutdown().await;
 }
 
+/// M-07.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_read_its_input_any_more_is_replaced() {
     let server = Scripted::new();
@@ -115,15 +120,117 @@ async fn a_server_that_does_not_read_its_input_any_more_is_replaced() {
     server.gone().await;
 }
 
+/// M-08.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_without_end_is_cut_off() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
     let outcome = tools.call("s__big", json!({})).await;
     assert_eq!(outcome.state, ToolCallState::Unknown, "{}", text(&outcome));
+    assert!(text(&outcome).contains("a line of more than 33554432 bytes"), "{}", text(&outcome));
     assert_eq!(text(&tools.call("s__echo", json!({"text": "again"})).await), "again");
     tools.shutdown().await;
     server.gone().await;
+}
+
+/// M-01.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_babbles_without_end_is_replaced() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let outcome = tools.call("s__babble", json!({})).await;
+    assert_eq!(outcome.state, ToolCallState::Unknown, "{}", text(&outcome));
+    assert!(text(&outcome).contains("1001 lines"), "{}", text(&outcome));
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "again"})).await), "again");
+    assert_eq!(server.log("ready").len(), 2);
+    tools.shutdown().await;
+}
+
+/// M-04.
+#[rstest]
+#[case::dies("dies-when-cancelled")]
+#[case::wedges("wedges-when-cancelled")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_survive_a_cancelled_call_is_replaced(#[case] habit: &str) {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[habit]);
+    entry["capstan"] = json!({"timeout": "500ms"});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    assert_eq!(tools.call("s__hang", json!({})).await.state, ToolCallState::Failed);
+    wait::until("the server to be used again", Duration::from_secs(20), || async {
+        (text(&tools.call("s__echo", json!({"text": "again"})).await) == "again").then_some(())
+    })
+    .await;
+    assert_eq!(server.log("ready").len(), 2);
+    tools.shutdown().await;
+    server.gone().await;
+}
+
+/// M-05.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_goes_to_its_own_call_or_to_none() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"timeout": "300ms"});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    assert_eq!(text(&tools.call("s__twice", json!({})).await), "first");
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "mine"})).await), "mine");
+    assert_eq!(tools.call("s__late", json!({})).await.state, ToolCallState::Failed);
+    wait::until("the late answer", PATIENCE, || async { (!server.log("finished").is_empty()).then_some(()) }).await;
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "mine, too"})).await), "mine, too");
+    assert_eq!(server.log("ready").len(), 1, "the server was not restarted");
+    tools.shutdown().await;
+}
+
+/// M-29.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_read_ends_its_call_at_once() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let outcome = tools.call("s__deep", json!({})).await;
+    assert!(outcome.is_error && text(&outcome).contains("cannot be read"), "{}", text(&outcome));
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "fine"})).await), "fine");
+    assert_eq!(server.log("ready").len(), 1, "the server was not restarted");
+    tools.shutdown().await;
+}
+
+/// M-28.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_news_is_read_slowly_and_harms_nobody() {
+    let (server, other) = (Scripted::new(), Scripted::new());
+    let tools = Tools::new(&json!({"s": server.entry(&["polite"]), "t": other.entry(&[])})).await;
+    assert_eq!(text(&tools.call("s__flood", json!({})).await), "after the flood");
+    tools.shutdown().await;
+
+    let tools = Tools::new(&json!({"s": server.entry(&[]), "t": other.entry(&[])})).await;
+    let (progress, mut reports) = mpsc::channel(16);
+    let cancel = CancellationToken::new();
+    let flooded = tools.call_with("s__flood", json!({}), PATIENCE, progress, cancel.clone());
+    let beside = async {
+        reports.recv().await.unwrap();
+        for n in 0..20 {
+            assert_eq!(text(&tools.call("t__echo", json!({"text": n.to_string()})).await), n.to_string());
+        }
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(flooded, beside);
+    assert_eq!(outcome.state, ToolCallState::Unknown, "40,000 news take longer than that: {outcome:?}");
+    tools.shutdown().await;
+    server.gone().await;
+}
+
+/// M-22.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_may_ask_for_nothing() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    let replies: Value = serde_json::from_str(&text(&tools.call("s__asks", json!({})).await)).unwrap();
+    assert!(replies[0]["error"]["code"].is_i64(), "no model is called for it: {replies}");
+    assert_eq!(replies[1]["result"], json!({"action": "decline"}), "nobody is asked for it");
+    assert_eq!(replies[2]["result"], json!({"roots": []}), "it sees no folders");
+    assert_eq!(replies[3]["result"], json!({}), "but it may ask whether we are there");
+    assert_eq!(server.log("capabilities"), [json!({})]);
+    tools.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

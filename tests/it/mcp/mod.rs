@@ -6,3 +6,4 @@ mod processes;
 mod scripted;
 mod sessions;
 mod setup;
+mod versions;

@@ -14,6 +14,7 @@ fn behind_a_shell(server: &Scripted, habits: &[&str]) -> Value {
     json!({"command": "sh", "args": ["-c", format!("'{}' {command}; exit $?", Scripted::python().display())]})
 }
 
+/// M-09.
 #[rstest]
 #[case::obedient(&[], Duration::from_secs(5))]
 #[case::with_family(&["family"], Duration::from_secs(10))]

@@ -10,15 +10,45 @@ use tokio_util::sync::CancellationToken;
 
 use super::setup::{PATIENCE, Scripted, Tools, owner, text};
 
+/// M-11.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_pages_are_listed_once_though_the_last_cursor_repeats() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&["banner"])})).await;
-    assert_eq!(tools.status("s").await.tools, 13);
+    assert_eq!(tools.status("s").await.tools, 22);
     assert_eq!(tools.definition("s__echo").description, "[s] echo");
     tools.shutdown().await;
 }
 
+/// M-11.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_without_end_is_read_for_a_hundred_pages_and_a_thousand_tools() {
+    let (pages, crowd) = (Scripted::new(), Scripted::new());
+    let tools = Tools::new(&json!({"pages": pages.entry(&["pages"]), "crowd": crowd.entry(&["crowd"])})).await;
+    assert_eq!((tools.status("pages").await.tools, pages.log("page").len()), (100, 100));
+    assert_eq!(tools.status("crowd").await.tools, 1_000);
+    assert_eq!(text(&tools.call("crowd__echo999", json!({"text": "the last"})).await), "the last");
+    tools.shutdown().await;
+}
+
+/// M-32.
+#[tokio::test(flavor = "multi_thread")]
+async fn few_servers_start_at_a_time() {
+    let shared = Scripted::new();
+    let servers: serde_json::Map<String, Value> = (0..10).map(|n| (format!("s{n}"), shared.entry(&[]))).collect();
+    let tools = Tools::new(&servers.into()).await;
+    assert_eq!(tools.definitions.iter().filter(|tool| tool.name.ends_with("__echo")).count(), 10);
+    let log = std::fs::read_to_string(shared.folder.path().join("log")).unwrap();
+    let (mut starting, mut most) = (0, 0);
+    for line in log.lines() {
+        starting += i32::from(line.contains("\"pid\"")) - i32::from(line.contains("\"listed\""));
+        most = most.max(starting);
+    }
+    assert!(starting == 0 && most <= 4, "{most} at a time, {starting} in the end");
+    tools.shutdown().await;
+}
+
+/// M-23.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_sees_its_own_variables_and_few_of_ours() {
     let server = Scripted::new();
@@ -41,6 +71,7 @@ async fn a_child_sees_its_own_variables_and_few_of_ours() {
     tools.shutdown().await;
 }
 
+/// M-03.
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_extends_the_limit_of_a_call() {
     let server = Scripted::new();
@@ -57,6 +88,7 @@ async fn progress_extends_the_limit_of_a_call() {
     tools.shutdown().await;
 }
 
+/// M-12, M-13.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
     let server = Scripted::new();
@@ -72,6 +104,18 @@ async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
     tools.shutdown().await;
 }
 
+/// M-13.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_is_gone_is_not_called() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    assert_eq!(text(&tools.call("s__vanish", json!({})).await), "gone");
+    let refused = tools.call("s__echo", json!({"text": "old"})).await;
+    assert!(refused.is_error && text(&refused).contains("does not offer the tool echo any more"), "{refused:?}");
+    assert_eq!(server.log("called").len(), 1);
+    tools.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_keyed_tool_is_sent_our_call_id() {
     let server = Scripted::new();
@@ -84,14 +128,21 @@ async fn a_keyed_tool_is_sent_our_call_id() {
     tools.shutdown().await;
 }
 
+/// M-26.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
     let server = Scripted::new();
     let mut entry = server.entry(&[]);
     entry["capstan"] = json!({"concurrency": 1});
     let tools = Tools::new(&json!({"s": entry})).await;
-    let (one, two) = tokio::join!(tools.call("s__slow", json!({})), tools.call("s__slow", json!({})));
+    let (progress, mut reports) = mpsc::channel(4);
+    let other = progress.clone();
+    let call = |progress| tools.call_with("s__slow", json!({}), PATIENCE, progress, CancellationToken::new());
+    let (one, two) = tokio::join!(call(progress), call(other));
     assert_eq!((one.state, two.state), (ToolCallState::Done, ToolCallState::Done));
+    let waits = reports.recv().await.unwrap();
+    assert_eq!(waits.message.unwrap(), "waits: s works on 1 other calls");
+    assert!(reports.recv().await.is_none(), "only the second one had to wait");
     let log = std::fs::read_to_string(server.folder.path().join("log")).unwrap();
     let order: Vec<&str> = log
         .lines()
@@ -101,6 +152,7 @@ async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
     tools.shutdown().await;
 }
 
+/// M-16.
 #[tokio::test(flavor = "multi_thread")]
 async fn content_of_an_unknown_kind_is_named_and_errors_are_errors() {
     let server = Scripted::new();
@@ -108,9 +160,16 @@ async fn content_of_an_unknown_kind_is_named_and_errors_are_errors() {
     let outcome = tools.call("s__odd", json!({})).await;
     assert!(outcome.is_error && outcome.state == ToolCallState::Failed, "{outcome:?}");
     assert!(text(&outcome).contains("hologram") && text(&outcome).contains("readable"), "{outcome:?}");
+    let refused = tools.call("s__refuse", json!({})).await;
+    assert_eq!(refused.state, ToolCallState::Failed);
+    assert!(text(&refused).contains("no such account") && !text(&refused).contains("hunter2"), "{refused:?}");
+    let untrue = tools.call("s__typed", json!({"text": "one"})).await;
+    assert_eq!(untrue.state, ToolCallState::Done);
+    assert!(text(&untrue).contains(r#"{"n":"one"}"#) && text(&untrue).contains("does not fit"), "{untrue:?}");
     tools.shutdown().await;
 }
 
+/// M-16.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_result_is_a_failed_call() {
     let server = Scripted::new();
@@ -125,6 +184,7 @@ async fn a_malformed_result_is_a_failed_call() {
     tools.shutdown().await;
 }
 
+/// M-32.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_still_starting_is_left_out_and_the_rest_works() {
     let (deaf, fine) = (Scripted::new(), Scripted::new());

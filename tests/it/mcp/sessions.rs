@@ -1,17 +1,20 @@
-//! A server over HTTP that forgets its sessions.
+//! A server over HTTP that forgets its sessions, or does not finish its answers.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Json;
-use axum::http::{HeaderName, StatusCode};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use capstan::domain::tool::ToolCallState;
 use capstan::tools::Toolbox as _;
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::setup::{Tools, text};
+use crate::support::wait;
 
 /// What the server has done.
 #[derive(Default)]
@@ -20,8 +23,24 @@ struct Done {
     calls: usize,
 }
 
-/// Knows no session any more at the first call, and changes its tool when it is greeted again.
-fn answer(done: &Mutex<Done>, changes: bool, request: &Value) -> Response {
+/// What it answers to the first call.
+#[derive(Clone, Copy)]
+enum First {
+    /// That it knows no such session, as many do.
+    NoSession,
+    /// A status, with or without a challenge.
+    Status(u16),
+    Challenge,
+    /// The beginning of an event stream.
+    Cut,
+    /// 202, and nothing after it.
+    Accepted,
+    /// Something else than a message.
+    Nonsense,
+}
+
+/// Answers the first call as told, and changes its tool when it is greeted again if it shall.
+fn answer(done: &Mutex<Done>, first: First, changes: bool, request: &Value) -> Response {
     let mut done = done.lock().unwrap();
     let result = match request["method"].as_str().unwrap_or_default() {
         "initialize" => {
@@ -39,8 +58,7 @@ fn answer(done: &Mutex<Done>, changes: bool, request: &Value) -> Response {
         "tools/call" => {
             done.calls += 1;
             if done.calls == 1 {
-                let error = json!({"code": -32000, "message": "Bad Request: No valid session ID provided"});
-                return Json(json!({"jsonrpc": "2.0", "id": request["id"], "error": error})).into_response();
+                return first_answer(first, &request["id"]);
             }
             json!({"content": [{"type": "text", "text": "paid"}]})
         }
@@ -50,30 +68,82 @@ fn answer(done: &Mutex<Done>, changes: bool, request: &Value) -> Response {
     (session, Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result}))).into_response()
 }
 
-async fn called(changes: bool) -> (ToolCallState, String, usize) {
+fn first_answer(first: First, id: &Value) -> Response {
+    let stream = [(header::CONTENT_TYPE, "text/event-stream")];
+    match first {
+        First::NoSession => {
+            let error = json!({"code": -32000, "message": "Bad Request: No valid session ID provided"});
+            Json(json!({"jsonrpc": "2.0", "id": id, "error": error})).into_response()
+        }
+        First::Status(status) => StatusCode::from_u16(status).unwrap().into_response(),
+        First::Challenge => (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response(),
+        First::Cut => (stream, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":").into_response(),
+        First::Accepted => StatusCode::ACCEPTED.into_response(),
+        First::Nonsense => (stream, "data: {\"hello\": \"world\"}\n\n").into_response(),
+    }
+}
+
+/// The outcome of the first call, how many calls arrived in all, and what came of the next one.
+async fn called(first: First, changes: bool, capstan: Value) -> (ToolCallState, String, usize, String) {
     let done = Arc::new(Mutex::new(Done::default()));
     let state = Arc::clone(&done);
-    let app =
-        axum::Router::new().route("/mcp", post(move |Json(request): Json<Value>| async move { answer(&state, changes, &request) }));
+    let app = axum::Router::new()
+        .route("/mcp", post(move |Json(request): Json<Value>| async move { answer(&state, first, changes, &request) }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let mut serving = JoinSet::new();
     serving.spawn(async move { axum::serve(listener, app).await });
-    let tools = Tools::new(&json!({"bank": {"url": url}})).await;
+    let tools = Tools::new(&json!({"bank": {"url": url, "capstan": capstan}})).await;
     let outcome = tools.call("bank__pay", json!({})).await;
-    tools.door.shutdown().await;
     let calls = done.lock().unwrap().calls;
-    (outcome.state, text(&outcome), calls)
+    let next = wait::within("the next call", Duration::from_secs(10), tools.call("bank__pay", json!({}))).await;
+    tools.door.shutdown().await;
+    (outcome.state, text(&outcome), calls, text(&next))
 }
 
+/// M-18.
+#[rstest]
+#[case::in_words(First::NoSession)]
+#[case::as_the_protocol_says(First::Status(404))]
+#[case::by_a_wrong_401(First::Status(401))]
+#[case::by_a_challenge(First::Challenge)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_never_arrived_is_sent_again_on_a_new_session() {
-    assert_eq!(called(false).await, (ToolCallState::Done, "paid".to_owned(), 2));
+async fn a_call_that_never_arrived_is_sent_again_on_a_new_session(#[case] first: First) {
+    let (state, words, calls, _) = called(first, false, json!({})).await;
+    assert_eq!((state, words.as_str(), calls), (ToolCallState::Done, "paid", 2));
 }
 
+/// M-13, M-18.
+#[rstest]
+#[case::in_words(First::NoSession)]
+#[case::as_the_protocol_says(First::Status(404))]
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_not_sent_again_to_a_tool_that_is_another_one_by_then() {
-    let (state, words, calls) = called(true).await;
+async fn it_is_not_sent_again_to_a_tool_that_is_another_one_by_then(#[case] first: First) {
+    let (state, words, calls, _) = called(first, true, json!({})).await;
     assert!(state == ToolCallState::Failed && words.contains("has changed since this run began"), "{state:?} {words}");
     assert_eq!(calls, 1);
+}
+
+/// M-18, M-19.
+#[rstest]
+#[case::by_a_gateway(First::Status(503))]
+#[case::in_the_middle_of_the_answer(First::Cut)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_lost_ends_by_its_class(#[case] first: First, #[values(true, false)] reads: bool) {
+    let (class, expected) = if reads { ("read", ToolCallState::Failed) } else { ("unsafe", ToolCallState::Unknown) };
+    let (state, words, calls, next) = called(first, false, json!({"replay": {"pay": class}, "timeout": "5s"})).await;
+    assert_eq!((state, calls), (expected, 1), "{words}");
+    assert!(words.contains("was lost during the call"), "{words}");
+    assert_eq!(next, "paid");
+}
+
+/// M-19.
+#[rstest]
+#[case::accepted(First::Accepted)]
+#[case::nonsense(First::Nonsense)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_never_comes_is_not_waited_for_for_ever(#[case] first: First) {
+    let (state, words, calls, next) = called(first, false, json!({"timeout": "1s"})).await;
+    assert!(matches!(state, ToolCallState::Failed | ToolCallState::Unknown), "{state:?} {words}");
+    assert_eq!((calls, next.as_str()), (1, "paid"), "{words}");
 }

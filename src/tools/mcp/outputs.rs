@@ -1,0 +1,101 @@
+//! What the tools of one server say that their structured answers look like, and whether they do.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rmcp::model::Tool;
+use serde_json::{Value, json};
+
+use super::content;
+use crate::tools::schema::{ArgumentError, Validators};
+
+/// The schemas of answers, by the tool's name at the server.
+pub struct Outputs {
+    schemas: Mutex<HashMap<String, Arc<Value>>>,
+    validators: Validators,
+}
+
+impl Outputs {
+    /// Those of `tools`.
+    pub fn of(tools: &[Tool]) -> Self {
+        let outputs = Self { schemas: Mutex::default(), validators: Validators::default() };
+        outputs.replace(tools);
+        outputs
+    }
+
+    /// Forgets all and takes those of `tools`.
+    pub fn replace(&self, tools: &[Tool]) {
+        let schemas = tools.iter().filter_map(|tool| {
+            let schema = Value::Object(tool.output_schema.as_ref()?.as_ref().clone());
+            Some((tool.name.to_string(), Arc::new(schema)))
+        });
+        *self.schemas.lock().unwrap_or_else(PoisonError::into_inner) = schemas.collect();
+    }
+
+    /// Says in the answer itself that its structured content is not what the tool has promised; the model may still use it.
+    pub fn look_at(&self, tool: &str, result: &mut Value) {
+        // An error need not be structured.
+        let schema = self.schemas.lock().unwrap_or_else(PoisonError::into_inner).get(tool).cloned();
+        let Some(schema) = schema.filter(|_| !content::is_error(result)) else { return };
+        let reason = match result.get("structuredContent").filter(|structured| !structured.is_null()) {
+            None => "there is none".to_owned(),
+            Some(structured) => match self.validators.check(&schema, structured) {
+                // A schema that cannot be used says nothing about the answer.
+                Ok(()) | Err(ArgumentError::BrokenSchema(_)) => return,
+                Err(ArgumentError::Violations(reason)) => reason,
+            },
+        };
+        tracing::warn!(tool, reason, "a tool's structured answer is not what its schema says");
+        let words = format!("[note: the structured content of this answer does not fit the tool's own output schema: {reason}]");
+        let note = json!({"type": "text", "text": words});
+        // Structured content stands in for missing text, which the note would be.
+        let text = content::structured_alone(result);
+        match result.get_mut("content").and_then(Value::as_array_mut) {
+            Some(blocks) => blocks.extend(text.into_iter().chain([note])),
+            None => result["content"] = text.into_iter().chain([note]).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::message::ToolContent;
+
+    /// M-16.
+    #[test]
+    fn an_answer_that_breaks_its_promise_is_flagged_and_still_shown() {
+        let tools: Vec<Tool> = serde_json::from_value(json!([
+            {"name": "typed", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object", "properties": {"n": {"type": "integer"}},
+                "required": ["n"]}},
+            {"name": "broken", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object", "properties": {"n": {"type": "none"}}}},
+            {"name": "free", "inputSchema": {"type": "object"}},
+        ]))
+        .unwrap();
+        let outputs = Outputs::of(&tools);
+        let seen = |tool: &str, mut result: Value| -> Vec<String> {
+            outputs.look_at(tool, &mut result);
+            let texts = content::from_result(&result).into_iter().map(|content| match content {
+                ToolContent::Text { text } => text,
+                ToolContent::Image { .. } => panic!("no picture was answered"),
+            });
+            texts.collect()
+        };
+        let [wrong, note] = &seen("typed", json!({"content": [], "structuredContent": {"n": "one"}}))[..] else {
+            panic!("two texts")
+        };
+        assert_eq!(wrong, r#"{"n":"one"}"#);
+        assert!(note.contains("does not fit") && note.contains(r#"/n: "one" is not of type "integer""#), "{note}");
+        let missing = seen("typed", json!({"content": [{"type": "text", "text": "one"}]}));
+        assert!(missing.len() == 2 && missing[1].contains("there is none"), "{missing:?}");
+        for (tool, result) in [
+            ("typed", json!({"content": [], "structuredContent": {"n": 1}})),
+            ("typed", json!({"content": [{"type": "text", "text": "no"}], "isError": true})),
+            ("broken", json!({"content": [], "structuredContent": {"n": 1}})),
+            ("free", json!({"content": [], "structuredContent": {"n": 1}})),
+            ("unknown", json!({"content": [], "structuredContent": {"n": 1}})),
+        ] {
+            assert_eq!(seen(tool, result.clone()).len(), 1, "{tool} {result}");
+        }
+    }
+}

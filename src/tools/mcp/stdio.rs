@@ -1,0 +1,309 @@
+//! Messages over the standard streams of a child, one per line.
+//!
+//! What the library has for this skips whatever it cannot read, for ever and without a word. Servers print banners and logs where
+//! only messages belong, cut their answers, or send lines that never end; here that is counted, borne for a while, and in the end
+//! is the end of the connection, with the reason. A message that cannot be read but says whose answer it is ends that call.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use rmcp::RoleClient;
+use rmcp::model::{ErrorData, JsonRpcMessage, RequestId};
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
+use tokio_util::sync::CancellationToken;
+
+use super::masks::Masks;
+use crate::support::text;
+
+/// The longest line that is read, in bytes: one message.
+const MAX_LINE: usize = 32 * 1024 * 1024;
+/// The most lines that are no messages before the server counts as broken.
+const MAX_NOISE_LINES: usize = 1_000;
+/// The most bytes of them.
+const MAX_NOISE_BYTES: usize = 1024 * 1024;
+/// How many of them are logged.
+const LOGGED_NOISE_LINES: usize = 20;
+/// How much of one is logged, in characters.
+const LOGGED_CHARS: usize = 200;
+/// How long a server may take to read one message.
+const WRITE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why a connection has ended on our side, in words.
+#[derive(Clone, Default)]
+pub struct Ending {
+    reason: Arc<Mutex<Option<String>>>,
+    over: CancellationToken,
+}
+
+impl Ending {
+    /// The reason, if it was ours.
+    pub fn reason(&self) -> Option<String> {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn end(&self, reason: String) {
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+        self.over.cancel();
+    }
+}
+
+/// The transport.
+pub struct StdioTransport<R, W> {
+    lines: FramedRead<R, AnyDelimiterCodec>,
+    writer: Arc<tokio::sync::Mutex<Option<W>>>,
+    noise: Noise,
+    ending: Ending,
+}
+
+impl<R: AsyncRead, W> StdioTransport<R, W> {
+    /// Reads the output of `server` and writes to its input. `masks` are kept out of what is logged.
+    pub fn new(output: R, input: W, server: &str, masks: &Masks) -> Self {
+        let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), b"\n".to_vec(), MAX_LINE);
+        Self {
+            lines: FramedRead::new(output, codec),
+            writer: Arc::new(tokio::sync::Mutex::new(Some(input))),
+            noise: Noise { server: server.to_owned(), masks: masks.clone(), lines: 0, bytes: 0 },
+            ending: Ending::default(),
+        }
+    }
+
+    /// Tells why it has ended.
+    pub fn ending(&self) -> Ending {
+        self.ending.clone()
+    }
+}
+
+impl<R, W> Transport<RoleClient> for StdioTransport<R, W>
+where
+    R: AsyncRead + Send + Unpin,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    type Error = io::Error;
+
+    fn send(&mut self, message: TxJsonRpcMessage<RoleClient>) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        let (writer, ending) = (self.writer.clone(), self.ending.clone());
+        async move {
+            let mut line = serde_json::to_vec(&message)?;
+            line.push(b'\n');
+            let mut slot = writer.lock().await;
+            let Some(input) = slot.as_mut() else {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection is closed"));
+            };
+            let written = tokio::time::timeout(WRITE_LIMIT, async {
+                input.write_all(&line).await?;
+                input.flush().await
+            });
+            let written = match written.await {
+                Ok(written) => written,
+                Err(_) => {
+                    let reason = format!("the server has not read its input for {WRITE_LIMIT:?}");
+                    ending.end(reason.clone());
+                    Err(io::Error::new(io::ErrorKind::TimedOut, reason))
+                }
+            };
+            if written.is_err() {
+                // Half a line may stand there: what is written behind it would be read as a part of it.
+                slot.take();
+            }
+            written
+        }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+        let over = self.ending.over.clone();
+        loop {
+            let line = tokio::select! {
+                biased;
+                () = over.cancelled() => return None,
+                line = self.lines.next() => line?,
+            };
+            let line = match line {
+                Ok(line) => line,
+                Err(AnyDelimiterCodecError::MaxChunkLengthExceeded) => {
+                    self.ending.end(format!("the server sent a line of more than {MAX_LINE} bytes"));
+                    return None;
+                }
+                Err(AnyDelimiterCodecError::Io(_)) => return None,
+            };
+            match read(&line) {
+                Line::Message(message) => return Some(*message),
+                Line::Nothing => {}
+                Line::Noise => {
+                    if let Err(reason) = self.noise.add(&line) {
+                        self.ending.end(reason);
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        drop(self.writer.lock().await.take());
+        Ok(())
+    }
+}
+
+/// What a line is.
+enum Line {
+    Message(Box<RxJsonRpcMessage<RoleClient>>),
+    /// A blank line, or news of a kind that nobody knows.
+    Nothing,
+    Noise,
+}
+
+/// What can be said of a message that cannot be read.
+#[derive(Deserialize)]
+struct Envelope {
+    id: Option<RequestId>,
+    method: Option<IgnoredAny>,
+}
+
+fn read(line: &[u8]) -> Line {
+    let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line).trim_ascii();
+    if line.is_empty() {
+        return Line::Nothing;
+    }
+    // Anything else that JSON has is no message; the library would take some of it for one.
+    if !line.starts_with(b"{") {
+        return Line::Noise;
+    }
+    let error = match serde_json::from_slice(line) {
+        Ok(message) => return Line::Message(Box::new(message)),
+        Err(error) => error,
+    };
+    match serde_json::from_slice(line) {
+        Ok(Envelope { id: Some(id), method: None }) => {
+            let reason = format!("its answer cannot be read: {error}");
+            Line::Message(Box::new(JsonRpcMessage::error(ErrorData::internal_error(reason, None), Some(id))))
+        }
+        Ok(Envelope { method: Some(IgnoredAny), .. }) => Line::Nothing,
+        Ok(Envelope { id: None, method: None }) | Err(_) => Line::Noise,
+    }
+}
+
+/// What was written that is no message.
+struct Noise {
+    server: String,
+    masks: Masks,
+    lines: usize,
+    bytes: usize,
+}
+
+impl Noise {
+    /// Counts a line; an error is the reason why there may be no more of them.
+    fn add(&mut self, line: &[u8]) -> Result<(), String> {
+        self.lines += 1;
+        self.bytes += line.len();
+        if self.lines <= LOGGED_NOISE_LINES {
+            let shown = self.masks.error_text(text::prefix_chars(&String::from_utf8_lossy(line), LOGGED_CHARS));
+            let count = self.lines;
+            tracing::warn!(mcp.server = self.server, count, line = shown, "MCP server wrote a line that is no message");
+        }
+        if self.lines > MAX_NOISE_LINES || self.bytes > MAX_NOISE_BYTES {
+            return Err(format!(
+                "the server wrote {} lines and {} bytes that are no messages to its standard output",
+                self.lines, self.bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn received(input: &[u8]) -> (usize, Option<String>) {
+        let mut transport = StdioTransport::new(input, tokio::io::sink(), "test", &Masks::default());
+        let mut messages = 0;
+        while transport.receive().await.is_some() {
+            messages += 1;
+        }
+        (messages, transport.ending().reason())
+    }
+
+    const PONG: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n";
+
+    /// M-01.
+    #[tokio::test]
+    async fn noise_is_borne_and_counted() {
+        let some = format!("Starting...\n\n\u{1b}[32mok\u{1b}[0m\n\u{feff}{PONG}").repeat(400);
+        assert_eq!(received(some.as_bytes()).await, (400, None));
+        let (messages, reason) = received(format!("{}{PONG}", "debug\n".repeat(1_001)).as_bytes()).await;
+        assert!(messages == 0 && reason.unwrap().contains("1001 lines"));
+        let (messages, reason) = received(format!("{PONG}{}\n{PONG}", "x".repeat(1024 * 1024 + 1)).as_bytes()).await;
+        assert!(messages == 1 && reason.unwrap().contains("1 lines and 1048577 bytes"));
+    }
+
+    /// M-08.
+    #[tokio::test]
+    async fn an_endless_line_ends_the_connection() {
+        let (messages, reason) = received(&vec![b'{'; MAX_LINE + 1]).await;
+        assert!(messages == 0 && reason.unwrap().contains("more than 33554432 bytes"));
+    }
+
+    /// M-29.
+    #[test]
+    fn what_cannot_be_read_is_noise_or_ends_its_call() {
+        let deep = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        let answer = |result: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{result}}}");
+        for (line, noise) in [
+            ("[{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}]".to_owned(), true),
+            ("{\"broken\": ".to_owned(), true),
+            ("{\"any\": \"object\"}".to_owned(), true),
+            ("5".to_owned(), true),
+            ("null".to_owned(), true),
+            ("\0\0".to_owned(), true),
+            ("{\"method\":\"textDocument/didOpen\",\"params\":[]}".to_owned(), false),
+            ("  \r".to_owned(), false),
+        ] {
+            match read(line.as_bytes()) {
+                Line::Message(message) => assert!(!noise, "{line} is {message:?}"),
+                Line::Nothing => assert!(!noise, "{line} is nothing"),
+                Line::Noise => assert!(noise, "{line} is noise"),
+            }
+        }
+        let deep = answer(&format!("{{\"content\":{}}}", deep(200)));
+        let twice = "{\"jsonrpc\":\"2.0\",\"id\":7,\"id\":8,\"result\":{}}".to_owned();
+        for (line, ends_call) in [(deep, true), (twice, false)] {
+            match read(line.as_bytes()) {
+                Line::Message(message) => {
+                    assert!(
+                        matches!(&*message, JsonRpcMessage::Error(error) if error.id == Some(RequestId::Number(7))),
+                        "{message:?}"
+                    );
+                    assert!(ends_call);
+                }
+                Line::Nothing | Line::Noise => assert!(!ends_call),
+            }
+        }
+        // More digits than fit into any number: a number as near as there is.
+        assert!(matches!(read(answer(&format!("{{\"n\":{}}}", "9".repeat(300))).as_bytes()), Line::Message(_)));
+    }
+
+    /// M-07.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_read_is_given_up_while_it_is_still_heard() {
+        let (mut theirs, ours) = tokio::io::duplex(64);
+        let (output, input) = tokio::io::split(ours);
+        let mut transport = StdioTransport::new(output, input, "test", &Masks::default());
+        let big: TxJsonRpcMessage<RoleClient> =
+            JsonRpcMessage::error(ErrorData::internal_error("x".repeat(1_000), None), Some(RequestId::Number(1)));
+        let write = transport.send(big.clone());
+        theirs.write_all(PONG.as_bytes()).await.unwrap();
+        let (sent, heard) = tokio::join!(write, transport.receive());
+        assert!(heard.is_some());
+        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(transport.send(big).await.unwrap_err().kind(), io::ErrorKind::NotConnected);
+        assert!(transport.receive().await.is_none());
+        assert!(transport.ending().reason().unwrap().contains("has not read its input"));
+    }
+}
