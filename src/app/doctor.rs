@@ -188,6 +188,13 @@ async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) 
     let nobody = UserId::from_stored(String::new());
     let definitions = door.definitions(&nobody).await;
     report.add("tools", Finding::Good, format!("{} on offer", definitions.len()));
+    for name in loaded.config.agent.approval.tools.keys() {
+        if definitions.iter().all(|tool| tool.name != *name) {
+            let words =
+                format!("agent.approval.tools names {name}, which is not on offer: a rule under a wrong name protects nothing");
+            report.add("tools", Finding::Doubtful, words);
+        }
+    }
     for server in door.servers(&nobody).await {
         match server.error {
             None => report.add("mcp server", Finding::Good, format!("{}: {} tools", server.name, server.tools)),

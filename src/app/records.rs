@@ -262,16 +262,16 @@ impl Endpoints for Records {
         ask_for_a_word(client, model).await
     }
 
-    fn known(&self, model: &str) -> Option<ModelEntry> {
+    fn known(&self, model: &str) -> ModelEntry {
         let facts = catalogue::model(model);
-        Some(ModelEntry {
+        ModelEntry {
             context: facts.context,
             max_output: facts.output,
             prices: facts.prices(),
             tools: facts.tools,
             vision: facts.vision,
             ..ModelEntry::named(model)
-        })
+        }
     }
 
     fn login_url(&self, callback: &str, challenge: &str) -> Result<String, String> {

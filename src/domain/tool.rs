@@ -70,12 +70,16 @@ pub struct ToolDefinition {
     pub parameters: Arc<Value>,
     /// What may happen to its calls after a crash.
     pub replay: ReplayClass,
-    /// SHA-256 of description and schema: a changed tool is another tool.
+    /// SHA-256 of description, schema and hints: a changed tool is another tool.
     pub definition_hash: String,
     /// What decides whether a human is asked first.
     #[serde(default)]
     pub safety: ToolSafety,
 }
+
+/// The deepest nesting of JSON that comes from outside and becomes part of our own. It leaves room for what is put around it:
+/// parsers, ours and those of clients, commonly give up at 128 levels.
+pub const MAX_NESTING: usize = 64;
 
 /// State of one call. `Done` to `Unknown` are outcomes: exactly one of them is reached, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]

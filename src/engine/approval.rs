@@ -28,16 +28,14 @@ pub(super) fn is_given(draft: &mut Draft<'_>, id: &CallId) -> bool {
             }
         };
     };
-    if let Some(answer) = question.answer {
-        draft.change(Change::InputClosed { id: question.id, state: InputState::Applied });
-        if let Some(arguments) = answer.arguments {
-            let hash = json::hash(&arguments);
-            draft.change(Change::ToolEdited { id: id.clone(), arguments, hash });
-        }
-        return true;
-    }
     // Whoever is asked about this call may be answering at this moment: no answer to another one counts for it.
-    false
+    let Some(answer) = question.answer else { return false };
+    draft.change(Change::InputClosed { id: question.id, state: InputState::Applied });
+    if let Some(arguments) = answer.arguments {
+        let hash = json::hash(&arguments);
+        draft.change(Change::ToolEdited { id: id.clone(), arguments, hash });
+    }
+    true
 }
 
 /// Gives the calls of a step their outcome that were denied, or that nobody allowed in time.
@@ -63,9 +61,6 @@ pub(super) fn take_denials(draft: &mut Draft<'_>, step: u32) {
     }
     let left: Vec<CallId> = draft.work.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
     for id in left {
-        if let Some(question) = draft.work.question_about(&id).cloned() {
-            draft.close_question(&question, InputState::Cancelled);
-        }
         deny(draft, &id, ToolCallState::Cancelled, texts::DENIED_BESIDE.to_owned());
     }
 }

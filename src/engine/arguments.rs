@@ -2,12 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::domain::tool::MAX_NESTING;
 use crate::support::json::nesting;
 use crate::support::text::storable_json;
-
-/// The deepest nesting of JSON that comes from outside and becomes part of our own. It leaves room for what is put around it:
-/// parsers, ours and those of clients, commonly give up at 128 levels.
-pub(super) const MAX_NESTING: usize = 64;
 
 /// The arguments as they are stored, and what is wrong with them.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::arguments::MAX_NESTING;
 use super::draft::Draft;
 use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_failure, model_step, tool_step, unknown};
 use crate::domain::agent::OnInterrupt;
@@ -13,7 +12,7 @@ use crate::domain::message::{Message, MessageStatus, Role};
 use crate::domain::problem::ProblemCode;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::FinishReason;
-use crate::domain::tool::{ToolDefinition, ToolOutcome};
+use crate::domain::tool::{MAX_NESTING, ToolDefinition, ToolOutcome};
 use crate::support::json::is_deeper_than;
 
 /// What follows from `input` in `state`. Pure; never panics, whatever order inputs come in: an input that makes no sense in a

@@ -8,13 +8,11 @@ use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalScope, ApprovalT
 use crate::domain::ids::{GrantId, InputId};
 use crate::domain::input::{InputAnswer, InputRecord, InputState};
 use crate::domain::principal::Principal;
+use crate::domain::tool::MAX_NESTING;
 use crate::store::{Asked, InputCursor, NewGrant, Page, PageRequest, ResolveInput};
 use crate::support::json::is_deeper_than;
 use crate::support::text;
 use crate::tools::schema;
-
-/// As of arguments that a model writes.
-const MAX_NESTING: usize = 64;
 
 /// What is looked for when there is none.
 const APPROVAL: &str = "approval";
@@ -62,7 +60,7 @@ impl Service {
         Ok(self.store.tool_grants(&principal.user_id, None).await?)
     }
 
-    /// Takes one of them back: the next call asks again.
+    /// Takes one of them back: calls of runs that are taken up from then on ask again.
     pub async fn delete_tool_grant(&self, principal: &Principal, id: &GrantId) -> Result<()> {
         let is_gone = self.store.delete_tool_grant(&principal.user_id, id).await?;
         is_gone.then_some(()).ok_or(Error::NotFound("tool grant"))

@@ -99,7 +99,7 @@ pub trait Endpoints: Send + Sync {
     async fn test_configured(&self, name: &str, model: &str) -> std::result::Result<(), ModelError>;
 
     /// What is known of a model by its name alone.
-    fn known(&self, model: &str) -> Option<ModelEntry>;
+    fn known(&self, model: &str) -> ModelEntry;
 
     /// Where the owner of an account agrees to a login.
     ///
@@ -348,9 +348,7 @@ impl Service {
             }
         }
         for model in &mut models {
-            if let Some(known) = endpoints.known(&model.name) {
-                *model = model.clone().or(&known);
-            }
+            *model = model.clone().or(&endpoints.known(&model.name));
         }
         models.sort_by(|one, other| one.name.cmp(&other.name));
         Ok((provider.name().to_owned(), models))

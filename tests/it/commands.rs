@@ -82,9 +82,12 @@ async fn doctor_finds_what_is_wrong_and_says_so_by_its_exit_code() {
     let file = site.folder.path().join("mcp.json");
     std::fs::write(&file, json!({"mcpServers": {"broken": {"command": "/nonexistent"}}}).to_string()).unwrap();
     let site = site.env("CAPSTAN_MCP_CONFIG", file.to_str().unwrap()).env("CAPSTAN_LISTEN", "0.0.0.0:1");
+    let site = site.env("CAPSTAN_AGENT__APPROVAL__TOOLS__SEND", "ask");
     let (good, report) = site.command(&["doctor"]).await;
     assert!(!good, "{report}");
-    assert!(report.contains("FAIL  mcp server    broken") && report.contains("FAIL  keys"), "{report}");
+    for words in ["FAIL  mcp server    broken", "FAIL  keys", "agent.approval.tools names send, which is not on offer"] {
+        assert!(report.contains(words), "{words:?} in {report}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

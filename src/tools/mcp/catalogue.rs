@@ -27,7 +27,16 @@ pub fn definitions(server: &str, half: &str, config: &ServerConfig, tools: &[Too
         .map(|(tool, name)| definition(server, config, tool, name))
         .collect();
     definitions.sort_by(|one, other| one.name.cmp(&other.name));
+    for name in strangers(config, &definitions) {
+        tracing::warn!(mcp.server = server, tool = name, "the entry speaks of a tool that the server does not have");
+    }
     definitions
+}
+
+/// Names in the entry that none of the server's tools has: a rule that is misspelt protects nothing.
+fn strangers<'c>(config: &'c ServerConfig, definitions: &[ToolDefinition]) -> BTreeSet<&'c str> {
+    let named = config.approval.keys().chain(config.replay.keys()).map(String::as_str);
+    named.filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
 }
 
 fn definition(server: &str, config: &ServerConfig, tool: &Tool, name: String) -> ToolDefinition {
@@ -40,7 +49,7 @@ fn definition(server: &str, config: &ServerConfig, tool: &Tool, name: String) ->
         server: Some(server.to_owned()),
         tool: tool.name.to_string(),
         description: description(server, raw_description),
-        definition_hash: stable::hash(&json!([raw_description, raw_schema])),
+        definition_hash: stable::hash(&json!([raw_description, raw_schema, tool.annotations])),
         parameters: parameters.into(),
         replay: replay(config, tool),
         safety: ToolSafety {
@@ -154,6 +163,12 @@ mod tests {
         assert_eq!(class(&json!({"trusted": true})), [ReplayClass::Idempotent, ReplayClass::Read]);
         assert_eq!(class(&json!({"trusted": true, "replay": {"b": "unsafe"}})), [ReplayClass::Idempotent, ReplayClass::Unsafe]);
         assert_eq!(class(&json!({"replay": {"a": "read"}})), [ReplayClass::Read, ReplayClass::Unsafe]);
+    }
+
+    #[test]
+    fn rules_for_tools_that_there_are_not_are_noticed() {
+        let config = config(&json!({"approval": {"a": "ask", "A": "ask"}, "replay": {"b": "read", "c": "read"}}));
+        assert_eq!(strangers(&config, &definitions("s", "s", &config, &tools())), BTreeSet::from(["A", "c"]));
     }
 
     #[test]

@@ -82,8 +82,11 @@ impl Endpoints for TwoModels {
         Ok(())
     }
 
-    fn known(&self, model: &str) -> Option<ModelEntry> {
-        (model == "one").then(|| ModelEntry { context: Some(1), tools: Some(true), ..ModelEntry::named("one") })
+    fn known(&self, model: &str) -> ModelEntry {
+        match model {
+            "one" => ModelEntry { context: Some(1), tools: Some(true), ..ModelEntry::named("one") },
+            other => ModelEntry::named(other),
+        }
     }
 
     fn login_url(&self, callback: &str, challenge: &str) -> Result<String, String> {
