@@ -41,6 +41,9 @@ pub enum Forbidden {
     /// Not https.
     #[error("only https URLs are allowed here; an administrator may use others, or allow them for all with outbound.allow_private")]
     Scheme,
+    /// Such a URL looks as if it led to another host than it does, and its password ends up in logs.
+    #[error("a URL with a user or a password in it is not allowed here")]
+    Login,
     /// An address that is not public.
     #[error(
         "it leads to an address that is not public; an administrator may use such, or allow them for all with \
@@ -60,6 +63,9 @@ pub fn check(url: &Url, reach: Reach) -> Result<(), Forbidden> {
     }
     if url.scheme() != "https" {
         return Err(Forbidden::Scheme);
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Forbidden::Login);
     }
     // The parser has brought every spelling of an IPv4 address into this one.
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -180,7 +186,6 @@ mod tests {
             "https://10.1.2.3",
             "https://172.31.0.1",
             "https://192.168.0.1",
-            "https://user@192.168.0.1",
             "https://198.18.0.1",
             "https://224.0.0.1",
             "https://255.255.255.255",
@@ -196,6 +201,9 @@ mod tests {
         }
         for url in ["http://8.8.8.8", "http://api.openai.com", "ftp://api.openai.com"] {
             assert_eq!(checked(url), Err(Forbidden::Scheme), "{url}");
+        }
+        for url in ["https://user@8.8.8.8", "https://:word@example.com", "https://api.openai.com@192.168.0.1"] {
+            assert_eq!(checked(url), Err(Forbidden::Login), "{url}");
         }
         assert_eq!(check(&Url::parse("http://127.0.0.1:11434").unwrap(), Reach::Anywhere), Ok(()));
     }
