@@ -1,5 +1,7 @@
 //! Agent profiles: every difference between agents is data. Frozen into each run when it is accepted.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalPolicy;
@@ -125,6 +127,31 @@ impl Default for LlmRetry {
     }
 }
 
+/// Which tool is called when a model writes a name that no tool on offer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NameRepair {
+    /// None.
+    #[default]
+    Off,
+    /// The only one that can be meant: written otherwise, without its server, or under an alias.
+    Unique,
+    /// Failing that, the most similar one of the same server.
+    Similar,
+}
+
+/// What is mended in the tool calls of a model before they are judged. What it wrote stays in its message.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RepairPolicy {
+    /// Names.
+    pub names: NameRepair,
+    /// Other names of tools.
+    pub aliases: BTreeMap<String, String>,
+    /// Whether arguments are mended that are nearly JSON.
+    pub arguments: bool,
+}
+
 /// A versioned profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -161,6 +188,8 @@ pub struct AgentProfile {
     pub tool_timeout_ms: u64,
     /// How much of a tool's answer the model reads, in characters.
     pub tool_result_chars: usize,
+    /// What is mended in calls of tools.
+    pub repair: RepairPolicy,
     /// Tool calls of one reply that run at a time.
     pub tool_parallelism: u32,
     /// Tool calls of one reply that are carried out; the rest get an error result.
@@ -213,6 +242,7 @@ impl Default for AgentProfile {
             tools: None,
             tool_timeout_ms: 30_000,
             tool_result_chars: 6_000,
+            repair: RepairPolicy::default(),
             tool_parallelism: 4,
             max_parallel_calls: 32,
             tool_error: ToolErrorPolicy::default(),

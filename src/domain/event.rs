@@ -199,6 +199,9 @@ events! {
         server: Option<String>,
         /// The arguments as executed.
         arguments: Value,
+        /// What was mended in the call.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        repair: Option<super::tool::Repair>,
     }
     /// A tool says how far it is.
     ToolProgress = "tool.progress" {

@@ -162,10 +162,12 @@ pub struct ToolCall {
     pub position: u32,
     /// The provider's id, echoed back to it; possibly empty.
     pub provider_call_id: String,
-    /// The name that the model used.
+    /// The tool's name; of a call that no tool answers, the name that the model used.
     pub name: String,
     /// The server, for tools of the frozen set.
     pub server: Option<String>,
+    /// What was mended in it.
+    pub repair: Option<Repair>,
     /// The arguments as executed.
     pub arguments: Value,
     /// SHA-256 of the canonical arguments.
@@ -184,6 +186,20 @@ impl ToolCall {
     pub fn has_not_begun(&self) -> bool {
         matches!(self.state, ToolCallState::Planned | ToolCallState::AwaitingApproval)
     }
+}
+
+/// What was mended in a call before it was judged. What the model wrote stands in its message.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Repair {
+    /// The name that the model wrote, if the tool has another.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub name: Option<String>,
+    /// Why this tool is meant: `spelling`, `prefix`, `alias` or `similarity`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub matched_by: Option<String>,
+    /// What was mended in the text of the arguments, such as `trailing_comma`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub arguments: Vec<String>,
 }
 
 /// How a call ended.

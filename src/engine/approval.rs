@@ -3,8 +3,12 @@
 //! A call that waits is `awaiting_approval` and has its question in the record. An answer is acted on in the write that starts
 //! the call or gives it its outcome, so that it is used once, whatever crashes.
 
+use std::borrow::Cow;
+
+use serde_json::Value;
+
 use super::draft::Draft;
-use super::texts;
+use super::{lenient, texts};
 use crate::domain::approval::{ApprovalMode, ApprovalScope, ApprovalTerms, DENY, OnDeny};
 use crate::domain::change::Change;
 use crate::domain::ids::CallId;
@@ -82,11 +86,21 @@ pub(super) fn is_edited(draft: &Draft<'_>, call: &ToolCall) -> bool {
     let wanted = || {
         let message = draft.base.record.history.iter().rev().find(|message| message.id == call.message_id)?;
         message.parts.iter().find_map(|part| match part {
-            Part::ToolCall(part) if part.call_id == call.id => Some(&part.arguments),
+            Part::ToolCall(part) if part.call_id == call.id => Some(as_mended(call, &part.arguments)),
             _ => None,
         })
     };
     may_ask && wanted().is_some_and(|wanted| *wanted != call.arguments)
+}
+
+/// The arguments that a model wrote, as they were judged.
+fn as_mended<'a>(call: &ToolCall, written: &'a Value) -> Cow<'a, Value> {
+    let raw = written.get("_raw").and_then(Value::as_str);
+    let is_mended = call.repair.as_ref().is_some_and(|repair| !repair.arguments.is_empty());
+    match raw.filter(|_| is_mended).and_then(lenient::mend) {
+        Some(mended) => Cow::Owned(mended.value),
+        None => Cow::Borrowed(written),
+    }
 }
 
 fn waiting<'d>(draft: &'d Draft<'_>, step: u32) -> impl Iterator<Item = &'d ToolCall> {

@@ -15,8 +15,8 @@ pub(super) struct Arguments {
     pub(super) fault: Option<String>,
 }
 
-/// Reads a model's text. Nothing at all and `null` mean no arguments; everything else must be one JSON object. Nothing is
-/// repaired: a guess that is carried out cannot be taken back.
+/// Reads a model's text. Nothing at all and `null` mean no arguments; everything else must be one JSON object.
+/// Nothing is mended here: see [`super::lenient`].
 pub(super) fn parse(raw: &str) -> Arguments {
     let text = raw.trim();
     if text.is_empty() {

@@ -40,6 +40,7 @@ pub(super) fn begin(draft: &mut Draft<'_>, id: &CallId) {
         name: call.name.clone(),
         server: None,
         arguments: call.arguments.clone(),
+        repair: call.repair.clone(),
     });
     draft.change(Change::ToolStarted(call.id.clone()));
     let fence = &draft.base.record.fence;

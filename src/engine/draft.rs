@@ -225,6 +225,9 @@ impl<'a> Draft<'a> {
         let limit = self.profile().tool_result_chars;
         let part = |call: &ToolCall| {
             let mut part = results::part(self.part_id(), call, limit);
+            if let Some(repair) = &call.repair {
+                part.content.insert(0, ToolContent::text(texts::mended(repair, &call.name)));
+            }
             if approval::is_edited(self, call) {
                 part.content.insert(0, ToolContent::text(texts::edited_arguments(&call.arguments)));
             }
@@ -247,6 +250,7 @@ impl<'a> Draft<'a> {
             name: call.name.clone(),
             server: call.server.clone(),
             arguments: call.arguments.clone(),
+            repair: call.repair.clone(),
         });
         if call.has_not_begun() {
             self.change(Change::ToolStarted(call.id.clone()));

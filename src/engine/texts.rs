@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::structured::Offer;
-use crate::domain::tool::ToolDefinition;
+use crate::domain::tool::{Repair, ToolDefinition};
 
 /// After an empty answer.
 pub(super) const EMPTY_REPLY: &str = "Your last answer was empty. Continue with the task: call a tool, or answer in words.";
@@ -131,6 +131,17 @@ pub(super) fn edited_arguments(arguments: &Value) -> String {
     format!("[A person changed the arguments of this call before it was made, to {shown}]\n")
 }
 
+/// Before the result of a call that was mended.
+pub(super) fn mended(repair: &Repair, tool: &str) -> String {
+    let name = repair.name.as_ref().map(|name| {
+        let name = crate::support::text::prefix_chars(name, 80);
+        format!("there is no tool named \"{name}\", and {tool} was called")
+    });
+    let arguments = (!repair.arguments.is_empty()).then(|| format!("the arguments were no JSON ({})", repair.arguments.join(", ")));
+    let what: Vec<String> = name.into_iter().chain(arguments).collect();
+    format!("[This call was mended before it was made: {}]\n", what.join("; "))
+}
+
 /// What a human is asked before a call is made.
 pub(super) fn may_it_run(tool: &str) -> String {
     format!("May {tool} be called?")
@@ -181,12 +192,13 @@ pub(super) const GO_ON: &str = "Continue.";
 const NAMES_LISTED: usize = 30;
 
 /// The outcome of a call of a tool that does not exist.
-pub(super) fn unknown_tool(name: &str, offered: &[&str]) -> String {
+pub(super) fn unknown_tool(name: &str, near: &[&str], offered: &[&str]) -> String {
     let name = crate::support::text::prefix_chars(name, 80);
     let listed = offered.iter().take(NAMES_LISTED).copied().collect::<Vec<_>>().join(", ");
     let more = offered.len().saturating_sub(NAMES_LISTED);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("not carried out: there is no tool named \"{name}\". The tools are: {listed}{rest}.")
+    let meant = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", near.join(" or ")) };
+    format!("not carried out: there is no tool named \"{name}\".{meant} The tools are: {listed}{rest}.")
 }
 
 /// The outcome of a call of a tool that the breaker has taken away.

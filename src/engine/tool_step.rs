@@ -1,7 +1,8 @@
 //! Tool steps: which calls of an answer are carried out, in what order, and what their outcomes mean for the run.
 
 use super::draft::Draft;
-use super::{approval, arguments, asking, model_step, results, texts, unknown};
+use super::names::{self, Meant};
+use super::{approval, arguments, asking, lenient, model_step, results, texts, unknown};
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -10,7 +11,7 @@ use crate::domain::message::{Message, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
-use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolOutcome};
+use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::json;
 
 /// How much of an earlier answer the result of a repeated call quotes, in characters.
@@ -44,16 +45,31 @@ pub(super) fn planned(
         TurnPart::Text(_) | TurnPart::Reasoning(..) => None,
     });
     let offered = draft.base.offered_tools();
-    let names: Vec<&str> = offered.iter().map(|tool| tool.name.as_str()).collect();
     let calls = message.tool_calls().zip(0_u32..);
     calls
         .map(|(part, position)| {
             // The turn has the model's own text; without it, the part's arguments are what there is.
-            let parsed = match raw.next() {
-                Some(text) => arguments::parse(text),
-                None => arguments::Arguments { value: part.arguments.clone(), fault: None },
+            let (parsed, fixes) = match raw.next() {
+                Some(text) => read_arguments(draft, text, completeness),
+                None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),
             };
-            let definition = offered.iter().find(|tool| tool.name == part.name);
+            let meant = match is_known(draft, &part.name) {
+                // A tool that was taken away is not mistaken for another one.
+                true => offered
+                    .iter()
+                    .find(|tool| tool.name == part.name)
+                    .map_or(Meant::None(Vec::new()), |tool| Meant::Tool(tool, None)),
+                false => names::meant(&part.name, &offered, &draft.profile().repair),
+            };
+            let (definition, matched_by) = match &meant {
+                Meant::Tool(tool, matched_by) => (Some(*tool), *matched_by),
+                Meant::None(_) => (None, None),
+            };
+            let repair = Repair {
+                name: matched_by.map(|_| part.name.clone()),
+                matched_by: matched_by.map(str::to_owned),
+                arguments: fixes.into_iter().map(str::to_owned).collect(),
+            };
             let call = ToolCall {
                 id: part.call_id.clone(),
                 run_id: message.run_id.clone(),
@@ -61,7 +77,8 @@ pub(super) fn planned(
                 step,
                 position,
                 provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
-                name: part.name.clone(),
+                name: definition.map_or(&part.name, |tool| &tool.name).clone(),
+                repair: (repair != Repair::default()).then_some(repair),
                 server: definition.and_then(|tool| tool.server.clone()),
                 arguments_hash: json::hash(&parsed.value),
                 arguments: parsed.value,
@@ -69,10 +86,25 @@ pub(super) fn planned(
                 state: ToolCallState::Planned,
                 outcome: None,
             };
-            let outcome = refused(draft, &call, &names, parsed.fault.as_deref(), completeness);
+            let outcome = refused(draft, &call, &offered, &meant, parsed.fault.as_deref(), completeness);
             Planned { call, outcome }
         })
         .collect()
+}
+
+/// The arguments of a call, mended if they have to be and the agent wants that, and what was mended. What may be cut is not.
+fn read_arguments(draft: &Draft<'_>, text: &str, completeness: Completeness) -> (arguments::Arguments, Vec<&'static str>) {
+    let parsed = arguments::parse(text);
+    let may_be_mended = draft.profile().repair.arguments && completeness == Completeness::Whole;
+    match lenient::mend(text).filter(|_| may_be_mended && parsed.fault.is_some()) {
+        Some(mended) => (arguments::Arguments { value: mended.value, fault: None }, mended.fixes),
+        None => (parsed, Vec::new()),
+    }
+}
+
+/// Whether a tool of the run has this name, on offer or not.
+fn is_known(draft: &Draft<'_>, name: &str) -> bool {
+    draft.base.record.tools.iter().flatten().any(|tool| tool.name == name)
 }
 
 /// The outcome of a call that is not let through. Rules of the loop give `Cancelled`, which counts against no tool; faults of
@@ -80,7 +112,8 @@ pub(super) fn planned(
 fn refused(
     draft: &Draft<'_>,
     call: &ToolCall,
-    offered: &[&str],
+    offered: &[&ToolDefinition],
+    meant: &Meant<'_>,
     fault: Option<&str>,
     completeness: Completeness,
 ) -> Option<ToolOutcome> {
@@ -93,11 +126,12 @@ fn refused(
     if offered.is_empty() {
         return by_rule(texts::NO_TOOLS.to_owned());
     }
-    if !offered.contains(&call.name.as_str()) {
+    if let Meant::None(near) = meant {
         if draft.base.record.counters.dropped_tools.contains(&call.name) {
             return by_rule(texts::dropped_tool(&call.name));
         }
-        return Some(ToolOutcome::failed(texts::unknown_tool(&call.name, offered), 0));
+        let names: Vec<&str> = offered.iter().map(|tool| tool.name.as_str()).collect();
+        return Some(ToolOutcome::failed(texts::unknown_tool(&call.name, near, &names), 0));
     }
     if call.position >= profile.max_parallel_calls.max(1) {
         return by_rule(texts::too_many_calls(profile.max_parallel_calls.max(1)));

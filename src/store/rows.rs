@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{Claim, EndedRun, InputCursor, Page, RunView, StoreError, StoreResult};
-use crate::domain::agent::{AgentProfile, LlmRetry};
+use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::{ApprovalPolicy, ToolGrant};
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
@@ -377,6 +377,7 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     keep_fields::<ModelOptions>(value.get_mut("options"));
     keep_fields::<LlmRetry>(value.get_mut("llm_retry"));
     keep_fields::<ApprovalPolicy>(value.get_mut("approval"));
+    keep_fields::<RepairPolicy>(value.get_mut("repair"));
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
 }
 

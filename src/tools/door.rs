@@ -302,6 +302,7 @@ mod tests {
             provider_call_id: String::new(),
             name: name.to_owned(),
             server: None,
+            repair: None,
             arguments_hash: String::new(),
             arguments,
             replay: ReplayClass::Read,

@@ -3,12 +3,13 @@
 use serde_json::json;
 
 use super::world::{Say, World, call, tool};
-use crate::domain::agent::{AgentProfile, BreakerAction, OnLimit, OnUnknown, ToolErrorPolicy};
+use crate::domain::agent::{AgentProfile, BreakerAction, NameRepair, OnLimit, OnUnknown, RepairPolicy, ToolErrorPolicy};
+use crate::domain::event::EventBody;
 use crate::domain::message::Part;
 use crate::domain::model::ModelFinish;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{Repair, ReplayClass, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::engine::{Input, texts};
 
 #[test]
@@ -33,6 +34,53 @@ fn arguments_that_are_no_object_are_answered_and_kept() {
     world.calls(&[Say::Call("write", String::new()), Say::Call("write", "null".to_owned())]);
     assert_eq!(world.under_way.len(), 2);
     assert_eq!(world.under_way[0].arguments, json!({}));
+}
+
+#[test]
+fn calls_are_mended_if_the_agent_wants_that_and_say_so() {
+    let repair = RepairPolicy { names: NameRepair::Unique, arguments: true, ..RepairPolicy::default() };
+    let mut world = World::started(AgentProfile { repair, ..AgentProfile::default() });
+    let written = "{'path': 'a', 'deep': [1, 2}";
+    world.calls(&[Say::Call("functions.Write", written.to_owned()), Say::Call("write", "{'path': 'a".to_owned())]);
+    let [call] = world.under_way.as_slice() else { panic!("one runs: {:?}", world.under_way) };
+    assert_eq!((call.name.as_str(), &call.arguments), ("write", &json!({"path": "a", "deep": [1, 2]})));
+    let repair = Repair {
+        name: Some("functions.Write".to_owned()),
+        matched_by: Some("spelling".to_owned()),
+        arguments: vec!["single_quotes".to_owned(), "closing_bracket".to_owned()],
+    };
+    assert_eq!(call.repair.as_ref(), Some(&repair));
+    let told =
+        world.events.iter().any(|event| matches!(event, EventBody::ToolStarted { repair: Some(told), .. } if *told == repair));
+    assert!(told);
+    world.tool_says(0, "ok");
+    let results = world.results();
+    assert!(
+        results[0].contains("no tool named \"functions.Write\", and write was called") && results[0].ends_with("ok"),
+        "{results:?}"
+    );
+    assert!(!results[0].contains("A person"), "{results:?}");
+    assert!(results[1].contains("JSON object"), "what is cut is not mended: {results:?}");
+    let calls: Vec<_> = world.rows.history.iter().flat_map(|message| message.tool_calls()).collect();
+    assert_eq!(
+        (calls[0].name.as_str(), &calls[0].arguments),
+        ("functions.Write", &json!({ "_raw": written })),
+        "history is as written"
+    );
+    world.says(&[Say::Call("write", "{'a': 1}".to_owned())], ModelFinish::Length);
+    assert!(world.under_way.is_empty(), "an answer that may be cut is not mended");
+}
+
+#[test]
+fn a_tool_that_was_taken_away_is_not_mistaken_for_another_one() {
+    let repair = RepairPolicy { names: NameRepair::Similar, ..RepairPolicy::default() };
+    let profile = AgentProfile { repair, breaker_failures: 1, ..AgentProfile::default() };
+    let mut world = World::started(profile);
+    world.calls(&[call("write", &json!({}))]);
+    world.tool_fails(0);
+    world.calls(&[call("write", &json!({"n": 1})), call("reed", &json!({}))]);
+    assert_eq!(world.under_way.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["read"]);
+    assert_eq!(world.states()[1], ToolCallState::Cancelled);
 }
 
 #[test]

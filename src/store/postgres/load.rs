@@ -50,7 +50,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
         }
         for row in sqlx::query(
             "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
-                     outcome FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
+                     outcome, repair FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
         )
         .bind(id)
         .fetch_all(&mut *connection)
@@ -98,11 +98,13 @@ fn call(row: &sqlx::postgres::PgRow, run_id: &RunId) -> StoreResult<ToolCall> {
     let replay: String = row.try_get("replay")?;
     let state: String = row.try_get("state")?;
     let outcome: Option<String> = row.try_get("outcome")?;
+    let repair: Option<String> = row.try_get("repair")?;
     Ok(ToolCall {
         arguments: rows::decode("tool_calls", "arguments", &id, &arguments)?,
         replay: rows::decode("tool_calls", "replay", &id, &replay)?,
         state: rows::word("tool_calls", "state", &id, &state, ToolCallState::from_word)?,
         outcome: outcome.map(|outcome| rows::decode("tool_calls", "outcome", &id, &outcome)).transpose()?,
+        repair: repair.map(|repair| rows::decode("tool_calls", "repair", &id, &repair)).transpose()?,
         id: CallId::from_stored(id),
         run_id: run_id.clone(),
         message_id: MessageId::from_stored(row.try_get("message_id")?),

@@ -201,12 +201,12 @@ const MESSAGES: &str = "message AS (
 
 const CALLS: &str = "call AS (
     INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
-        arguments_hash, replay, state, outcome, started_at, ended_at)
+        arguments_hash, replay, repair, state, outcome, started_at, ended_at)
     SELECT c.id, h.run_id, r.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
-        c.arguments_hash, c.replay, c.state, c.outcome,
+        c.arguments_hash, c.replay, c.repair, c.state, c.outcome,
         CASE WHEN c.started THEN now_ms() END, CASE WHEN c.ended THEN now_ms() END
     FROM json_to_recordset({list}) AS c (ord int, id text, message_id text, step int, position int,
-        provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, state text,
+        provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, repair text, state text,
         outcome text, started bool, ended bool)
     JOIN head h ON h.ord = c.ord JOIN runs r ON r.id = h.run_id
 )";

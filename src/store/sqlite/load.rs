@@ -94,7 +94,7 @@ async fn steps(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<StepRow>> {
 async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<ToolCall>> {
     let rows = sqlx::query(
         "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
-                outcome
+                outcome, repair
          FROM tool_calls WHERE run_id = ? ORDER BY step, position",
     )
     .bind(run.as_str())
@@ -103,6 +103,7 @@ async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<ToolCall>> {
     let calls = rows.iter().map(|row| {
         let id: String = row.try_get("id")?;
         let outcome: Option<&str> = row.try_get("outcome")?;
+        let repair: Option<&str> = row.try_get("repair")?;
         Ok(ToolCall {
             run_id: run.clone(),
             message_id: MessageId::from_stored(row.try_get("message_id")?),
@@ -111,6 +112,7 @@ async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<ToolCall>> {
             provider_call_id: row.try_get("provider_call_id")?,
             name: row.try_get("name")?,
             server: row.try_get("server")?,
+            repair: repair.map(|text| decode("tool_calls", "repair", &id, text)).transpose()?,
             arguments: decode("tool_calls", "arguments", &id, row.try_get("arguments")?)?,
             arguments_hash: row.try_get("arguments_hash")?,
             replay: decode("tool_calls", "replay", &id, row.try_get("replay")?)?,

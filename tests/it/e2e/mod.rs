@@ -24,6 +24,7 @@ mod peers;
 mod pressure;
 mod providers;
 mod readme;
+mod repair;
 mod replay;
 mod resume;
 mod retention;

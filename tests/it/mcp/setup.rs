@@ -115,6 +115,7 @@ fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
         provider_call_id: String::new(),
         name: definition.name.clone(),
         server: definition.server.clone(),
+        repair: None,
         arguments_hash: String::new(),
         arguments,
         replay: definition.replay.clone(),

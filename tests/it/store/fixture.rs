@@ -12,7 +12,7 @@ use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
 use capstan::domain::model::Usage;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus};
-use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState};
+use capstan::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState};
 use capstan::domain::trace::TraceId;
 use capstan::store::{
     AcceptRun, Accepted, Claim, IdempotencyClaim, InvalidCursor, Keyed, PageRequest, Refused, RunView, Store, StoreOptions, open,
@@ -157,6 +157,7 @@ pub fn planned_call(fence: &Fence, message: &MessageId, position: u32) -> ToolCa
         provider_call_id: format!("toolu_{position}"),
         name: "files__read".to_owned(),
         server: Some("files".to_owned()),
+        repair: Some(Repair { name: Some("read".to_owned()), matched_by: Some("prefix".to_owned()), arguments: Vec::new() }),
         arguments: serde_json::json!({"path": "ä/\u{1F600}", "n": position}),
         arguments_hash: "ab".repeat(32),
         replay: ReplayClass::Keyed { argument: "key".to_owned() },

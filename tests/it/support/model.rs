@@ -326,7 +326,7 @@ impl Frames {
                         beats.push(Beat::Pause(Duration::from_millis(*pause)));
                     }
                 }
-                Act::Call { name, arguments } => calls.push((name.clone(), arguments.to_string())),
+                Act::Call { name, arguments } => calls.push((name.clone(), arguments.clone())),
                 Act::Hold => beats.push(Beat::Hold),
                 Act::Cut => beats.push(Beat::Cut),
                 Act::End | Act::Status(_) | Act::Flaky(..) => {}
@@ -376,7 +376,7 @@ impl Frames {
                 Act::Say(words) => text.push_str(words),
                 Act::Call { name, arguments } => calls.push(json!({
                     "id": self.call_id(calls.len()), "type": "function",
-                    "function": {"name": name, "arguments": arguments.to_string()},
+                    "function": {"name": name, "arguments": arguments},
                 })),
                 Act::Reason(..) | Act::Hold | Act::Cut | Act::End | Act::Status(_) | Act::Flaky(..) => {}
             }

@@ -1,7 +1,7 @@
 //! The scripts that tests write into user messages for the scripted model.
 //!
 //! `[[id:NAME]]` names the conversation for the test's own look-ups. What follows is a list of model answers, one per round,
-//! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[text:N,MS]]` says N tokens with MS milliseconds after
+//! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[wrote:TOOL TEXT]]` with arguments that need be no JSON, `[[text:N,MS]]` says N tokens with MS milliseconds after
 //! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
 //! `[[cut]]` ends the connection without a finish, `[[end]]` ends the answer without one, after its calls, `[[status:N]]` answers with an HTTP error, `[[flaky:TIMES,N]]` only so many
 //! times. A round without words says `done`.
@@ -24,8 +24,8 @@ pub enum Act {
     Call {
         /// Its name.
         name: String,
-        /// Its arguments.
-        arguments: Value,
+        /// Its arguments, as they are written.
+        arguments: String,
     },
     /// Says so many tokens, with so many milliseconds after each.
     Text(usize, u64),
@@ -66,7 +66,7 @@ impl Script {
                 rest = &rest[name_end..];
                 let (arguments, used) = leading_json(rest);
                 rest = &rest[used..];
-                script.rounds.last_mut().unwrap().push(Act::Call { name, arguments });
+                script.rounds.last_mut().unwrap().push(Act::Call { name, arguments: arguments.to_string() });
                 continue;
             }
             let close = rest.find("]]").unwrap();
@@ -76,6 +76,10 @@ impl Script {
                 "id" => {
                     script.id = value;
                     continue;
+                }
+                "wrote" => {
+                    let (name, arguments) = value.split_once(' ').unwrap();
+                    Act::Call { name: name.to_owned(), arguments: arguments.to_owned() }
                 }
                 "next" => {
                     script.rounds.push(Vec::new());
@@ -118,8 +122,8 @@ fn script_is_read() {
     let script = Script::parse(r#"do it [[id:x1]] [[call:a__b {"c":[[1]]}]][[call:d]] [[next]] [[text:3,20]][[hold]][[say:bye]]"#);
     assert_eq!(script.id, "x1");
     let first = [
-        Act::Call { name: "a__b".into(), arguments: serde_json::json!({"c": [[1]]}) },
-        Act::Call { name: "d".into(), arguments: serde_json::json!({}) },
+        Act::Call { name: "a__b".into(), arguments: r#"{"c":[[1]]}"#.into() },
+        Act::Call { name: "d".into(), arguments: "{}".into() },
     ];
     assert_eq!(script.rounds[0], first);
     assert_eq!(script.rounds[1], [Act::Text(3, 20), Act::Hold, Act::Say("bye".into())]);
