@@ -24,7 +24,9 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
         let (tickets, records) = upkeep::remove_expired(store.as_ref(), &Sources::real().clock).await;
         let tickets = tickets.context("expired tickets cannot be removed")?;
         let records = records.context("old idempotency records cannot be removed")?;
-        print(&format!("removed {tickets} expired tickets and {records} idempotency records\n"))?;
+        let audit = upkeep::remove_old_audit(store.as_ref(), loaded.config.retention.audit_ms()).await;
+        let audit = audit.context("old rows of the audit cannot be removed")?;
+        print(&format!("removed {tickets} expired tickets, {records} idempotency records and {audit} rows of the audit\n"))?;
     }
     let Some(age_ms) = loaded.config.retention.deltas_ms() else {
         store.close().await;

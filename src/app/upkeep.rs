@@ -42,7 +42,7 @@ pub fn start(
         tasks.spawn(fold(Arc::clone(store), age_ms, stop.clone()));
     }
     tasks.spawn(count_runs(Arc::clone(store), metrics, stop.clone()));
-    tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), stop.clone()));
+    tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
     tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
 }
 
@@ -63,8 +63,12 @@ async fn count_runs(store: Arc<dyn Store>, handle: PrometheusHandle, stop: Cance
     }
 }
 
-async fn clean(store: Arc<dyn Store>, clock: SharedClock, stop: CancellationToken) {
+async fn clean(store: Arc<dyn Store>, clock: SharedClock, audit_ms: Option<u64>, stop: CancellationToken) {
     while pause(CLEAN_EVERY, &stop).await {
+        match remove_old_audit(store.as_ref(), audit_ms).await {
+            Ok(removed) => tracing::debug!(removed, "removed old rows of the audit"),
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old rows of the audit could not be removed"),
+        }
         let (tickets, records) = remove_expired(store.as_ref(), &clock).await;
         match tickets {
             Ok(removed) => tracing::debug!(removed, "removed tickets that nobody used"),
@@ -81,6 +85,19 @@ async fn clean(store: Arc<dyn Store>, clock: SharedClock, stop: CancellationToke
 pub async fn remove_expired(store: &dyn Store, clock: &SharedClock) -> (StoreResult<u64>, StoreResult<u64>) {
     let records = UnixMillis(clock.now().0 - REMEMBERED_MS);
     (store.remove_expired_tickets().await, store.remove_expired_idempotency(records).await)
+}
+
+/// Removes rows of the audit that are old enough, piece by piece. Returns how many.
+pub async fn remove_old_audit(store: &dyn Store, age_ms: Option<u64>) -> StoreResult<u64> {
+    let Some(age_ms) = age_ms else { return Ok(0) };
+    let mut removed = 0;
+    loop {
+        let gone = store.remove_old_audit(age_ms).await?;
+        removed += gone;
+        if gone == 0 {
+            return Ok(removed);
+        }
+    }
 }
 
 /// Begins with a pass at the start, for servers that never live long.

@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod approval;
+pub mod audit;
 pub mod change;
 pub mod conversation;
 pub mod cost;

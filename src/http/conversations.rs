@@ -64,22 +64,9 @@ pub(crate) async fn list(
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
     let request = params.request()?;
-    let rest = filter.q.as_deref().map_or_else(String::new, |q| format!("&q={}", encode(q)));
+    let rest = filter.q.as_deref().map_or_else(String::new, |q| format!("&q={}", page::encoded(q)));
     let found = app.service.conversations(&principal, filter.q, &request).await?;
     Ok(page::answer(found, request.limit, "/api/v1/conversations", &rest))
-}
-
-/// A text as it may stand in a query.
-fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }
 
 /// A conversation

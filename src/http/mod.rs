@@ -4,6 +4,7 @@
 //! [`crate::service`] and puts the answer together. Must not know the store or the loop.
 
 mod approvals;
+mod audit;
 mod auth;
 mod conversations;
 mod extract;

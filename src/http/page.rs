@@ -62,6 +62,19 @@ pub(crate) fn answer<T: Serialize>(page: Page<T>, limit: u32, path: &str, rest: 
     (next_link(link), body).into_response()
 }
 
+/// A text as it may stand in a query.
+pub(crate) fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
 /// The header that names the next page.
 pub(crate) fn next_link(target: Option<String>) -> HeaderMap {
     let mut headers = HeaderMap::new();

@@ -18,7 +18,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
-use super::{approvals, auth, conversations, logins, openapi, providers, questions, request, runs, system, tickets, ws};
+use super::{approvals, audit, auth, conversations, logins, openapi, providers, questions, request, runs, system, tickets, ws};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
 
@@ -37,6 +37,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(approvals::get, approvals::resolve))
         .routes(routes!(approvals::grants))
         .routes(routes!(approvals::revoke))
+        .routes(routes!(audit::list))
         .routes(routes!(questions::list))
         .routes(routes!(questions::get, questions::answer))
         .routes(routes!(providers::create, providers::list))

@@ -6,6 +6,7 @@
 
 mod access;
 mod approvals;
+mod audit;
 mod configured;
 mod conversations;
 mod error;
@@ -28,6 +29,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use access::Access;
+pub use audit::AuditOf;
 pub use configured::{AnyProvider, ConfiguredProvider};
 pub use conversations::NewConversationRequest;
 pub use error::{Error, Result};
@@ -48,7 +50,7 @@ pub use tickets::{NewTicket, Redeemed, ShownFrom};
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{
-    ConversationCursor, InputCursor, InvalidCursor, MessageCursor, Page, PageRequest, ProviderCursor, StoreError,
+    AuditCursor, ConversationCursor, InputCursor, InvalidCursor, MessageCursor, Page, PageRequest, ProviderCursor, StoreError,
 };
 pub use crate::tools::ServerStatus;
 

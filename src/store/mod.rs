@@ -21,6 +21,7 @@ pub use types::*;
 use async_trait::async_trait;
 
 use crate::domain::approval::ToolGrant;
+use crate::domain::audit::AuditRecord;
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
@@ -249,6 +250,19 @@ pub trait TicketStore: Send + Sync {
     async fn remove_expired_tickets(&self) -> StoreResult<u64>;
 }
 
+/// The most rows of the audit that are removed at a time.
+pub const AUDIT_PIECE: i64 = 5_000;
+
+/// What became of every call of a tool. Written by the log, with the outcomes; a conversation that is deleted leaves it as it is.
+#[async_trait]
+pub trait AuditStore: Send + Sync {
+    /// A page of ended calls, newest first.
+    async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>>;
+
+    /// Removes rows that are at least `age_ms` old by the database's clock, at most [`AUDIT_PIECE`]. Returns how many.
+    async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64>;
+}
+
 /// What becomes of the logs of runs that ended long ago. Nobody writes to them any more, so none of this needs a fence.
 #[async_trait]
 pub trait RetentionStore: Send + Sync {
@@ -266,7 +280,16 @@ pub trait RetentionStore: Send + Sync {
 /// Everything, behind one handle.
 #[async_trait]
 pub trait Store:
-    ConversationStore + RunStore + InputStore + QueueStore + LogStore + KeyStore + TicketStore + RetentionStore + ProviderStore
+    ConversationStore
+    + RunStore
+    + InputStore
+    + QueueStore
+    + LogStore
+    + KeyStore
+    + TicketStore
+    + AuditStore
+    + RetentionStore
+    + ProviderStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{StoreResult, rows};
 use crate::domain::agent::AgentProfile;
+use crate::domain::audit::AuditOutcome;
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
 use crate::domain::input::{InputAnswer, InputKind, InputRecord};
 use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
@@ -125,6 +126,44 @@ impl FromStr for InputCursor {
         let (created_at, id) = text.split_once(':').ok_or(InvalidCursor)?;
         let created_at = created_at.parse().map_err(|_| InvalidCursor)?;
         written_by_us(Self { created_at, id: InputId::parse(id).map_err(|_| InvalidCursor)? }, text)
+    }
+}
+
+/// Which ended calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// Those of this owner; of all if `None`, which only an administrator asks for.
+    pub owner: Option<UserId>,
+    /// Those of a run.
+    pub run: Option<RunId>,
+    /// Those of a tool, by the name that models see.
+    pub tool: Option<String>,
+    /// Those that ended so.
+    pub outcome: Option<AuditOutcome>,
+}
+
+/// The last call of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditCursor {
+    /// When it ended, in milliseconds.
+    pub at: i64,
+    /// Which one it is among those of that moment.
+    pub id: CallId,
+}
+
+impl fmt::Display for AuditCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.at, self.id)
+    }
+}
+
+impl FromStr for AuditCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (at, id) = text.split_once(':').ok_or(InvalidCursor)?;
+        let at = at.parse().map_err(|_| InvalidCursor)?;
+        written_by_us(Self { at, id: CallId::parse(id).map_err(|_| InvalidCursor)? }, text)
     }
 }
 

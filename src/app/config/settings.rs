@@ -362,11 +362,13 @@ impl Default for LimitsConfig {
 pub struct RetentionConfig {
     /// Days after the end of a run until its deltas are folded; 0 for never.
     pub deltas_days: u32,
+    /// Days after the end of a call of a tool until its row of the audit is removed; 0 for never.
+    pub audit_days: u32,
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        Self { deltas_days: 7 }
+        Self { deltas_days: 7, audit_days: 365 }
     }
 }
 
@@ -374,8 +376,18 @@ impl RetentionConfig {
     /// The same in milliseconds; `None` for never.
     #[must_use]
     pub fn deltas_ms(&self) -> Option<u64> {
-        (self.deltas_days > 0).then(|| u64::from(self.deltas_days) * 24 * 60 * 60 * 1000)
+        days_ms(self.deltas_days)
     }
+
+    /// The same of the audit.
+    #[must_use]
+    pub fn audit_ms(&self) -> Option<u64> {
+        days_ms(self.audit_days)
+    }
+}
+
+fn days_ms(days: u32) -> Option<u64> {
+    (days > 0).then(|| u64::from(days) * 24 * 60 * 60 * 1000)
 }
 
 /// How log lines look.

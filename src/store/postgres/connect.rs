@@ -160,6 +160,7 @@ fn migrations() -> Migrator {
         step(9, "approvals", include_str!("../../../migrations/postgres/0009_approvals.sql")),
         step(10, "provider_limits", include_str!("../../../migrations/postgres/0010_provider_limits.sql")),
         step(11, "repair", include_str!("../../../migrations/postgres/0011_repair.sql")),
+        step(12, "tool_audit", include_str!("../../../migrations/postgres/0012_tool_audit.sql")),
     ])
 }
 

@@ -48,7 +48,16 @@ async fn take_away(connection: &mut PgConnection, owner: &UserId, id: &Conversat
     }
     // Whoever writes later finds no head that its fence could match.
     let active_run: Option<String> = sqlx::query_scalar(
-        "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active),
+        "WITH run AS (DELETE FROM runs WHERE conversation_id = $1 RETURNING id, active, agent),
+         -- Calls that may be under way: nobody will hear how they end.
+         audit AS (
+             INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
+                 decided_by, duration_ms, at)
+             SELECT c.id, c.owner_id, $1, c.run_id, run.agent, c.name, c.server, c.arguments_hash, 'unknown',
+                 (SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id AND q.kind = 'approval'
+                     AND q.resolved_by IS NOT NULL), 0, now_ms()
+             FROM tool_calls c JOIN run ON run.id = c.run_id WHERE c.state = 'started' ON CONFLICT DO NOTHING
+         ),
          lease AS (
              DELETE FROM run_leases WHERE run_id IN (
                  SELECT l.run_id FROM run_leases l JOIN run ON run.id = l.run_id ORDER BY l.run_id FOR UPDATE OF l

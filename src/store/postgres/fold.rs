@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::queue::millis;
 use super::statement::Part;
+use crate::domain::audit::AuditOutcome;
 use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
@@ -72,6 +73,7 @@ pub(super) struct Tables {
     messages: Vec<MessageRow>,
     calls: Vec<CallRow>,
     calls_changed: Vec<CallChange>,
+    audit: Vec<AuditRow>,
     inputs: Vec<InputRow>,
     inputs_closed: Vec<InputClosed>,
     conversations: Vec<ConversationPatch>,
@@ -170,6 +172,20 @@ struct CallChange {
     outcome: Option<String>,
     started: bool,
     ended: bool,
+}
+
+/// The end of a call.
+#[derive(Serialize)]
+struct AuditRow {
+    ord: usize,
+    id: String,
+    /// `None` for a call that has a row already, which says this and its server.
+    name: Option<String>,
+    server: Option<String>,
+    /// `None` if the row has it.
+    arguments_hash: Option<String>,
+    outcome: &'static str,
+    duration_ms: i64,
 }
 
 #[derive(Serialize)]
@@ -460,6 +476,7 @@ impl Tables {
     }
 
     fn finish_call(&mut self, ord: usize, id: &CallId, outcome: &ToolOutcome) -> StoreResult<()> {
+        self.audit(ord, id, outcome);
         let state = outcome.state.as_str();
         let outcome = Some(rows::encode_storable("tool_calls", "outcome", id.as_str(), outcome)?);
         if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
@@ -486,6 +503,24 @@ impl Tables {
             }
         }
         Ok(())
+    }
+
+    fn audit(&mut self, ord: usize, id: &CallId, outcome: &ToolOutcome) {
+        let Some(ended) = AuditOutcome::of(outcome.state) else { return };
+        let made = self.calls.iter().find(|row| row.id == id.as_str());
+        let edited = self.calls_changed.iter().find(|change| change.id == id.as_str());
+        self.audit.push(AuditRow {
+            ord,
+            id: id.as_str().to_owned(),
+            name: made.map(|row| row.name.clone()),
+            server: made.and_then(|row| row.server.clone()),
+            arguments_hash: match made {
+                Some(row) => Some(row.arguments_hash.clone()),
+                None => edited.and_then(|change| change.arguments_hash.clone()),
+            },
+            outcome: ended.as_str(),
+            duration_ms: millis(outcome.duration_ms),
+        });
     }
 
     fn finish(
@@ -530,6 +565,7 @@ impl Tables {
             list("messages", Part::Messages, &self.messages)?,
             list("tool_calls", Part::Calls, &self.calls)?,
             list("tool_calls", Part::CallsChanged, &self.calls_changed)?,
+            list("tool_audit", Part::Audit, &self.audit)?,
             list("input_requests", Part::Inputs, &self.inputs)?,
             list("input_requests", Part::InputsClosed, &self.inputs_closed)?,
             list("conversations", Part::Conversations, &self.conversations)?,

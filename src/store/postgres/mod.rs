@@ -14,6 +14,7 @@
 mod accept;
 mod accept_alone;
 mod answer;
+mod audit;
 mod cancel;
 mod commit;
 mod connect;

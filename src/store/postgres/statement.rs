@@ -49,6 +49,7 @@ pub(super) enum Part {
     Messages,
     Calls,
     CallsChanged,
+    Audit,
     Inputs,
     InputsClosed,
     Conversations,
@@ -64,6 +65,7 @@ impl Part {
             Self::Messages => MESSAGES,
             Self::Calls => CALLS,
             Self::CallsChanged => CALLS_CHANGED,
+            Self::Audit => AUDIT,
             Self::Inputs => INPUTS,
             Self::InputsClosed => INPUTS_CLOSED,
             Self::Conversations => CONVERSATIONS,
@@ -80,6 +82,7 @@ impl Part {
             | Self::StepsBegun
             | Self::Messages
             | Self::Calls
+            | Self::Audit
             | Self::Inputs
             | Self::InputsClosed
             | Self::Conversations => None,
@@ -220,6 +223,22 @@ const CALLS_CHANGED: &str = "call_changed AS (
         arguments text, arguments_hash text)
     JOIN head h ON h.ord = c.ord
     WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
+)";
+
+/// The ends of calls. Of one that the batch does not make itself, the row says what it is.
+const AUDIT: &str = "audit AS (
+    INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by,
+        duration_ms, at)
+    SELECT a.id, r.owner_id, h.conversation_id, h.run_id, r.agent, coalesce(a.name, t.name),
+        CASE WHEN a.name IS NULL THEN t.server ELSE a.server END, coalesce(a.arguments_hash, t.arguments_hash), a.outcome,
+        (SELECT q.resolved_by FROM input_requests q WHERE q.run_id = h.run_id AND q.call_id = a.id AND q.kind = 'approval'
+            AND q.resolved_by IS NOT NULL),
+        a.duration_ms, now_ms()
+    FROM json_to_recordset({list})
+        AS a (ord int, id text, name text, server text, arguments_hash text, outcome text, duration_ms bigint)
+    JOIN head h ON h.ord = a.ord JOIN runs r ON r.id = h.run_id LEFT JOIN tool_calls t ON t.id = a.id AND t.run_id = h.run_id
+    WHERE a.name IS NOT NULL OR t.id IS NOT NULL AND t.outcome IS NULL
+    ON CONFLICT DO NOTHING
 )";
 
 const INPUTS: &str = "input AS (

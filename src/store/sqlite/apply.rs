@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::connection::Tx;
-use super::input;
+use super::{audit, input};
+use crate::domain::audit::AuditOutcome;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::ids::{CallId, ConversationId, RunId};
@@ -309,9 +310,7 @@ async fn edit_tool(tx: &mut Tx, run: &RunId, call: &CallId, arguments: &Value, h
 }
 
 async fn finish_tool(tx: &mut Tx, run: &RunId, call: &CallId, outcome: &ToolOutcome) -> StoreResult<Option<&'static str>> {
-    if !outcome.state.is_outcome() {
-        return Ok(Some("the outcome of a tool call is none"));
-    }
+    let Some(ended) = AuditOutcome::of(outcome.state) else { return Ok(Some("the outcome of a tool call is none")) };
     let finished = sqlx::query(concat!(
         "UPDATE tool_calls SET state = ?, outcome = ?, ended_at = ",
         now!(),
@@ -323,7 +322,11 @@ async fn finish_tool(tx: &mut Tx, run: &RunId, call: &CallId, outcome: &ToolOutc
     .bind(run.as_str())
     .execute(&mut **tx)
     .await?;
-    Ok((finished.rows_affected() == 0).then_some("a tool call gets a second outcome"))
+    if finished.rows_affected() == 0 {
+        return Ok(Some("a tool call gets a second outcome"));
+    }
+    audit::insert(tx, call, ended, outcome.duration_ms).await?;
+    Ok(None)
 }
 
 /// Ends a run. The next one of the conversation, if there is one, can be claimed from here on.

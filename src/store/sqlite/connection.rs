@@ -198,6 +198,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(8, "approvals", include_str!("../../../migrations/sqlite/0008_approvals.sql")),
         step(9, "provider_limits", include_str!("../../../migrations/sqlite/0009_provider_limits.sql")),
         step(10, "repair", include_str!("../../../migrations/sqlite/0010_repair.sql")),
+        step(11, "tool_audit", include_str!("../../../migrations/sqlite/0011_tool_audit.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

@@ -6,8 +6,8 @@ use sqlx::Row as _;
 
 use super::SqliteStore;
 use super::connection::Tx;
-use super::idempotency;
 use super::log::append;
+use super::{audit, idempotency};
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
@@ -144,6 +144,7 @@ impl ConversationStore for SqliteStore {
             .bind(id.as_str())
             .fetch_optional(&mut *tx)
             .await?;
+        audit::insert_abandoned(&mut tx, id).await?;
         // Without its head the conversation takes no write of any run.
         for statement in [
             "DELETE FROM conversation_heads WHERE conversation_id = ?",

@@ -14,6 +14,7 @@ macro_rules! now {
 
 mod accept;
 mod apply;
+mod audit;
 mod cancel;
 mod clock;
 mod connection;

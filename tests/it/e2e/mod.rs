@@ -2,6 +2,7 @@
 
 mod approvals;
 mod asking;
+mod audits;
 mod busy;
 mod cancel;
 mod crash;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use capstan::domain::approval::ToolGrant;
+use capstan::domain::audit::AuditRecord;
 use capstan::domain::change::Change;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
@@ -390,6 +391,16 @@ impl TicketStore for Line {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         self.model.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl AuditStore for Line {
+    async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {
+        self.model.tool_audit(filter, page).await
+    }
+    async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
+        self.model.remove_old_audit(age_ms).await
     }
 }
 

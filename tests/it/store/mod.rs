@@ -42,6 +42,7 @@ macro_rules! contract {
 }
 
 mod accept;
+mod audit;
 mod cancel;
 mod caps;
 mod claims;

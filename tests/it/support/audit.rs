@@ -48,6 +48,20 @@ async fn calls(database: &Database, wrong: &mut Vec<String>) {
     for row in database.rows(open).await {
         wrong.push(format!("call without outcome: {row:?}"));
     }
+    let ends = "SELECT c.id, c.state, a.outcome FROM tool_calls c LEFT JOIN tool_audit a ON a.call_id = c.id AND a.run_id = c.run_id \
+                AND a.owner_id = c.owner_id AND a.arguments_hash = c.arguments_hash AND a.name = c.name";
+    for row in database.rows(ends).await {
+        let word = match row[1].as_deref() {
+            Some("done") => "success",
+            Some("failed") => "error",
+            Some("cancelled") => "skipped",
+            Some(other) => other,
+            None => "",
+        };
+        if row[2].as_deref() != Some(word) {
+            wrong.push(format!("call whose row of the audit is missing, or says something else: {row:?}"));
+        }
+    }
     // Per conversation in order: each call of an assistant message is answered once, before anything else is said.
     let messages = database.rows("SELECT conversation_id, id, body FROM messages ORDER BY conversation_id, position").await;
     let mut open: HashMap<String, Vec<String>> = HashMap::new();

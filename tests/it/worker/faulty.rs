@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use capstan::domain::approval::ToolGrant;
+use capstan::domain::audit::AuditRecord;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
@@ -287,6 +288,16 @@ impl TicketStore for FaultyStore {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         self.inner.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl AuditStore for FaultyStore {
+    async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {
+        self.inner.tool_audit(filter, page).await
+    }
+    async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
+        self.inner.remove_old_audit(age_ms).await
     }
 }
 

@@ -1,14 +1,16 @@
 //! What workers, use cases and streams do without: the model has no keys, no tickets, no providers and nothing that is old.
 
 use async_trait::async_trait;
+use capstan::domain::audit::AuditRecord;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::{ConversationId, KeyId, ProviderId, RunId, UserId};
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::ticket::StreamTicket;
 use capstan::store::{
-    EndedRun, IdempotencyClaim, KeyStore, Keyed, LoginTaker, Page, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin,
-    ProviderMade, ProviderStore, RetentionStore, SealedRow, Store, StoreResult, StoredKey, TicketStore,
+    AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed, LoginTaker, Page, PageRequest,
+    ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, Store, StoreResult,
+    StoredKey, TicketStore,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -49,6 +51,16 @@ impl TicketStore for ModelStore {
         Ok(None)
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
+        Ok(0)
+    }
+}
+
+#[async_trait]
+impl AuditStore for ModelStore {
+    async fn tool_audit(&self, _filter: &AuditFilter, _page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {
+        Ok(Page { items: Vec::new(), next: None })
+    }
+    async fn remove_old_audit(&self, _age_ms: u64) -> StoreResult<u64> {
         Ok(0)
     }
 }

@@ -1,0 +1,89 @@
+//! What became of every call of a tool: kept longer than the conversation that it was made in, and never changed.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ids::{CallId, ConversationId, RunId, UserId};
+use super::tool::ToolCallState;
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditOutcome {
+    /// The tool answered.
+    Success,
+    /// The tool failed, or the call could not be made.
+    Error,
+    /// It was not allowed, and not made.
+    Denied,
+    /// It was not made, or was stopped.
+    Skipped,
+    /// Nobody knows whether it took effect.
+    Unknown,
+}
+
+impl AuditOutcome {
+    const ALL: [Self; 5] = [Self::Success, Self::Error, Self::Denied, Self::Skipped, Self::Unknown];
+
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Error => "error",
+            Self::Denied => "denied",
+            Self::Skipped => "skipped",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == word)
+    }
+
+    /// What a state says; `None` while a call is open.
+    #[must_use]
+    pub fn of(state: ToolCallState) -> Option<Self> {
+        match state {
+            ToolCallState::Done => Some(Self::Success),
+            ToolCallState::Failed => Some(Self::Error),
+            ToolCallState::Denied => Some(Self::Denied),
+            ToolCallState::Cancelled => Some(Self::Skipped),
+            ToolCallState::Unknown => Some(Self::Unknown),
+            ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Started => None,
+        }
+    }
+}
+
+/// The end of one call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AuditRecord {
+    /// The call.
+    pub call_id: CallId,
+    /// Whose run made it.
+    pub owner_id: UserId,
+    /// The run. It may have been deleted since, and so may its conversation.
+    pub run_id: RunId,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The agent.
+    pub agent: String,
+    /// The tool's name; of a call that no tool answers, the name that the model used.
+    pub name: String,
+    /// The MCP server, for tools that come from one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// SHA-256 of the canonical arguments.
+    pub arguments_hash: String,
+    /// How it ended.
+    pub outcome: AuditOutcome,
+    /// The user who allowed or denied this call, if somebody was asked and decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided_by: Option<UserId>,
+    /// From its start to its answer; 0 for calls that never ran.
+    pub duration_ms: u64,
+    /// When it ended, RFC 3339.
+    pub at: String,
+}

@@ -1,0 +1,84 @@
+//! `/api/v1/audit`: what became of every call of a tool.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::auth::Caller;
+use super::extract::Params;
+use super::options::App;
+use super::page::{self, PageParams};
+use super::problem::Answer;
+use super::types::ListBody;
+use crate::domain::audit::{AuditOutcome, AuditRecord};
+use crate::domain::ids::{RunId, UserId};
+use crate::service::{AuditOf, Error};
+
+/// What stands for all owners.
+const ALL: &str = "all";
+
+/// The longest name that is looked for, in bytes. Models make up long ones.
+const MAX_NAME: usize = 256;
+
+/// Which calls.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AuditParams {
+    /// Only those of a run.
+    run_id: Option<RunId>,
+    /// Only those of a tool, by its name as models see it.
+    #[param(max_length = 256)]
+    tool: Option<String>,
+    /// Only those that ended so.
+    #[param(inline)]
+    outcome: Option<AuditOutcome>,
+    /// For administrators: those of a user, by their id, or of `all`. The caller's own if absent.
+    #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
+    owner: Option<String>,
+}
+
+impl AuditParams {
+    fn of(&self) -> Answer<AuditOf> {
+        Ok(match self.owner.as_deref() {
+            None => AuditOf::Own,
+            Some(ALL) => AuditOf::Everybody,
+            Some(owner) => {
+                let user = UserId::parse(owner).map_err(|_| Error::invalid("the query's owner is neither a user's id nor all"))?;
+                AuditOf::User(user)
+            }
+        })
+    }
+
+    fn rest(&self) -> String {
+        let run = self.run_id.as_ref().map(|run| format!("&run_id={run}"));
+        let tool = self.tool.as_ref().map(|tool| format!("&tool={}", page::encoded(tool)));
+        let outcome = self.outcome.map(|outcome| format!("&outcome={}", outcome.as_str()));
+        let owner = self.owner.as_ref().map(|owner| format!("&owner={owner}"));
+        [run, tool, outcome, owner].into_iter().flatten().collect()
+    }
+}
+
+/// What became of every call of a tool, newest first
+///
+/// One row for each call that has ended, written with its outcome and never changed. It outlives its run and its conversation, for
+/// `retention.audit_days`.
+#[utoipa::path(
+    get, path = "/api/v1/audit", tag = "audit", operation_id = "list_audit", params(AuditParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<AuditRecord>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(filter): Params<AuditParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    if filter.tool.as_ref().is_some_and(|tool| tool.len() > MAX_NAME) {
+        return Err(Error::invalid(format!("the query's tool is longer than {MAX_NAME} bytes")).into());
+    }
+    let (of, rest) = (filter.of()?, filter.rest());
+    let AuditParams { run_id, tool, outcome, .. } = filter;
+    let found = app.service.tool_audit(&principal, of, run_id, tool, outcome, &request).await?;
+    Ok(page::answer(found, request.limit, "/api/v1/audit", &rest))
+}

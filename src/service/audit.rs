@@ -1,0 +1,45 @@
+//! What became of every call of a tool, for its owner and for administrators.
+
+use super::{Error, Result, Service};
+use crate::domain::audit::{AuditOutcome, AuditRecord};
+use crate::domain::ids::{RunId, UserId};
+use crate::domain::principal::{Principal, UserRole};
+use crate::store::{AuditCursor, AuditFilter, Page, PageRequest};
+
+/// Whose calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuditOf {
+    /// The caller's own.
+    Own,
+    /// Those of a user.
+    User(UserId),
+    /// All.
+    Everybody,
+}
+
+impl Service {
+    /// A page of ended calls, newest first.
+    ///
+    /// # Errors
+    /// `Forbidden` for those of others, unless the caller is an administrator.
+    pub async fn tool_audit(
+        &self,
+        principal: &Principal,
+        of: AuditOf,
+        run: Option<RunId>,
+        tool: Option<String>,
+        outcome: Option<AuditOutcome>,
+        page: &PageRequest<AuditCursor>,
+    ) -> Result<Page<AuditRecord>> {
+        let owner = match (of, principal.role) {
+            (AuditOf::Own, _) => Some(principal.user_id.clone()),
+            (AuditOf::User(user), UserRole::Admin) => Some(user),
+            (AuditOf::User(user), UserRole::Member) if user == principal.user_id => Some(user),
+            (AuditOf::Everybody, UserRole::Admin) => None,
+            (AuditOf::User(_) | AuditOf::Everybody, UserRole::Member) => {
+                return Err(Error::Forbidden("the calls of others are an administrator's to see"));
+            }
+        };
+        Ok(self.store.tool_audit(&AuditFilter { owner, run, tool, outcome }, page).await?)
+    }
+}

@@ -1,0 +1,83 @@
+//! What became of every call of a tool.
+
+use async_trait::async_trait;
+use sqlx::AssertSqlSafe;
+
+use super::SqliteStore;
+use super::connection::Tx;
+use crate::domain::audit::{AuditOutcome, AuditRecord};
+use crate::domain::ids::{CallId, ConversationId, RunId, UserId};
+use crate::store::rows::{AUDIT_COLUMNS, audit_page};
+use crate::store::{AUDIT_PIECE, AuditCursor, AuditFilter, AuditStore, Page, PageRequest, StoreResult};
+
+/// Keeps the end of a call, whose row has its outcome already.
+pub(super) async fn insert(tx: &mut Tx, call: &CallId, outcome: AuditOutcome, duration_ms: u64) -> StoreResult<()> {
+    sqlx::query(concat!(
+        "INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
+                                 decided_by, duration_ms, at)
+         SELECT c.id, c.owner_id, r.conversation_id, c.run_id, r.agent, c.name, c.server, c.arguments_hash, ?2,
+                (SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id AND q.kind = 'approval'
+                   AND q.resolved_by IS NOT NULL), ?3, ",
+        now!(),
+        " FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?1"
+    ))
+    .bind(call.as_str())
+    .bind(outcome.as_str())
+    .bind(i64::try_from(duration_ms).unwrap_or(i64::MAX))
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+/// The calls of a conversation that is being deleted and that may be under way: nobody will hear how they end.
+pub(super) async fn insert_abandoned(tx: &mut Tx, conversation: &ConversationId) -> StoreResult<()> {
+    let abandoned: Vec<String> = sqlx::query_scalar(
+        "SELECT id FROM tool_calls WHERE state = 'started' AND run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+    )
+    .bind(conversation.as_str())
+    .fetch_all(&mut **tx)
+    .await?;
+    for call in abandoned {
+        insert(tx, &CallId::from_stored(call), AuditOutcome::Unknown, 0).await?;
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl AuditStore for SqliteStore {
+    async fn tool_audit(&self, filter: &AuditFilter, page: &PageRequest<AuditCursor>) -> StoreResult<Page<AuditRecord>> {
+        let after = page.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
+        let statement = format!(
+            "SELECT {AUDIT_COLUMNS} FROM tool_audit
+             WHERE (?1 IS NULL OR owner_id = ?1) AND (at, call_id) < (?2, ?3) AND (?4 IS NULL OR run_id = ?4)
+               AND (?5 IS NULL OR name = ?5) AND (?6 IS NULL OR outcome = ?6)
+             ORDER BY at DESC, call_id DESC LIMIT ?7"
+        );
+        let found = sqlx::query(AssertSqlSafe(statement))
+            .bind(filter.owner.as_ref().map(UserId::as_str))
+            .bind(after.0)
+            .bind(after.1)
+            .bind(filter.run.as_ref().map(RunId::as_str))
+            .bind(filter.tool.as_deref())
+            .bind(filter.outcome.map(AuditOutcome::as_str))
+            .bind(i64::from(page.limit.clamp(1, 100)) + 1)
+            .fetch_all(self.reader())
+            .await?;
+        audit_page(&found, page.limit)
+    }
+
+    async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        let gone = sqlx::query(concat!(
+            "DELETE FROM tool_audit WHERE call_id IN (SELECT call_id FROM tool_audit WHERE at <= ",
+            now!(),
+            " - ? ORDER BY at, call_id LIMIT ?)"
+        ))
+        .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+        .bind(AUDIT_PIECE)
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(gone.rows_affected())
+    }
+}

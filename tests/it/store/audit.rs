@@ -1,0 +1,152 @@
+//! What became of every call of a tool.
+
+use capstan::domain::audit::{AuditOutcome, AuditRecord};
+use capstan::domain::change::Change;
+use capstan::domain::ids::UserId;
+use capstan::domain::message::ToolContent;
+use capstan::domain::record::Fence;
+use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
+use capstan::store::{AuditFilter, Page};
+use serde_json::json;
+
+use super::fixture::*;
+
+contract! {
+    ;
+    each_end_is_written_once_with_its_outcome,
+    it_outlives_the_conversation_and_is_removed_when_it_is_old,
+    pages_and_filters,
+}
+
+/// The calls of a new run, `count` of them.
+async fn calls(world: &World, owner: &UserId, count: u32) -> (Fence, Vec<ToolCall>) {
+    let fence = world.claimed(owner).await;
+    let message = assistant(&fence, "calls");
+    let calls: Vec<ToolCall> = (0..count).map(|position| planned_call(&fence, &message.id, position)).collect();
+    let add = vec![Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
+    world.commit_one(changes(&fence, add)).await.unwrap();
+    (fence, calls)
+}
+
+fn ended(state: ToolCallState, duration_ms: u64) -> ToolOutcome {
+    ToolOutcome { state, content: vec![ToolContent::text("x")], is_error: false, duration_ms }
+}
+
+fn of(owner: &UserId) -> AuditFilter {
+    AuditFilter { owner: Some(owner.clone()), ..AuditFilter::default() }
+}
+
+async fn all(world: &World, filter: &AuditFilter) -> Vec<AuditRecord> {
+    world.store.tool_audit(filter, &page(100, None)).await.unwrap().items
+}
+
+async fn each_end_is_written_once_with_its_outcome(world: &World) {
+    let owner = user();
+    let (fence, calls) = calls(world, &owner, 5).await;
+    assert_eq!(all(world, &of(&owner)).await, [], "nothing has ended");
+    let states =
+        [ToolCallState::Done, ToolCallState::Failed, ToolCallState::Denied, ToolCallState::Cancelled, ToolCallState::Unknown];
+    let hash = "cd".repeat(32);
+    for (call, state) in calls.iter().zip(states) {
+        let edit = Change::ToolEdited { id: call.id.clone(), arguments: json!({"edited": true}), hash: hash.clone() };
+        let mut several = if state == ToolCallState::Done { vec![edit] } else { Vec::new() };
+        several.extend([Change::ToolStarted(call.id.clone()), Change::ToolFinished(call.id.clone(), ended(state, 7))]);
+        world.commit_one(changes(&fence, several)).await.unwrap();
+        let again = Change::ToolFinished(call.id.clone(), ended(ToolCallState::Done, 9));
+        assert!(world.commit_one(changes(&fence, vec![again])).await.is_err());
+    }
+    let found = all(world, &of(&owner)).await;
+    assert_eq!(found.len(), 5);
+    let outcomes = [AuditOutcome::Success, AuditOutcome::Error, AuditOutcome::Denied, AuditOutcome::Skipped, AuditOutcome::Unknown];
+    for (call, outcome) in calls.iter().zip(outcomes) {
+        let record = found.iter().find(|record| record.call_id == call.id).unwrap();
+        let expected = AuditRecord {
+            call_id: call.id.clone(),
+            owner_id: owner.clone(),
+            run_id: fence.run_id.clone(),
+            conversation_id: fence.conversation_id.clone(),
+            agent: "default".to_owned(),
+            name: "files__read".to_owned(),
+            server: Some("files".to_owned()),
+            arguments_hash: if outcome == AuditOutcome::Success { hash.clone() } else { call.arguments_hash.clone() },
+            outcome,
+            decided_by: None,
+            duration_ms: 7,
+            at: record.at.clone(),
+        };
+        assert_eq!(*record, expected);
+    }
+    // Made and ended in one write.
+    let message = assistant(&fence, "more");
+    let call = planned_call(&fence, &message.id, 9);
+    let call = ToolCall { step: 3, server: None, ..call };
+    let made = vec![
+        Change::AddMessage(message),
+        Change::AddToolCalls(vec![call.clone()]),
+        Change::ToolFinished(call.id.clone(), ended(ToolCallState::Failed, 0)),
+    ];
+    world.commit_one(changes(&fence, made)).await.unwrap();
+    let found = all(world, &of(&owner)).await;
+    let record = found.iter().find(|record| record.call_id == call.id).unwrap();
+    assert_eq!((record.outcome, &record.server, record.name.as_str()), (AuditOutcome::Error, &None, "files__read"));
+}
+
+async fn it_outlives_the_conversation_and_is_removed_when_it_is_old(world: &World) {
+    let owner = user();
+    let (fence, calls) = calls(world, &owner, 3).await;
+    let write = changes(
+        &fence,
+        vec![
+            Change::ToolStarted(calls[0].id.clone()),
+            Change::ToolFinished(calls[0].id.clone(), ended(ToolCallState::Done, 1)),
+            Change::ToolStarted(calls[1].id.clone()),
+        ],
+    );
+    world.commit_one(write).await.unwrap();
+    world.store.delete_conversation(&owner, &fence.conversation_id).await.unwrap().unwrap();
+    let mut found = all(world, &of(&owner)).await;
+    found.sort_by(|one, other| one.call_id.cmp(&other.call_id));
+    let found: Vec<_> = found.iter().map(|record| (&record.call_id, record.outcome)).collect();
+    assert_eq!(
+        found,
+        [(&calls[0].id, AuditOutcome::Success), (&calls[1].id, AuditOutcome::Unknown)],
+        "the one under way may have taken effect, the planned one has not begun"
+    );
+    assert_eq!(world.store.remove_old_audit(60_000).await.unwrap(), 0, "they are young");
+    assert_eq!(world.store.remove_old_audit(0).await.unwrap(), 2);
+    assert_eq!(all(world, &of(&owner)).await, []);
+}
+
+async fn pages_and_filters(world: &World) {
+    let (owner, other) = (user(), user());
+    let (fence, of_owner) = calls(world, &owner, 5).await;
+    let (theirs, of_other) = calls(world, &other, 1).await;
+    for (fence, calls) in [(&fence, &of_owner), (&theirs, &of_other)] {
+        for (at, call) in calls.iter().enumerate() {
+            let state = if at == 0 { ToolCallState::Failed } else { ToolCallState::Done };
+            world.commit_one(changes(fence, vec![Change::ToolFinished(call.id.clone(), ended(state, 0))])).await.unwrap();
+        }
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let Page { items, next } = world.store.tool_audit(&of(&owner), &page(2, after)).await.unwrap();
+        assert!(items.len() <= 2);
+        seen.extend(items.into_iter().map(|record| record.call_id));
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 5);
+    assert!(of_owner.iter().all(|call| seen.contains(&call.id)));
+    assert_eq!(all(world, &AuditFilter::default()).await.len(), 6);
+    let errors = AuditFilter { outcome: Some(AuditOutcome::Error), ..of(&owner) };
+    assert_eq!(all(world, &errors).await.len(), 1);
+    let foreign = AuditFilter { run: Some(theirs.run_id.clone()), ..of(&owner) };
+    assert_eq!(all(world, &foreign).await, []);
+    let run = AuditFilter { run: Some(theirs.run_id), tool: Some("files__read".to_owned()), ..AuditFilter::default() };
+    assert_eq!(all(world, &run).await.len(), 1);
+    let tool = AuditFilter { tool: Some("files__write".to_owned()), ..AuditFilter::default() };
+    assert_eq!(all(world, &tool).await, []);
+}
