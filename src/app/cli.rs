@@ -12,6 +12,7 @@ use super::secrets::{self, RotateArgs};
 use super::{chat, cleanup, doctor, healthcheck, keys, serve};
 use crate::domain::principal::UserRole;
 use crate::service::FoldMode;
+use crate::tools::mcp::orphans;
 
 /// A self-hosted agent server that loses nothing.
 #[derive(Debug, Parser)]
@@ -101,6 +102,12 @@ enum Command {
     Chat(ChatArgs),
     /// Ask the server of this configuration whether it is ready; exit code 0 if so. For container health checks.
     Healthcheck,
+    /// Started by the server itself: waits until it is gone, and ends what it has left behind.
+    #[command(name = orphans::GUARD_COMMAND, hide = true)]
+    EndOrphans {
+        /// By which they are found.
+        word: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -198,6 +205,11 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         Command::Secrets { command: SecretsCommand::Rotate(args) } => runtime()?.block_on(secrets::rotate(&load()?, args)),
         Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
+        Command::EndOrphans { word } => {
+            let small = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            small.block_on(orphans::guard(&word));
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

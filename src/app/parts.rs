@@ -95,6 +95,8 @@ pub fn tools(config: &Config, environment: &Environment, sources: &Sources) -> a
         anyhow::bail!("tools.enable names {name:?}, which is no optional tool; there are {}", OPTIONAL_TOOLS.join(", "));
     }
     options.enabled = config.tools.enable.clone();
+    // The program that runs, even if its file has been replaced since.
+    options.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
     options.reach = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
     if let Some(path) = &config.tools.mcp_config {

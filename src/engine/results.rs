@@ -15,7 +15,8 @@ pub(super) enum Cut {
     Shortened,
 }
 
-/// The answer with at most `limit` characters of text, the notice included; so cutting twice changes nothing. Pictures stay.
+/// The answer with at most `limit` characters of text, the notice included; so cutting twice changes nothing. The beginning is
+/// kept, and a quarter of the room goes to the end, where logs and long outputs say how it went. Pictures stay.
 /// An answer without anything in it becomes a text that says so, because providers refuse empty results.
 pub(super) fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, Cut) {
     let total: usize = content.iter().map(chars).sum();
@@ -25,25 +26,27 @@ pub(super) fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, C
         kept.extend(content.iter().filter(|piece| !is_empty(piece)).cloned());
     } else {
         outcome = Cut::Shortened;
-        // The notice is measured with the largest number that it can hold.
-        let room = limit.saturating_sub(notice(total, total).chars().count());
-        let (mut left, mut shown) = (if room == 0 { limit } else { room }, 0);
+        // The notice is measured with the largest numbers that it can hold.
+        let room = limit.saturating_sub(notice(total, total, total).chars().count());
+        let (head, tail) = if room == 0 { (limit, 0) } else { (room - room / 4, room / 4) };
+        let mut notice = (room > 0).then(|| ToolContent::text(notice(head, tail, total)));
+        let mut before = 0;
         for piece in content {
             match piece {
                 ToolContent::Text { text } => {
-                    let head = prefix_chars(text, left);
-                    let count = head.chars().count();
-                    left -= count;
-                    shown += count;
-                    if count > 0 {
-                        kept.push(ToolContent::text(head));
+                    let count = chars(piece);
+                    let first = prefix_chars(text, head.saturating_sub(before));
+                    let skipped = prefix_chars(text, (total - tail).saturating_sub(before));
+                    before += count;
+                    kept.extend((!first.is_empty()).then(|| ToolContent::text(first)));
+                    if before > head {
+                        kept.extend(notice.take());
                     }
+                    let last = &text[skipped.len()..];
+                    kept.extend((!last.is_empty()).then(|| ToolContent::text(last)));
                 }
                 ToolContent::Image { .. } => kept.push(piece.clone()),
             }
-        }
-        if room > 0 {
-            kept.push(ToolContent::text(notice(shown, total)));
         }
     }
     if kept.is_empty() {
@@ -52,8 +55,8 @@ pub(super) fn cut(content: &[ToolContent], limit: usize) -> (Vec<ToolContent>, C
     (kept, outcome)
 }
 
-fn notice(shown: usize, total: usize) -> String {
-    format!("\n[cut: the first {shown} of {total} characters are shown]")
+fn notice(head: usize, tail: usize, total: usize) -> String {
+    format!("\n[cut: the first {head} and the last {tail} of {total} characters are shown]\n")
 }
 
 fn chars(piece: &ToolContent) -> usize {
@@ -107,9 +110,25 @@ mod tests {
         assert_eq!(outcome, Cut::Shortened);
         let total: usize = kept.iter().map(chars).sum();
         assert!(total <= 600 && total > 590, "{total}");
-        assert!(gist(&kept, 1_000).ends_with("of 1000 characters are shown]"));
+        let [head, notice, tail] = &kept[..] else { panic!("three texts: {kept:?}") };
+        let said = format!("the first {} and the last {} of 1000 characters", chars(head), chars(tail));
+        assert!(gist(std::slice::from_ref(notice), 1_000).contains(&said), "{notice:?}");
+        assert!(gist(&kept, 1_000).starts_with("ää") && gist(&kept, 1_000).ends_with("bb"));
         assert_eq!(cut(&kept, 600), (kept.clone(), Cut::Whole));
         assert_eq!(cut(&long, 1_000), (long, Cut::Whole));
+    }
+
+    #[test]
+    fn pictures_and_places_are_kept() {
+        let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "AAAA".to_owned() };
+        let text: String = (0..1_000).map(|n| char::from(b'a' + u8::try_from(n % 26).unwrap())).collect();
+        let (kept, _) = cut(&[ToolContent::text(&text[..10]), picture.clone(), ToolContent::text(&text[10..])], 400);
+        let [first, between, rest, _notice, last] = &kept[..] else { panic!("five pieces: {kept:?}") };
+        assert_eq!((first, between), (&ToolContent::text(&text[..10]), &picture));
+        let (rest, last) = (gist(std::slice::from_ref(rest), 1_000), gist(std::slice::from_ref(last), 1_000));
+        assert!(text[10..].starts_with(&rest) && text.ends_with(&last) && rest.len() > 2 * last.len(), "{rest} {last}");
+        let (kept, _) = cut(&[ToolContent::text(text), picture.clone()], 400);
+        assert_eq!(kept.last(), Some(&picture));
     }
 
     #[test]

@@ -47,10 +47,12 @@ pub struct DoorOptions {
     pub reach: Reach,
     /// What decides whether a call may be carried out.
     pub policy: Arc<dyn Policy>,
+    /// This program, to be started beside the MCP servers so that none of them outlives it.
+    pub guard: Option<PathBuf>,
 }
 
 impl DoorOptions {
-    /// The built-in tools on `files_root`, no MCP servers, UTC, every call allowed, 15 s of patience.
+    /// The built-in tools on `files_root`, no MCP servers, UTC, every call allowed, 15 s of patience, no guard.
     #[must_use]
     pub fn new(files_root: PathBuf, clock: SharedClock) -> Self {
         Self {
@@ -63,6 +65,7 @@ impl DoorOptions {
             enabled: Vec::new(),
             reach: Reach::Public,
             policy: Arc::new(AllowAll),
+            guard: None,
         }
     }
 }
@@ -79,10 +82,11 @@ impl Door {
     /// The door with what it needs. Starts nothing: servers are connected when they are first needed.
     #[must_use]
     pub fn new(options: DoorOptions) -> Arc<Self> {
-        let DoorOptions { files_root, mcp, environment, start_patience, clock, default_timezone, enabled, reach, policy } = options;
+        let DoorOptions { files_root, mcp, environment, start_patience, clock, default_timezone, enabled, reach, policy, guard } =
+            options;
         Arc::new(Self {
             built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
-            mcp: McpServers::new(mcp, environment, start_patience),
+            mcp: McpServers::new(mcp, environment, start_patience, guard),
             policy,
             validators: Validators::default(),
         })

@@ -48,6 +48,8 @@ pub struct ServerConfig {
     pub replay: BTreeMap<String, ReplayClass>,
     /// The time limit of its calls, instead of the agent's.
     pub timeout: Option<Duration>,
+    /// The longest that a call may take however much progress it reports; ten times its limit if absent.
+    pub max_timeout: Option<Duration>,
     /// The most calls that it works on at a time.
     pub concurrency: usize,
 }
@@ -110,6 +112,7 @@ impl Entry<'_> {
             approval: BTreeMap::new(),
             replay: BTreeMap::new(),
             timeout: None,
+            max_timeout: None,
             concurrency: DEFAULT_CONCURRENCY,
         };
         if let Some(extra) = entry.get("capstan") {
@@ -199,7 +202,8 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                     server.replay.insert(tool.clone(), replay(tool, word)?);
                 }
             }
-            "timeout" => server.timeout = Some(duration(value)?),
+            "timeout" => server.timeout = Some(duration(key, value)?),
+            "max_timeout" => server.max_timeout = Some(duration(key, value)?),
             "concurrency" => {
                 let wanted = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=256).contains(n));
                 server.concurrency = wanted.ok_or("capstan.concurrency must be a whole number from 1 to 256")?;
@@ -246,12 +250,12 @@ fn replay_by_name(tool: &str, word: &str) -> Option<ReplayClass> {
     }
 }
 
-fn duration(value: &Value) -> Result<Duration, String> {
-    let text = value.as_str().ok_or("capstan.timeout must be a text such as \"30s\"")?;
+fn duration(key: &str, value: &Value) -> Result<Duration, String> {
+    let text = value.as_str().ok_or_else(|| format!("capstan.{key} must be a text such as \"30s\""))?;
     let parsed: Option<Duration> = text.parse::<jiff::SignedDuration>().ok().and_then(|parsed| parsed.try_into().ok());
     parsed
         .filter(|parsed| !parsed.is_zero())
-        .ok_or_else(|| format!("capstan.timeout {text:?} is no duration: write \"30s\" or \"5m\""))
+        .ok_or_else(|| format!("capstan.{key} {text:?} is no duration: write \"30s\" or \"5m\""))
 }
 
 #[cfg(test)]
@@ -275,7 +279,7 @@ mod tests {
         let config = parse(&json!({"mcpServers": {
             "files": {"command": "npx", "args": ["-y", "pkg", "${DIR:-/data}"], "env": {"KEY": "${TOKEN}"}, "cwd": "/tmp",
                 "autoApprove": ["x"],
-                "capstan": {"trusted": true, "timeout": "1m 30s", "concurrency": 1, "approval": {"a": "always_ask"},
+                "capstan": {"trusted": true, "timeout": "1m 30s", "max_timeout": "20m", "concurrency": 1, "approval": {"a": "always_ask"},
                     "replay": {"a": "read", "b": "keyed:id", "c": "keyed:_meta.example.com/key", "d": "reconcile:a"}}},
             "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
             "off": {"command": "x", "disabled": true},
@@ -284,6 +288,7 @@ mod tests {
         let files = config.servers["files"].as_ref().ok().unwrap();
         assert!(files.trusted);
         assert_eq!((files.timeout, files.concurrency), (Some(Duration::from_secs(90)), 1));
+        assert_eq!(files.max_timeout, Some(Duration::from_secs(1_200)));
         assert_eq!(files.replay["b"], ReplayClass::Keyed { argument: "id".to_owned() });
         assert_eq!(files.replay["c"], ReplayClass::KeyedMeta { field: "example.com/key".to_owned() });
         assert_eq!(files.replay["d"], ReplayClass::Reconcile { tool: "a".to_owned() });
@@ -310,6 +315,7 @@ mod tests {
     #[case(json!({"url": "http://b", "type": "sse"}), "not supported")]
     #[case(json!({"command": "a", "capstan": {"trust": true}}), "capstan.trust is not known")]
     #[case(json!({"command": "a", "capstan": {"timeout": "soon"}}), "capstan.timeout")]
+    #[case(json!({"command": "a", "capstan": {"max_timeout": "0s"}}), "capstan.max_timeout")]
     #[case(json!({"command": "a", "capstan": {"concurrency": 0}}), "capstan.concurrency")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:"}}}), "capstan.replay.t")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta."}}}), "capstan.replay.t")]

@@ -29,6 +29,7 @@ use super::attentive::Attentive;
 use super::content;
 use super::handler::{Handler, Heard};
 use super::masks::Masks;
+use super::orphans::Words;
 use super::process::{LastWords, Process, Program};
 use super::stdio::{Ending, StdioTransport};
 use crate::support::text::prefix_chars;
@@ -51,8 +52,6 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(6);
 const NOTICE_LIMIT: Duration = Duration::from_millis(300);
 /// What servers made after the official examples say of a session that they do not know, before they look at the request.
 const NO_SESSION: &str = "No valid session ID provided";
-/// Progress extends the time limit of a call, up to this many times the limit.
-const HARD_LIMIT_FACTOR: u32 = 10;
 
 /// How the greeting goes: older servers want `initialize`, the stateless revision has `server/discover` instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +92,8 @@ pub struct Endpoint<'a> {
     pub masks: &'a Masks,
     /// Whether it was greeted in the new way the last time.
     pub stateless: &'a AtomicBool,
+    /// Gives each process the word by which what it starts is found.
+    pub words: &'a Words,
 }
 
 /// A live connection.
@@ -107,6 +108,15 @@ pub struct Connection {
     tasks: TaskTracker,
     /// Whether a new connection is needed though this one is not closed.
     stale: AtomicBool,
+}
+
+/// How long a call may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Without an answer or a report of progress.
+    pub silence: Duration,
+    /// In all.
+    pub whole: Duration,
 }
 
 /// How a call ended, as far as the transport can tell.
@@ -152,7 +162,7 @@ impl Connection {
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks, stateless: _ } = server;
+        let Endpoint { name, transport, masks, stateless: _, words } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
@@ -162,7 +172,7 @@ impl Connection {
         let mut ending = Ending::default();
         let (service, process) = match transport {
             ServerTransport::Stdio { command, args, env, cwd } => {
-                let program = Program { command, args, env, cwd: cwd.as_deref() };
+                let program = Program { command, args, env, cwd: cwd.as_deref(), word: words.next() };
                 let (process, stdout, stdin) =
                     Process::start(&program, masks, environment, tasks).map_err(|reason| OpenError::Other(reason.into()))?;
                 failpoint::reached("C30");
@@ -267,13 +277,13 @@ impl Connection {
         Ok(tools)
     }
 
-    /// Calls a tool; `meta` goes beside its arguments. `timeout` begins anew with each report of progress, but the call ends after ten times as long at the latest.
+    /// Calls a tool; `meta` goes beside its arguments.
     pub async fn call(
         &self,
         tool: &str,
         arguments: JsonObject,
         meta: JsonObject,
-        timeout: Duration,
+        limits: Limits,
         progress: &ProgressSender,
         cancel: &CancellationToken,
     ) -> Reply {
@@ -290,8 +300,9 @@ impl Connection {
         failpoint::reached("C12");
         let mut underway = Underway { peer: &self.peer, id: &handle.id.clone(), tasks: &self.tasks, is_over: false };
         let mut reports = self.heard.reports_of(handle.progress_token.clone());
-        let hard_limit = Instant::now() + timeout * HARD_LIMIT_FACTOR;
-        let mut limit = Instant::now() + timeout;
+        let Limits { silence, whole } = limits;
+        let began = Instant::now();
+        let mut limit = began + silence.min(whole);
         let mut furthest = f64::NEG_INFINITY;
         loop {
             tokio::select! {
@@ -311,7 +322,7 @@ impl Connection {
                     return Reply::Cancelled;
                 }
                 report = reports.next() => {
-                    limit = hard_limit.min(Instant::now() + timeout);
+                    limit = (began + whole).min(Instant::now() + silence);
                     // Progress only goes forward; what was overtaken on the way is old news.
                     if report.progress > furthest {
                         furthest = report.progress;
@@ -321,7 +332,7 @@ impl Connection {
                 () = tokio::time::sleep_until(limit) => {
                     self.give_up(handle, "the time limit is over").await;
                     underway.is_over = true;
-                    return Reply::TimedOut(timeout);
+                    return Reply::TimedOut(if limit == began + whole { whole } else { silence });
                 }
             }
         }

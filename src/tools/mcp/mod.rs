@@ -9,6 +9,7 @@ mod connection;
 mod content;
 mod handler;
 mod masks;
+pub mod orphans;
 mod outputs;
 mod process;
 mod server;

@@ -2,8 +2,8 @@
 //!
 //! A child leads its own process group, so that what it starts itself (`npx` starts `node`) ends with it. It sees none of our
 //! environment but a few harmless variables. It is ended in order: its standard input is closed, then the group gets TERM, then
-//! KILL. Should this server itself be killed without a chance to do that, the children see their standard input end, which the
-//! protocol tells them to take as the sign to exit; without `unsafe` code nothing stronger can be arranged.
+//! KILL, and so does what has left the group. Should this server itself be killed without a chance to do that, the children see
+//! their standard input end, which the protocol tells them to take as the sign to exit, and a guard ends those that do not.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::Stdio;
@@ -18,6 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::masks::Masks;
+use super::orphans;
 use crate::support::{redact, text};
 use crate::tools::Environment;
 
@@ -51,6 +52,8 @@ pub struct Program<'a> {
     pub env: &'a BTreeMap<String, SecretString>,
     /// Its working directory.
     pub cwd: Option<&'a str>,
+    /// The word by which what it starts is found.
+    pub word: String,
 }
 
 /// A running child process. Dropping it ends the process in the background.
@@ -70,6 +73,7 @@ struct Watched {
     status: Mutex<Option<String>>,
     stderr: Mutex<VecDeque<u8>>,
     masks: Masks,
+    word: String,
 }
 
 /// What is left of a process that has ended.
@@ -97,6 +101,7 @@ impl Process {
         command.args(program.args).env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.envs(INHERITED.iter().filter_map(|name| environment(name).map(|value| (*name, value))));
         command.envs(program.env.iter().map(|(name, value)| (name, value.expose_secret())));
+        command.env(orphans::MARK, &program.word);
         if let Some(cwd) = program.cwd {
             command.current_dir(cwd);
         }
@@ -115,6 +120,7 @@ impl Process {
             status: Mutex::new(None),
             stderr: Mutex::new(VecDeque::new()),
             masks: masks.clone(),
+            word: program.word.clone(),
         });
         let drained = tasks.spawn(watched.clone().drain(stderr));
         let group = Group { child, gone: false };
@@ -188,6 +194,11 @@ impl Watched {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
         self.exited.cancel();
         let _ = group.end().await;
+        let escaped = orphans::end(&self.word).await;
+        if escaped > 0 {
+            metrics::counter!("capstan_mcp_escaped_total").increment(u64::try_from(escaped).unwrap_or(u64::MAX));
+            tracing::warn!(count = escaped, "processes had left the group of their MCP server and were ended");
+        }
         self.gone.cancel();
     }
 

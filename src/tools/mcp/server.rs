@@ -11,10 +11,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, Endpoint, Fault, Reply};
+use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
+use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
 use super::servers::{McpAnswer, McpCall};
-use super::{ServerConfig, catalogue, content};
+use super::{ServerConfig, ServerTransport, catalogue, content};
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::tools::{Environment, Progress, ProgressSender, ServerStatus};
 
@@ -25,10 +26,17 @@ const REFRESH_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait between two attempts to start a server.
 const MAX_BACK_OFF: Duration = Duration::from_secs(16);
 
+/// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.
+const HARD_LIMIT_FACTOR: u32 = 10;
+
 /// What all servers share.
 pub struct Common {
     /// Our own environment.
     pub environment: Environment,
+    /// The words by which what servers start is found.
+    pub words: Words,
+    /// Ends what is left of servers when this program is killed.
+    pub guard: Guard,
     /// Limits how many servers start at the same time.
     pub starts: Semaphore,
     /// Cancelled when the servers are shut down.
@@ -131,7 +139,9 @@ impl Server {
             Err(_) => return Err(failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))),
         };
         let (arguments, meta) = (arguments.clone(), call.meta.clone());
-        let mut reply = live.connection.call(call.tool, arguments, meta, timeout, &call.progress, call.cancel).await;
+        let whole = self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR);
+        let limits = Limits { silence: timeout, whole };
+        let mut reply = live.connection.call(call.tool, arguments, meta, limits, &call.progress, call.cancel).await;
         match reply {
             Reply::TimedOut(_) | Reply::Cancelled => {
                 self.common.tasks.spawn(async move { live.connection.check_pulse().await });
@@ -309,7 +319,10 @@ impl Server {
     async fn open(&self) -> Result<Live, Fault> {
         let _permit = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
         let ServerConfig { transport, masks, .. } = &self.config;
-        let server = Endpoint { name: &self.name, transport, masks, stateless: &self.stateless };
+        if let ServerTransport::Stdio { .. } = transport {
+            self.common.guard.watch();
+        }
+        let server = Endpoint { name: &self.name, transport, masks, stateless: &self.stateless, words: &self.common.words };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
         let tools = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);

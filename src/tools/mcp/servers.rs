@@ -1,6 +1,7 @@
 //! All configured servers together.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +12,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::McpConfig;
+use super::orphans::{Guard, Words};
 use super::server::{Common, Server};
 use crate::domain::ids::UserId;
 use crate::domain::message::ToolContent;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
+use crate::support::ids::UuidIds;
 use crate::tools::{Environment, ProgressSender, ServerStatus, names};
 
 /// The most servers that start at the same time.
@@ -75,11 +78,14 @@ pub struct McpServers {
 }
 
 impl McpServers {
-    /// The servers of `config`. Nothing is started yet.
+    /// The servers of `config`. Nothing is started yet. `guard` is this program, to end what it leaves behind if it is killed.
     #[must_use]
-    pub fn new(config: McpConfig, environment: Environment, start_patience: Duration) -> Self {
+    pub fn new(config: McpConfig, environment: Environment, start_patience: Duration, guard: Option<PathBuf>) -> Self {
+        let words = Words::new(&UuidIds);
         let common = Arc::new(Common {
             environment,
+            guard: Guard::new(guard, words.beginning().to_owned()),
+            words,
             starts: Semaphore::new(PARALLEL_STARTS),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -142,5 +148,6 @@ impl McpServers {
         if tokio::time::timeout(TASKS_LIMIT, self.common.tasks.wait()).await.is_err() {
             tracing::warn!(tasks = self.common.tasks.len(), "tasks of MCP servers did not end");
         }
+        self.common.guard.dismiss().await;
     }
 }

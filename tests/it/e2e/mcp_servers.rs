@@ -118,6 +118,29 @@ async fn end_with_the_server(#[case] signal: &str) {
     wait::until("the tool servers to end", Duration::from_secs(10), || async { (children() == 0).then_some(()) }).await;
 }
 
+/// M-09, M-10: not even one that heeds neither the end of its input nor TERM, nor what it started elsewhere.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn stubborn_ones_do_not_outlive_a_server_that_is_killed() {
+    let python = installed().await.join("venv/bin/python");
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await.with_model(&model);
+    let notes = site.folder.path().join("notes");
+    std::fs::create_dir(&notes).unwrap();
+    let script = repository().join("tests/it/mcp/server.py");
+    let site =
+        site.mcp(json!({"mcpServers": {"s": {"command": python, "args": [script, notes, "stubborn", "family", "escapes"]}}}));
+    let mut server = site.start().await;
+    let run = server.start_run(&json!({"input": r#"[[id:e]][[call:s__echo {"text":"x"}]][[next]][[text:1,0]]"#})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let log = std::fs::read_to_string(notes.join("log")).unwrap();
+    let processes: Vec<i64> = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["pid"].as_i64()).collect();
+    let alive = || processes.iter().filter(|pid| std::path::Path::new(&format!("/proc/{pid}/environ")).exists()).count();
+    assert_eq!((processes.len(), alive()), (4, 4));
+    server.kill9().await;
+    wait::until("all of them to end", Duration::from_secs(20), || async { (alive() == 0).then_some(()) }).await;
+}
+
 /// A tool server sees nothing of the server's environment but what its entry gives it.
 #[tokio::test(flavor = "multi_thread")]
 async fn do_not_inherit_the_environment() {

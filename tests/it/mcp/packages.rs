@@ -83,6 +83,59 @@ async fn four_servers_at_once_over_both_transports() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn memory_git_and_fetch() {
+    let folder = tempfile::tempdir().unwrap();
+    let repository = folder.path().canonicalize().unwrap().join("repository");
+    let git = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("git");
+        command.args(["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]).args(arguments);
+        assert!(command.current_dir(folder.path()).output().unwrap().status.success(), "git {arguments:?}");
+    };
+    git(&["init", "--quiet", "repository"]);
+    std::fs::write(repository.join("note.txt"), "one").unwrap();
+    git(&["-C", "repository", "add", "note.txt"]);
+    git(&["-C", "repository", "commit", "--quiet", "--message", "The first note"]);
+    let page =
+        "<html><head><title>T</title></head><body><article><p>The page says 42, and so does everybody.</p></article></body></html>";
+    let app = axum::Router::new()
+        .route("/page", axum::routing::get(move || async move { axum::response::Html(page) }))
+        .route("/robots.txt", axum::routing::get(|| async { "User-agent: *\nDisallow: /secret\n" }));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, app).await });
+
+    let memory = folder.path().join("memory.jsonl");
+    let program = |name: &str| packages().join("venv/bin").join(name);
+    let tools = Tools::new(&json!({
+        "memory": {"command": "node", "args": [entry("server-memory")], "env": {"MEMORY_FILE_PATH": memory}},
+        "git": {"command": program("mcp-server-git"), "args": ["--repository", repository]},
+        "fetch": {"command": program("mcp-server-fetch"), "args": ["--allow-private-ips"]},
+    }))
+    .await;
+    let ada = json!({"name": "Ada", "entityType": "person", "observations": ["likes numbers"]});
+    let kept = tools.call("memory__create_entities", json!({"entities": [ada]})).await;
+    assert_eq!(kept.state, ToolCallState::Done, "{kept:?}");
+    let found = tools.call("memory__search_nodes", json!({"query": "numbers"})).await;
+    assert!(text(&found).contains("Ada") && !text(&found).contains("does not fit"), "{found:?}");
+    assert!(std::fs::read_to_string(&memory).unwrap().contains("likes numbers"));
+
+    let log = tools.call("git__git_log", json!({"repo_path": repository})).await;
+    assert!(log.state == ToolCallState::Done && text(&log).contains("The first note"), "{log:?}");
+    std::fs::write(repository.join("note.txt"), "two").unwrap();
+    let diff = tools.call("git__git_diff_unstaged", json!({"repo_path": repository})).await;
+    assert!(text(&diff).contains("-one") && text(&diff).contains("+two"), "{diff:?}");
+    let elsewhere = tools.call("git__git_log", json!({"repo_path": "/"})).await;
+    assert!(elsewhere.is_error && elsewhere.state == ToolCallState::Failed, "{elsewhere:?}");
+
+    let page = tools.call("fetch__fetch", json!({"url": format!("http://{address}/page")})).await;
+    assert!(page.state == ToolCallState::Done && text(&page).contains("The page says 42"), "{page:?}");
+    let secret = tools.call("fetch__fetch", json!({"url": format!("http://{address}/secret")})).await;
+    assert!(secret.is_error && text(&secret).contains("robots.txt"), "{secret:?}");
+    tools.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn progress_is_passed_on_and_a_cancelled_call_returns_at_once() {
     let tools = Tools::new(&json!({"everything": everything()})).await;
     let long = json!({"duration": 1.2, "steps": 6});

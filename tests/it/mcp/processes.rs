@@ -50,6 +50,20 @@ async fn a_dropped_door_takes_its_servers_with_it() {
     server.gone().await;
 }
 
+/// M-10.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_left_the_group_ends_with_its_own_server() {
+    let (server, other) = (Scripted::new(), Scripted::new());
+    let tools = Tools::new(&json!({"s": server.entry(&["escapes"]), "t": other.entry(&["escapes"])})).await;
+    assert_eq!((server.alive().len(), other.alive().len()), (2, 2));
+    tools.call("s__die", json!({})).await;
+    server.gone().await;
+    assert_eq!(other.alive().len(), 2, "nobody else's");
+    wait::within("the shutdown", Duration::from_secs(20), tools.shutdown()).await;
+    assert_eq!(other.alive(), Vec::<i64>::new());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_are_used_after_the_shutdown_are_not_started() {
     let server = Scripted::new();

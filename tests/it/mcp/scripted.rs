@@ -88,6 +88,19 @@ async fn progress_extends_the_limit_of_a_call() {
     tools.shutdown().await;
 }
 
+/// M-03.
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_extends_it_up_to_a_hard_limit() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"timeout": "400ms", "max_timeout": "600ms"});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let outcome = tools.call("s__progress", json!({})).await;
+    assert_eq!(outcome.state, ToolCallState::Failed);
+    assert!(text(&outcome).contains("did not answer within 600ms"), "{outcome:?}");
+    tools.shutdown().await;
+}
+
 /// M-12, M-13.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {

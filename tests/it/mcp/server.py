@@ -186,6 +186,9 @@ if "stubborn" in habits:
 if "family" in habits:
     for command in (["sleep", "1000"], ["sh", "-c", "trap '' TERM; sleep 1000 & echo $! >&2; wait"]):
         log(pid=subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid)
+if "escapes" in habits:
+    sleeper = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
+    log(pid=subprocess.Popen(sleeper, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True).pid)
 if "broken" in habits:
     print("cannot read the licence file; token=hunter2-secret-value args=" + str(habits), file=sys.stderr, flush=True)
     sys.exit(7)

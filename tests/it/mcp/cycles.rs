@@ -1,0 +1,79 @@
+//! Servers that are started and end badly, again and again: nothing of them may stay.
+
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{self, StreamExt as _};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::setup::{PATIENCE, Scripted, Tools, text};
+use crate::support::{measure, tell, wait};
+
+/// How many cycles are under way at a time.
+const AT_A_TIME: usize = 4;
+
+/// One server: started, used, and ended in the way that its number says. Gives back what it wrote down.
+async fn cycle(number: usize) -> Scripted {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&[])})).await;
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "here"})).await), "here");
+    let (progress, mut reports) = mpsc::channel(4);
+    let cancel = CancellationToken::new();
+    match number % 6 {
+        0 => {}
+        1 => assert!(tools.call("s__die", json!({})).await.is_error),
+        2 => assert!(tools.call("s__babble", json!({})).await.is_error),
+        // A call that is under way when everything ends.
+        3 => drop(tools.call_with("s__hang", json!({}), Duration::from_millis(20), progress, cancel).await),
+        // A flood that nobody waits out.
+        4 => {
+            let flood = tools.call_with("s__flood", json!({}), PATIENCE, progress, cancel.clone());
+            let stop = async {
+                reports.recv().await;
+                cancel.cancel();
+            };
+            tokio::join!(flood, stop);
+        }
+        // It does not read its input any more, and so does not see it end.
+        _ => drop(tools.call_with("s__wedge", json!({}), Duration::from_millis(20), progress, cancel).await),
+    }
+    wait::within("the shutdown", PATIENCE, tools.shutdown()).await;
+    server
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/dev/fd").unwrap().count()
+}
+
+fn children() -> usize {
+    let output = std::process::Command::new("ps").args(["-A", "-o", "ppid="]).output().unwrap();
+    let parent = std::process::id().to_string();
+    String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.trim() == parent).count()
+}
+
+/// M-09: `CAPSTAN_TEST_MCP_CYCLES` says how many.
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_crashes_hangs_and_floods_leave_nothing_behind() {
+    let cycles = measure::size("CAPSTAN_TEST_MCP_CYCLES", 60);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    // What is made once and kept is made by the first ones.
+    for number in 0..2 {
+        cycle(number).await;
+    }
+    let before = (descriptors(), children(), tasks());
+    let began = Instant::now();
+    let mut left = Vec::new();
+    let mut running = stream::iter(0..cycles).map(cycle).buffer_unordered(AT_A_TIME);
+    while let Some(server) = running.next().await {
+        left.extend(server.alive());
+    }
+    assert_eq!(left, Vec::<i64>::new(), "processes that were alive after the shutdown of their server");
+    // `ps` itself is a child of ours.
+    wait::until("descriptors, children and tasks to be as before", PATIENCE, || async {
+        let now = (descriptors(), children(), tasks());
+        (now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2).then_some(())
+    })
+    .await;
+    tell(&format!("{cycles} cycles in {:?}, {:?} before and after (descriptors, children, tasks)", began.elapsed(), before));
+}
