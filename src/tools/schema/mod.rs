@@ -1,5 +1,7 @@
 //! Schemas of arguments: brought into the one form that is offered to models, and used to check what models send.
 
+mod cost;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -68,7 +70,7 @@ impl Validators {
                 validator
             }
         };
-        violations(&validator, arguments)
+        violations(&validator, schema, arguments)
     }
 
     fn lock(&self) -> MutexGuard<'_, Made> {
@@ -81,22 +83,27 @@ impl Validators {
 /// # Errors
 /// As [`Validators::check`].
 pub fn check_once(schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
-    violations(&validator(schema)?, arguments)
+    violations(&validator(schema)?, schema, arguments)
 }
 
 fn validator(schema: &Value) -> Result<Validator, ArgumentError> {
+    cost::plain(schema).map_err(ArgumentError::BrokenSchema)?;
     let made = jsonschema::options().offline().build(schema);
     made.map_err(|error| ArgumentError::BrokenSchema(shortened(&error.to_string())))
 }
 
-fn violations(validator: &Validator, arguments: &Value) -> Result<(), ArgumentError> {
+fn violations(validator: &Validator, schema: &Value, arguments: &Value) -> Result<(), ArgumentError> {
+    cost::bounded(schema, arguments).map_err(ArgumentError::BrokenSchema)?;
+    if validator.is_valid(arguments) {
+        return Ok(());
+    }
     let mut violations = Vec::new();
     for error in validator.iter_errors(arguments).take(MAX_VIOLATIONS) {
         let pointer = error.instance_path().to_string();
         let place = if pointer.is_empty() { "(top level)" } else { &pointer };
         violations.push(format!("{place}: {}", shortened(&error.to_string())));
     }
-    if violations.is_empty() { Ok(()) } else { Err(ArgumentError::Violations(violations.join("; "))) }
+    Err(ArgumentError::Violations(violations.join("; ")))
 }
 
 fn shortened(message: &str) -> String {
@@ -161,6 +168,32 @@ mod tests {
             assert_eq!(validators.check(&schema("integer"), &json!({"a": 1})), Ok(()));
         }
         assert!(validators.lock().len() <= MAX_KEPT);
+    }
+
+    /// 2 KB of schema that would take longer than anybody lives.
+    #[test]
+    fn what_cannot_be_checked_in_time_is_refused_at_once() {
+        let level = |level: u32| match level {
+            0 => json!(false),
+            level => json!({"allOf": [{"$ref": format!("#/$defs/a{}", level - 1)}, {"$ref": format!("#/$defs/a{}", level - 1)}]}),
+        };
+        let definitions: Map<String, Value> = (0..=40).map(|number| (format!("a{number}"), level(number))).collect();
+        let schema = json!({"type": "object", "properties": {"x": {"$ref": "#/$defs/a40"}}, "$defs": definitions});
+        assert!(matches!(check(&schema, &json!({"x": 1})), Err(ArgumentError::BrokenSchema(_))));
+        assert_eq!(check(&schema, &json!({})), Ok(()), "what is not asked for costs nothing");
+    }
+
+    #[test]
+    fn a_long_chain_of_references_is_no_danger() {
+        let length = 3_000;
+        let level = |level: u32| match level {
+            0 => json!(true),
+            level => json!({"$ref": format!("#/$defs/a{}", level - 1)}),
+        };
+        let definitions: Map<String, Value> = (0..=length).map(|number| (format!("a{number}"), level(number))).collect();
+        let schema = json!({"type": "object", "properties": {"x": {"$ref": format!("#/$defs/a{length}")}}, "$defs": definitions});
+        assert_eq!(check(&schema, &json!({})), Ok(()));
+        assert!(matches!(check(&schema, &json!({"x": 1})), Err(ArgumentError::BrokenSchema(_))));
     }
 
     #[test]
