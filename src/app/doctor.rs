@@ -128,8 +128,8 @@ async fn secrets(loaded: &Loaded, store: &dyn Store, report: &mut Report) {
         Ok(tally) => tally,
         Err(error) => return report.add("secrets", Finding::Bad, format!("{error:#}")),
     };
-    for (id, why) in &lost {
-        report.add("secrets", Finding::Bad, format!("the key of provider {id}: {why}"));
+    for (secret, why) in &lost {
+        report.add("secrets", Finding::Bad, format!("{secret}: {why}"));
     }
     if old > 0 {
         let words = format!("{old} are sealed with older master keys; `capstan secrets rotate` seals them with the newest");
@@ -180,7 +180,7 @@ async fn fallbacks(loaded: &Loaded, models: &Models, report: &mut Report) {
 }
 
 async fn tools(loaded: &Loaded, environment: &Environment, report: &mut Report) {
-    let door = match parts::tools(&loaded.config, environment, &Sources::real()) {
+    let door = match parts::tools(&loaded.config, environment, &Sources::real(), None) {
         Ok(door) => door,
         Err(error) => return report.add("tools", Finding::Bad, format!("{error:#}")),
     };

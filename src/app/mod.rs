@@ -19,6 +19,7 @@ mod parts;
 mod records;
 mod secrets;
 mod serve;
+mod servers;
 mod telemetry;
 mod upkeep;
 mod watchdog;

@@ -16,7 +16,7 @@ use crate::store::{self, Durability, Store, StoreOptions};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::ids::{SharedIds, UuidIds};
 use crate::support::outbound::Reach;
-use crate::tools::mcp::McpConfig;
+use crate::tools::mcp::{KeptServers, McpConfig, MemberRules};
 use crate::tools::{Door, DoorOptions, OPTIONAL_TOOLS};
 
 /// The name of the one user of a server without keys.
@@ -83,12 +83,18 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// The built-in tools and the configured MCP servers. Starts nothing yet.
+/// The built-in tools, the configured MCP servers, and those that people keep. Starts nothing yet.
 ///
 /// # Errors
 /// If the MCP configuration cannot be read. What is wrong with one server concerns that server alone.
-pub fn tools(config: &Config, environment: &Environment, sources: &Sources) -> anyhow::Result<Arc<Door>> {
+pub fn tools(
+    config: &Config,
+    environment: &Environment,
+    sources: &Sources,
+    kept: Option<Arc<dyn KeptServers>>,
+) -> anyhow::Result<Arc<Door>> {
     let mut options = DoorOptions::new(config.files_root(), Arc::clone(&sources.clock));
+    options.kept = kept;
     let variables = environment.clone();
     let unknown = config.tools.enable.iter().find(|name| !OPTIONAL_TOOLS.contains(&name.as_str()));
     if let Some(name) = unknown {
@@ -110,6 +116,13 @@ pub fn tools(config: &Config, environment: &Environment, sources: &Sources) -> a
         make_folder(&config.files_root())?;
     }
     Ok(Door::new(options))
+}
+
+/// What the settings say of MCP servers that members keep.
+#[must_use]
+pub fn member_rules(config: &Config) -> MemberRules {
+    let reach = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
+    MemberRules { commands: config.mcp.allow_user_commands, reach }
 }
 
 /// The one user of a server without keys, who may do everything.

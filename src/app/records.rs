@@ -101,7 +101,7 @@ impl Records {
         }
         // From before the question: a provider may be made while the answer is on its way.
         let asked = Instant::now();
-        let found = self.patiently(|| self.store.provider_named(owner, name)).await.map_err(|error| {
+        let found = patiently(STORE_PATIENCE, || self.store.provider_named(owner, name)).await.map_err(|error| {
             tracing::warn!(error = &error as &dyn std::error::Error, "the providers that people keep cannot be read");
             ModelError::new(ModelErrorKind::Unavailable, "the server cannot read its providers at the moment")
         })?;
@@ -114,17 +114,6 @@ impl Records {
             return Ok(None);
         };
         self.made(record).map(Some)
-    }
-
-    /// A database that is away for a moment is waited for, as whoever writes the run's log does.
-    async fn patiently<T, F: Future<Output = StoreResult<T>>>(&self, ask: impl Fn() -> F) -> StoreResult<T> {
-        let begun = Instant::now();
-        loop {
-            match ask().await {
-                Err(error) if error.is_transient() && begun.elapsed() < STORE_PATIENCE => tokio::time::sleep(STORE_PAUSE).await,
-                answer => return answer,
-            }
-        }
     }
 
     fn made(&self, record: ProviderRecord) -> Result<Arc<Made>, ModelError> {
@@ -154,6 +143,17 @@ impl Records {
     fn endpoint(&self, name: &str) -> Result<&Endpoint, ModelError> {
         let found = self.options.endpoints.iter().find(|endpoint| endpoint.provider == name);
         found.ok_or_else(|| ModelError::new(ModelErrorKind::InvalidRequest, "no provider of this name is configured"))
+    }
+}
+
+/// A database that is away for a moment is waited for, as whoever writes the run's log does.
+pub(super) async fn patiently<T, F: Future<Output = StoreResult<T>>>(patience: Duration, ask: impl Fn() -> F) -> StoreResult<T> {
+    let begun = Instant::now();
+    loop {
+        match ask().await {
+            Err(error) if error.is_transient() && begun.elapsed() < patience => tokio::time::sleep(STORE_PAUSE).await,
+            answer => return answer,
+        }
     }
 }
 

@@ -10,8 +10,9 @@ use secrecy::ExposeSecret as _;
 use super::cli::print;
 use super::config::{Config, Loaded};
 use super::parts::{self, Opener};
+use crate::domain::mcp_server::secrets_place;
 use crate::domain::provider::key_place;
-use crate::store::{SealedRow, Store, StoreResult};
+use crate::store::{SealedRow, SecretOf, Store, StoreResult};
 use crate::support::random::SystemRandomness;
 use crate::support::seal::{MasterKey, MasterKeys, SealError, Vault};
 
@@ -80,7 +81,7 @@ pub struct Tally {
     pub old: usize,
     /// Changed by somebody else in the same moment.
     pub moved: usize,
-    /// The rows that cannot be opened, and why not.
+    /// The secrets that cannot be opened, in words, and why not.
     pub lost: Vec<(String, SealError)>,
 }
 
@@ -100,9 +101,9 @@ pub async fn rotate(loaded: &Loaded, args: RotateArgs) -> anyhow::Result<ExitCod
     if *moved > 0 {
         out.push_str(&format!("changed by somebody else meanwhile: {moved}; run this again\n"));
     }
-    for (id, why) in lost {
+    for (secret, why) in lost {
         let what = if args.forget_lost { format!("{removed}: ") } else { String::new() };
-        out.push_str(&format!("{what}the key of provider {id}: {why}\n"));
+        out.push_str(&format!("{what}{secret}: {why}\n"));
     }
     print(&out)?;
     Ok(if *moved > 0 || !(lost.is_empty() || args.forget_lost) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -118,14 +119,17 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
     let bar = if all > i64::from(PAGE) { ProgressBar::new(all.unsigned_abs()) } else { ProgressBar::hidden() };
     let newest = vault.sealing_key_id();
     let writes = args.filter(|args| !args.dry_run);
-    let (mut tally, mut after) = (Tally::default(), None);
+    let (mut tally, mut after) = (Tally::default(), None::<String>);
     loop {
-        let rows = store.sealed_rows(after.as_ref(), PAGE).await.context("the secrets in the database cannot be read")?;
+        let rows = store.sealed_rows(after.as_deref(), PAGE).await.context("the secrets in the database cannot be read")?;
         let Some(last) = rows.last() else { break };
         after = Some(last.id.clone());
         for row in rows {
             bar.inc(1);
-            let place = key_place(row.owner.as_ref(), row.id.as_str());
+            let place = match row.of {
+                SecretOf::Provider => key_place(row.owner.as_ref(), &row.id),
+                SecretOf::McpServer => secrets_place(row.owner.as_ref(), &row.id),
+            };
             match vault.open(&place, &row.sealed) {
                 Ok(_) if newest.as_ref() == Some(&row.sealed.key_id) => tally.new += 1,
                 Ok(secret) => {
@@ -141,7 +145,11 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
                     if writes.is_some_and(|args| args.forget_lost) {
                         forget(store, &row).await?;
                     }
-                    tally.lost.push((row.id.as_str().to_owned(), why));
+                    let what = match row.of {
+                        SecretOf::Provider => format!("the key of provider {}", row.id),
+                        SecretOf::McpServer => format!("the secrets of MCP server {}", row.id),
+                    };
+                    tally.lost.push((what, why));
                 }
             }
         }

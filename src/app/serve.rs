@@ -16,12 +16,13 @@ use super::lifecycle::{self, Signals};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
 use super::records::{Records, RecordsOptions};
+use super::servers::KeptInStore;
 use super::watchdog::{self, Watchdog};
 use super::{listen, notify, secrets, telemetry, upkeep};
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
-use crate::service::{FindModel, ProviderDeps, Service, ServiceDeps, ServiceLimits};
+use crate::service::{FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
 use crate::store::Store;
 use crate::support::outbound::Reach;
 use crate::tools::{Door, Toolbox as _};
@@ -102,7 +103,9 @@ impl Server {
 
         let hub =
             Hub::new(HubLimits { max_events: config.limits.stream_buffer_events, max_bytes: config.limits.stream_buffer_bytes });
-        let tools = parts::tools(&config, environment, &sources)?;
+        let rules = parts::member_rules(&config);
+        let kept_servers = KeptInStore::new(Arc::clone(&store), Arc::clone(&vault), rules);
+        let tools = parts::tools(&config, environment, &sources, Some(kept_servers))?;
         let node = NodeId::generate(sources.ids.as_ref());
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         upkeep::start(&tasks, &store, &hub, metrics.clone(), &sources, &config.retention, &stop);
@@ -139,7 +142,10 @@ impl Server {
         let service = service(&config, &store, &hub, &tools, &models, &sources, commits.clone());
         let providers =
             ProviderDeps { vault, endpoints: records, reach_of_members, max_per_owner: config.limits.max_providers_per_owner };
-        let service = Arc::new(service.with_configured_keys(keys).with_providers(providers));
+        let max_per_owner = config.limits.max_mcp_servers_per_owner;
+        let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner };
+        let service = service.with_configured_keys(keys).with_providers(providers).with_mcp_servers(mcp_servers);
+        let service = Arc::new(service);
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
         let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
         let app = match config.server.role {

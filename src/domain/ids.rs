@@ -105,6 +105,8 @@ id!(/// An API key.
     KeyId, "key_");
 id!(/// A provider that somebody keeps.
     ProviderId, "prov_");
+id!(/// An MCP server that somebody keeps, or one of the configuration.
+    McpServerId, "mcp_");
 id!(/// A server process, new at each start.
     NodeId, "node_");
 

@@ -12,6 +12,7 @@ pub mod event;
 pub mod fold;
 pub mod ids;
 pub mod input;
+pub mod mcp_server;
 pub mod message;
 pub mod model;
 pub mod principal;

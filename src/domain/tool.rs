@@ -58,7 +58,7 @@ impl ReplayClass {
 pub struct ToolDefinition {
     /// The name that models see: 1 to 64 of `[a-zA-Z0-9_-]`, unique in its set.
     pub name: String,
-    /// The MCP server it comes from; absent for built-in tools.
+    /// The MCP server it comes from: its name in the configuration, or its id if somebody keeps it. Absent for built-in tools.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub server: Option<String>,
     /// Its name at the server, unchanged.

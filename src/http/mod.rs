@@ -9,6 +9,7 @@ mod auth;
 mod conversations;
 mod extract;
 mod logins;
+mod mcp_servers;
 mod metrics;
 mod openapi;
 mod options;

@@ -234,12 +234,12 @@ impl Provider {
     }
 }
 
-fn tag(version: i64) -> HeaderMap {
+pub(crate) fn tag(version: i64) -> HeaderMap {
     HeaderValue::from_str(&format!("\"{version}\"")).map(|value| HeaderMap::from_iter([(ETAG, value)])).unwrap_or_default()
 }
 
 /// The versions that `If-Match` names (RFC 9110, 13.1.1): any of its tags may match, and no weak one does. `None` for all.
-fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
+pub(crate) fn wanted_versions(headers: &HeaderMap) -> Option<Vec<i64>> {
     if !headers.contains_key(IF_MATCH) {
         return None;
     }

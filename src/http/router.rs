@@ -18,7 +18,9 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
-use super::{approvals, audit, auth, conversations, logins, openapi, providers, questions, request, runs, system, tickets, ws};
+use super::{
+    approvals, audit, auth, conversations, logins, mcp_servers, openapi, providers, questions, request, runs, system, tickets, ws,
+};
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
 
@@ -44,6 +46,14 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(providers::get, providers::update, providers::delete))
         .routes(routes!(providers::models))
         .routes(routes!(providers::test))
+        .routes(routes!(mcp_servers::create, mcp_servers::list))
+        .routes(routes!(mcp_servers::get, mcp_servers::update, mcp_servers::delete))
+        .routes(routes!(mcp_servers::start))
+        .routes(routes!(mcp_servers::stop))
+        .routes(routes!(mcp_servers::restart))
+        .routes(routes!(mcp_servers::tools))
+        .routes(routes!(mcp_servers::import))
+        .routes(routes!(mcp_servers::export))
         .routes(routes!(logins::begin))
         .routes(routes!(tickets::create))
         .routes(routes!(system::tools))

@@ -1,10 +1,12 @@
 //! Providers of the server's configuration beside those that people keep: seen and asked in the same way, changed elsewhere.
 
+use std::fmt::Display;
+
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::ids::ProviderId;
 use crate::domain::provider::{ProviderKind, ProviderRecord};
-use crate::store::{Page, ProviderCursor};
+use crate::store::{NameCursor, Page, ProviderCursor};
 
 /// A provider of the configuration or the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +53,7 @@ impl AnyProvider {
         }
     }
 
-    fn cursor(&self) -> ProviderCursor {
+    pub(super) fn cursor(&self) -> ProviderCursor {
         let id = match self {
             Self::Kept(record) => &record.id,
             Self::Configured(provider) => &provider.id,
@@ -60,25 +62,27 @@ impl AnyProvider {
     }
 }
 
-/// The page of at most `limit` that follows `after`, of all providers together. `kept` is that page of those that people keep.
-pub(super) fn page_of_all(
-    kept: Page<ProviderRecord>,
-    configured: &[ConfiguredProvider],
-    after: Option<&ProviderCursor>,
+/// The page of at most `limit` that follows `after`, of those of the configuration and those that people keep together. `kept` is
+/// that page of the latter.
+pub(super) fn page_of_all<T, I: Ord + Clone + Display>(
+    kept: Page<T>,
+    configured: Vec<T>,
+    after: Option<&NameCursor<I>>,
     limit: usize,
-) -> Page<AnyProvider> {
-    let key = |provider: &AnyProvider| {
-        let ProviderCursor { name, id } = provider.cursor();
+    cursor: impl Fn(&T) -> NameCursor<I>,
+) -> Page<T> {
+    let key = |item: &T| {
+        let NameCursor { name, id } = cursor(item);
         (name, id)
     };
     let after = after.map(|after| (after.name.clone(), after.id.clone()));
-    let mut items: Vec<AnyProvider> = configured.iter().cloned().map(AnyProvider::Configured).collect();
-    items.retain(|provider| after.as_ref().is_none_or(|after| key(provider) > *after));
-    items.extend(kept.items.into_iter().map(|record| AnyProvider::Kept(Box::new(record))));
+    let mut items = configured;
+    items.retain(|item| after.as_ref().is_none_or(|after| key(item) > *after));
+    items.extend(kept.items);
     items.sort_by_cached_key(key);
     let is_more = kept.next.is_some() || items.len() > limit;
     items.truncate(limit);
-    let next = items.last().filter(|_| is_more).map(|last| last.cursor().to_string());
+    let next = items.last().filter(|_| is_more).map(|last| cursor(last).to_string());
     Page { items, next }
 }
 
@@ -120,7 +124,9 @@ mod tests {
                 let mut left: Vec<_> = kept.iter().filter(|name| **name > begin).map(|name| record(name)).collect();
                 let next = (left.len() > limit).then(String::new);
                 left.truncate(limit);
-                let page = page_of_all(Page { items: left, next }, &configured, after.as_ref(), limit);
+                let left = left.into_iter().map(|record| AnyProvider::Kept(Box::new(record))).collect();
+                let all = configured.iter().cloned().map(AnyProvider::Configured).collect();
+                let page = page_of_all(Page { items: left, next }, all, after.as_ref(), limit, AnyProvider::cursor);
                 assert!(page.items.len() <= limit);
                 seen.extend(page.items.iter().map(|provider| provider.name().to_owned()));
                 after = page.next.map(|next| next.parse().unwrap());

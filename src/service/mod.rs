@@ -15,6 +15,7 @@ mod explain;
 mod input;
 mod keys;
 mod logins;
+mod mcp_servers;
 mod poller;
 mod providers;
 mod questions;
@@ -38,6 +39,9 @@ pub use explain::RunExplanation;
 pub use input::{Content, NewPart, Replay, RequestKey, StartRun};
 pub use keys::{NewKey, hash_key, new_key};
 pub use logins::{BegunLogin, ComesBack};
+pub use mcp_servers::{
+    AnyMcpServer, Import, Imported, McpDeps, McpServerPatch, NewMcpServer, ShownMcpServer, Variables, open_mcp_server,
+};
 pub use poller::poll_heads;
 pub use providers::{
     Endpoints, NewProvider, ProviderDeps, ProviderPatch, ProviderTest, Target, Unfit, is_name as is_provider_name, open_target,
@@ -50,16 +54,18 @@ pub use tickets::{NewTicket, Redeemed, ShownFrom};
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{
-    AuditCursor, ConversationCursor, InputCursor, InvalidCursor, MessageCursor, Page, PageRequest, ProviderCursor, StoreError,
+    AuditCursor, ConversationCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor,
+    StoreError,
 };
 pub use crate::tools::ServerStatus;
+pub use crate::tools::mcp::ConfiguredServer;
 
 use async_trait::async_trait;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::domain::agent::AgentProfile;
-use crate::domain::principal::{Principal, UserRole};
+use crate::domain::principal::Principal;
 use crate::domain::tool::ToolDefinition;
 use crate::live::Hub;
 use crate::store::Store;
@@ -140,6 +146,7 @@ pub struct Service {
     configured_keys: HashMap<String, Principal>,
     find_model: Option<Arc<dyn FindModel>>,
     providers: Option<ProviderDeps>,
+    mcp_servers: Option<McpDeps>,
 }
 
 impl Service {
@@ -162,6 +169,7 @@ impl Service {
             configured_keys: HashMap::new(),
             find_model: None,
             providers: None,
+            mcp_servers: None,
         }
     }
 
@@ -187,12 +195,8 @@ impl Service {
     /// The tools on offer, and how their servers are doing. Connects to servers that are not connected yet.
     pub async fn tools(&self, principal: &Principal) -> (Vec<ToolDefinition>, Vec<ServerStatus>) {
         let definitions = self.tools.definitions(&principal.user_id).await;
-        let mut servers = self.tools.servers(&principal.user_id).await;
-        match principal.role {
-            UserRole::Admin => {}
-            // Nobody knows what a server writes there.
-            UserRole::Member => servers.iter_mut().for_each(|server| server.stderr = None),
-        }
+        let servers = self.tools.servers(&principal.user_id).await;
+        let servers = servers.into_iter().map(|server| mcp_servers::listed(server, principal)).collect();
         (definitions, servers)
     }
 

@@ -38,7 +38,10 @@ const MIN_HINTED_CHARS: usize = 20;
 /// How many characters of its end.
 const HINT_CHARS: usize = 4;
 /// How often a change is made anew from what somebody else has made of the provider meanwhile.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
+
+/// What belongs to everybody is an administrator's.
+const NOT_YOURS: &str = "providers of the server are an administrator's to change";
 
 /// A provider as it is asked, its key open.
 pub struct Target<'a> {
@@ -222,7 +225,7 @@ impl Service {
         let deps = self.provider_deps()?;
         let NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, is_global } = new;
         let owner = if is_global { None } else { Some(principal.user_id.clone()) };
-        may_change(principal, owner.as_ref())?;
+        may_change(principal, owner.as_ref(), NOT_YOURS)?;
         let base_url = match base_url {
             Some(url) => url,
             None => {
@@ -280,8 +283,10 @@ impl Service {
     /// All of them, by name.
     pub async fn providers(&self, principal: &Principal, page: &PageRequest<ProviderCursor>) -> Result<Page<AnyProvider>> {
         let configured = self.provider_deps()?.endpoints.configured();
-        let kept = self.store.providers(&principal.user_id, page).await?;
-        Ok(page_of_all(kept, configured, page.after.as_ref(), page.limit.clamp(1, 100) as usize))
+        let Page { items, next } = self.store.providers(&principal.user_id, page).await?;
+        let kept = Page { items: items.into_iter().map(|record| AnyProvider::Kept(Box::new(record))).collect(), next };
+        let configured = configured.iter().cloned().map(AnyProvider::Configured).collect();
+        Ok(page_of_all(kept, configured, page.after.as_ref(), page.limit.clamp(1, 100) as usize, AnyProvider::cursor))
     }
 
     /// Changes a provider, of one of these versions if any are named.
@@ -391,7 +396,7 @@ impl Service {
             AnyProvider::Kept(record) => *record,
             AnyProvider::Configured(_) => return Err(Error::Forbidden("providers of the configuration are changed there")),
         };
-        may_change(principal, record.owner.as_ref())?;
+        may_change(principal, record.owner.as_ref(), NOT_YOURS)?;
         match versions {
             Some(versions) if !versions.contains(&record.version) => Err(Error::Stale),
             Some(_) | None => Ok(record),
@@ -505,7 +510,7 @@ pub fn open_target<'a>(
 }
 
 /// Where a URL may lead by the role of whoever gives it.
-fn reach_of(principal: &Principal) -> Reach {
+pub(super) fn reach_of(principal: &Principal) -> Reach {
     match principal.role {
         UserRole::Admin => Reach::Anywhere,
         UserRole::Member => Reach::Public,
@@ -521,10 +526,11 @@ fn now(by_role: Reach, of_members: Reach) -> Reach {
 }
 
 /// What belongs to the server is seen by all and changed by administrators. What belongs to others is not seen in the first place.
-fn may_change(principal: &Principal, owner: Option<&UserId>) -> Result<()> {
+/// `otherwise` says so.
+pub(super) fn may_change(principal: &Principal, owner: Option<&UserId>, otherwise: &'static str) -> Result<()> {
     match (owner, principal.role) {
         (Some(_), UserRole::Admin | UserRole::Member) | (None, UserRole::Admin) => Ok(()),
-        (None, UserRole::Member) => Err(Error::Forbidden("providers of the server are an administrator's to change")),
+        (None, UserRole::Member) => Err(Error::Forbidden(otherwise)),
     }
 }
 
@@ -639,7 +645,7 @@ fn holds_secret(value: &Value) -> bool {
 }
 
 /// Scheme, host and port of a URL as it was written.
-fn origin(url: &str) -> String {
+pub(super) fn origin(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     format!("{scheme}://{}", authority(rest)).to_ascii_lowercase()
 }

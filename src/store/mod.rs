@@ -6,6 +6,7 @@
 
 mod compose;
 mod error;
+mod mcp_servers;
 mod open;
 pub mod postgres;
 mod providers;
@@ -14,8 +15,12 @@ pub mod sqlite;
 mod types;
 
 pub use error::StoreError;
+pub use mcp_servers::{McpServerCursor, McpServerStore};
 pub use open::{Durability, StoreOptions, open};
-pub use providers::{LoginTaker, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, SealedRow};
+pub use providers::{
+    LoginTaker, NameCursor, NamedChanged, NamedMade, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
+    SealedRow, SecretOf,
+};
 pub use types::*;
 
 use async_trait::async_trait;
@@ -290,6 +295,7 @@ pub trait Store:
     + AuditStore
     + RetentionStore
     + ProviderStore
+    + McpServerStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

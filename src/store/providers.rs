@@ -14,46 +14,52 @@ use crate::domain::provider::{ProviderKind, ProviderRecord, Reach, StoredSecret}
 use crate::support::clock::UnixMillis;
 use crate::support::seal::Sealed;
 
-/// The last provider of a page.
+/// The last one of a page that goes by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProviderCursor {
+pub struct NameCursor<I> {
     /// Its name.
     pub name: String,
     /// Which one of that name it is.
-    pub id: ProviderId,
+    pub id: I,
 }
 
-impl fmt::Display for ProviderCursor {
+/// The last provider of a page.
+pub type ProviderCursor = NameCursor<ProviderId>;
+
+impl<I: fmt::Display> fmt::Display for NameCursor<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.name, self.id)
     }
 }
 
-impl FromStr for ProviderCursor {
+impl<I: FromStr + fmt::Display> FromStr for NameCursor<I> {
     type Err = InvalidCursor;
 
     fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (name, id) = text.split_once(':').ok_or(InvalidCursor)?;
-        let cursor = Self { name: name.to_owned(), id: ProviderId::parse(id).map_err(|_| InvalidCursor)? };
+        let (name, id) = text.rsplit_once(':').ok_or(InvalidCursor)?;
+        let cursor = Self { name: name.to_owned(), id: id.parse().map_err(|_| InvalidCursor)? };
         written_by_us(cursor, text)
     }
 }
 
-/// What came of making a provider.
+/// What came of making something that an owner keeps under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ProviderMade {
+pub enum NamedMade<I> {
     /// It is stored.
-    Made(ProviderId),
+    Made(I),
     /// The owner has one of this name. Nothing is stored.
     NameTaken,
     /// The owner has as many as one may have. Nothing is stored.
     TooMany,
 }
 
-/// What came of changing a provider.
+/// What came of making a provider.
+pub type ProviderMade = NamedMade<ProviderId>;
+
+/// What came of changing something that an owner keeps under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProviderChanged {
+pub enum NamedChanged {
     /// It is stored, with this version.
     Changed(i64),
     /// It is not of the version that the change was made from, or is gone. Nothing is changed.
@@ -61,6 +67,9 @@ pub enum ProviderChanged {
     /// The owner has another one of this name. Nothing is changed.
     NameTaken,
 }
+
+/// What came of changing a provider.
+pub type ProviderChanged = NamedChanged;
 
 /// A login at a provider that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,13 +103,35 @@ impl LoginTaker {
     }
 }
 
+/// What has a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretOf {
+    /// A provider: its key.
+    Provider,
+    /// An MCP server: what stands in the place of the names in its entry.
+    McpServer,
+}
+
+impl SecretOf {
+    /// Reads the word that queries say.
+    fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "provider" => Some(Self::Provider),
+            "mcp_server" => Some(Self::McpServer),
+            _ => None,
+        }
+    }
+}
+
 /// A secret of any row, as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedRow {
+    /// What has it.
+    pub of: SecretOf,
     /// Whose it is; `None` if it is the server's.
     pub owner: Option<UserId>,
-    /// The provider whose key it is.
-    pub id: ProviderId,
+    /// The row's id. None of one sort is one of another.
+    pub id: String,
     /// The secret.
     pub sealed: Sealed,
 }
@@ -142,7 +173,7 @@ pub trait ProviderStore: Send + Sync {
     async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>>;
 
     /// Secrets in an order of their own, after the given one, at most `limit`.
-    async fn sealed_rows(&self, after: Option<&ProviderId>, limit: u32) -> StoreResult<Vec<SealedRow>>;
+    async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<SealedRow>>;
 
     /// Puts the same secret, sealed anew, in the place of `row`'s; or none. False if it is not there any more.
     async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool>;
@@ -191,7 +222,7 @@ where
 }
 
 /// Reads `key_id` and `key_data`.
-fn read_sealed<'r, R>(row: &'r R) -> Result<Option<Sealed>, sqlx::Error>
+pub(super) fn read_sealed<'r, R>(row: &'r R) -> Result<Option<Sealed>, sqlx::Error>
 where
     R: Row,
     &'static str: ColumnIndex<R>,
@@ -201,16 +232,17 @@ where
     Ok(key_id.zip(data).map(|(key_id, data)| Sealed { key_id, data }))
 }
 
-/// Reads `id`, `owner_id`, `key_id` and `key_data`. `None` for a row without a secret.
-pub(super) fn read_sealed_row<'r, R>(row: &'r R) -> Result<Option<SealedRow>, sqlx::Error>
+/// Reads `kind`, `id`, `owner_id`, `key_id` and `key_data`. `None` for a row without a secret.
+pub(super) fn read_sealed_row<'r, R>(row: &'r R) -> StoreResult<Option<SealedRow>>
 where
     R: Row,
     &'static str: ColumnIndex<R>,
     String: Decode<'r, R::Database> + Type<R::Database>,
 {
     let owner = row.try_get::<Option<String>, _>("owner_id")?.map(UserId::from_stored);
-    let id = ProviderId::from_stored(row.try_get("id")?);
-    Ok(read_sealed(row)?.map(|sealed| SealedRow { owner, id, sealed }))
+    let (id, word): (String, String) = (row.try_get("id")?, row.try_get("kind")?);
+    let of = rows::word("secrets", "kind", &id, &word, SecretOf::from_word)?;
+    Ok(read_sealed(row)?.map(|sealed| SealedRow { of, owner, id, sealed }))
 }
 
 /// Reads a login that was taken, if it has not expired: `is_valid`.
@@ -229,11 +261,16 @@ where
     Ok(read_sealed(row)?.map(|verifier| ProviderLogin { owner, browser_hash, key_hash, verifier }))
 }
 
-/// The page that these rows make, of which one more was asked for than it holds.
-pub(super) fn page_of(mut items: Vec<ProviderRecord>, limit: u32) -> Page<ProviderRecord> {
+/// The page that these rows make, of which one more was asked for than it holds. `cursor` is that of its last one.
+pub(super) fn page_of<T>(mut items: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Page<T> {
     let more = items.len() > limit as usize;
     items.truncate(limit as usize);
     let last = items.last().filter(|_| more);
-    let next = last.map(|last| ProviderCursor { name: last.name.clone(), id: last.id.clone() }.to_string());
+    let next = last.map(cursor);
     Page { items, next }
+}
+
+/// The cursor of a provider.
+pub(super) fn cursor(record: &ProviderRecord) -> String {
+    ProviderCursor { name: record.name.clone(), id: record.id.clone() }.to_string()
 }

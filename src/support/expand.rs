@@ -43,6 +43,12 @@ pub fn expand(text: &str, mut lookup: impl FnMut(&str) -> Option<String>) -> Res
     Ok(expanded)
 }
 
+/// Whether a text names a variable, or cannot be expanded.
+#[must_use]
+pub fn occurs_in(text: &str) -> bool {
+    text.contains("${")
+}
+
 /// The text that [`expand`] makes this one of.
 #[must_use]
 pub fn escape(text: &str) -> String {

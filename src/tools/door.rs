@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::builtin::{BuiltInOptions, BuiltIns};
-use super::mcp::{McpCall, McpConfig, McpServers};
+use super::mcp::{KeptServers, McpCall, McpConfig, McpServers};
 use super::policy::{AllowAll, Policy, Verdict};
 use super::reconcile;
 use super::schema::Validators;
@@ -33,6 +33,8 @@ pub struct DoorOptions {
     pub files_root: PathBuf,
     /// The MCP servers.
     pub mcp: McpConfig,
+    /// The MCP servers that people keep, if any are kept.
+    pub kept: Option<Arc<dyn KeptServers>>,
     /// The environment of this process: the few variables that every child process gets are looked up here.
     pub environment: Environment,
     /// How long [`Toolbox::definitions`] waits for servers that are still starting.
@@ -58,6 +60,7 @@ impl DoorOptions {
         Self {
             files_root,
             mcp: McpConfig::default(),
+            kept: None,
             environment: Arc::new(|_| None),
             start_patience: Duration::from_secs(15),
             clock,
@@ -73,7 +76,7 @@ impl DoorOptions {
 /// The tools behind the one door.
 pub struct Door {
     built_ins: BuiltIns,
-    mcp: McpServers,
+    mcp: Arc<McpServers>,
     policy: Arc<dyn Policy>,
     validators: Validators,
 }
@@ -82,14 +85,32 @@ impl Door {
     /// The door with what it needs. Starts nothing: servers are connected when they are first needed.
     #[must_use]
     pub fn new(options: DoorOptions) -> Arc<Self> {
-        let DoorOptions { files_root, mcp, environment, start_patience, clock, default_timezone, enabled, reach, policy, guard } =
-            options;
+        let DoorOptions {
+            files_root,
+            mcp,
+            kept,
+            environment,
+            start_patience,
+            clock,
+            default_timezone,
+            enabled,
+            reach,
+            policy,
+            guard,
+        } = options;
+        let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), start_patience, guard);
         Arc::new(Self {
             built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
-            mcp: McpServers::new(mcp, environment, start_patience, guard),
+            mcp,
             policy,
             validators: Validators::default(),
         })
+    }
+
+    /// The MCP servers.
+    #[must_use]
+    pub fn mcp(&self) -> &Arc<McpServers> {
+        &self.mcp
     }
 
     async fn built_in(

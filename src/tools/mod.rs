@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::ids::UserId;
+use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;
@@ -43,18 +43,27 @@ pub type Environment = std::sync::Arc<dyn Fn(&str) -> Option<String> + Send + Sy
 /// How a source of tools is doing.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct ServerStatus {
-    /// The server's name in the configuration.
+    /// Its id.
+    pub id: McpServerId,
+    /// The server's name.
     pub name: String,
     /// `unknown` (not tried yet), `starting`, `ok` or `error`.
     pub status: String,
+    /// Since when, RFC 3339, as far as this process knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
     /// Why it is in error, redacted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The end of what its process said on its standard error stream, redacted. Only administrators see it.
+    /// The end of what its process said on its standard error stream, redacted. Only administrators see it, and whoever keeps the
+    /// server for themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
     /// How many tools it offers.
     pub tools: usize,
+    /// Whose alone it is.
+    #[serde(skip)]
+    pub owner: Option<UserId>,
 }
 
 /// The tools as the worker and the API use them.

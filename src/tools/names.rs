@@ -5,7 +5,7 @@
 //! cut, or that another name was cleaned to as well, ends in eight hexadecimal digits of the hash of what it was made from: the
 //! name depends on the set of raw names alone, never on their order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::{json, text};
 
@@ -21,7 +21,15 @@ const HASH_LENGTHS: [usize; 4] = [0, 8, 16, 24];
 /// The server halves of all configured servers, in the order of `servers`, which must be distinct.
 #[must_use]
 pub fn server_halves(servers: &[&str]) -> Vec<String> {
-    unique("", servers, "server", MAX_SERVER)
+    let keys: Vec<(&str, &str)> = servers.iter().map(|name| (*name, *name)).collect();
+    further_halves(&BTreeSet::new(), &keys)
+}
+
+/// The halves of more servers, each with what tells it apart and its name, which another one may have, too. None is among those
+/// that are `taken`: those keep their names whatever these are called.
+#[must_use]
+pub fn further_halves(taken: &BTreeSet<String>, servers: &[(&str, &str)]) -> Vec<String> {
+    unique("", taken, servers, "server", MAX_SERVER)
 }
 
 /// The names of one server's tools as models see them, in the order of `tools`, which must be distinct. `half` comes from
@@ -29,24 +37,26 @@ pub fn server_halves(servers: &[&str]) -> Vec<String> {
 #[must_use]
 pub fn tool_names(server: &str, half: &str, tools: &[&str]) -> Vec<String> {
     let room = MAX_NAME - half.len() - DIVIDER.len();
-    unique(server, tools, "tool", room).into_iter().map(|tool| format!("{half}{DIVIDER}{tool}")).collect()
+    let tools: Vec<(&str, &str)> = tools.iter().map(|name| (*name, *name)).collect();
+    unique(server, &BTreeSet::new(), &tools, "tool", room).into_iter().map(|tool| format!("{half}{DIVIDER}{tool}")).collect()
 }
 
-/// One name of at most `limit` characters for each of `raws`, no two alike. `scope` goes into the hashes; `fallback` stands
-/// for a name of which cleaning leaves nothing.
-fn unique(scope: &str, raws: &[&str], fallback: &str, limit: usize) -> Vec<String> {
-    let cleaned: Vec<String> = raws.iter().map(|raw| clean(raw, fallback)).collect();
+/// One name of at most `limit` characters for each of `raws`, what tells it apart and what it is made of, no two alike and none of
+/// them `taken`. `scope` goes into the hashes; `fallback` stands for a name of which cleaning leaves nothing.
+fn unique(scope: &str, taken: &BTreeSet<String>, raws: &[(&str, &str)], fallback: &str, limit: usize) -> Vec<String> {
+    let cleaned: Vec<String> = raws.iter().map(|(_, raw)| clean(raw, fallback)).collect();
     let mut levels: Vec<usize> = cleaned.iter().map(|name| usize::from(name.len() > limit)).collect();
     loop {
         let names: Vec<String> = (0..raws.len())
-            .map(|at| with_hash(&cleaned[at], &json::hash_bytes(format!("{scope}\0{}", raws[at]).as_bytes()), levels[at], limit))
+            .map(|at| with_hash(&cleaned[at], &json::hash_bytes(format!("{scope}\0{}", raws[at].0).as_bytes()), levels[at], limit))
             .collect();
         let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
         for name in &names {
             *uses.entry(name).or_default() += 1;
         }
+        let meets = |name: &String| uses[name.as_str()] > 1 || taken.contains(name);
         let clashing: Vec<usize> =
-            (0..names.len()).filter(|at| uses[names[*at].as_str()] > 1 && levels[*at] + 1 < HASH_LENGTHS.len()).collect();
+            (0..names.len()).filter(|at| meets(&names[*at]) && levels[*at] + 1 < HASH_LENGTHS.len()).collect();
         if clashing.is_empty() {
             return names;
         }
@@ -81,8 +91,6 @@ fn clean(raw: &str, fallback: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -113,6 +121,15 @@ mod tests {
         assert_eq!(one[2], "a-b");
         assert!(one[0].starts_with("a_b_") && one[0].len() == "a_b_".len() + 8, "{one:?}");
         assert_ne!(one[0], one[1]);
+    }
+
+    #[test]
+    fn what_is_taken_keeps_its_name() {
+        let taken = BTreeSet::from(["mail".to_owned()]);
+        let halves = further_halves(&taken, &[("id-1", "mail"), ("id-2", "mail"), ("id-3", "notes")]);
+        assert!(halves[0].starts_with("mail_") && halves[1].starts_with("mail_") && halves[0] != halves[1], "{halves:?}");
+        assert_eq!(halves[2], "notes");
+        assert_eq!(further_halves(&taken, &[("id-1", "mail")]), halves[..1], "whoever else is there");
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Config {
     pub breaker: BreakerConfig,
     /// Where the server connects to for others.
     pub outbound: OutboundConfig,
+    /// MCP servers that people keep.
+    pub mcp: McpServersConfig,
     /// Bounds for what clients can ask for.
     pub limits: LimitsConfig,
     /// How long what is kept.
@@ -322,6 +324,14 @@ impl Default for OutboundConfig {
     }
 }
 
+/// `[mcp]`: MCP servers that people keep.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct McpServersConfig {
+    /// Whether those of members may be commands, which run on this machine with the rights of this server.
+    pub allow_user_commands: bool,
+}
+
 /// `[limits]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -336,6 +346,8 @@ pub struct LimitsConfig {
     pub max_running_runs_per_owner: u32,
     /// Providers that one owner may keep.
     pub max_providers_per_owner: u32,
+    /// MCP servers that one owner may keep.
+    pub max_mcp_servers_per_owner: u32,
     /// Events that a stream holds back for a slow reader before it reads from the store again.
     pub stream_buffer_events: usize,
     /// The same in bytes.
@@ -350,6 +362,7 @@ impl Default for LimitsConfig {
             max_active_runs_per_owner: 10_000,
             max_running_runs_per_owner: 0,
             max_providers_per_owner: 100,
+            max_mcp_servers_per_owner: 50,
             stream_buffer_events: 256,
             stream_buffer_bytes: 1024 * 1024,
         }

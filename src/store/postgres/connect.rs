@@ -161,6 +161,7 @@ fn migrations() -> Migrator {
         step(10, "provider_limits", include_str!("../../../migrations/postgres/0010_provider_limits.sql")),
         step(11, "repair", include_str!("../../../migrations/postgres/0011_repair.sql")),
         step(12, "tool_audit", include_str!("../../../migrations/postgres/0012_tool_audit.sql")),
+        step(13, "mcp_servers", include_str!("../../../migrations/postgres/0013_mcp_servers.sql")),
     ])
 }
 

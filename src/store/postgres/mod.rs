@@ -28,6 +28,7 @@ mod kept;
 mod keys;
 mod load;
 mod log;
+mod mcp_servers;
 mod notify;
 mod providers;
 mod queue;

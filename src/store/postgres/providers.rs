@@ -10,10 +10,10 @@ use super::conversations::recorded_key;
 use super::errors::{is_unique_violation, retried};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::ProviderRecord;
-use crate::store::providers::{page_of, provider_columns, read_login, read_provider, read_sealed_row};
+use crate::store::providers::{cursor, page_of, provider_columns, read_login, read_provider, read_sealed_row};
 use crate::store::{
     IdempotencyClaim, Keyed, LoginTaker, Page, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade,
-    ProviderStore, SealedRow, StoreResult, rows,
+    ProviderStore, SealedRow, SecretOf, StoreResult, rows,
 };
 use crate::support::seal::Sealed;
 use crate::support::text::storable;
@@ -119,7 +119,7 @@ impl ProviderStore for PostgresStore {
         .bind(i64::from(limit) + 1)
         .fetch_all(&self.api)
         .await?;
-        Ok(page_of(found.iter().map(read_provider).collect::<StoreResult<_>>()?, limit))
+        Ok(page_of(found.iter().map(read_provider).collect::<StoreResult<_>>()?, limit, cursor))
     }
 
     async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>> {
@@ -217,37 +217,49 @@ impl ProviderStore for PostgresStore {
     }
 
     async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
-        let counts =
-            sqlx::query_as("SELECT key_id, count(*) FROM providers WHERE key_id IS NOT NULL GROUP BY key_id ORDER BY key_id");
+        let counts = sqlx::query_as(
+            "SELECT key_id, count(*) FROM (SELECT key_id FROM providers UNION ALL SELECT key_id FROM mcp_servers) AS secrets
+             WHERE key_id IS NOT NULL GROUP BY key_id ORDER BY key_id",
+        );
         Ok(counts.fetch_all(&self.api).await?)
     }
 
-    async fn sealed_rows(&self, after: Option<&ProviderId>, limit: u32) -> StoreResult<Vec<SealedRow>> {
+    async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<SealedRow>> {
         let found = sqlx::query(
-            "SELECT id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > $1 ORDER BY id LIMIT $2",
+            "SELECT 'provider' AS kind, id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > $1
+             UNION ALL
+             SELECT 'mcp_server', id, owner_id, key_id, key_data FROM mcp_servers WHERE key_id IS NOT NULL AND id > $1
+             ORDER BY id LIMIT $2",
         )
-        .bind(after.map_or("", ProviderId::as_str))
+        .bind(after.unwrap_or_default())
         .bind(i64::from(limit))
         .fetch_all(&self.api)
         .await?;
-        let found = found.iter().map(read_sealed_row).collect::<Result<Vec<_>, _>>()?;
+        let found = found.iter().map(read_sealed_row).collect::<StoreResult<Vec<_>>>()?;
         Ok(found.into_iter().flatten().collect())
     }
 
     async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool> {
         // Another version, though it is the same key: a change that was made from the one before would bring the old seal back.
-        let changed = sqlx::query(
-            "UPDATE providers SET key_id = $4, key_data = $5,
-                 key_hint = CASE WHEN $4::text IS NULL THEN NULL ELSE key_hint END, version = version + 1
-             WHERE id = $1 AND key_id = $2 AND key_data = $3",
-        )
-        .bind(row.id.as_str())
-        .bind(&row.sealed.key_id)
-        .bind(&row.sealed.data)
-        .bind(anew.map(|sealed| sealed.key_id.as_str()))
-        .bind(anew.map(|sealed| sealed.data.as_str()))
-        .execute(&self.api)
-        .await?;
+        let statement = match row.of {
+            SecretOf::Provider => {
+                "UPDATE providers SET key_id = $4, key_data = $5,
+                     key_hint = CASE WHEN $4::text IS NULL THEN NULL ELSE key_hint END, version = version + 1
+                 WHERE id = $1 AND key_id = $2 AND key_data = $3"
+            }
+            SecretOf::McpServer => {
+                "UPDATE mcp_servers SET key_id = $4, key_data = $5, version = version + 1
+                 WHERE id = $1 AND key_id = $2 AND key_data = $3"
+            }
+        };
+        let changed = sqlx::query(statement)
+            .bind(&row.id)
+            .bind(&row.sealed.key_id)
+            .bind(&row.sealed.data)
+            .bind(anew.map(|sealed| sealed.key_id.as_str()))
+            .bind(anew.map(|sealed| sealed.data.as_str()))
+            .execute(&self.api)
+            .await?;
         Ok(changed.rows_affected() > 0)
     }
 }

@@ -25,6 +25,7 @@ mod input;
 mod keys;
 mod load;
 mod log;
+mod mcp_servers;
 mod providers;
 mod queue;
 mod retention;

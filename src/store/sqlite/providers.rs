@@ -7,10 +7,10 @@ use super::connection::Tx;
 use super::idempotency;
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::ProviderRecord;
-use crate::store::providers::{page_of, provider_columns, read_login, read_provider, read_sealed_row};
+use crate::store::providers::{cursor, page_of, provider_columns, read_login, read_provider, read_sealed_row};
 use crate::store::{
     IdempotencyClaim, Keyed, LoginTaker, Page, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade,
-    ProviderStore, SealedRow, StoreResult, rows,
+    ProviderStore, SealedRow, SecretOf, StoreResult, rows,
 };
 use crate::support::seal::Sealed;
 
@@ -97,7 +97,7 @@ impl ProviderStore for SqliteStore {
         .bind(i64::from(limit) + 1)
         .fetch_all(self.reader())
         .await?;
-        Ok(page_of(found.iter().map(read_provider).collect::<StoreResult<_>>()?, limit))
+        Ok(page_of(found.iter().map(read_provider).collect::<StoreResult<_>>()?, limit, cursor))
     }
 
     async fn provider_named(&self, owner: &UserId, name: &str) -> StoreResult<Option<ProviderRecord>> {
@@ -218,38 +218,50 @@ impl ProviderStore for SqliteStore {
     }
 
     async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
-        let counts =
-            sqlx::query_as("SELECT key_id, count(*) FROM providers WHERE key_id IS NOT NULL GROUP BY key_id ORDER BY key_id");
+        let counts = sqlx::query_as(
+            "SELECT key_id, count(*) FROM (SELECT key_id FROM providers UNION ALL SELECT key_id FROM mcp_servers) AS secrets
+             WHERE key_id IS NOT NULL GROUP BY key_id ORDER BY key_id",
+        );
         Ok(counts.fetch_all(self.reader()).await?)
     }
 
-    async fn sealed_rows(&self, after: Option<&ProviderId>, limit: u32) -> StoreResult<Vec<SealedRow>> {
+    async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<SealedRow>> {
         let found = sqlx::query(
-            "SELECT id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > ? ORDER BY id LIMIT ?",
+            "SELECT 'provider' AS kind, id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > ?1
+             UNION ALL
+             SELECT 'mcp_server', id, owner_id, key_id, key_data FROM mcp_servers WHERE key_id IS NOT NULL AND id > ?1
+             ORDER BY id LIMIT ?2",
         )
-        .bind(after.map_or("", ProviderId::as_str))
+        .bind(after.unwrap_or_default())
         .bind(limit)
         .fetch_all(self.reader())
         .await?;
-        let found = found.iter().map(read_sealed_row).collect::<Result<Vec<_>, _>>()?;
+        let found = found.iter().map(read_sealed_row).collect::<StoreResult<Vec<_>>>()?;
         Ok(found.into_iter().flatten().collect())
     }
 
     async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool> {
         let (_turn, mut tx) = self.write_in_turn().await?;
         // Another version, though it is the same key: a change that was made from the one before would bring the old seal back.
-        let changed = sqlx::query(
-            "UPDATE providers SET key_id = ?4, key_data = ?5, key_hint = iif(?4 IS NULL, NULL, key_hint), version = version + 1
-             WHERE id = ?1 AND key_id = ?2 AND key_data = ?3",
-        )
-        .bind(row.id.as_str())
-        .bind(&row.sealed.key_id)
-        .bind(&row.sealed.data)
-        .bind(anew.map(|sealed| sealed.key_id.as_str()))
-        .bind(anew.map(|sealed| sealed.data.as_str()))
-        .execute(&mut *tx)
-        .await?
-        .rows_affected();
+        let statement = match row.of {
+            SecretOf::Provider => {
+                "UPDATE providers SET key_id = ?4, key_data = ?5, key_hint = iif(?4 IS NULL, NULL, key_hint), version = version + 1
+                 WHERE id = ?1 AND key_id = ?2 AND key_data = ?3"
+            }
+            SecretOf::McpServer => {
+                "UPDATE mcp_servers SET key_id = ?4, key_data = ?5, version = version + 1
+                 WHERE id = ?1 AND key_id = ?2 AND key_data = ?3"
+            }
+        };
+        let changed = sqlx::query(statement)
+            .bind(&row.id)
+            .bind(&row.sealed.key_id)
+            .bind(&row.sealed.data)
+            .bind(anew.map(|sealed| sealed.key_id.as_str()))
+            .bind(anew.map(|sealed| sealed.data.as_str()))
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
         tx.commit().await?;
         Ok(changed > 0)
     }

@@ -15,20 +15,30 @@ use crate::tools::{names, schema};
 /// The longest description that models see, in characters.
 const MAX_DESCRIPTION: usize = 1_024;
 
-/// The definitions of `tools`, sorted by name. `half` is the server's part of their names. A second tool of the same name is
-/// left out: nobody could call it.
-pub fn definitions(server: &str, half: &str, config: &ServerConfig, tools: &[Tool]) -> Vec<ToolDefinition> {
+/// What a server is called.
+#[derive(Clone, Copy)]
+pub struct Labels<'a> {
+    /// By what finds it again: its name in the configuration, or its id.
+    pub key: &'a str,
+    /// By people.
+    pub name: &'a str,
+    /// In the names of its tools.
+    pub half: &'a str,
+}
+
+/// The definitions of `tools`, sorted by name. A second tool of the same name is left out: nobody could call it.
+pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) -> Vec<ToolDefinition> {
     let mut seen = BTreeSet::new();
     let tools: Vec<&Tool> = tools.iter().filter(|tool| seen.insert(tool.name.to_string())).collect();
     let raws: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
     let mut definitions: Vec<ToolDefinition> = tools
         .iter()
-        .zip(names::tool_names(server, half, &raws))
+        .zip(names::tool_names(server.key, server.half, &raws))
         .map(|(tool, name)| definition(server, config, tool, name))
         .collect();
     definitions.sort_by(|one, other| one.name.cmp(&other.name));
     for name in strangers(config, &definitions) {
-        tracing::warn!(mcp.server = server, tool = name, "the entry speaks of a tool that the server does not have");
+        tracing::warn!(mcp.server = server.name, tool = name, "the entry speaks of a tool that the server does not have");
     }
     definitions
 }
@@ -39,16 +49,16 @@ fn strangers<'c>(config: &'c ServerConfig, definitions: &[ToolDefinition]) -> BT
     named.filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
 }
 
-fn definition(server: &str, config: &ServerConfig, tool: &Tool, name: String) -> ToolDefinition {
+fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: String) -> ToolDefinition {
     let raw_schema = Value::Object(tool.input_schema.as_ref().clone());
     let raw_description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
     let mut parameters = schema::normalise(&raw_schema);
     clean_descriptions(&mut parameters);
     ToolDefinition {
         name,
-        server: Some(server.to_owned()),
+        server: Some(server.key.to_owned()),
         tool: tool.name.to_string(),
-        description: description(server, raw_description),
+        description: description(server.name, raw_description),
         definition_hash: stable::hash(&json!([raw_description, raw_schema, tool.annotations])),
         parameters: parameters.into(),
         replay: replay(config, tool),
@@ -132,6 +142,8 @@ mod tests {
         McpConfig::parse(&document, &|_| None).unwrap().servers.remove("s").unwrap().unwrap_or_else(|error| panic!("{error}"))
     }
 
+    const SERVER: Labels<'static> = Labels { key: "s", name: "s", half: "s" };
+
     fn tools() -> Vec<Tool> {
         serde_json::from_value(json!([
             {"name": "b", "description": "Re\u{200b}ads\u{e0041} things", "inputSchema": {"properties": {
@@ -145,7 +157,7 @@ mod tests {
 
     #[test]
     fn definitions_are_clean_sorted_and_unique() {
-        let definitions = definitions("s", "s", &config(&json!({})), &tools());
+        let definitions = definitions(SERVER, &config(&json!({})), &tools());
         let seen: Vec<(&str, &str)> = definitions.iter().map(|tool| (tool.name.as_str(), tool.description.as_str())).collect();
         assert_eq!(seen, [("s__a", "[s]"), ("s__b", "[s] Reads things")]);
         let parameters =
@@ -158,7 +170,7 @@ mod tests {
     #[test]
     fn the_operator_is_believed_before_the_hints_of_a_trusted_server() {
         let class = |capstan: &Value| -> Vec<ReplayClass> {
-            definitions("s", "s", &config(capstan), &tools()).into_iter().map(|tool| tool.replay).collect()
+            definitions(SERVER, &config(capstan), &tools()).into_iter().map(|tool| tool.replay).collect()
         };
         assert_eq!(class(&json!({"trusted": true})), [ReplayClass::Idempotent, ReplayClass::Read]);
         assert_eq!(class(&json!({"trusted": true, "replay": {"b": "unsafe"}})), [ReplayClass::Idempotent, ReplayClass::Unsafe]);
@@ -168,7 +180,7 @@ mod tests {
     #[test]
     fn rules_for_tools_that_there_are_not_are_noticed() {
         let config = config(&json!({"approval": {"a": "ask", "A": "ask"}, "replay": {"b": "read", "c": "read"}}));
-        assert_eq!(strangers(&config, &definitions("s", "s", &config, &tools())), BTreeSet::from(["A", "c"]));
+        assert_eq!(strangers(&config, &definitions(SERVER, &config, &tools())), BTreeSet::from(["A", "c"]));
     }
 
     #[test]

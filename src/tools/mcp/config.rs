@@ -9,8 +9,10 @@ use serde_json::{Map, Value};
 
 use super::masks::Masks;
 use crate::domain::approval::ApprovalMode;
+use crate::domain::ids::McpServerId;
 use crate::domain::tool::ReplayClass;
 use crate::support::expand::{ExpandError, expand};
+use crate::support::outbound::Reach;
 
 /// The most calls that one server works on at a time, unless its entry says otherwise.
 const DEFAULT_CONCURRENCY: usize = 4;
@@ -52,6 +54,8 @@ pub struct ServerConfig {
     pub max_timeout: Option<Duration>,
     /// The most calls that it works on at a time.
     pub concurrency: usize,
+    /// Whether each owner has a connection, or a process, of their own, where others are shared by all.
+    pub per_owner: bool,
 }
 
 /// How a server is reached. Values that often are secrets are wrapped.
@@ -74,6 +78,8 @@ pub enum ServerTransport {
         url: String,
         /// Sent with every request.
         headers: BTreeMap<String, SecretString>,
+        /// Where the endpoint may be.
+        reach: Reach,
     },
 }
 
@@ -89,10 +95,24 @@ impl McpConfig {
         let servers = entries
             .iter()
             .filter(|(_, entry)| entry.get("disabled").and_then(Value::as_bool) != Some(true))
-            .map(|(name, entry)| (name.clone(), Entry { lookup, masks: RefCell::default() }.server(entry)))
+            .map(|(name, entry)| {
+                // Tools are frozen with the name of a server of the file, and with the id of one that is kept.
+                let is_id = McpServerId::parse(name).is_ok();
+                let read =
+                    if is_id { Err("the name looks like an id: choose another one".to_owned()) } else { read(entry, lookup) };
+                (name.clone(), read)
+            })
             .collect();
         Ok(Self { servers })
     }
+}
+
+/// Reads one entry of a document, in which variables are replaced by what `lookup` finds.
+///
+/// # Errors
+/// In words: what is wrong with it.
+pub fn read(entry: &Value, lookup: &dyn Fn(&str) -> Option<String>) -> Result<ServerConfig, String> {
+    Entry { lookup, masks: RefCell::default() }.server(entry)
 }
 
 /// Reads one entry.
@@ -114,6 +134,7 @@ impl Entry<'_> {
             timeout: None,
             max_timeout: None,
             concurrency: DEFAULT_CONCURRENCY,
+            per_owner: false,
         };
         if let Some(extra) = entry.get("capstan") {
             read_capstan(object(extra, "capstan")?, &mut server)?;
@@ -140,7 +161,7 @@ impl Entry<'_> {
                 if !url.starts_with("http://") && !url.starts_with("https://") {
                     return Err("url must begin with http:// or https://".to_owned());
                 }
-                Ok(ServerTransport::Http { url, headers: self.secrets(entry.get("headers"), "headers")? })
+                Ok(ServerTransport::Http { url, headers: self.secrets(entry.get("headers"), "headers")?, reach: Reach::Anywhere })
             }
             (Some(_), Some(_)) => Err("the entry has both command and url: keep one of them".to_owned()),
             (None, None) => Err("the entry has neither command nor url".to_owned()),
@@ -202,6 +223,7 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                     server.replay.insert(tool.clone(), replay(tool, word)?);
                 }
             }
+            "per_owner" => server.per_owner = value.as_bool().ok_or("capstan.per_owner must be true or false")?,
             "timeout" => server.timeout = Some(duration(key, value)?),
             "max_timeout" => server.max_timeout = Some(duration(key, value)?),
             "concurrency" => {

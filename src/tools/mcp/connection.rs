@@ -30,8 +30,9 @@ use super::content;
 use super::handler::{Handler, Heard};
 use super::masks::Masks;
 use super::orphans::Words;
-use super::process::{LastWords, Process, Program};
+use super::process::{LastWords, Process, Program, last_words};
 use super::stdio::{Ending, StdioTransport};
+use crate::support::outbound::{self, Reach};
 use crate::support::text::prefix_chars;
 use crate::support::{failpoint, http, redact};
 use crate::tools::{Environment, ProgressSender};
@@ -204,8 +205,8 @@ impl Connection {
                 });
                 (service, Some(process))
             }
-            ServerTransport::Http { url, headers } => {
-                let transport = http_transport(url, headers).map_err(|reason| OpenError::Other(reason.into()))?;
+            ServerTransport::Http { url, headers, reach } => {
+                let transport = http_transport(url, headers, *reach).map_err(|reason| OpenError::Other(reason.into()))?;
                 let transport = Attentive::new(transport, name, heard.clone());
                 let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token).await;
                 (greeted.map_err(|error| OpenError::new(error, masks, LastWords::default()))?, None)
@@ -386,6 +387,11 @@ impl Connection {
         }
     }
 
+    /// The end of what its process said on its standard error stream, for operators only.
+    pub fn said(&self) -> Option<String> {
+        self.process.as_ref().and_then(Process::said)
+    }
+
     fn last_words(&self) -> LastWords {
         self.process.as_ref().map(Process::last_words).unwrap_or_default()
     }
@@ -393,7 +399,7 @@ impl Connection {
     /// Why a call was lost. What the process said goes to the log: the reason goes to the model and into the conversation.
     fn lost(&self, error: &ServiceError) -> String {
         let Fault { reason, stderr } = Fault::after(self.shown(error), self.last_words());
-        if let Some(stderr) = stderr {
+        if let Some(stderr) = stderr.as_deref().map(last_words) {
             tracing::warn!(mcp.server = self.name, reason, stderr, "a call was lost with its MCP server");
         }
         reason
@@ -478,6 +484,7 @@ async fn after_exit(exit: CancellationToken) {
 fn http_transport(
     url: &str,
     headers: &BTreeMap<String, SecretString>,
+    reach: Reach,
 ) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
     let mut custom = HashMap::new();
     for (name, value) in headers {
@@ -486,8 +493,10 @@ fn http_transport(
         value.set_sensitive(true);
         custom.insert(header, value);
     }
+    let place = reqwest::Url::parse(url).map_err(|error| format!("url: {error}"))?;
+    outbound::check(&place, reach).map_err(|error| format!("url: {error}"))?;
     // A redirect would carry the headers, which often are credentials, to wherever the server says.
-    let client = http::client_for(url)
+    let client = outbound::guarded(http::client_for(url), reach)
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_LIMIT)
         .build()

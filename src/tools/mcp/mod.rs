@@ -8,13 +8,17 @@ mod config;
 mod connection;
 mod content;
 mod handler;
+mod kept;
 mod masks;
 pub mod orphans;
 mod outputs;
 mod process;
 mod server;
 mod servers;
+mod setbacks;
 mod stdio;
 
 pub use config::{McpConfig, McpConfigError, ServerConfig, ServerTransport};
-pub use servers::{McpAnswer, McpCall, McpServers};
+pub use kept::{KeptServer, KeptServers, MemberRules, Parted, Secrets, part, read_kept};
+pub use process::last_words;
+pub use servers::{ConfiguredServer, McpAnswer, McpCall, McpServers};

@@ -26,7 +26,7 @@ use crate::tools::Environment;
 const INHERITED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ"];
 /// How much of the end of the standard error stream is kept, in bytes.
 const STDERR_KEPT: usize = 64 * 1024;
-/// How much of it is shown in errors, in characters.
+/// How much of it is shown in logs and lists, in characters.
 const STDERR_SHOWN: usize = 2_000;
 /// How long a child may take to exit after its standard input was closed.
 const GRACE_INPUT: Duration = Duration::from_secs(2);
@@ -145,11 +145,16 @@ impl Process {
         self.watched.gone.cancelled().await;
     }
 
+    /// The end of what it said on its standard error stream, without secrets.
+    pub fn said(&self) -> Option<String> {
+        Some(self.watched.said()).filter(|said| !said.is_empty())
+    }
+
     /// How it exited, if it has, and what it said last.
     pub fn last_words(&self) -> LastWords {
         let status = self.watched.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let exit = status.map(|status| format!("; the process ended with {status}")).unwrap_or_default();
-        LastWords { exit, stderr: Some(self.watched.said()).filter(|said| !said.is_empty()) }
+        LastWords { exit, stderr: self.said() }
     }
 }
 
@@ -207,10 +212,14 @@ impl Watched {
         let said = self.masks.hide(&String::from_utf8_lossy(kept.make_contiguous()));
         drop(kept);
         let lines: Vec<String> = said.lines().map(redact::error_text).filter(|line| !line.is_empty()).collect();
-        let said = lines.join("\n");
-        let excess = said.chars().count().saturating_sub(STDERR_SHOWN);
-        said[text::prefix_chars(&said, excess).len()..].to_owned()
+        lines.join("\n")
     }
+}
+
+/// The end of what a process said, where there is not room for all of it.
+pub fn last_words(said: &str) -> &str {
+    let excess = said.chars().count().saturating_sub(STDERR_SHOWN);
+    &said[text::prefix_chars(said, excess).len()..]
 }
 
 /// The child with its group, which is killed when this is dropped before it was ended.

@@ -1,7 +1,7 @@
 //! One configured server: connected when it is first needed, and again when its connection was lost.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rmcp::model::JsonObject;
@@ -11,20 +11,23 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::catalogue::Labels;
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
 use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
+use super::process::last_words;
 use super::servers::{McpAnswer, McpCall};
+use super::setbacks::Setbacks;
 use super::{ServerConfig, ServerTransport, catalogue, content};
+use crate::domain::ids::McpServerId;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
-use crate::tools::{Environment, Progress, ProgressSender, ServerStatus};
+use crate::support::clock::{SharedClock, UnixMillis};
+use crate::tools::{Environment, Progress, ProgressSender, ServerStatus, names};
 
 /// How long a server may take from its start to its list of tools.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long a list of tools that changed may take.
 const REFRESH_LIMIT: Duration = Duration::from_secs(10);
-/// The longest wait between two attempts to start a server.
-const MAX_BACK_OFF: Duration = Duration::from_secs(16);
 
 /// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.
 const HARD_LIMIT_FACTOR: u32 = 10;
@@ -37,6 +40,8 @@ pub struct Common {
     pub words: Words,
     /// Ends what is left of servers when this program is killed.
     pub guard: Guard,
+    /// What time it is.
+    pub clock: SharedClock,
     /// Limits how many servers start at the same time.
     pub starts: Semaphore,
     /// Cancelled when the servers are shut down.
@@ -45,16 +50,34 @@ pub struct Common {
     pub tasks: TaskTracker,
 }
 
-/// One configured server.
+/// Which server it is.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// What its tools are frozen with: its name in the configuration, or its id if somebody keeps it.
+    pub key: String,
+    /// Its id.
+    pub id: McpServerId,
+    /// What people call it.
+    pub name: String,
+}
+
+/// One server.
 pub struct Server {
+    key: String,
+    id: McpServerId,
     name: String,
-    /// Its part of the names of its tools.
+    /// Its part of the names of its tools, when it was made.
     half: String,
+    /// What says that it was made of the same entry.
+    fingerprint: String,
     config: ServerConfig,
     common: Arc<Common>,
     phase: watch::Sender<Phase>,
-    /// Attempts to start it that failed since it last ran.
-    failures: AtomicU32,
+    /// Since when it is in this phase.
+    since: Mutex<UnixMillis>,
+    setbacks: Mutex<Setbacks>,
+    /// When somebody last wanted something of it.
+    used: Mutex<Instant>,
     /// Limits the calls that it works on at a time.
     slots: Semaphore,
     /// Whether it was greeted in the new way the last time.
@@ -80,19 +103,39 @@ struct Live {
 
 impl Server {
     /// A server that is not connected yet.
-    pub fn new(name: String, half: String, config: ServerConfig, common: Arc<Common>) -> Arc<Self> {
+    pub fn new(identity: Identity, half: String, fingerprint: String, config: ServerConfig, common: Arc<Common>) -> Arc<Self> {
+        let Identity { key, id, name } = identity;
         let slots = Semaphore::new(config.concurrency);
-        let (phase, failures) = (watch::Sender::new(Phase::Unknown), AtomicU32::new(0));
-        Arc::new(Self { name, half, config, common, phase, failures, slots, stateless: AtomicBool::new(false) })
+        let (phase, since) = (watch::Sender::new(Phase::Unknown), Mutex::new(common.clock.now()));
+        let (setbacks, used) = (Mutex::default(), Mutex::new(Instant::now()));
+        let stateless = AtomicBool::new(false);
+        Arc::new(Self { key, id, name, half, fingerprint, config, common, phase, since, setbacks, used, slots, stateless })
     }
 
-    /// Its tools. Waits while it starts, up to `patience` after the start began; for a server whose last start failed, a fifth
-    /// of that, so that it does not hold up every run.
+    /// Its id.
+    pub fn id(&self) -> &McpServerId {
+        &self.id
+    }
+
+    /// What says that it was made of the same entry.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// How long nobody has wanted anything of it.
+    pub fn idle_for(&self) -> Duration {
+        // Whoever is at work has wanted something, however long ago.
+        let is_at_work = self.slots.available_permits() < self.config.concurrency;
+        if is_at_work { Duration::ZERO } else { lock(&self.used).elapsed() }
+    }
+
+    /// Its tools, with names that begin with `half`. Waits while it starts, up to `patience` after the start began; for a server
+    /// whose last start failed, a fifth of that, so that it does not hold up every run.
     ///
     /// # Errors
     /// Why it cannot be reached.
-    pub async fn definitions(self: &Arc<Self>, patience: Duration) -> Result<Vec<ToolDefinition>, String> {
-        let patience = if self.failures.load(Ordering::SeqCst) > 0 { patience / 5 } else { patience };
+    pub async fn definitions(self: &Arc<Self>, half: &str, patience: Duration) -> Result<Vec<ToolDefinition>, String> {
+        let patience = if lock(&self.setbacks).is_any() { patience / 5 } else { patience };
         let began = match &*self.phase.borrow() {
             Phase::Starting { since } => *since,
             Phase::Unknown | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => Instant::now(),
@@ -100,8 +143,13 @@ impl Server {
         let live =
             tokio::time::timeout_at(began + patience, self.live()).await.map_err(|_| "it is still starting".to_owned())??;
         self.refresh(&live).await;
-        let tools = live.tools.read().await;
-        Ok(tools.clone())
+        let mut tools = live.tools.read().await.clone();
+        if half != self.half {
+            let raws: Vec<&str> = tools.iter().map(|tool| tool.tool.as_str()).collect();
+            let names = names::tool_names(&self.key, half, &raws);
+            tools.iter_mut().zip(names).for_each(|(tool, name)| tool.name = name);
+        }
+        Ok(tools)
     }
 
     /// Carries out one call.
@@ -209,18 +257,60 @@ impl Server {
         Ok(slot)
     }
 
-    /// Where it stands.
-    pub async fn status(&self) -> ServerStatus {
+    /// Forgets what has gone wrong: it is tried again at once.
+    pub fn forgive(&self) {
+        *lock(&self.setbacks) = Setbacks::default();
+        self.shift(|phase| {
+            let has_failed = matches!(phase, Phase::Failed { .. });
+            if has_failed {
+                *phase = Phase::Unknown;
+            }
+            has_failed
+        });
+    }
+
+    /// Makes a connection again that was lost, when it is time.
+    pub fn tend(self: &Arc<Self>) {
+        let now = Instant::now();
+        let is_due = match &*self.phase.borrow() {
+            Phase::Up(live) => !live.connection.is_alive() && lock(&self.setbacks).is_due(now),
+            Phase::Failed { retry_at, .. } => now >= *retry_at && lock(&self.setbacks).tries_by_itself(),
+            Phase::Unknown | Phase::Starting { .. } | Phase::Closed => false,
+        };
+        if is_due {
+            self.begin();
+        }
+    }
+
+    /// Changes the phase if `change` says that it did, and notes when.
+    fn shift(&self, change: impl FnOnce(&mut Phase) -> bool) -> bool {
+        let changed = self.phase.send_if_modified(change);
+        if changed {
+            *lock(&self.since) = self.common.clock.now();
+        }
+        changed
+    }
+
+    /// Where it stands: `none` with what is known beside it.
+    pub async fn status(&self, none: ServerStatus) -> ServerStatus {
         let phase = self.phase.borrow().clone();
         let (status, fault, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, 0),
             Phase::Starting { .. } => ("starting", None, 0),
-            Phase::Up(live) if live.connection.is_alive() => ("ok", None, live.tools.read().await.len()),
-            Phase::Up(_) => ("error", Some("the connection was lost; it is made again at the next use".to_owned().into()), 0),
+            Phase::Up(live) if live.connection.is_alive() => {
+                let (said, count) = (live.connection.said(), live.tools.read().await.len());
+                let since = Some(lock(&self.since).to_rfc3339());
+                return ServerStatus { status: "ok".to_owned(), since, stderr: said, tools: count, ..none };
+            }
+            Phase::Up(live) => {
+                let reason = "the connection was lost and is made again".to_owned();
+                ("error", Some(Fault { reason, stderr: live.connection.said() }), 0)
+            }
             Phase::Failed { fault, .. } => ("error", Some(fault), 0),
         };
         let (error, stderr) = fault.map(|Fault { reason, stderr }| (reason, stderr)).unzip();
-        ServerStatus { name: self.name.clone(), status: status.to_owned(), error, stderr: stderr.flatten(), tools }
+        let since = Some(lock(&self.since).to_rfc3339());
+        ServerStatus { status: status.to_owned(), since, error, stderr: stderr.flatten(), tools, ..none }
     }
 
     /// Ends it for good.
@@ -234,33 +324,8 @@ impl Server {
     /// The connection, made now if there is none. Only one attempt is under way at a time, and it goes on when whoever asked for
     /// it does not wait any longer.
     async fn live(self: &Arc<Self>) -> Result<Arc<Live>, String> {
-        let mut died = None;
-        let start = self.phase.send_if_modified(|phase| {
-            let start = match phase {
-                Phase::Unknown => true,
-                Phase::Up(live) if !live.connection.is_alive() => {
-                    died = Some(live.clone());
-                    true
-                }
-                Phase::Failed { retry_at, .. } => Instant::now() >= *retry_at,
-                Phase::Up(_) | Phase::Starting { .. } | Phase::Closed => false,
-            };
-            if start {
-                *phase = Phase::Starting { since: Instant::now() };
-            }
-            start
-        });
-        if start {
-            let server = self.clone();
-            self.common.tasks.spawn(async move {
-                let bury = async {
-                    if let Some(live) = died {
-                        live.connection.close().await;
-                    }
-                };
-                tokio::join!(server.start(), bury);
-            });
-        }
+        *lock(&self.used) = Instant::now();
+        self.begin();
         let mut phases = self.phase.subscribe();
         let phase = phases.wait_for(|phase| match phase {
             Phase::Starting { .. } => false,
@@ -270,8 +335,58 @@ impl Server {
         match phase {
             Phase::Up(live) => Ok(live),
             Phase::Failed { fault, .. } => Err(fault.reason),
-            Phase::Unknown | Phase::Starting { .. } | Phase::Closed => Err("the servers are being shut down".to_owned()),
+            Phase::Unknown | Phase::Starting { .. } | Phase::Closed => Err("it is being shut down".to_owned()),
         }
+    }
+
+    /// Begins to start it, if it does not run and may be tried.
+    fn begin(self: &Arc<Self>) {
+        let (mut died, mut start) = (None, false);
+        let now = Instant::now();
+        self.shift(|phase| {
+            let (next, starts) = match phase {
+                Phase::Unknown => (Phase::Starting { since: now }, true),
+                Phase::Up(live) if !live.connection.is_alive() => {
+                    let next = match lock(&self.setbacks).given_up_until(now, self.counts_losses()) {
+                        Some(until) => {
+                            let reason = Setbacks::TOO_MANY.to_owned();
+                            let fault = Fault { reason, stderr: live.connection.said() };
+                            tracing::warn!(mcp.server = self.name, "MCP server {} is lost again and again", self.name);
+                            (Phase::Failed { fault, retry_at: until }, false)
+                        }
+                        None => (Phase::Starting { since: now }, true),
+                    };
+                    died = Some(live.clone());
+                    next
+                }
+                Phase::Failed { retry_at, .. } if now >= *retry_at => (Phase::Starting { since: now }, true),
+                Phase::Failed { .. } | Phase::Up(_) | Phase::Starting { .. } | Phase::Closed => return false,
+            };
+            *phase = next;
+            start = starts;
+            true
+        });
+        if start || died.is_some() {
+            let server = self.clone();
+            self.common.tasks.spawn(async move {
+                let bury = async {
+                    if let Some(live) = died {
+                        live.connection.close().await;
+                    }
+                };
+                let start = async {
+                    if start {
+                        server.start().await;
+                    }
+                };
+                tokio::join!(start, bury);
+            });
+        }
+    }
+
+    /// Whether the end of a connection is the end of a process. What is far away may end a session whenever it likes.
+    fn counts_losses(&self) -> bool {
+        !matches!(self.config.transport, ServerTransport::Http { .. })
     }
 
     async fn start(self: Arc<Self>) {
@@ -283,18 +398,19 @@ impl Server {
         let result = opened.unwrap_or_else(|_| Err(format!("the server did not start within {START_LIMIT:?}").into()));
         let next = match result {
             Ok(live) => {
-                self.failures.store(0, Ordering::SeqCst);
+                lock(&self.setbacks).runs();
                 tracing::info!(mcp.server = self.name, "MCP server {} is connected", self.name);
                 Phase::Up(Arc::new(live))
             }
             Err(fault) => {
                 let Fault { reason, stderr } = &fault;
+                let stderr = stderr.as_deref().map(last_words);
                 tracing::warn!(mcp.server = self.name, error = reason, stderr, "MCP server {} cannot be used", self.name);
                 self.failed_to_start(fault)
             }
         };
         let mut late = None;
-        self.phase.send_if_modified(|phase| match phase {
+        self.shift(|phase| match phase {
             Phase::Closed => {
                 late = Some(next);
                 false
@@ -311,9 +427,11 @@ impl Server {
 
     /// What it is after another attempt that failed: to be left alone, for longer each time.
     fn failed_to_start(&self, fault: Fault) -> Phase {
-        let failures = self.failures.fetch_add(1, Ordering::SeqCst);
-        let back_off = MAX_BACK_OFF.min(Duration::from_secs(1 << failures.min(4)));
-        Phase::Failed { fault, retry_at: Instant::now() + back_off }
+        Phase::Failed { fault, retry_at: Instant::now() + lock(&self.setbacks).failed() }
+    }
+
+    fn labels(&self) -> Labels<'_> {
+        Labels { key: &self.key, name: &self.name, half: &self.half }
     }
 
     async fn open(&self) -> Result<Live, Fault> {
@@ -326,7 +444,7 @@ impl Server {
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
         let tools = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);
-        let tools = catalogue::definitions(&self.name, &self.half, &self.config, &tools);
+        let tools = catalogue::definitions(self.labels(), &self.config, &tools);
         Ok(Live { connection, tools: RwLock::new(tools), outputs })
     }
 
@@ -338,7 +456,7 @@ impl Server {
         match tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()).await {
             Ok(Ok(tools)) => {
                 live.outputs.replace(&tools);
-                *live.tools.write().await = catalogue::definitions(&self.name, &self.half, &self.config, &tools);
+                *live.tools.write().await = catalogue::definitions(self.labels(), &self.config, &tools);
             }
             Ok(Err(_)) | Err(_) => live.connection.heard().tools_are_stale(),
         }
@@ -350,7 +468,7 @@ struct Attempt(Arc<Server>);
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        self.0.phase.send_if_modified(|phase| {
+        self.0.shift(|phase| {
             let is_open = matches!(phase, Phase::Starting { .. });
             if is_open {
                 let fault = Fault::from("starting it has failed, and the reason is a mistake of this program".to_owned());
@@ -359,6 +477,10 @@ impl Drop for Attempt {
             is_open
         });
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn failed(reason: String) -> McpAnswer {

@@ -1,22 +1,30 @@
-//! All configured servers together.
+//! All servers together: those of the configuration, and those that people keep.
+//!
+//! There is one connection to each server, for everybody; one that somebody keeps for themselves, or whose entry says `per_owner`,
+//! has one for each owner. What a connection was made of may change at any time, in any process: it is looked at every two seconds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::McpConfig;
+use super::kept::{KeptServer, KeptServers};
 use super::orphans::{Guard, Words};
-use super::server::{Common, Server};
-use crate::domain::ids::UserId;
+use super::server::{Common, Identity, Server};
+use super::{McpConfig, ServerConfig};
+use crate::domain::ids::{McpServerId, UserId};
+use crate::domain::mcp_server::configured_id;
 use crate::domain::message::ToolContent;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
+use crate::support::clock::SharedClock;
 use crate::support::ids::UuidIds;
 use crate::tools::{Environment, ProgressSender, ServerStatus, names};
 
@@ -24,12 +32,18 @@ use crate::tools::{Environment, ProgressSender, ServerStatus, names};
 const PARALLEL_STARTS: usize = 4;
 /// How long tasks may take to end after their servers have.
 const TASKS_LIMIT: Duration = Duration::from_secs(10);
+/// How often connections are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Each how many looks it is asked whether servers have changed.
+const LOOKS_TO_ASK: u32 = 2;
+/// How long nobody uses a connection of one owner until it ends.
+const IDLE: Duration = Duration::from_secs(1_800);
 
 /// One call on its way to a server.
 pub struct McpCall<'a> {
     /// Whose run it is of.
     pub owner: &'a UserId,
-    /// The server's name in the configuration.
+    /// What the tool was frozen with: the server's name in the configuration, or its id.
     pub server: &'a str,
     /// The tool's name at the server.
     pub tool: &'a str,
@@ -69,47 +83,96 @@ impl McpAnswer {
     }
 }
 
-/// All configured servers.
-pub struct McpServers {
-    /// Each server, or what is wrong with its entry.
-    servers: BTreeMap<String, Result<Arc<Server>, String>>,
-    common: Arc<Common>,
-    start_patience: Duration,
+/// A server of the configuration, as others are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfiguredServer {
+    /// Made of the name.
+    pub id: McpServerId,
+    /// What the names of its tools begin with.
+    pub name: String,
 }
 
+/// All servers.
+pub struct McpServers {
+    configured: Vec<Offer>,
+    kept: Option<Arc<dyn KeptServers>>,
+    open: Mutex<HashMap<Place, Arc<Server>>>,
+    common: Arc<Common>,
+    start_patience: Duration,
+    is_watched: AtomicBool,
+}
+
+/// A server as the runs of one owner may use it.
+struct Offer {
+    identity: Identity,
+    /// Its part of the names of its tools.
+    half: String,
+    /// Whose alone it is.
+    owner: Option<UserId>,
+    /// Its entry, or what is wrong with it.
+    config: Result<ServerConfig, String>,
+    fingerprint: String,
+}
+
+impl Offer {
+    fn kept(server: KeptServer, half: String) -> Self {
+        let KeptServer { id, owner, name, config, fingerprint } = server;
+        Self { identity: Identity { key: id.as_str().to_owned(), id, name }, half, owner, config, fingerprint }
+    }
+}
+
+/// What a connection is of: what tools are frozen with, and the owner if it is not for everybody.
+type Place = (String, Option<UserId>);
+
 impl McpServers {
-    /// The servers of `config`. Nothing is started yet. `guard` is this program, to end what it leaves behind if it is killed.
+    /// The servers of `config`, and those that are `kept`. Nothing is started yet. `guard` is this program, to end what it leaves behind
+    /// if it is killed.
     #[must_use]
-    pub fn new(config: McpConfig, environment: Environment, start_patience: Duration, guard: Option<PathBuf>) -> Self {
+    pub fn new(
+        config: McpConfig,
+        kept: Option<Arc<dyn KeptServers>>,
+        environment: Environment,
+        clock: SharedClock,
+        start_patience: Duration,
+        guard: Option<PathBuf>,
+    ) -> Arc<Self> {
         let words = Words::new(&UuidIds);
         let common = Arc::new(Common {
             environment,
             guard: Guard::new(guard, words.beginning().to_owned()),
             words,
+            clock,
             starts: Semaphore::new(PARALLEL_STARTS),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
         let names: Vec<String> = config.servers.keys().cloned().collect();
         let halves = names::server_halves(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        let servers = config
-            .servers
-            .into_iter()
-            .zip(halves)
-            .map(|((name, entry), half)| {
-                let server = entry.map(|config| Server::new(name.clone(), half, config, common.clone()));
-                (name, server)
-            })
-            .collect();
-        Self { servers, common, start_patience }
+        let configured = config.servers.into_iter().zip(halves).map(|((name, config), half)| Offer {
+            identity: Identity { key: name.clone(), id: configured_id(&name), name },
+            half,
+            owner: None,
+            config,
+            fingerprint: String::new(),
+        });
+        let configured = configured.collect();
+        Arc::new(Self { configured, kept, open: Mutex::default(), common, start_patience, is_watched: AtomicBool::new(false) })
     }
 
-    /// The tools of all servers that can be reached, sorted by name. Servers start side by side; one that takes longer than the
-    /// patience is left out this time and goes on starting.
-    pub async fn definitions(&self, _owner: &UserId) -> Vec<ToolDefinition> {
-        let all = self.servers.values().filter_map(|server| server.as_ref().ok()).map(|server| async {
+    /// The servers of the configuration.
+    pub fn configured(&self) -> impl Iterator<Item = ConfiguredServer> {
+        let all = self.configured.iter().map(|offer| &offer.identity);
+        all.map(|identity| ConfiguredServer { id: identity.id.clone(), name: identity.name.clone() })
+    }
+
+    /// The tools of all servers of an owner that can be reached, sorted by name. Servers start side by side; one that takes longer
+    /// than the patience is left out this time and goes on starting.
+    pub async fn definitions(self: &Arc<Self>, owner: &UserId) -> Vec<ToolDefinition> {
+        let kept = self.offers(owner).await;
+        let all = self.configured.iter().chain(&kept).filter_map(|offer| Some((self.server(owner, offer).ok()?, offer)));
+        let all = all.map(|(server, offer)| async move {
             // Why a server is left out stands in its state.
-            server.definitions(self.start_patience).await.unwrap_or_default()
+            server.definitions(&offer.half, self.start_patience).await.unwrap_or_default()
         });
         let mut definitions: Vec<ToolDefinition> = join_all(all).await.into_iter().flatten().collect();
         definitions.sort_by(|one, other| one.name.cmp(&other.name));
@@ -117,37 +180,243 @@ impl McpServers {
     }
 
     /// Carries out one call.
-    pub async fn call(&self, call: McpCall<'_>) -> McpAnswer {
-        let reason = match self.servers.get(call.server) {
-            Some(Ok(server)) => return server.call(call).await,
-            Some(Err(reason)) => format!("the entry of the server {} cannot be used: {reason}", call.server),
-            None => format!("the server {} is not configured any more", call.server),
-        };
-        McpAnswer::error(ToolCallState::Failed, reason)
+    pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
+        match self.server_for(call.owner, call.server).await {
+            Ok(server) => server.call(call).await,
+            Err(reason) => McpAnswer::error(ToolCallState::Failed, reason),
+        }
     }
 
-    /// The state of each server.
-    pub async fn statuses(&self, _owner: &UserId) -> Vec<ServerStatus> {
-        let all = self.servers.iter().map(|(name, server)| async move {
-            match server {
-                Ok(server) => server.status().await,
-                Err(reason) => {
-                    let error = Some(reason.clone());
-                    ServerStatus { name: name.clone(), status: "error".to_owned(), error, stderr: None, tools: 0 }
-                }
-            }
-        });
-        join_all(all).await
+    /// The state of each server of an owner.
+    pub async fn statuses(self: &Arc<Self>, owner: &UserId) -> Vec<ServerStatus> {
+        let kept = self.offers(owner).await;
+        join_all(self.configured.iter().chain(&kept).map(|offer| self.status(owner, offer))).await
+    }
+
+    /// The state of one server of an owner. `None` if it is not among those.
+    pub async fn status_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<ServerStatus> {
+        let kept = self.offers(owner).await;
+        let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
+        Some(self.status(owner, offer).await)
+    }
+
+    /// Connects to a server, whatever has gone wrong with it before, and waits up to `patience` for it. `None` if it is not among
+    /// those of the owner.
+    pub async fn start(self: &Arc<Self>, owner: &UserId, id: &McpServerId, patience: Duration) -> Option<ServerStatus> {
+        let kept = self.offers(owner).await;
+        let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
+        if let Ok(server) = self.server(owner, offer) {
+            server.forgive();
+            // What came of it stands in its state.
+            let _ = server.definitions(&offer.half, patience).await;
+        }
+        Some(self.status(owner, offer).await)
+    }
+
+    /// The tools of a server of an owner, as runs are offered them. `None` if it is not among those.
+    ///
+    /// # Errors
+    /// Why it cannot be reached.
+    pub async fn tools_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<ToolDefinition>, String>> {
+        let kept = self.offers(owner).await;
+        let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
+        Some(match self.server(owner, offer) {
+            Ok(server) => server.definitions(&offer.half, self.start_patience).await,
+            Err(reason) => Err(reason),
+        })
+    }
+
+    /// Ends all connections to a server in this process, and waits until nothing of them is left. The next use makes another one.
+    pub async fn stop(&self, id: &McpServerId) {
+        let ended: Vec<Arc<Server>> =
+            lock(&self.open).extract_if(|_, server| server.id() == id).map(|(_, server)| server).collect();
+        join_all(ended.iter().map(|server| server.close())).await;
+    }
+
+    /// A kept server was made, changed or deleted: connections that were made of what it was end.
+    pub async fn changed(self: &Arc<Self>, id: &McpServerId) {
+        if let Some(kept) = &self.kept {
+            kept.changed();
+            self.end_outdated(kept.as_ref(), std::slice::from_ref(id)).await;
+        }
     }
 
     /// Ends all servers, side by side, and waits until nothing of them is left.
     pub async fn shutdown(&self) {
         self.common.closing.cancel();
-        join_all(self.servers.values().filter_map(|server| server.as_ref().ok()).map(|server| server.close())).await;
+        let all: Vec<Arc<Server>> = lock(&self.open).values().cloned().collect();
+        join_all(all.iter().map(|server| server.close())).await;
         self.common.tasks.close();
         if tokio::time::timeout(TASKS_LIMIT, self.common.tasks.wait()).await.is_err() {
             tracing::warn!(tasks = self.common.tasks.len(), "tasks of MCP servers did not end");
         }
         self.common.guard.dismiss().await;
+    }
+
+    /// The kept servers that an owner's runs may use. No name of a server of the configuration changes because of one of them, and
+    /// none of everybody's because of one of the owner's.
+    async fn offers(&self, owner: &UserId) -> Vec<Offer> {
+        let Some(kept) = &self.kept else { return Vec::new() };
+        let kept = match kept.of(owner).await {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::warn!(
+                    error,
+                    "the MCP servers that people keep cannot be read; runs that begin now do without their tools"
+                );
+                return Vec::new();
+            }
+        };
+        let mut taken: BTreeSet<String> = self.configured.iter().map(|offer| offer.half.clone()).collect();
+        let mut offers = Vec::with_capacity(kept.len());
+        let (own, of_all): (Vec<_>, Vec<_>) = kept.into_iter().partition(|server| server.owner.is_some());
+        for servers in [of_all, own] {
+            let keys: Vec<(&str, &str)> = servers.iter().map(|server| (server.id.as_str(), server.name.as_str())).collect();
+            let halves = names::further_halves(&taken, &keys);
+            taken.extend(halves.iter().cloned());
+            offers.extend(servers.into_iter().zip(halves).map(|(server, half)| Offer::kept(server, half)));
+        }
+        offers
+    }
+
+    /// The server of an offer, with the connection that it has.
+    fn server(self: &Arc<Self>, owner: &UserId, offer: &Offer) -> Result<Arc<Server>, String> {
+        let config = offer.config.as_ref().map_err(Clone::clone)?;
+        if self.common.closing.is_cancelled() {
+            return Err("the servers are being shut down".to_owned());
+        }
+        let place = place(owner, offer, config);
+        let mut open = lock(&self.open);
+        if let Some(server) = open.get(&place).filter(|server| server.fingerprint() == offer.fingerprint) {
+            return Ok(Arc::clone(server));
+        }
+        let (identity, half, fingerprint) = (offer.identity.clone(), offer.half.clone(), offer.fingerprint.clone());
+        let server = Server::new(identity, half, fingerprint, config.clone(), Arc::clone(&self.common));
+        if let Some(outdated) = open.insert(place, Arc::clone(&server)) {
+            self.end(outdated);
+        }
+        drop(open);
+        self.watch();
+        Ok(server)
+    }
+
+    /// The server that a tool was frozen with.
+    async fn server_for(self: &Arc<Self>, owner: &UserId, key: &str) -> Result<Arc<Server>, String> {
+        let known = {
+            let open = lock(&self.open);
+            let own = open.get(&(key.to_owned(), Some(owner.clone())));
+            own.or_else(|| open.get(&(key.to_owned(), None))).cloned()
+        };
+        if let Some(server) = known {
+            return Ok(server);
+        }
+        let kept = self.offers(owner).await;
+        match self.configured.iter().chain(&kept).find(|offer| offer.identity.key == key) {
+            Some(offer) => self
+                .server(owner, offer)
+                .map_err(|reason| format!("the entry of the server {} cannot be used: {reason}", offer.identity.name)),
+            None => Err(format!("the server {key} is not configured any more, or is not enabled; nothing was sent")),
+        }
+    }
+
+    async fn status(&self, owner: &UserId, offer: &Offer) -> ServerStatus {
+        let Identity { id, name, .. } = &offer.identity;
+        let none = ServerStatus {
+            id: id.clone(),
+            name: name.clone(),
+            status: "unknown".to_owned(),
+            since: None,
+            error: None,
+            stderr: None,
+            tools: 0,
+            owner: offer.owner.clone(),
+        };
+        let config = match &offer.config {
+            Ok(config) => config,
+            Err(reason) => return ServerStatus { status: "error".to_owned(), error: Some(reason.clone()), ..none },
+        };
+        let server = lock(&self.open).get(&place(owner, offer, config)).cloned();
+        match server.filter(|server| server.fingerprint() == offer.fingerprint) {
+            Some(server) => server.status(none).await,
+            None => none,
+        }
+    }
+
+    fn end(&self, server: Arc<Server>) {
+        self.common.tasks.spawn(async move { server.close().await });
+    }
+
+    /// Looks after connections as long as there are any of this process.
+    fn watch(self: &Arc<Self>) {
+        if self.is_watched.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (all, closing) = (Arc::downgrade(self), self.common.closing.clone());
+        self.common.tasks.spawn(async move {
+            tokio::select! {
+                () = closing.cancelled() => {}
+                () = look_after(all) => {}
+            }
+        });
+    }
+
+    /// Makes lost connections again, and ends those that nobody uses.
+    fn look_at_connections(&self) {
+        let mut open = lock(&self.open);
+        let idle = open.extract_if(|(_, owner), server| owner.is_some() && server.idle_for() >= IDLE);
+        for (_, server) in idle {
+            self.end(server);
+        }
+        for server in open.values() {
+            server.tend();
+        }
+    }
+
+    /// Ends connections to those of these servers that have changed, or are not there or not enabled any more.
+    async fn end_outdated(&self, kept: &dyn KeptServers, ids: &[McpServerId]) {
+        let current = match kept.these(ids).await {
+            Ok(current) => current,
+            Err(error) => return tracing::debug!(error, "whether MCP servers have changed cannot be said"),
+        };
+        let current: HashMap<&McpServerId, &str> = current.iter().map(|server| (&server.id, server.fingerprint.as_str())).collect();
+        let outdated =
+            |server: &Server| ids.contains(server.id()) && current.get(server.id()).copied() != Some(server.fingerprint());
+        let outdated: Vec<_> = lock(&self.open).extract_if(|_, server| outdated(server)).collect();
+        for (_, server) in outdated {
+            self.end(server);
+        }
+    }
+
+    /// The kept servers with connections in this process.
+    fn kept_and_open(&self) -> Vec<McpServerId> {
+        let of_file = |server: &Server| self.configured.iter().any(|offer| offer.identity.id == *server.id());
+        let ids: BTreeSet<McpServerId> =
+            lock(&self.open).values().filter(|server| !of_file(server)).map(|server| server.id().clone()).collect();
+        ids.into_iter().collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn place(owner: &UserId, offer: &Offer, config: &ServerConfig) -> Place {
+    let is_of_one = offer.owner.is_some() || config.per_owner;
+    (offer.identity.key.clone(), is_of_one.then(|| owner.clone()))
+}
+
+async fn look_after(all: Weak<McpServers>) {
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = 0_u32;
+    loop {
+        ticks.tick().await;
+        let Some(all) = all.upgrade() else { return };
+        all.look_at_connections();
+        looks = (looks + 1) % LOOKS_TO_ASK;
+        let ids = if looks == 0 { all.kept_and_open() } else { Vec::new() };
+        if let Some(kept) = all.kept.as_ref().filter(|_| !ids.is_empty()) {
+            all.end_outdated(kept.as_ref(), &ids).await;
+        }
     }
 }

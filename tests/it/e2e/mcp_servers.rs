@@ -28,7 +28,7 @@ pub async fn installed() -> PathBuf {
 }
 
 /// server-everything over Streamable HTTP.
-async fn everything_over_http(folder: &std::path::Path) -> (Child, String) {
+pub async fn everything_over_http(folder: &std::path::Path) -> (Child, String) {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut command = Command::new("node");
     command.arg(folder.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js")).arg("streamableHttp");

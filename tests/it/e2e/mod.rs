@@ -16,6 +16,7 @@ mod flood;
 mod harness;
 mod hostile;
 mod idempotency;
+mod kept_servers;
 mod keys;
 mod matrix;
 mod mcp_servers;

@@ -140,7 +140,9 @@ impl Toolbox for OneTool {
 
     async fn servers(&self, _: &UserId) -> Vec<ServerStatus> {
         let (error, stderr) = (Some("it ended".to_owned()), Some("its own words".to_owned()));
-        vec![ServerStatus { name: "broken".into(), status: "error".into(), error, stderr, tools: 0 }]
+        let id = capstan::domain::mcp_server::configured_id("broken");
+        let (name, status) = ("broken".into(), "error".into());
+        vec![ServerStatus { id, name, status, since: None, error, stderr, tools: 0, owner: None }]
     }
 
     async fn shutdown(&self) {}

@@ -2,6 +2,7 @@
 
 mod cycles;
 mod faults;
+mod kept;
 mod packages;
 mod processes;
 mod scripted;

@@ -105,7 +105,7 @@ fn options() -> DoorOptions {
     DoorOptions::new(std::env::temp_dir(), Arc::new(SystemClock))
 }
 
-fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
+pub fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
     ToolCall {
         id: CallId::generate(&UuidIds),
         run_id: RunId::generate(&UuidIds),

@@ -11,8 +11,9 @@ use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::GrantId;
-use capstan::domain::ids::{ConversationId, InputId, KeyId, NodeId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{ConversationId, InputId, KeyId, McpServerId, NodeId, ProviderId, RunId, UserId};
 use capstan::domain::input::{InputRecord, InputState};
+use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::message::Message;
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
@@ -448,11 +449,44 @@ impl ProviderStore for Line {
     async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
         self.model.master_keys_in_use().await
     }
-    async fn sealed_rows(&self, after: Option<&ProviderId>, limit: u32) -> StoreResult<Vec<SealedRow>> {
+    async fn sealed_rows(&self, after: Option<&str>, limit: u32) -> StoreResult<Vec<SealedRow>> {
         self.model.sealed_rows(after, limit).await
     }
     async fn reseal(&self, row: &SealedRow, anew: Option<&Sealed>) -> StoreResult<bool> {
         self.model.reseal(row, anew).await
+    }
+}
+
+#[async_trait]
+impl McpServerStore for Line {
+    async fn create_mcp_server(
+        &self,
+        new: &McpServerRecord,
+        most: u32,
+        key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedMade<McpServerId>>> {
+        self.model.create_mcp_server(new, most, key).await
+    }
+    async fn mcp_server(&self, viewer: &UserId, id: &McpServerId) -> StoreResult<Option<McpServerRecord>> {
+        self.model.mcp_server(viewer, id).await
+    }
+    async fn mcp_servers(&self, viewer: &UserId, page: &PageRequest<McpServerCursor>) -> StoreResult<Page<McpServerRecord>> {
+        self.model.mcp_servers(viewer, page).await
+    }
+    async fn usable_mcp_servers(&self, owner: &UserId) -> StoreResult<Vec<McpServerRecord>> {
+        self.model.usable_mcp_servers(owner).await
+    }
+    async fn enabled_mcp_servers(&self, ids: &[McpServerId]) -> StoreResult<Vec<McpServerRecord>> {
+        self.model.enabled_mcp_servers(ids).await
+    }
+    async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
+        self.model.change_mcp_server(changed).await
+    }
+    async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {
+        self.model.renew_mcp_server(owner, id).await
+    }
+    async fn delete_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId, version: i64) -> StoreResult<bool> {
+        self.model.delete_mcp_server(owner, id, version).await
     }
 }
 

@@ -54,6 +54,7 @@ mod keys;
 mod leases;
 mod load;
 mod log;
+mod mcp_servers;
 mod postgres;
 mod providers;
 mod retention;

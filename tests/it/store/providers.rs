@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use capstan::domain::ids::{ProviderId, UserId};
 use capstan::domain::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord, Reach, StoredSecret};
-use capstan::store::{Keyed, LoginTaker, ProviderChanged, ProviderLogin, ProviderMade, SealedRow};
+use capstan::store::{Keyed, LoginTaker, ProviderChanged, ProviderLogin, ProviderMade, SealedRow, SecretOf};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 use capstan::support::seal::Sealed;
@@ -218,8 +218,9 @@ async fn secrets_can_be_sealed_anew(world: &World) {
     assert_eq!(world.store.master_keys_in_use().await.unwrap(), [("master-1".to_owned(), 2)]);
     let rows = world.store.sealed_rows(None, 10).await.unwrap();
     let expected = |record: &ProviderRecord| SealedRow {
+        of: SecretOf::Provider,
         owner: record.owner.clone(),
-        id: record.id.clone(),
+        id: record.id.as_str().to_owned(),
         sealed: record.key.as_ref().unwrap().sealed.clone(),
     };
     assert_eq!(rows, [expected(&own), expected(&global)]);

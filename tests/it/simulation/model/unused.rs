@@ -1,16 +1,18 @@
-//! What workers, use cases and streams do without: the model has no keys, no tickets, no providers and nothing that is old.
+//! What workers, use cases and streams do without: the model has no keys, no tickets, no providers, no MCP servers and nothing that
+//! is old.
 
 use async_trait::async_trait;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::fold::FoldedDelta;
-use capstan::domain::ids::{ConversationId, KeyId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{ConversationId, KeyId, McpServerId, ProviderId, RunId, UserId};
+use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::ticket::StreamTicket;
 use capstan::store::{
-    AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed, LoginTaker, Page, PageRequest,
-    ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, Store, StoreResult,
-    StoredKey, TicketStore,
+    AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed, LoginTaker, McpServerCursor, McpServerStore,
+    NamedChanged, NamedMade, Page, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
+    RetentionStore, SealedRow, Store, StoreResult, StoredKey, TicketStore,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -109,10 +111,43 @@ impl ProviderStore for ModelStore {
     async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
         Ok(Vec::new())
     }
-    async fn sealed_rows(&self, _after: Option<&ProviderId>, _limit: u32) -> StoreResult<Vec<SealedRow>> {
+    async fn sealed_rows(&self, _after: Option<&str>, _limit: u32) -> StoreResult<Vec<SealedRow>> {
         Ok(Vec::new())
     }
     async fn reseal(&self, _row: &SealedRow, _anew: Option<&Sealed>) -> StoreResult<bool> {
+        Ok(false)
+    }
+}
+
+#[async_trait]
+impl McpServerStore for ModelStore {
+    async fn create_mcp_server(
+        &self,
+        _new: &McpServerRecord,
+        _most: u32,
+        _key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedMade<McpServerId>>> {
+        panic!("the model has no MCP servers")
+    }
+    async fn mcp_server(&self, _viewer: &UserId, _id: &McpServerId) -> StoreResult<Option<McpServerRecord>> {
+        Ok(None)
+    }
+    async fn mcp_servers(&self, _viewer: &UserId, _page: &PageRequest<McpServerCursor>) -> StoreResult<Page<McpServerRecord>> {
+        Ok(Page { items: Vec::new(), next: None })
+    }
+    async fn usable_mcp_servers(&self, _owner: &UserId) -> StoreResult<Vec<McpServerRecord>> {
+        Ok(Vec::new())
+    }
+    async fn enabled_mcp_servers(&self, _ids: &[McpServerId]) -> StoreResult<Vec<McpServerRecord>> {
+        Ok(Vec::new())
+    }
+    async fn change_mcp_server(&self, _changed: &McpServerRecord) -> StoreResult<NamedChanged> {
+        Ok(NamedChanged::Stale)
+    }
+    async fn renew_mcp_server(&self, _owner: Option<&UserId>, _id: &McpServerId) -> StoreResult<bool> {
+        Ok(false)
+    }
+    async fn delete_mcp_server(&self, _owner: Option<&UserId>, _id: &McpServerId, _version: i64) -> StoreResult<bool> {
         Ok(false)
     }
 }

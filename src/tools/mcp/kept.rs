@@ -1,0 +1,340 @@
+//! Servers that people keep: how an entry is parted into what may be seen and what is sealed, and what members' entries may say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use serde_json::{Map, Value};
+
+use super::config::read;
+use super::{ServerConfig, ServerTransport};
+use crate::domain::approval::ApprovalMode;
+use crate::domain::ids::{McpServerId, UserId};
+use crate::support::expand::{expand, occurs_in};
+use crate::support::outbound::{self, Reach};
+use crate::support::redact::names_secret;
+
+/// What of an entry is kept. All else is for other programs, and nobody knows whether it holds secrets.
+const FIELDS: [&str; 9] = ["type", "transport", "command", "args", "env", "cwd", "url", "headers", "capstan"];
+
+/// The largest entry, and the most that its secrets may be, as JSON in bytes.
+const MAX_BYTES: usize = 64 * 1024;
+
+/// The secrets of an entry by the names that stand in their places.
+pub type Secrets = BTreeMap<String, String>;
+
+/// A server that somebody keeps, as it is connected to.
+#[derive(Clone)]
+pub struct KeptServer {
+    /// Its id.
+    pub id: McpServerId,
+    /// Whose it is; `None` if it is everybody's.
+    pub owner: Option<UserId>,
+    /// What the names of its tools begin with.
+    pub name: String,
+    /// Its entry, or what is wrong with it.
+    pub config: Result<ServerConfig, String>,
+    /// The same as long as a connection need not be made anew.
+    pub fingerprint: String,
+}
+
+/// Where servers are kept. Implemented where the database is known.
+#[async_trait]
+pub trait KeptServers: Send + Sync {
+    /// The enabled servers of `owner` and of everybody, by name. May be a second old, but not older than [`KeptServers::changed`].
+    ///
+    /// # Errors
+    /// In words, if they cannot be read.
+    async fn of(&self, owner: &UserId) -> Result<Vec<KeptServer>, String>;
+
+    /// Those of these that are enabled, as they are now.
+    ///
+    /// # Errors
+    /// In words, if they cannot be read.
+    async fn these(&self, ids: &[McpServerId]) -> Result<Vec<KeptServer>, String>;
+
+    /// What is remembered is old.
+    fn changed(&self);
+}
+
+/// What the settings say of servers that members keep.
+#[derive(Debug, Clone, Copy)]
+pub struct MemberRules {
+    /// Whether they may be commands, which run with the rights of this server.
+    pub commands: bool,
+    /// Where their URLs may lead.
+    pub reach: Reach,
+}
+
+impl MemberRules {
+    /// The entry as it may be used, if it may. `reach` says who gave it: an administrator's may do everything.
+    ///
+    /// # Errors
+    /// In words: what only an administrator may say.
+    pub fn apply(&self, mut config: ServerConfig, reach: Reach) -> Result<ServerConfig, String> {
+        match reach {
+            Reach::Anywhere => return Ok(config),
+            Reach::Public => {}
+        }
+        match &mut config.transport {
+            ServerTransport::Http { url, reach, .. } => {
+                *reach = self.reach;
+                let place = reqwest::Url::parse(url).map_err(|error| format!("url: {error}"))?;
+                outbound::check(&place, self.reach).map_err(|error| format!("url: {error}"))?;
+            }
+            ServerTransport::Stdio { .. } if self.commands => {}
+            ServerTransport::Stdio { .. } => {
+                return Err("commands are an administrator's to give, unless the setting mcp.allow_user_commands is on".to_owned());
+            }
+        }
+        if config.trusted {
+            return Err("capstan.trusted is an administrator's to say".to_owned());
+        }
+        match config.approval.iter().find(|(_, mode)| **mode == ApprovalMode::Auto) {
+            Some((tool, _)) => Err(format!("capstan.approval.{tool}: that a tool never asks is an administrator's to say")),
+            None => Ok(config),
+        }
+    }
+}
+
+/// An entry with its secrets taken out.
+#[derive(Debug, PartialEq)]
+pub struct Parted {
+    /// The entry, with `${NAME}` in the place of each secret.
+    pub entry: Map<String, Value>,
+    /// The secrets.
+    pub secrets: Secrets,
+}
+
+/// Takes the secrets out of an entry: all values of `env` and `headers`, arguments and parameters of the URL that are called
+/// secrets, and all variables that it names, whose values `given` knows.
+///
+/// # Errors
+/// In words: what is wrong with the entry.
+pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -> Result<Parted, String> {
+    let mut parting = Parting { given, secrets: Secrets::new(), unknown: unknown(entry, given) };
+    let mut parted = Map::new();
+    for field in FIELDS {
+        let Some(value) = entry.get(field) else { continue };
+        let value = match (field, value) {
+            ("env" | "headers", Value::Object(values)) => {
+                let values: Result<Map<_, _>, String> =
+                    values.iter().map(|(name, value)| parting.named(field, name, value)).collect();
+                Value::Object(values?)
+            }
+            ("args", Value::Array(args)) => Value::Array(parting.arguments(args)?),
+            ("url", Value::String(url)) => Value::String(parting.url(url)?),
+            ("command" | "cwd", Value::String(text)) => Value::String(parting.text(field, text)?),
+            // Of a wrong type, or nothing that variables are replaced in: for whoever reads it.
+            (_, value) => value.clone(),
+        };
+        parted.insert(field.to_owned(), value);
+    }
+    let Parting { secrets, .. } = parting;
+    let parted = Value::Object(parted);
+    read_kept(&parted, &secrets)?;
+    let sealed = serde_json::to_string(&secrets).map_err(|error| error.to_string())?;
+    if parted.to_string().len() > MAX_BYTES || sealed.len() > MAX_BYTES {
+        return Err(format!("the entry, or what is secret in it, has more than {MAX_BYTES} bytes"));
+    }
+    match parted {
+        Value::Object(entry) => Ok(Parted { entry, secrets }),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err("the entry must be an object".to_owned())
+        }
+    }
+}
+
+/// Reads an entry whose secrets were taken out of it. Nothing of our own environment goes into it.
+///
+/// # Errors
+/// In words: what is wrong with it.
+pub fn read_kept(entry: &Value, secrets: &Secrets) -> Result<ServerConfig, String> {
+    read(entry, &|name| secrets.get(name).cloned())
+}
+
+/// The variables that an entry names and that have no value: whether a default counts for them is decided each time.
+fn unknown(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -> BTreeSet<String> {
+    let texts: String = FIELDS.iter().filter_map(|field| entry.get(*field)).map(Value::to_string).collect();
+    let names = texts.split("${").skip(1).filter_map(|rest| rest.split(['}', ':']).next());
+    names.filter(|name| given(name).is_none()).map(str::to_owned).collect()
+}
+
+struct Parting<'a> {
+    given: &'a dyn Fn(&str) -> Option<String>,
+    secrets: Secrets,
+    /// Names that must not come to stand for a secret.
+    unknown: BTreeSet<String>,
+}
+
+impl Parting<'_> {
+    /// A value of `env` or `headers`.
+    fn named(&mut self, field: &str, name: &str, value: &Value) -> Result<(String, Value), String> {
+        let text = value.as_str().ok_or_else(|| format!("{field}.{name} must be text"))?;
+        let value = expand(text, self.given).map_err(|error| format!("{field}.{name}: {error}; give it in variables"))?;
+        Ok((name.to_owned(), Value::String(self.put(name, value))))
+    }
+
+    /// A text in which only the variables are secret.
+    fn text(&mut self, field: &str, text: &str) -> Result<String, String> {
+        let (given, secrets) = (self.given, &mut self.secrets);
+        let known = |name: &str| {
+            let value = given(name)?;
+            secrets.insert(name.to_owned(), value.clone());
+            Some(value)
+        };
+        expand(text, known).map_err(|error| format!("{field}: {error}; give it in variables"))?;
+        Ok(text.to_owned())
+    }
+
+    /// `--token VALUE`, `--token=VALUE`, `-e TOKEN=VALUE`, `-H "Authorization: VALUE"`.
+    fn arguments(&mut self, args: &[Value]) -> Result<Vec<Value>, String> {
+        let mut parted = Vec::with_capacity(args.len());
+        let mut flag: Option<String> = None;
+        for arg in args {
+            let text = arg.as_str().ok_or("args must be a list of texts")?;
+            let follows = flag.take().filter(|name| names_secret(name) && !text.starts_with('-'));
+            if text.starts_with('-') {
+                flag = Some(text.trim_start_matches('-').to_owned());
+            }
+            let divided = text.find(['=', ':']).map(|at| text.split_at(at + 1));
+            let divided = divided.filter(|(name, _)| names_secret(name.trim_start_matches('-').trim_end_matches(['=', ':'])));
+            let text = match (follows, divided) {
+                _ if occurs_in(text) => self.text("args", text)?,
+                (Some(name), _) => self.put(&name, text.to_owned()),
+                (None, Some((name, value))) if !value.trim().is_empty() => {
+                    let gap = &value[..value.len() - value.trim_start().len()];
+                    let secret = self.put(name.trim_start_matches('-'), value.trim().to_owned());
+                    format!("{name}{gap}{secret}")
+                }
+                (None, _) => text.to_owned(),
+            };
+            parted.push(Value::String(text));
+        }
+        Ok(parted)
+    }
+
+    /// The parameters that are called secrets. A user part is none of ours to keep.
+    fn url(&mut self, url: &str) -> Result<String, String> {
+        let url = self.text("url", url)?;
+        let authority = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or_default());
+        if authority.contains('@') {
+            return Err("url must not hold a user or password: give them in headers".to_owned());
+        }
+        let Some((place, query)) = url.split_once('?') else { return Ok(url) };
+        let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+            Some((name, value)) if names_secret(name) && !value.is_empty() && !occurs_in(value) => {
+                format!("{name}={}", self.put(name, value.to_owned()))
+            }
+            Some(_) | None => pair.to_owned(),
+        });
+        let query: Vec<String> = pairs.collect();
+        Ok(format!("{place}?{}", query.join("&")))
+    }
+
+    /// Puts a secret away; what stands in its place. The same name may stand for the same secret only.
+    fn put(&mut self, name: &str, secret: String) -> String {
+        let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+        let clean = match clean.trim_matches('_') {
+            "" => "SECRET",
+            clean => clean,
+        };
+        let mut names = std::iter::once(clean.to_owned()).chain((2..).map(|n: u32| format!("{clean}_{n}")));
+        let is_free = |name: &String| {
+            let is_ours = self.secrets.get(name).is_none_or(|known| *known == secret);
+            is_ours && !self.unknown.contains(name) && (self.given)(name).is_none_or(|known| known == secret)
+        };
+        let name = names.find(is_free).unwrap_or_default();
+        self.secrets.insert(name.clone(), secret);
+        format!("${{{name}}}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use secrecy::ExposeSecret as _;
+    use serde_json::json;
+
+    fn parted(entry: &Value, given: &[(&str, &str)]) -> Result<Parted, String> {
+        let given: BTreeMap<String, String> = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        part(entry.as_object().unwrap(), &|name| given.get(name).cloned())
+    }
+
+    fn secrets(parted: &Parted) -> Value {
+        serde_json::to_value(&parted.secrets).unwrap()
+    }
+
+    #[test]
+    fn no_secret_stays_in_an_entry() {
+        let entry = json!({
+            "command": "npx", "args": ["-y", "pkg", "--api-key", "K1", "--token=K2", "-H", "Authorization: Bearer K3", "--root", "/srv",
+                "--db=${DB}", "--mode=${MODE:-fast}"],
+            "env": {"KEY": "K4", "MODE": "${LEVEL} ${MODE:-x}"}, "autoApprove": ["K5"], "disabled": true,
+        });
+        let done = parted(&entry, &[("DB", "K6"), ("LEVEL", "K7"), ("UNUSED", "K8")]).unwrap();
+        let expected = json!({
+            "command": "npx", "args": ["-y", "pkg", "--api-key", "${API_KEY}", "--token=${TOKEN}", "-H", "Authorization: ${AUTHORIZATION}",
+                "--root", "/srv", "--db=${DB}", "--mode=${MODE:-fast}"],
+            // The default of the argument must go on to count.
+            "env": {"KEY": "${KEY}", "MODE": "${MODE_2}"},
+        });
+        assert_eq!(Value::Object(done.entry.clone()), expected);
+        let shown = Value::Object(done.entry.clone()).to_string();
+        assert!(!(1..=8).any(|n| shown.contains(&format!("K{n}"))), "{shown}");
+        let config = read_kept(&Value::Object(done.entry.clone()), &done.secrets).unwrap();
+        let ServerTransport::Stdio { args, env, .. } = &config.transport else { panic!("not stdio") };
+        assert_eq!(args[3..5], ["K1", "--token=K2"]);
+        assert_eq!((args[6].as_str(), env["MODE"].expose_secret()), ("Authorization: Bearer K3", "K7 x"));
+
+        let web = json!({"url": "https://h/mcp?profile=a&api_key=K1", "headers": {"Authorization": "Bearer ${T}", "X-T": "t"}});
+        let done = parted(&web, &[("T", "K2")]).unwrap();
+        let shown = json!({"url": "https://h/mcp?profile=a&api_key=${API_KEY}",
+            "headers": {"Authorization": "${AUTHORIZATION}", "X-T": "${X_T}"}});
+        assert_eq!(Value::Object(done.entry.clone()), shown);
+        assert_eq!(secrets(&done), json!({"API_KEY": "K1", "AUTHORIZATION": "Bearer K2", "X_T": "t"}));
+    }
+
+    #[test]
+    fn what_was_parted_can_be_parted_again_with_its_secrets() {
+        let entry =
+            json!({"url": "https://h/${PATH_KEY}/mcp?token=K1", "headers": {"Authorization": "Bearer K2", "authorization_": "K3"}});
+        let first = parted(&entry, &[("PATH_KEY", "K4")]).unwrap();
+        let secrets: Vec<(&str, &str)> = first.secrets.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(parted(&Value::Object(first.entry.clone()), &secrets).unwrap(), first);
+        assert!(first.secrets.contains_key("AUTHORIZATION_2"), "two that are cleaned to one name: {first:?}");
+    }
+
+    #[rstest]
+    #[case(json!({"command": "a", "env": {"X": "${MISSING}"}}), "env.X: the variable MISSING is not set; give it in variables")]
+    #[case(json!({"command": "a", "args": ["${MISSING}"]}), "args: the variable MISSING")]
+    #[case(json!({"url": "https://user:pass@host"}), "user or password")]
+    #[case(json!({"command": "a", "env": {"X": 5}}), "env.X must be text")]
+    #[case(json!({"command": "a", "env": ["X"]}), "env must be an object")]
+    #[case(json!({"args": []}), "neither command nor url")]
+    #[case(json!({"command": "a", "args": ["x".repeat(MAX_BYTES)]}), "more than")]
+    fn entries_that_cannot_be_used_are_refused(#[case] entry: Value, #[case] reason: &str) {
+        let error = parted(&entry, &[]).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+
+    #[test]
+    fn members_may_not_say_everything() {
+        let rules = MemberRules { commands: false, reach: Reach::Public };
+        let config = |entry: Value| read_kept(&entry, &Secrets::new()).unwrap();
+        let stdio = json!({"command": "sh"});
+        assert!(rules.apply(config(stdio.clone()), Reach::Anywhere).is_ok());
+        assert!(rules.apply(config(stdio.clone()), Reach::Public).is_err());
+        let lenient = MemberRules { commands: true, ..rules };
+        assert!(lenient.apply(config(stdio), Reach::Public).is_ok());
+        let url = "https://h/mcp";
+        let web = rules.apply(config(json!({"url": url})), Reach::Public).ok().unwrap();
+        assert!(matches!(web.transport, ServerTransport::Http { reach: Reach::Public, .. }));
+        for capstan in [json!({"trusted": true}), json!({"approval": {"t": "auto"}})] {
+            let entry = json!({"url": url, "capstan": capstan});
+            assert!(rules.apply(config(entry.clone()), Reach::Public).is_err());
+            assert!(rules.apply(config(entry), Reach::Anywhere).is_ok());
+        }
+        assert!(rules.apply(config(json!({"url": url, "capstan": {"approval": {"t": "ask"}}})), Reach::Public).is_ok());
+    }
+}

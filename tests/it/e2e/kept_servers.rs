@@ -1,0 +1,287 @@
+//! MCP servers that people keep, from the request to the process, and their secrets, which are nowhere else.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::mcp_servers::{everything_over_http, installed};
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+
+const CANARY: &str = "tok-canary-0123456789-wxyz";
+const MASTER: &str = "a master key of some length";
+
+/// The ledger as somebody keeps it who may not say that it is trusted.
+fn ledger(site: &Site) -> Value {
+    let mut entry = site.ledger.mcp_server();
+    entry["env"]["API_TOKEN"] = json!(CANARY);
+    entry["capstan"].as_object_mut().unwrap().remove("trusted");
+    entry
+}
+
+async fn make(server: &Server, body: &Value) -> Value {
+    let (status, made) = server.post_json("/mcp-servers", body).await;
+    assert_eq!(status, 201, "{made}");
+    made
+}
+
+async fn change(server: &Server, id: &str, body: &Value) -> Value {
+    let answer = server.request(Method::PATCH, &format!("/mcp-servers/{id}")).json(body).send().await.unwrap();
+    let (status, text) = (answer.status(), answer.text().await.unwrap());
+    assert_eq!(status, 200, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+async fn append(server: &Server, tool: &str) -> Value {
+    let script = format!(r#"[[id:kept]][[call:{tool} {{"text":"x"}}]][[next]][[text:1,0]]"#);
+    let run = server.start_run(&json!({"input": script})).await;
+    server.finished(run["id"].as_str().unwrap()).await
+}
+
+async fn offered(server: &Server) -> String {
+    server.get_json("/tools").await["data"].to_string()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::new(kind).await.with_model(&model).env("CAPSTAN_SECRET_KEY", MASTER);
+    let site = site.env("CAPSTAN_MCP__ALLOW_USER_COMMANDS", "true");
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let made = make(&server, &json!({"name": "ledger", "entry": ledger(&site)})).await;
+    assert_eq!((&made["status"]["state"], &made["scope"]), (&json!("ok"), &json!("own")), "{made}");
+    assert_eq!(made["entry"]["env"]["API_TOKEN"], "${API_TOKEN}");
+    let id = made["id"].as_str().unwrap().to_owned();
+    assert_eq!(append(&server, "ledger__append").await["status"], "completed");
+    assert_eq!(site.ledger.count("append", "x"), 1);
+
+    server.set_key(&bob);
+    assert_eq!(server.get_json("/mcp-servers").await["data"], json!([]));
+    for (method, path) in [
+        (Method::GET, String::new()),
+        (Method::PATCH, String::new()),
+        (Method::DELETE, String::new()),
+        (Method::GET, "/tools".to_owned()),
+        (Method::POST, "/start".to_owned()),
+        (Method::POST, "/stop".to_owned()),
+        (Method::POST, "/restart".to_owned()),
+    ] {
+        let asked = server.request(method.clone(), &format!("/mcp-servers/{id}{path}")).json(&json!({})).send().await.unwrap();
+        assert_eq!(asked.status(), 404, "{method} {path}");
+    }
+    assert!(!offered(&server).await.contains("ledger"));
+    append(&server, "ledger__append").await;
+    assert_eq!(site.ledger.count("append", "x"), 1, "his model was not offered it, and reached nothing");
+    let (status, _) = server.post_json("/mcp-servers", &json!({"name": "l", "entry": ledger(&site), "scope": "global"})).await;
+    assert_eq!(status, 403);
+
+    // It is there after a restart, and nothing of its secrets is anywhere else.
+    server.kill9().await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let shown = server.get_json(&format!("/mcp-servers/{id}")).await;
+    assert_eq!(shown["status"]["state"], "unknown");
+    append(&server, "ledger__append").await;
+    assert_eq!(site.ledger.count("append", "x"), 2);
+    let rows = site.database.rows("SELECT id, name, entry, key_data FROM mcp_servers").await;
+    let stored = format!("{rows:?}");
+    assert!(stored.contains("API_TOKEN") && !stored.contains("canary"), "{stored}");
+    let answers = [server.get_json("/mcp-servers").await, server.get_json("/mcp-servers/export").await, made];
+    assert!(!answers.iter().any(|answer| answer.to_string().contains("canary")), "{answers:?}");
+
+    // Whoever switches it off ends its process.
+    let off = change(&server, &id, &json!({"enabled": false})).await;
+    assert_eq!((&off["status"]["state"], &off["version"]), (&json!("unknown"), &json!(2)));
+    site.ledger.no_server_left().await;
+    assert!(!offered(&server).await.contains("ledger"));
+    let (status, _) = server.post_json(&format!("/mcp-servers/{id}/start"), &json!({})).await;
+    assert_eq!(status, 409);
+    // What stood for a secret goes on to stand for it.
+    let on = change(&server, &id, &json!({"enabled": true, "entry": off["entry"], "name": "book"})).await;
+    assert_eq!(on["status"]["state"], "ok", "{on}");
+    append(&server, "book__append").await;
+    assert_eq!(site.ledger.count("append", "x"), 3);
+    let stale = server.request(Method::DELETE, &format!("/mcp-servers/{id}")).header("if-match", "\"1\"").send().await.unwrap();
+    assert_eq!(stale.status(), 412);
+    let gone = server.request(Method::DELETE, &format!("/mcp-servers/{id}")).send().await.unwrap();
+    assert_eq!(gone.status(), 204);
+    site.ledger.no_server_left().await;
+    assert!(!server.log_text().contains("canary"));
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_administrator_serve_everybody() {
+    let folder = installed().await;
+    let (_everything, address) = everything_over_http(&folder).await;
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await.with_model(&model).env("CAPSTAN_SECRET_KEY", MASTER);
+    let (ok, admin) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
+    assert!(ok);
+    let (admin, ann) = (admin.lines().last().unwrap().trim().to_owned(), site.key_of("ann").await);
+    let mut server = site.start().await;
+
+    // What a member may not give.
+    server.set_key(&ann);
+    for (entry, words) in [
+        (json!({"command": "sh"}), "mcp.allow_user_commands"),
+        (json!({"url": address}), "https"),
+        (json!({"url": "https://127.0.0.1/mcp"}), "not public"),
+        (json!({"url": "https://example.com/mcp", "capstan": {"trusted": true}}), "administrator"),
+    ] {
+        let (status, refused) = server.post_json("/mcp-servers", &json!({"name": "mine", "entry": entry})).await;
+        assert!(status == 400 && refused.to_string().contains(words), "{refused}");
+    }
+
+    server.set_key(&admin);
+    let headers = json!({"Authorization": format!("Bearer {CANARY}")});
+    let body = json!({"name": "remote", "entry": {"url": address, "headers": headers}, "scope": "global"});
+    let made = make(&server, &body).await;
+    assert_eq!((&made["status"]["state"], &made["scope"]), (&json!("ok"), &json!("global")), "{made}");
+    let id = made["id"].as_str().unwrap().to_owned();
+    let (status, _) = server.post_json("/mcp-servers", &body).await;
+    assert_eq!(status, 409);
+    // One that cannot be reached is kept, and says so.
+    let broken = make(&server, &json!({"name": "broken", "entry": {"command": "/no/such/program"}, "scope": "global"})).await;
+    let state = &broken["status"];
+    assert!(state["state"] == "error" && state["error"].as_str().unwrap().contains("/no/such/program"), "{broken}");
+    // Its secrets were given for this host.
+    let elsewhere = json!({"entry": {"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "${AUTHORIZATION}"}}});
+    let moved = server.request(Method::PATCH, &format!("/mcp-servers/{id}")).json(&elsewhere).send().await.unwrap();
+    assert_eq!(moved.status(), 400);
+
+    server.set_key(&ann);
+    let shown = server.get_json(&format!("/mcp-servers/{id}")).await;
+    assert_eq!((&shown["entry"], &shown["scope"]), (&Value::Null, &json!("global")), "{shown}");
+    let tools = server.get_json(&format!("/mcp-servers/{id}/tools")).await;
+    let names: Vec<&str> = tools["data"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"remote__echo"), "{names:?}");
+    let script = r#"[[id:all]][[call:remote__echo {"message":"hello"}]][[next]][[text:1,0]]"#;
+    let frames = server.stream_run(&json!({"input": script})).await.all().await;
+    let done = frames.iter().find(|frame| frame.kind() == "tool.completed").unwrap().json();
+    assert!(done["data"]["content"].to_string().contains("hello"), "{done}");
+    for path in ["stop", "start", "restart"] {
+        let (status, _) = server.post_json(&format!("/mcp-servers/{id}/{path}"), &json!({})).await;
+        assert_eq!(status, 403, "{path}");
+    }
+    assert_eq!(server.get("/mcp-servers/export?scope=global").send().await.unwrap().status(), 403);
+
+    server.set_key(&admin);
+    let (status, stopped) = server.post_json(&format!("/mcp-servers/{id}/stop"), &json!({})).await;
+    assert_eq!((status, &stopped["status"]["state"]), (StatusCode::OK, &json!("unknown")), "{stopped}");
+    let (_, restarted) = server.post_json(&format!("/mcp-servers/{id}/restart"), &json!({})).await;
+    assert_eq!(restarted["status"]["state"], "ok", "{restarted}");
+    assert!(!server.log_text().contains("canary"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn come_in_and_go_out_as_documents() {
+    let folder = installed().await;
+    let site = Site::new(Kind::Sqlite).await.mcp(json!({"mcpServers": {"file": {"command": "/no/such/program"}}}));
+    let server = site.start().await;
+    let time = folder.join("venv/bin/python").display().to_string();
+    let document = json!({
+        "mcpServers": {
+            "time": {"command": time, "args": ["-m", "mcp_server_time", "--local-timezone", "${ZONE:-UTC}", "--token", CANARY],
+                "env": {"TOKEN": CANARY}, "autoApprove": [CANARY]},
+            "tickets": {"type": "http", "url": "https://tickets.example.org/mcp?api_key=canary", "disabled": true,
+                "headers": {"Authorization": "Bearer ${TICKETS}"}, "capstan": {"per_owner": true}},
+            "lost": {"command": "x", "env": {"A": "${NOWHERE}"}},
+            "odd": "text",
+        },
+        "variables": {"TICKETS": CANARY},
+    });
+    let (status, report) = server.post_json("/mcp-servers/import", &document).await;
+    assert_eq!(status, 200, "{report}");
+    let of = |report: &Value, name: &str| {
+        let found = report["data"].as_array().unwrap().iter().find(|entry| entry["name"] == name).cloned();
+        found.unwrap_or_else(|| panic!("{name} is not in {report}"))
+    };
+    for (name, outcome, words) in
+        [("time", "made", ""), ("tickets", "made", ""), ("lost", "refused", "NOWHERE"), ("odd", "refused", "object")]
+    {
+        let entry = of(&report, name);
+        assert_eq!(entry["outcome"], outcome, "{entry}");
+        assert!(entry["reason"].as_str().unwrap_or_default().contains(words), "{entry}");
+    }
+    let again = server.post_json("/mcp-servers/import", &document).await.1;
+    assert!(of(&again, "time")["reason"].as_str().unwrap().contains("already"), "{again}");
+    let mut replacing = document.clone();
+    replacing["replace"] = json!(true);
+    assert_eq!(of(&server.post_json("/mcp-servers/import", &replacing).await.1, "time")["outcome"], "replaced");
+
+    let list = server.get_json("/mcp-servers?limit=2").await;
+    assert_eq!(list["data"][0]["scope"], "config", "{list}");
+    let rest = server.get_json(&format!("/mcp-servers?cursor={}", list["next_cursor"].as_str().unwrap())).await;
+    let names = |list: &Value| -> Vec<String> {
+        list["data"].as_array().unwrap().iter().map(|server| server["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!([names(&list), names(&rest)].concat(), ["file", "tickets", "time"]);
+    let file = list["data"][0]["id"].as_str().unwrap();
+    assert_eq!(server.request(Method::DELETE, &format!("/mcp-servers/{file}")).send().await.unwrap().status(), 403);
+    let tried = server.post_json(&format!("/mcp-servers/{file}/start"), &json!({})).await.1;
+    assert_eq!(tried["status"]["state"], "error", "{tried}");
+
+    let exported = server.get_json("/mcp-servers/export").await;
+    assert!(!exported.to_string().contains("canary"), "{exported}");
+    let tickets = &exported["mcpServers"]["tickets"];
+    assert_eq!(tickets["headers"], json!({"Authorization": "${AUTHORIZATION}"}));
+    assert_eq!(
+        (&tickets["url"], &tickets["disabled"]),
+        (&json!("https://tickets.example.org/mcp?api_key=${API_KEY}"), &json!(true))
+    );
+    assert_eq!(
+        exported["mcpServers"]["time"]["args"],
+        json!(["-m", "mcp_server_time", "--local-timezone", "${ZONE:-UTC}", "--token", "${TOKEN}"])
+    );
+
+    // What went out comes in again, with the values that stand in no document.
+    for server_id in [&of(&report, "time")["id"], &of(&report, "tickets")["id"]] {
+        let path = format!("/mcp-servers/{}", server_id.as_str().unwrap());
+        assert_eq!(server.request(Method::DELETE, &path).send().await.unwrap().status(), 204);
+    }
+    let mut back = exported.clone();
+    let (_, refused) = server.post_json("/mcp-servers/import", &back).await;
+    assert!(of(&refused, "time")["reason"].as_str().unwrap().contains("TOKEN"), "{refused}");
+    back["variables"] = json!({"TOKEN": CANARY, "AUTHORIZATION": format!("Bearer {CANARY}"), "API_KEY": "canary"});
+    let (_, report) = server.post_json("/mcp-servers/import", &back).await;
+    assert_eq!(of(&report, "tickets")["outcome"], "made", "{report}");
+    assert_eq!(server.get_json("/mcp-servers/export").await, exported);
+    assert!(!server.log_text().contains("canary"));
+}
+
+/// What one process is told, the others do within seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn end_in_every_process_on_postgres() {
+    let site = Site::new(Kind::Postgres).await.env("CAPSTAN_SECRET_KEY", MASTER);
+    let (one, other) = (site.start().await, site.start().await);
+    let made = make(&one, &json!({"name": "ledger", "entry": ledger(&site), "enabled": false})).await;
+    let id = made["id"].as_str().unwrap();
+    assert_eq!(made["status"]["state"], "unknown");
+    site.ledger.no_server_left().await;
+    let on = change(&one, id, &json!({"enabled": true})).await;
+    assert_eq!(on["status"]["state"], "ok", "{on}");
+    wait::until("the other process to offer it", Duration::from_secs(10), || async {
+        offered(&other).await.contains("ledger__append").then_some(())
+    })
+    .await;
+    let (_, stopped) = one.post_json(&format!("/mcp-servers/{id}/stop"), &json!({})).await;
+    assert_eq!(stopped["version"], on["version"], "that is no change of it");
+    // That of the other process, too.
+    site.ledger.no_server_left().await;
+    assert!(offered(&other).await.contains("ledger__append"));
+    change(&one, id, &json!({"enabled": false})).await;
+    site.ledger.no_server_left().await;
+    wait::until("the other process to know", Duration::from_secs(10), || async {
+        (!offered(&other).await.contains("ledger__append")).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,236 @@
+//! Servers that people keep: whose they are, what they are called, and how long their connections last.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use capstan::domain::ids::{McpServerId, UserId};
+use capstan::domain::mcp_server::configured_id;
+use capstan::domain::tool::{ToolCallState, ToolDefinition, ToolOutcome};
+use capstan::support::clock::SystemClock;
+use capstan::support::ids::UuidIds;
+use capstan::tools::mcp::{KeptServer, KeptServers, McpConfig, Secrets, read_kept};
+use capstan::tools::{Door, DoorOptions, Toolbox as _};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::setup::{PATIENCE, Scripted, call, text};
+use crate::support::wait;
+
+/// Servers on a shelf instead of a database.
+#[derive(Default)]
+struct Shelf(Mutex<Vec<KeptServer>>);
+
+impl Shelf {
+    fn put(&self, owner: Option<&UserId>, name: &str, entry: &Value) -> McpServerId {
+        let id = McpServerId::generate(&UuidIds);
+        let config = read_kept(entry, &Secrets::new());
+        let fingerprint = "1".to_owned();
+        let server = KeptServer { id: id.clone(), owner: owner.cloned(), name: name.to_owned(), config, fingerprint };
+        self.0.lock().unwrap().push(server);
+        id
+    }
+
+    /// As if another process had changed it.
+    fn change(&self, id: &McpServerId) {
+        self.0.lock().unwrap().iter_mut().filter(|server| server.id == *id).for_each(|server| server.fingerprint.push('1'));
+    }
+
+    fn take(&self, id: &McpServerId) {
+        self.0.lock().unwrap().retain(|server| server.id != *id);
+    }
+}
+
+#[async_trait]
+impl KeptServers for Shelf {
+    async fn of(&self, owner: &UserId) -> Result<Vec<KeptServer>, String> {
+        let all = self.0.lock().unwrap();
+        Ok(all.iter().filter(|server| server.owner.as_ref().is_none_or(|whose| whose == owner)).cloned().collect())
+    }
+
+    async fn these(&self, ids: &[McpServerId]) -> Result<Vec<KeptServer>, String> {
+        Ok(self.0.lock().unwrap().iter().filter(|server| ids.contains(&server.id)).cloned().collect())
+    }
+
+    fn changed(&self) {}
+}
+
+fn owner(name: &str) -> UserId {
+    UserId::from_stored(format!("user_{name}"))
+}
+
+fn door(configured: &Value, shelf: &Arc<Shelf>) -> Arc<Door> {
+    let mcp = McpConfig::parse(&json!({"mcpServers": configured}).to_string(), &|_| None).unwrap();
+    let environment = |name: &str| {
+        #[expect(clippy::disallowed_methods, reason = "the tests play the part of the configuration")]
+        std::env::var(name).ok()
+    };
+    let kept: Arc<dyn KeptServers> = Arc::clone(shelf) as _;
+    let options = DoorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
+    Door::new(DoorOptions { mcp, kept: Some(kept), start_patience: PATIENCE, environment: Arc::new(environment), ..options })
+}
+
+async fn run(door: &Door, owner: &UserId, definition: &ToolDefinition, arguments: Value) -> ToolOutcome {
+    let (progress, _reports) = mpsc::channel(1);
+    let asked = call(definition, arguments);
+    let answer = door.execute(owner, definition, &asked, PATIENCE, progress, CancellationToken::new());
+    wait::within(&definition.name, PATIENCE * 2, answer).await
+}
+
+/// The tool of that name at the server that is frozen with this.
+fn tool<'a>(all: &'a [ToolDefinition], server: &str, name: &str) -> &'a ToolDefinition {
+    let found = all.iter().find(|tool| tool.server.as_deref() == Some(server) && tool.tool == name);
+    found.unwrap_or_else(|| panic!("{name} of {server} is not offered"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
+    let (of_file, of_all, of_ann, of_bob) = (Scripted::new(), Scripted::new(), Scripted::new(), Scripted::new());
+    let (ann, bob) = (owner("ann"), owner("bob"));
+    let shelf = Arc::new(Shelf::default());
+    // Members call their servers as they like.
+    let annas = shelf.put(Some(&ann), "mail", &of_ann.entry(&[]));
+    let shared = shelf.put(None, "notes", &of_all.entry(&[]));
+    let bobs = shelf.put(Some(&bob), "notes", &of_bob.entry(&[]));
+    let door = door(&json!({"mail": of_file.entry(&[])}), &shelf);
+    let seen_by_ann = door.definitions(&ann).await;
+    let seen_by_bob = door.definitions(&bob).await;
+    for seen in [&seen_by_ann, &seen_by_bob] {
+        assert_eq!(tool(seen, "mail", "echo").name, "mail__echo", "what the operator has named keeps its name");
+        assert_eq!(tool(seen, shared.as_str(), "echo").name, "notes__echo");
+    }
+    let (mine, theirs) = (tool(&seen_by_ann, annas.as_str(), "echo"), tool(&seen_by_bob, bobs.as_str(), "echo"));
+    assert!(mine.name.starts_with("mail_") && mine.name != "mail__echo", "{}", mine.name);
+    assert!(theirs.name.starts_with("notes_") && theirs.name != "notes__echo", "{}", theirs.name);
+    assert!(mine.description.starts_with("[mail]"), "{}", mine.description);
+    assert!(!seen_by_bob.iter().any(|tool| tool.server.as_deref() == Some(annas.as_str())));
+
+    let done = run(&door, &ann, mine, json!({"text": "hello"})).await;
+    assert_eq!(done.state, ToolCallState::Done, "{done:?}");
+    assert_eq!((of_ann.log("called").len(), of_file.log("called").len()), (1, 0));
+    // Whoever knows the tool of another owner reaches nothing with it.
+    let refused = run(&door, &bob, mine, json!({"text": "hello"})).await;
+    assert!(refused.state == ToolCallState::Failed && text(&refused).contains("not configured"), "{refused:?}");
+    assert_eq!(of_ann.log("called").len(), 1);
+    // One process serves both.
+    assert_eq!((of_all.log("pid").len(), of_file.log("pid").len()), (1, 1));
+    door.shutdown().await;
+    assert!([of_file, of_all, of_ann, of_bob].iter().all(|server| server.alive().is_empty()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_for_each_owner_has_a_process_for_each() {
+    let (of_file, of_all) = (Scripted::new(), Scripted::new());
+    let own = |server: &Scripted| {
+        let mut entry = server.entry(&[]);
+        entry["capstan"] = json!({"per_owner": true});
+        entry
+    };
+    let shelf = Arc::new(Shelf::default());
+    let shared = shelf.put(None, "notes", &own(&of_all));
+    let door = door(&json!({"mail": own(&of_file)}), &shelf);
+    for name in ["ann", "bob", "ann"] {
+        let owner = owner(name);
+        let seen = door.definitions(&owner).await;
+        for server in ["mail", shared.as_str()] {
+            let done = run(&door, &owner, tool(&seen, server, "echo"), json!({"text": name})).await;
+            assert_eq!(done.state, ToolCallState::Done, "{done:?}");
+        }
+    }
+    assert_eq!((of_file.log("pid").len(), of_all.log("pid").len()), (2, 2));
+    // Stopping it stops all of them.
+    door.mcp().stop(&configured_id("mail")).await;
+    assert_eq!((of_file.alive().len(), of_all.alive().len()), (0, 2));
+    door.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_elsewhere_ends_connections_here() {
+    let server = Scripted::new();
+    let ann = owner("ann");
+    let shelf = Arc::new(Shelf::default());
+    let id = shelf.put(Some(&ann), "mail", &server.entry(&["family"]));
+    let door = door(&json!({}), &shelf);
+    let seen = door.definitions(&ann).await;
+    let echo = tool(&seen, id.as_str(), "echo");
+    assert_eq!(server.alive().len(), 3);
+    shelf.change(&id);
+    server.gone().await;
+    let done = run(&door, &ann, echo, json!({"text": "again"})).await;
+    assert_eq!(done.state, ToolCallState::Done, "the frozen tool goes to the same server: {done:?}");
+    assert_eq!(server.alive().len(), 3);
+    // This process is told at once.
+    shelf.take(&id);
+    door.mcp().changed(&id).await;
+    server.gone().await;
+    let refused = run(&door, &ann, echo, json!({"text": "late"})).await;
+    assert!(text(&refused).contains("not enabled"), "{refused:?}");
+    assert!(door.definitions(&ann).await.iter().all(|tool| tool.server.is_none()));
+    door.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_connection_is_made_again_by_itself() {
+    let server = Scripted::new();
+    let ann = owner("ann");
+    let shelf = Arc::new(Shelf::default());
+    let id = shelf.put(Some(&ann), "mail", &server.entry(&[]));
+    let door = door(&json!({}), &shelf);
+    let seen = door.definitions(&ann).await;
+    run(&door, &ann, tool(&seen, id.as_str(), "die"), json!({})).await;
+    // Nobody asks for it.
+    wait::until("another process", PATIENCE, || async { (server.log("pid").len() == 2).then_some(()) }).await;
+    wait::until("the connection", PATIENCE, || async {
+        let status = door.mcp().status_of(&ann, &id).await.unwrap();
+        (status.status == "ok" && status.tools > 0 && status.since.is_some()).then_some(())
+    })
+    .await;
+    door.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_dies_again_and_again_is_left_alone_until_somebody_starts_it() {
+    let server = Scripted::new();
+    let ann = owner("ann");
+    let shelf = Arc::new(Shelf::default());
+    let id = shelf.put(Some(&ann), "mail", &server.entry(&[]));
+    let door = door(&json!({}), &shelf);
+    let seen = door.definitions(&ann).await;
+    let die = tool(&seen, id.as_str(), "die");
+    for _ in 0..6 {
+        let outcome = run(&door, &ann, die, json!({})).await;
+        assert!(text(&outcome).contains("lost"), "{outcome:?}");
+    }
+    let refused = run(&door, &ann, die, json!({})).await;
+    assert!(text(&refused).contains("more than 5 times within 5 minutes"), "{refused:?}");
+    assert_eq!(server.log("pid").len(), 6);
+    let status = door.mcp().status_of(&ann, &id).await.unwrap();
+    assert_eq!(status.status, "error", "{status:?}");
+    assert!(status.stderr.is_some_and(|said| said.contains("about to die")), "what it said last is shown");
+    let status = door.mcp().start(&ann, &id, Duration::from_secs(30)).await.unwrap();
+    assert_eq!((status.status.as_str(), server.log("pid").len()), ("ok", 7), "{status:?}");
+    assert_eq!(door.mcp().start(&owner("bob"), &id, PATIENCE).await, None);
+    door.shutdown().await;
+}
+
+/// In virtual time: there is no such program, so nothing outside it is waited for.
+#[tokio::test(start_paused = true)]
+async fn what_one_owner_does_not_use_is_forgotten() {
+    let ann = owner("ann");
+    let shelf = Arc::new(Shelf::default());
+    let entry = json!({"command": "/no/such/program"});
+    let (own, shared) = (shelf.put(Some(&ann), "own", &entry), shelf.put(None, "shared", &entry));
+    let door = door(&json!({}), &shelf);
+    door.definitions(&ann).await;
+    let state = async |id: &McpServerId| door.mcp().status_of(&ann, id).await.unwrap().status;
+    assert_eq!((state(&own).await, state(&shared).await), ("error".to_owned(), "error".to_owned()));
+    let begun = tokio::time::Instant::now();
+    wait::until("the server to be forgotten", Duration::from_secs(2_000), || async {
+        (state(&own).await == "unknown").then_some(())
+    })
+    .await;
+    assert!(begun.elapsed() >= Duration::from_secs(1_800), "{:?}", begun.elapsed());
+    assert_eq!(state(&shared).await, "error", "that of everybody stays");
+    door.shutdown().await;
+}
