@@ -19,6 +19,11 @@ if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
 fi
 [ ! -x scripts/test-deps.sh ] || scripts/test-deps.sh
 
+# What runs containers, and what goes into one. Where podman cannot run, the test of containers says that it tested nothing.
+if ! command -v podman >/dev/null || ! command -v runc >/dev/null || [ ! -x /bin/busybox ]; then
+    scripts/apt-install.sh podman runc busybox-static || echo "test: podman cannot be installed; servers in containers are not tested"
+fi
+
 if ! cargo nextest --version >/dev/null 2>&1; then
     echo "test: cargo-nextest is missing; installing it, once"
     cargo install --locked cargo-nextest || echo "test: it cannot be installed; cargo test is used instead"

@@ -103,6 +103,7 @@ pub fn tools(
     options.enabled = config.tools.enable.clone();
     // The program that runs, even if its file has been replaced since.
     options.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
+    options.containers = config.mcp.containers.clone();
     options.reach = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
     if let Some(path) = &config.tools.mcp_config {

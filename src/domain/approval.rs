@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use super::ids::{CallId, ConversationId, GrantId, InputId, RunId};
 use super::input::{InputRecord, InputState, Question};
 
-/// Whether a human is asked before a tool is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+/// Whether a human is asked before a tool is called. The stricter one is the greater one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalMode {
     /// Never.
@@ -74,8 +74,32 @@ impl ApprovalPolicy {
     pub fn mode(&self, name: &str, safety: ToolSafety) -> ApprovalMode {
         let by_nature =
             if safety.destructive || (self.ask_untrusted && safety.untrusted) { ApprovalMode::Ask } else { ApprovalMode::Auto };
-        self.tools.get(name).copied().or(safety.approval).unwrap_or(by_nature)
+        self.ruled(name).or(safety.approval).unwrap_or(by_nature)
     }
+
+    /// What the agent says. A server that offers a second tool whose name is cleaned to the same adds a hash to both: a rule
+    /// that asks still counts then, for both, while one that does not ask is for its very name.
+    fn ruled(&self, name: &str) -> Option<ApprovalMode> {
+        let exact = || self.tools.get(name).copied();
+        let kin =
+            |(rule, mode): (&String, &ApprovalMode)| (*mode > ApprovalMode::Auto && is_hashed_form(name, rule)).then_some(*mode);
+        exact().or_else(|| self.tools.iter().filter_map(kin).max())
+    }
+}
+
+/// Whether `name` is `plain` with a hash after one of its halves, or both.
+fn is_hashed_form(name: &str, plain: &str) -> bool {
+    let is_form = |half: &str, plain: &str| half == plain || without_hash(half) == Some(plain);
+    match (name.split_once("__"), plain.split_once("__")) {
+        (Some((server, tool)), Some((plain_server, plain_tool))) => is_form(server, plain_server) && is_form(tool, plain_tool),
+        _ => false,
+    }
+}
+
+/// A name without the hash at its end, if there is one.
+fn without_hash(name: &str) -> Option<&str> {
+    let (stem, hash) = name.rsplit_once('_')?;
+    (hash.len() >= 8 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(stem)
 }
 
 /// How far an answer holds.
@@ -353,5 +377,20 @@ mod tests {
         assert_eq!(policy.mode("t", said), ApprovalMode::Auto);
         policy.tools.insert("t".to_owned(), ApprovalMode::AlwaysAsk);
         assert_eq!(policy.mode("t", said), ApprovalMode::AlwaysAsk);
+    }
+
+    /// A server that offers `send` and then `send.` too has `mail__send_<hash>` twice.
+    #[test]
+    fn a_rule_that_asks_counts_for_names_with_a_hash_too() {
+        let rules = [("mail__send", ApprovalMode::AlwaysAsk), ("mail__read", ApprovalMode::Auto)];
+        let tools = rules.map(|(name, mode)| (name.to_owned(), mode)).into();
+        let policy = ApprovalPolicy { tools, ask_untrusted: true, ..ApprovalPolicy::default() };
+        let untrusted = ToolSafety { untrusted: true, ..ToolSafety::default() };
+        for name in ["mail__send", "mail__send_0a1b2c3d", "mail_0a1b2c3d__send", "mail_0a1b2c3d__send_0a1b2c3d0a1b2c3d"] {
+            assert_eq!(policy.mode(name, untrusted), ApprovalMode::AlwaysAsk, "{name}");
+        }
+        assert_eq!(policy.mode("mail__read", untrusted), ApprovalMode::Auto);
+        assert_eq!(policy.mode("mail__read_0a1b2c3d", untrusted), ApprovalMode::Ask, "another one may have this name");
+        assert_eq!(policy.mode("mail__send_it", ToolSafety::default()), ApprovalMode::Auto);
     }
 }

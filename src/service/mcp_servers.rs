@@ -489,7 +489,7 @@ impl Service {
 /// Where an entry leads: the host, or this machine.
 fn destination(config: &ServerConfig) -> Option<String> {
     match &config.transport {
-        ServerTransport::Stdio { .. } => None,
+        ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => None,
         ServerTransport::Http { url, .. } => Some(super::providers::origin(url)),
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::builtin::{BuiltInOptions, BuiltIns};
-use super::mcp::{KeptServers, McpCall, McpConfig, McpServers};
+use super::mcp::{ContainerOptions, KeptServers, McpCall, McpConfig, McpServers};
 use super::policy::{AllowAll, Policy, Verdict};
 use super::reconcile;
 use super::schema::Validators;
@@ -51,6 +51,8 @@ pub struct DoorOptions {
     pub policy: Arc<dyn Policy>,
     /// This program, to be started beside the MCP servers so that none of them outlives it.
     pub guard: Option<PathBuf>,
+    /// What MCP servers may have that run in containers.
+    pub containers: ContainerOptions,
 }
 
 impl DoorOptions {
@@ -69,6 +71,7 @@ impl DoorOptions {
             reach: Reach::Public,
             policy: Arc::new(AllowAll),
             guard: None,
+            containers: ContainerOptions::default(),
         }
     }
 }
@@ -97,8 +100,9 @@ impl Door {
             reach,
             policy,
             guard,
+            containers,
         } = options;
-        let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), start_patience, guard);
+        let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), start_patience, (guard, containers));
         Arc::new(Self {
             built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
             mcp,

@@ -14,6 +14,7 @@ use crate::domain::provider::CallLimits;
 use crate::provider::breaker::BreakerLimits;
 use crate::provider::catalogue::ProviderKind;
 use crate::support::redact::error_text;
+use crate::tools::mcp::ContainerOptions;
 
 /// All settings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -324,12 +325,14 @@ impl Default for OutboundConfig {
     }
 }
 
-/// `[mcp]`: MCP servers that people keep.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// `[mcp]`: MCP servers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct McpServersConfig {
     /// Whether those of members may be commands, which run on this machine with the rights of this server.
     pub allow_user_commands: bool,
+    /// What servers may have that run in containers.
+    pub containers: ContainerOptions,
 }
 
 /// `[limits]`

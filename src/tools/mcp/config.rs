@@ -7,6 +7,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
+use super::container::Container;
 use super::masks::Masks;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::McpServerId;
@@ -71,6 +72,17 @@ pub enum ServerTransport {
         env: BTreeMap<String, SecretString>,
         /// Its working directory; ours if absent.
         cwd: Option<String>,
+    },
+    /// A container, whose first process speaks on its standard streams.
+    Container {
+        /// What it is made of, and what it may have.
+        container: Container,
+        /// The program in it; that of the image if absent.
+        command: Option<String>,
+        /// Its arguments.
+        args: Vec<String>,
+        /// Its environment, beside that of the image.
+        env: BTreeMap<String, SecretString>,
     },
     /// Streamable HTTP.
     Http {
@@ -143,6 +155,10 @@ impl Entry<'_> {
     }
 
     fn transport(&self, entry: &Map<String, Value>) -> Result<ServerTransport, String> {
+        let asked = entry.get("capstan").and_then(|extra| extra.get("container")).filter(|asked| **asked != Value::Bool(false));
+        if entry.contains_key("image") || asked.is_some() {
+            return self.container(entry, asked);
+        }
         match (entry.get("command"), entry.get("url")) {
             (Some(command), None) => Ok(ServerTransport::Stdio {
                 command: self.text(command, "command")?,
@@ -164,8 +180,21 @@ impl Entry<'_> {
                 Ok(ServerTransport::Http { url, headers: self.secrets(entry.get("headers"), "headers")?, reach: Reach::Anywhere })
             }
             (Some(_), Some(_)) => Err("the entry has both command and url: keep one of them".to_owned()),
-            (None, None) => Err("the entry has neither command nor url".to_owned()),
+            (None, None) => Err("the entry has no command, url or image".to_owned()),
         }
+    }
+
+    fn container(&self, entry: &Map<String, Value>, asked: Option<&Value>) -> Result<ServerTransport, String> {
+        if let Some(key) = ["url", "cwd"].into_iter().find(|key| entry.contains_key(*key)) {
+            return Err(format!("an entry of a container has no {key}"));
+        }
+        let image = entry.get("image").map(|image| self.text(image, "image")).transpose()?;
+        Ok(ServerTransport::Container {
+            container: Container::read(asked, image)?,
+            command: entry.get("command").map(|command| self.text(command, "command")).transpose()?,
+            args: self.arguments(entry.get("args"))?,
+            env: self.secrets(entry.get("env"), "env")?,
+        })
     }
 
     fn arguments(&self, value: Option<&Value>) -> Result<Vec<String>, String> {
@@ -230,6 +259,8 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                 let wanted = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=256).contains(n));
                 server.concurrency = wanted.ok_or("capstan.concurrency must be a whole number from 1 to 256")?;
             }
+            // Read with the transport.
+            "container" => {}
             unknown => return Err(format!("capstan.{unknown} is not known")),
         }
     }
@@ -327,7 +358,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({}), "neither command nor url")]
+    #[case(json!({}), "no command, url or image")]
+    #[case(json!({"image": "a", "url": "http://b"}), "has no url")]
+    #[case(json!({"image": "a", "cwd": "/"}), "has no cwd")]
+    #[case(json!({"command": "npx", "capstan": {"container": {"privileged": true}}}), "capstan.container.privileged is not known")]
     #[case(json!({"command": "a", "url": "http://b"}), "both")]
     #[case(json!({"command": "a", "args": "b"}), "args must be a list")]
     #[case(json!({"command": "${MISSING}"}), "command: the variable MISSING is not set")]

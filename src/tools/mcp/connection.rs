@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use super::ServerTransport;
 use super::attentive::Attentive;
+use super::container::{Containers, Launch};
 use super::content;
 use super::handler::{Handler, Heard};
 use super::masks::Masks;
@@ -95,6 +96,8 @@ pub struct Endpoint<'a> {
     pub stateless: &'a AtomicBool,
     /// Gives each process the word by which what it starts is found.
     pub words: &'a Words,
+    /// Where it runs if it is a container.
+    pub containers: &'a Containers,
 }
 
 /// A live connection.
@@ -163,7 +166,7 @@ impl Connection {
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks, stateless: _, words } = server;
+        let Endpoint { name, transport, masks, stateless: _, words, containers } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
@@ -172,8 +175,22 @@ impl Connection {
         let token = CancellationToken::new();
         let mut ending = Ending::default();
         let (service, process) = match transport {
-            ServerTransport::Stdio { command, args, env, cwd } => {
-                let program = Program { command, args, env, cwd: cwd.as_deref(), word: words.next() };
+            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
+                let word = words.next();
+                // Kept until the server has answered: it holds what the container is given.
+                let launch;
+                let program = match transport {
+                    ServerTransport::Container { container, command, args, env } => {
+                        let program = (command.as_deref(), args.as_slice());
+                        let prepared = Launch::prepare(container, program, env, &word, containers).await;
+                        launch = prepared.map_err(|reason| OpenError::Other(reason.into()))?;
+                        launch.program(word)
+                    }
+                    ServerTransport::Stdio { command, args, env, cwd } => {
+                        Program { command, args, env, cwd: cwd.as_deref(), word, removal: None }
+                    }
+                    ServerTransport::Http { .. } => return Err(OpenError::Other("it has no process".to_owned().into())),
+                };
                 let (process, stdout, stdin) =
                     Process::start(&program, masks, environment, tasks).map_err(|reason| OpenError::Other(reason.into()))?;
                 failpoint::reached("C30");
@@ -560,8 +577,8 @@ fn fate(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Fate {
 
 fn fate_by_status(status: u16) -> Fate {
     match status {
-        // Who asks, and in which session, is looked at before what is asked.
-        401 | 403 | 404 | 429 => Fate::NeverArrived,
+        // Who asks is looked at before what is asked. All else a handler may have passed on from somebody whom it asked itself.
+        401 => Fate::NeverArrived,
         // A gateway does not know how far the server behind it has got, and a server that is overrun may stop anywhere.
         502..=504 => Fate::Unknown,
         _ => Fate::Refused,

@@ -14,7 +14,7 @@ use crate::support::outbound::{self, Reach};
 use crate::support::redact::names_secret;
 
 /// What of an entry is kept. All else is for other programs, and nobody knows whether it holds secrets.
-const FIELDS: [&str; 9] = ["type", "transport", "command", "args", "env", "cwd", "url", "headers", "capstan"];
+const FIELDS: [&str; 10] = ["type", "transport", "image", "command", "args", "env", "cwd", "url", "headers", "capstan"];
 
 /// The largest entry, and the most that its secrets may be, as JSON in bytes.
 const MAX_BYTES: usize = 64 * 1024;
@@ -81,9 +81,12 @@ impl MemberRules {
                 let place = reqwest::Url::parse(url).map_err(|error| format!("url: {error}"))?;
                 outbound::check(&place, self.reach).map_err(|error| format!("url: {error}"))?;
             }
-            ServerTransport::Stdio { .. } if self.commands => {}
-            ServerTransport::Stdio { .. } => {
-                return Err("commands are an administrator's to give, unless the setting mcp.allow_user_commands is on".to_owned());
+            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } if self.commands => {}
+            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
+                return Err(
+                    "commands and containers are an administrator's to give, unless the setting mcp.allow_user_commands is on"
+                        .to_owned(),
+                );
             }
         }
         if config.trusted {
@@ -311,7 +314,7 @@ mod tests {
     #[case(json!({"url": "https://user:pass@host"}), "user or password")]
     #[case(json!({"command": "a", "env": {"X": 5}}), "env.X must be text")]
     #[case(json!({"command": "a", "env": ["X"]}), "env must be an object")]
-    #[case(json!({"args": []}), "neither command nor url")]
+    #[case(json!({"args": []}), "no command, url or image")]
     #[case(json!({"command": "a", "args": ["x".repeat(MAX_BYTES)]}), "more than")]
     fn entries_that_cannot_be_used_are_refused(#[case] entry: Value, #[case] reason: &str) {
         let error = parted(&entry, &[]).unwrap_err();

@@ -6,6 +6,7 @@ mod attentive;
 mod catalogue;
 mod config;
 mod connection;
+mod container;
 mod content;
 mod handler;
 mod kept;
@@ -19,6 +20,7 @@ mod setbacks;
 mod stdio;
 
 pub use config::{McpConfig, McpConfigError, ServerConfig, ServerTransport};
+pub use container::ContainerOptions;
 pub use kept::{KeptServer, KeptServers, MemberRules, Parted, Secrets, part, read_kept};
 pub use process::last_words;
 pub use servers::{ConfiguredServer, McpAnswer, McpCall, McpServers};

@@ -17,6 +17,7 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use super::container::Removal;
 use super::masks::Masks;
 use super::orphans;
 use crate::support::{redact, text};
@@ -54,6 +55,8 @@ pub struct Program<'a> {
     pub cwd: Option<&'a str>,
     /// The word by which what it starts is found.
     pub word: String,
+    /// What ends the container that it speaks for.
+    pub removal: Option<Removal>,
 }
 
 /// A running child process. Dropping it ends the process in the background.
@@ -74,6 +77,7 @@ struct Watched {
     stderr: Mutex<VecDeque<u8>>,
     masks: Masks,
     word: String,
+    removal: Option<Removal>,
 }
 
 /// What is left of a process that has ended.
@@ -121,6 +125,7 @@ impl Process {
             stderr: Mutex::new(VecDeque::new()),
             masks: masks.clone(),
             word: program.word.clone(),
+            removal: program.removal.clone(),
         });
         let drained = tasks.spawn(watched.clone().drain(stderr));
         let group = Group { child, gone: false };
@@ -199,6 +204,9 @@ impl Watched {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
         self.exited.cancel();
         let _ = group.end().await;
+        if let Some(removal) = &self.removal {
+            removal.carry_out().await;
+        }
         let escaped = orphans::end(&self.word).await;
         if escaped > 0 {
             metrics::counter!("capstan_mcp_escaped_total").increment(u64::try_from(escaped).unwrap_or(u64::MAX));

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::catalogue::Labels;
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
+use super::container::Containers;
 use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
 use super::process::last_words;
@@ -40,6 +41,8 @@ pub struct Common {
     pub words: Words,
     /// Ends what is left of servers when this program is killed.
     pub guard: Guard,
+    /// Where servers run that are containers.
+    pub containers: Containers,
     /// What time it is.
     pub clock: SharedClock,
     /// Limits how many servers start at the same time.
@@ -437,10 +440,12 @@ impl Server {
     async fn open(&self) -> Result<Live, Fault> {
         let _permit = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
         let ServerConfig { transport, masks, .. } = &self.config;
-        if let ServerTransport::Stdio { .. } = transport {
-            self.common.guard.watch();
+        match transport {
+            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => self.common.guard.watch(),
+            ServerTransport::Http { .. } => {}
         }
-        let server = Endpoint { name: &self.name, transport, masks, stateless: &self.stateless, words: &self.common.words };
+        let Common { words, containers, .. } = &*self.common;
+        let server = Endpoint { name: &self.name, transport, masks, stateless: &self.stateless, words, containers };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
         let tools = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);

@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::container::{ContainerOptions, Containers};
 use super::kept::{KeptServer, KeptServers};
 use super::orphans::{Guard, Words};
 use super::server::{Common, Identity, Server};
@@ -134,14 +135,16 @@ impl McpServers {
         environment: Environment,
         clock: SharedClock,
         start_patience: Duration,
-        guard: Option<PathBuf>,
+        (guard, containers): (Option<PathBuf>, ContainerOptions),
     ) -> Arc<Self> {
         let words = Words::new(&UuidIds);
+        let containers = Containers::new(containers, Arc::clone(&environment));
         let common = Arc::new(Common {
             environment,
             guard: Guard::new(guard, words.beginning().to_owned()),
             words,
             clock,
+            containers,
             starts: Semaphore::new(PARALLEL_STARTS),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -1,5 +1,6 @@
 //! The tools behind the door: servers from their packages, and a scripted server with every bad habit.
 
+mod containers;
 mod cycles;
 mod faults;
 mod kept;

@@ -9,7 +9,7 @@ use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::support::clock::SystemClock;
 use capstan::support::ids::UuidIds;
-use capstan::tools::mcp::McpConfig;
+use capstan::tools::mcp::{ContainerOptions, McpConfig};
 use capstan::tools::{Door, DoorOptions, Progress, ServerStatus, Toolbox as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -48,12 +48,21 @@ impl Tools {
 
     /// The same, where listing waits for a given time only.
     pub async fn patient(servers: &Value, start_patience: Duration) -> Self {
+        Self::opened(servers, start_patience, ContainerOptions::default()).await
+    }
+
+    /// The same, where containers may have this.
+    pub async fn contained(servers: &Value, containers: ContainerOptions) -> Self {
+        Self::opened(servers, PATIENCE, containers).await
+    }
+
+    async fn opened(servers: &Value, start_patience: Duration, containers: ContainerOptions) -> Self {
         let mcp = McpConfig::parse(&json!({"mcpServers": servers}).to_string(), &|_| None).unwrap();
         let environment = |name: &str| {
             #[expect(clippy::disallowed_methods, reason = "the tests play the part of the configuration")]
             std::env::var(name).ok()
         };
-        let options = DoorOptions { mcp, start_patience, environment: Arc::new(environment), ..options() };
+        let options = DoorOptions { mcp, start_patience, containers, environment: Arc::new(environment), ..options() };
         let door = Door::new(options);
         let definitions = door.definitions(&owner()).await;
         Self { door, definitions }

@@ -1,0 +1,140 @@
+//! Servers in containers, run by a real engine.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use capstan::domain::tool::ToolCallState;
+use capstan::tools::mcp::ContainerOptions;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::setup::{PATIENCE, Tools, text};
+use crate::support::{tell, wait};
+
+const IMAGE: &str = "localhost/capstan-tiny:1";
+
+/// An engine with an image in it. `None` where there is no podman that can run containers, which is told.
+struct Site {
+    folder: TempDir,
+    engine: PathBuf,
+}
+
+impl Site {
+    fn open() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        // Within a container of its own, podman may raise no limits and finds a hybrid of control groups, which its default
+        // runtime does not know.
+        let script = "#!/bin/sh\n[ \"$1\" = run ] && shift && set -- run --ulimit nproc=1024:1024 \"$@\"\nexec podman --runtime runc \"$@\"\n";
+        let engine = folder.path().join("engine");
+        std::fs::write(&engine, script).unwrap();
+        executable(&engine);
+        let site = Self { folder, engine };
+        match site.make_image() {
+            Ok(()) => Some(site),
+            Err(reason) => {
+                tell(&format!("NOT TESTED: servers in containers, because podman runs none here: {reason}"));
+                None
+            }
+        }
+    }
+
+    /// A shell, its tools and the server, and nothing else.
+    fn make_image(&self) -> Result<(), String> {
+        let root = self.folder.path().join("root");
+        std::fs::create_dir_all(root.join("bin")).map_err(|error| error.to_string())?;
+        std::fs::copy("/bin/busybox", root.join("bin/busybox")).map_err(|error| format!("busybox-static: {error}"))?;
+        for tool in ["sh", "sed", "cat", "ls", "tr", "touch", "sleep"] {
+            std::os::unix::fs::symlink("busybox", root.join("bin").join(tool)).map_err(|error| error.to_string())?;
+        }
+        std::fs::write(root.join("server.sh"), include_str!("tiny_server.sh")).map_err(|error| error.to_string())?;
+        let archive = self.folder.path().join("image.tar");
+        let packed = Command::new("tar").arg("-C").arg(&root).arg("-cf").arg(&archive).arg(".").output();
+        said(packed.map_err(|error| error.to_string())?)?;
+        said(self.engine(&["import", archive.to_str().unwrap_or_default(), IMAGE])?)?;
+        said(self.engine(&["run", "--rm", "--ulimit", "nofile=64:64", IMAGE, "/bin/sh", "-c", "exit 0"])?)
+    }
+
+    fn engine(&self, args: &[&str]) -> Result<Output, String> {
+        Command::new(&self.engine).args(args).stdin(Stdio::null()).output().map_err(|error| error.to_string())
+    }
+
+    /// The names of all containers that there are.
+    fn containers(&self) -> Vec<String> {
+        let output = self.engine(&["ps", "--all", "--format", "{{.Names}}"]).unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().filter(|name| name.starts_with("capstan-")).map(str::to_owned).collect()
+    }
+
+    fn options(&self) -> ContainerOptions {
+        ContainerOptions { engine: self.engine.to_str().unwrap().to_owned(), memory_mib: 64, ..ContainerOptions::default() }
+    }
+}
+
+fn executable(path: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn said(output: Output) -> Result<(), String> {
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+}
+
+/// All in one, because an engine that is asked by many at a time is slow.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
+    let Some(site) = Site::open() else { return };
+    let docs = site.folder.path().join("docs");
+    std::fs::create_dir(&docs).unwrap();
+    std::fs::write(docs.join("note"), "noted").unwrap();
+    let mounts = json!([{"source": docs, "target": "/docs"}]);
+    let entry = |container: serde_json::Value| {
+        json!({"image": IMAGE, "command": "/bin/sh", "args": ["/server.sh", "--pid=host"], "env": {"TOKEN": "sec=ret 7"},
+            "capstan": {"container": container}})
+    };
+    let servers = json!({"tiny": entry(json!({"mounts": mounts, "cpus": 0.5, "processes": 16})),
+        "greedy": entry(json!({"memory_mib": 65})), "online": entry(json!({"network": true})),
+        "host": entry(json!({"mounts": [{"source": "/etc", "target": "/docs"}]}))});
+    let options = ContainerOptions { mounts: vec![docs.clone()], ..site.options() };
+    let tools = Tools::contained(&servers, options).await;
+
+    let seen = tools.call("tiny__look", json!({})).await;
+    let seen = text(&seen);
+    for words in [
+        "token=sec=ret 7 ",
+        "host= ",
+        "root=read-only",
+        "tmp=writable",
+        "net=lo,",
+        "docs=noted/read-only",
+        "caps=0000000000000000",
+        "arg=--pid=host",
+    ] {
+        assert!(seen.contains(words), "{words:?} in {seen}");
+    }
+    for (server, words) in
+        [("greedy", "mcp.containers.memory_mib allows 64"), ("online", "mcp.containers.network"), ("host", "mcp.containers.mounts")]
+    {
+        let error = tools.status(server).await.error.unwrap();
+        assert!(error.contains(words), "{server}: {error}");
+    }
+    let running = Command::new("ps").args(["-eo", "args"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&running.stdout).contains("sec=ret"), "a secret is in a command line");
+    assert_eq!(site.containers().len(), 1);
+
+    let (progress, _reports) = mpsc::channel(1);
+    let stays = tools.call_with("tiny__stay", json!({}), Duration::from_secs(1), progress, CancellationToken::new()).await;
+    assert_ne!(stays.state, ToolCallState::Done);
+    wait::within("the end of the servers", PATIENCE, tools.shutdown()).await;
+    assert_eq!(site.containers(), Vec::<String>::new(), "it heeds nothing, and is removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_engine_the_way_out_is_named() {
+    let options = ContainerOptions { engine: "/nonexistent/engine".to_owned(), ..ContainerOptions::default() };
+    let tools = Tools::contained(&json!({"tiny": {"image": "tiny"}}), options).await;
+    let error = tools.status("tiny").await.error.unwrap();
+    assert!(error.contains("install or start Docker or podman") && error.contains("mcp.containers.engine"), "{error}");
+    tools.shutdown().await;
+}
