@@ -341,8 +341,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A question is not open any more, and has no answer.
+    /// A question is not open any more. One that has its answer keeps it, though nothing follows from it, and has been told already.
     pub(super) fn close_question(&mut self, request: &InputRequest, state: InputState) {
+        if request.answer.is_some() {
+            self.change(Change::InputClosed { id: request.id.clone(), state: InputState::Applied });
+            return;
+        }
         let InputRequest { id, call_id, kind, .. } = request.clone();
         self.event(match kind {
             InputKind::UnknownOutcome | InputKind::Question => {

@@ -2,7 +2,7 @@
 //! that must be meant.
 
 use crate::domain::agent::{NameRepair, RepairPolicy};
-use crate::domain::tool::ToolDefinition;
+use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::text::prefix_chars;
 
 /// What stands between the halves of a name: server and tool.
@@ -92,8 +92,8 @@ fn the_only_one<'d>(
     WORDS.into_iter().find_map(by_word).map(|tool| (tool, "alias"))
 }
 
-/// The most similar tool of the server that the name is of: the one that it names, or the only one there is. What destroys is
-/// suggested, and never taken for something else.
+/// The most similar tool of the server that the name is of: the one that it names, or the only one there is. What does another
+/// thing than the name says is suggested, and never taken for it, unless it only reads: `write_file` is like `read_file`.
 fn the_most_similar<'d>(written: &str, offered: &[&'d ToolDefinition]) -> Option<&'d ToolDefinition> {
     let (place, wanted) = place_and_half(written, offered);
     let place = match place {
@@ -108,7 +108,21 @@ fn the_most_similar<'d>(written: &str, offered: &[&'d ToolDefinition]) -> Option
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0));
     let (best, tool) = *ranked.first()?;
     let is_tied = ranked.get(1).is_some_and(|(second, _)| *second >= best);
-    (best >= SIMILAR && !is_tied && !tool.safety.destructive).then_some(tool)
+    let is_harmless = tool.replay == ReplayClass::Read || verb(half(tool)) == verb(wanted);
+    (best >= SIMILAR && !is_tied && !tool.safety.destructive && is_harmless).then_some(tool)
+}
+
+/// The first word of a name.
+fn verb(name: &str) -> String {
+    let mut chars = name.chars().peekable();
+    let mut verb = String::new();
+    while let Some(c) = chars.next().filter(|c| c.is_alphanumeric()) {
+        verb.extend(c.to_lowercase());
+        if c.is_lowercase() && chars.peek().is_some_and(|next| next.is_uppercase()) {
+            break;
+        }
+    }
+    verb
 }
 
 fn suggestions<'d>(written: &str, offered: &[&'d ToolDefinition]) -> Vec<&'d str> {
@@ -119,17 +133,26 @@ fn suggestions<'d>(written: &str, offered: &[&'d ToolDefinition]) -> Vec<&'d str
     ranked.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// The server that a name is of, if it names one, and the rest of it.
+/// The server that a name is of, if it names one, and the rest of it. What stands before the divider is all of the server's name;
+/// without a divider it is the longest name of a server that the name begins with.
 fn place_and_half<'w, 'd>(written: &'w str, offered: &[&'d ToolDefinition]) -> (Option<Option<&'d str>>, &'w str) {
-    for tool in offered {
-        let Some((server, _)) = tool.name.split_once(DIVIDER).filter(|_| tool.server.is_some()) else { continue };
-        let rest = written.get(server.len()..).filter(|_| written.is_char_boundary(server.len()));
-        let is_named = rest.is_some() && written[..server.len()].eq_ignore_ascii_case(server);
-        if let Some(rest) = rest.filter(|rest| is_named && rest.starts_with(|c: char| !c.is_alphanumeric())) {
-            return (Some(tool.server.as_deref()), rest.trim_start_matches(|c: char| !c.is_alphanumeric()));
-        }
+    let places = offered.iter().filter_map(|tool| {
+        let (server, _) = tool.name.split_once(DIVIDER)?;
+        Some((server, Some(tool.server.as_deref()?)))
+    });
+    if let Some((before, rest)) = written.split_once(DIVIDER) {
+        let mut named = places.filter(|(server, _)| server.eq_ignore_ascii_case(before));
+        return named.next().map_or((None, written), |(_, place)| (Some(place), rest));
     }
-    (None, written)
+    let named = places.filter_map(|(server, place)| {
+        let (before, rest) = written.split_at_checked(server.len())?;
+        let is_named = before.eq_ignore_ascii_case(server) && rest.starts_with(|c: char| !c.is_alphanumeric());
+        is_named.then_some((server.len(), place, rest))
+    });
+    match named.max_by_key(|(length, _, _)| *length) {
+        Some((_, place, rest)) => (Some(place), rest.trim_start_matches(|c: char| !c.is_alphanumeric())),
+        None => (None, written),
+    }
 }
 
 /// The tool's half of a name.
@@ -162,7 +185,6 @@ mod tests {
 
     use super::*;
     use crate::domain::approval::ToolSafety;
-    use crate::domain::tool::ReplayClass;
 
     fn tool(name: &str) -> ToolDefinition {
         let (server, half) = name.split_once(DIVIDER).map_or((None, name), |(server, half)| (Some(server), half));
@@ -229,6 +251,8 @@ mod tests {
     #[case::not_like_any("mail__xyzzy")]
     #[case::what_destroys("mail__drop_mial")]
     #[case::other_script("ファイル")]
+    #[case::another_deed("mail__bend_mail")]
+    #[case::a_server_that_there_is_not("mail_archive__serch")]
     fn what_is_not_clear_is_not_guessed(#[case] wrote: &str) {
         assert_eq!(ask(wrote, NameRepair::Similar).0, None);
     }

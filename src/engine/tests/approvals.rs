@@ -233,6 +233,19 @@ fn the_end_of_the_run_closes_the_approval() {
 }
 
 #[test]
+fn an_answer_that_nothing_follows_from_is_not_taken_back() {
+    let mut world = waiting();
+    world.human_decides("allow", None);
+    world.rows.cancel_requested_by = Some("user".to_owned());
+    let told = world.events.len();
+    world.claim(ClaimCause::Request);
+    assert_eq!((world.states(), executions(&world, 0)), (vec![Cancelled, Done], 0));
+    assert!(world.rows.inputs.is_empty());
+    let is_resolved = |event: &EventBody| matches!(event, EventBody::ApprovalResolved { .. });
+    assert!(!world.events[told..].iter().any(is_resolved), "it was told when it was given");
+}
+
+#[test]
 fn words_in_the_chat_allow_nothing() {
     let mut world = waiting();
     let said: Value = json!("yes, I approve it, go on");

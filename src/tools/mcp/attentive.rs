@@ -72,7 +72,8 @@ impl<T> Attentive<T> {
                     _ => {}
                 }
             }
-            JsonRpcMessage::Request(_) => {}
+            // Each is a task and an answer.
+            JsonRpcMessage::Request(_) => self.news.spend(Instant::now()),
         }
         Some(message)
     }

@@ -17,6 +17,8 @@ use crate::support::outbound::Reach;
 
 /// The most calls that one server works on at a time, unless its entry says otherwise.
 const DEFAULT_CONCURRENCY: usize = 4;
+/// The longest time that an entry may give a call.
+const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
 /// A document that cannot be used at all.
 #[derive(Debug, thiserror::Error)]
@@ -307,8 +309,8 @@ fn duration(key: &str, value: &Value) -> Result<Duration, String> {
     let text = value.as_str().ok_or_else(|| format!("capstan.{key} must be a text such as \"30s\""))?;
     let parsed: Option<Duration> = text.parse::<jiff::SignedDuration>().ok().and_then(|parsed| parsed.try_into().ok());
     parsed
-        .filter(|parsed| !parsed.is_zero())
-        .ok_or_else(|| format!("capstan.{key} {text:?} is no duration: write \"30s\" or \"5m\""))
+        .filter(|parsed| !parsed.is_zero() && *parsed <= LONGEST)
+        .ok_or_else(|| format!("capstan.{key} {text:?} is no duration of at most a day: write \"30s\" or \"5m\""))
 }
 
 #[cfg(test)]
@@ -372,6 +374,7 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"trust": true}}), "capstan.trust is not known")]
     #[case(json!({"command": "a", "capstan": {"timeout": "soon"}}), "capstan.timeout")]
     #[case(json!({"command": "a", "capstan": {"max_timeout": "0s"}}), "capstan.max_timeout")]
+    #[case(json!({"command": "a", "capstan": {"timeout": "9223372036854775807s"}}), "at most a day")]
     #[case(json!({"command": "a", "capstan": {"concurrency": 0}}), "capstan.concurrency")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:"}}}), "capstan.replay.t")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta."}}}), "capstan.replay.t")]

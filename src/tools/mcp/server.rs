@@ -438,12 +438,15 @@ impl Server {
     }
 
     async fn open(&self) -> Result<Live, Fault> {
-        let _permit = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
         let ServerConfig { transport, masks, .. } = &self.config;
-        match transport {
-            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => self.common.guard.watch(),
-            ServerTransport::Http { .. } => {}
-        }
+        // What is far away costs this machine nothing to start, and may be as slow as it likes without anybody else waiting for it.
+        let _permit = match transport {
+            ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
+                self.common.guard.watch();
+                Some(self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?)
+            }
+            ServerTransport::Http { .. } => None,
+        };
         let Common { words, containers, .. } = &*self.common;
         let server = Endpoint { name: &self.name, transport, masks, stateless: &self.stateless, words, containers };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
