@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::config::{Config, Environment, Loaded, Role};
+use super::config::{Config, Environment, Loaded, PinMode, Role};
 use super::lifecycle::{self, Signals};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
@@ -247,6 +247,7 @@ fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {
     options.sweep = Duration::from_millis(worker.sweep_ms);
     options.self_stop = Duration::from_millis(worker.self_stop_ms);
     options.poll = Duration::from_millis(worker.poll_ms);
+    options.hold_changed_tools = config.tools.pin == PinMode::Hold;
     options.gather = Duration::from_millis(worker.commit_gather_ms);
     options
 }

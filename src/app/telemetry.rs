@@ -82,6 +82,7 @@ fn describe() {
     describe_histogram!("capstan_step_seconds", Unit::Seconds, "Time of one step, by kind");
     describe_counter!("capstan_tokens_total", "Tokens used, by direction");
     describe_counter!("capstan_model_failures_total", "Failed model calls, by code");
+    describe_counter!("capstan_tools_held_total", "Tools that were not offered to a run, because their definitions have changed");
     describe_counter!("capstan_unsendable_requests_total", "Requests to models that broke the rules and were not sent");
     describe_gauge!("capstan_provider_open", "1 while a provider that keeps failing is left alone, by provider");
     describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server to be free");

@@ -81,11 +81,11 @@ events! {
         /// Texts, pictures and arguments of calls that are cut.
         texts: u32,
     }
-    /// A provider refused a tool's definition: the tool is not offered any more in this run.
+    /// A provider refused a tool's definition, or its server has changed it: the tool is not offered in this run.
     ToolQuarantined = "tool.quarantined" {
         /// The tool's name.
         name: String,
-        /// The provider's words.
+        /// The provider's words, or ours.
         reason: String,
     }
     /// The run waits for something outside.

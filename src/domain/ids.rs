@@ -99,6 +99,8 @@ id!(/// A question to a human.
     InputId, "input_");
 id!(/// An answer to an approval that holds for later calls.
     GrantId, "grant_");
+id!(/// A definition of a tool that was seen.
+    PinId, "pin_");
 id!(/// A user: the owner of rows.
     UserId, "user_");
 id!(/// An API key.

@@ -15,6 +15,7 @@ pub mod input;
 pub mod mcp_server;
 pub mod message;
 pub mod model;
+pub mod pin;
 pub mod principal;
 pub mod problem;
 pub mod provider;

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::approval::ToolSafety;
 use super::ids::{CallId, MessageId, RunId};
 use super::message::ToolContent;
+use super::pin::Original;
 
 /// The tool that asks the user. It is part of the loop: its calls are questions.
 pub const ASK_USER: &str = "ask_user";
@@ -75,6 +76,10 @@ pub struct ToolDefinition {
     /// What decides whether a human is asked first.
     #[serde(default)]
     pub safety: ToolSafety,
+    /// What its server wrote, for tools that have just been asked for: no run keeps it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub original: Option<Arc<Original>>,
 }
 
 /// The deepest nesting of JSON that comes from outside and becomes part of our own. It leaves room for what is put around it:

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::draft::Draft;
-use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_failure, model_step, tool_step, unknown};
+use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_failure, model_step, texts, tool_step, unknown};
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -75,6 +75,9 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
             agent_version: profile.version,
         });
         draft.change(Change::Started);
+        for name in draft.base.held() {
+            draft.event(EventBody::ToolQuarantined { name: name.clone(), reason: texts::CHANGED_TOOL.to_owned() });
+        }
         draft.change(Change::FreezeTools(frozen(tools, profile.tools.as_deref())));
         return model_step::begin(draft);
     }

@@ -21,13 +21,15 @@ pub struct RunState {
     draining: bool,
     /// Answers to approvals that hold for later calls.
     grants: Vec<ToolGrant>,
+    /// Tools that are held back from the run.
+    held: Vec<String>,
 }
 
 impl RunState {
     /// Takes over what was loaded.
     #[must_use]
     pub fn load(record: RunRecord) -> Self {
-        Self { record, released: false, draining: false, grants: Vec::new() }
+        Self { record, released: false, draining: false, grants: Vec::new(), held: Vec::new() }
     }
 
     /// Carries out in memory what the store carries out in rows. If the store then fails, the state is void: load it again.
@@ -124,6 +126,15 @@ impl RunState {
         &self.grants
     }
 
+    /// Takes in the names of tools that are not offered to the run, because their definitions have changed.
+    pub fn know_held(&mut self, held: Vec<String>) {
+        self.held = held;
+    }
+
+    pub(super) fn held(&self) -> &[String] {
+        &self.held
+    }
+
     /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way
     /// may end, and its result is kept.
     pub fn drain(&mut self) {
@@ -211,6 +222,7 @@ impl RunState {
             released: self.released,
             draining: self.draining,
             grants: Vec::new(),
+            held: Vec::new(),
         }
     }
 }

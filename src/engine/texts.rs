@@ -188,6 +188,10 @@ pub(super) const NO_BEGINNING: &str = "(The beginning of this conversation is no
 /// Ends a request whose stored history ends with an answer.
 pub(super) const GO_ON: &str = "Continue.";
 
+/// Why a tool is not offered whose definition is not the one that was looked at.
+pub(super) const CHANGED_TOOL: &str =
+    "its definition has changed since it was first seen; it is offered again when somebody has looked at it and accepted it";
+
 /// The most tool names that an error result lists.
 const NAMES_LISTED: usize = 30;
 

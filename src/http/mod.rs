@@ -14,6 +14,7 @@ mod metrics;
 mod openapi;
 mod options;
 mod page;
+mod pins;
 mod problem;
 mod providers;
 mod questions;

@@ -19,7 +19,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
-    approvals, audit, auth, conversations, logins, mcp_servers, openapi, providers, questions, request, runs, system, tickets, ws,
+    approvals, audit, auth, conversations, logins, mcp_servers, openapi, pins, providers, questions, request, runs, system,
+    tickets, ws,
 };
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
@@ -56,6 +57,8 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(mcp_servers::export))
         .routes(routes!(logins::begin))
         .routes(routes!(tickets::create))
+        .routes(routes!(pins::list))
+        .routes(routes!(pins::accept))
         .routes(routes!(system::tools))
 }
 

@@ -12,6 +12,7 @@ use super::openapi;
 use super::options::App;
 use super::problem::{Answer, Problem};
 use super::types::ToolsBody;
+use crate::domain::pin::PinStatus;
 use crate::domain::problem::ProblemCode;
 use crate::service::Error;
 
@@ -23,9 +24,10 @@ const PING_LIMIT: std::time::Duration = std::time::Duration::from_secs(2);
     get, path = "/api/v1/tools", tag = "tools", operation_id = "list_tools",
     responses((status = 200, description = "Tools and the state of their servers", body = ToolsBody)),
 )]
-pub(crate) async fn tools(State(app): State<App>, Caller(principal): Caller) -> Json<ToolsBody> {
+pub(crate) async fn tools(State(app): State<App>, Caller(principal): Caller) -> Answer<Json<ToolsBody>> {
     let (data, servers) = app.service.tools(&principal).await;
-    Json(ToolsBody { data, servers })
+    let changed = app.service.tool_pins(&principal, Some(PinStatus::Changed)).await?;
+    Ok(Json(ToolsBody { data, servers, changed }))
 }
 
 /// Whether the process is up

@@ -12,6 +12,7 @@ use super::extract::RequestBody;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
+use crate::domain::pin::ToolPin;
 use crate::domain::run::{OnBusy, Run};
 use crate::domain::tool::ToolDefinition;
 use crate::domain::trace::TraceId;
@@ -156,6 +157,8 @@ pub(crate) struct ToolsBody {
     pub data: Vec<ToolDefinition>,
     /// The servers that they come from.
     pub servers: Vec<ServerStatus>,
+    /// Definitions that have changed since they were looked at, newest first: these tools are not offered to new runs.
+    pub changed: Vec<ToolPin>,
 }
 
 /// An entry of a conversation's log. Types that a client does not know must be ignored.

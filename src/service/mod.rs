@@ -16,6 +16,7 @@ mod input;
 mod keys;
 mod logins;
 mod mcp_servers;
+mod pins;
 mod poller;
 mod providers;
 mod questions;

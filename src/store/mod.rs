@@ -8,6 +8,7 @@ mod compose;
 mod error;
 mod mcp_servers;
 mod open;
+mod pins;
 pub mod postgres;
 mod providers;
 mod rows;
@@ -17,6 +18,7 @@ mod types;
 pub use error::StoreError;
 pub use mcp_servers::{McpServerCursor, McpServerStore};
 pub use open::{Durability, StoreOptions, open};
+pub use pins::{MAX_PINS, PinScope, PinStore, SeenTool};
 pub use providers::{
     LoginTaker, NameCursor, NamedChanged, NamedMade, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
     SealedRow, SecretOf,
@@ -293,6 +295,7 @@ pub trait Store:
     + KeyStore
     + TicketStore
     + AuditStore
+    + PinStore
     + RetentionStore
     + ProviderStore
     + McpServerStore

@@ -403,6 +403,7 @@ mod tests {
             replay,
             definition_hash: String::new(),
             safety: ToolSafety::default(),
+            original: None,
         }
     }
 

@@ -10,6 +10,7 @@ pub mod names;
 mod policy;
 mod reconcile;
 pub mod schema;
+pub mod visible;
 
 use std::time::Duration;
 

@@ -16,19 +16,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
-use super::progress;
 use super::registry::{Held, HeldGuard};
 use super::{WorkerDeps, WorkerOptions};
+use super::{pins, progress};
 use crate::domain::agent::OnUnknown;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
-use crate::domain::ids::{CallId, UserId};
+use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, Usage};
 use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
-use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use crate::engine::{Command, Decision, Input, PartialAnswer, RunState, Surroundings, decide};
 use crate::store::{ControlSignal, StoreError, StoreResult};
 use crate::support::failpoint;
@@ -49,6 +49,8 @@ pub struct Surround {
     pub options: WorkerOptions,
     /// The writer of the log.
     pub writer: LogWriter,
+    /// Definitions of tools that are known to be accepted.
+    pub accepted: pins::Accepted,
     /// Cancelled when no new steps shall begin.
     pub drain: CancellationToken,
     /// Cancelled when steps under way shall be given up too.
@@ -243,18 +245,21 @@ async fn attempt(
     if let Some(cause) = cause {
         record.cause = cause;
     }
-    let input = match &record.tools {
+    let mut input = match &record.tools {
         Some(_) => Input::Claimed { tools: Vec::new(), finished: left.finished.clone() },
         None => first_input(surround, &mut record, mailbox).await,
     };
     let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
-    let state = match know_grants(surround, RunState::load(record), &input).await {
+    let mut state = match know_grants(surround, RunState::load(record), &input).await {
         Ok(state) => state,
         Err(error) => {
             tracing::error!(error = &error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
             return End::from(&error);
         }
     };
+    if let Err(error) = pins::hold(surround, &mut state, &mut input).await {
+        return End::from(&error);
+    }
     let mut drive = Drive {
         surround,
         held,
@@ -275,7 +280,6 @@ async fn attempt(
     if surround.drain.is_cancelled() {
         drive.drain();
     }
-    let mut input = input;
     loop {
         match drive.follow(input).await {
             ControlFlow::Continue(()) => {}
@@ -292,7 +296,11 @@ async fn attempt(
 async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Input {
     let profile = record.profile.clone();
     let owner = record.owner.clone();
-    let offered = offered(surround, &owner, profile.tools.as_deref());
+    let offered = async {
+        let mut tools = surround.deps.tools.definitions(&owner).await;
+        tools.retain(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)));
+        tools
+    };
     tokio::pin!(offered);
     loop {
         let signal = tokio::select! {
@@ -329,14 +337,6 @@ async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) ->
         state.know_grants(grants);
     }
     Ok(state)
-}
-
-async fn offered(surround: &Surround, owner: &UserId, wanted: Option<&[String]>) -> Vec<ToolDefinition> {
-    let mut tools = surround.deps.tools.definitions(owner).await;
-    if let Some(wanted) = wanted {
-        tools.retain(|tool| wanted.contains(&tool.name));
-    }
-    tools
 }
 
 type ToolFuture = std::pin::Pin<Box<dyn Future<Output = (CallId, ToolSays)> + Send>>;

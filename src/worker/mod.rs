@@ -9,6 +9,7 @@ mod heartbeat;
 mod log_writer;
 mod model_call;
 mod options;
+mod pins;
 mod pool;
 mod progress;
 mod registry;

@@ -51,6 +51,8 @@ pub struct WorkerOptions {
     pub gather: Duration,
     /// The largest text of one `part.delta`, in bytes.
     pub max_delta_bytes: usize,
+    /// Whether tools of servers that are not trusted are held back when their definitions have changed.
+    pub hold_changed_tools: bool,
 }
 
 impl WorkerOptions {
@@ -68,6 +70,7 @@ impl WorkerOptions {
             control_poll: Duration::from_millis(200),
             gather: Duration::from_millis(25),
             max_delta_bytes: 16 * 1024,
+            hold_changed_tools: true,
         }
     }
 }

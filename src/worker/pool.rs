@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 use super::driver::{self, Surround};
 use super::log_writer::LogWriter;
 use super::registry::Registry;
-use super::{WorkerDeps, WorkerOptions, control, heartbeat, sweeper};
+use super::{WorkerDeps, WorkerOptions, control, heartbeat, pins, sweeper};
 use crate::domain::record::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::live::TakenRun;
@@ -58,7 +58,14 @@ impl Worker {
             tracing::info!(runs = recovered, "took up the runs of an earlier process");
         }
         let writer = LogWriter::new(options.gather, options.max_delta_bytes);
-        let surround = Surround { deps, options, writer, drain: CancellationToken::new(), stop_now: CancellationToken::new() };
+        let surround = Surround {
+            deps,
+            options,
+            writer,
+            accepted: pins::Accepted::default(),
+            drain: CancellationToken::new(),
+            stop_now: CancellationToken::new(),
+        };
         let slots = Arc::new(Semaphore::new(surround.options.slots as usize));
         let worker = Arc::new(Self {
             surround,

@@ -209,6 +209,19 @@ pub struct ToolsConfig {
     pub mcp_config: Option<PathBuf>,
     /// Built-in tools that are offered only if they are named here.
     pub enable: Vec<String>,
+    /// What becomes of a tool whose definition has changed since it was looked at.
+    pub pin: PinMode,
+}
+
+/// What becomes of a tool of a server that is not trusted whose definition has changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PinMode {
+    /// It is not offered to new runs until somebody accepts it.
+    #[default]
+    Hold,
+    /// It is offered.
+    Off,
 }
 
 /// `[providers]`: by name. One that is known by its name needs nothing more than its key in the environment.

@@ -173,12 +173,19 @@ impl McpServerStore for PostgresStore {
     }
 
     async fn delete_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId, version: i64) -> StoreResult<bool> {
-        let deleted = sqlx::query("DELETE FROM mcp_servers WHERE id = $1 AND coalesce(owner_id, '') = $2 AND version = $3")
-            .bind(id.as_str())
-            .bind(owner.map_or("", UserId::as_str))
-            .bind(version)
-            .execute(&self.api)
-            .await?;
-        Ok(deleted.rows_affected() > 0)
+        // Nobody has to look at what a server says that is gone.
+        let deleted = sqlx::query(
+            "WITH gone AS (
+                DELETE FROM mcp_servers WHERE id = $1 AND coalesce(owner_id, '') = $2 AND version = $3
+                RETURNING id, coalesce(owner_id, '') AS owner_id
+             ), pins AS (DELETE FROM tool_pins p USING gone WHERE p.owner_id = gone.owner_id AND p.server = gone.id)
+             SELECT id FROM gone",
+        )
+        .bind(id.as_str())
+        .bind(owner.map_or("", UserId::as_str))
+        .bind(version)
+        .fetch_optional(&self.api)
+        .await?;
+        Ok(deleted.is_some())
     }
 }

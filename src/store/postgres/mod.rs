@@ -30,6 +30,7 @@ mod load;
 mod log;
 mod mcp_servers;
 mod notify;
+mod pins;
 mod providers;
 mod queue;
 mod resume;

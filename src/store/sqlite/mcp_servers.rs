@@ -174,6 +174,14 @@ impl McpServerStore for SqliteStore {
             .execute(&mut *tx)
             .await?
             .rows_affected();
+        if deleted > 0 {
+            // Nobody has to look at what a server says that is gone.
+            sqlx::query("DELETE FROM tool_pins WHERE owner_id = ? AND server = ?")
+                .bind(owner.map_or("", UserId::as_str))
+                .bind(id.as_str())
+                .execute(&mut *tx)
+                .await?;
+        }
         tx.commit().await?;
         Ok(deleted > 0)
     }

@@ -26,6 +26,7 @@ mod keys;
 mod load;
 mod log;
 mod mcp_servers;
+mod pins;
 mod providers;
 mod queue;
 mod retention;

@@ -1,15 +1,19 @@
 //! The tools of one server as definitions that can be frozen into a run.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rmcp::model::Tool;
 use serde_json::{Value, json};
 
 use super::ServerConfig;
 use crate::domain::approval::ToolSafety;
+use crate::domain::ids::UserId;
+use crate::domain::pin::Original;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::json as stable;
 use crate::support::text;
+use crate::tools::visible::visible;
 use crate::tools::{names, schema};
 
 /// The longest description that models see, in characters.
@@ -24,6 +28,8 @@ pub struct Labels<'a> {
     pub name: &'a str,
     /// In the names of its tools.
     pub half: &'a str,
+    /// Whose alone the server is.
+    pub owner: Option<&'a UserId>,
 }
 
 /// The definitions of `tools`, sorted by name. A second tool of the same name is left out: nobody could call it.
@@ -68,6 +74,12 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
             destructive: tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true)),
             untrusted: !config.trusted,
         },
+        original: Some(Arc::new(Original {
+            owner: server.owner.cloned(),
+            description: raw_description.to_owned(),
+            schema: Arc::clone(&tool.input_schema),
+            hints: json!(tool.annotations),
+        })),
     }
 }
 
@@ -89,28 +101,6 @@ fn replay(config: &ServerConfig, tool: &Tool) -> ReplayClass {
     } else {
         ReplayClass::Unsafe
     }
-}
-
-/// `raw` without characters that people do not see but models read.
-fn visible(raw: &str) -> String {
-    raw.chars().filter(|c| !is_invisible(*c)).collect()
-}
-
-fn is_invisible(c: char) -> bool {
-    (c.is_control() && !matches!(c, '\n' | '\t'))
-        || matches!(
-            c,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{180b}'..='\u{180f}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{202a}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{fe00}'..='\u{fe0f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e0fff}'
-        )
 }
 
 /// Only texts for people and models are cleaned: in names, patterns and values every character counts.
@@ -142,7 +132,7 @@ mod tests {
         McpConfig::parse(&document, &|_| None).unwrap().servers.remove("s").unwrap().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    const SERVER: Labels<'static> = Labels { key: "s", name: "s", half: "s" };
+    const SERVER: Labels<'static> = Labels { key: "s", name: "s", half: "s", owner: None };
 
     fn tools() -> Vec<Tool> {
         serde_json::from_value(json!([

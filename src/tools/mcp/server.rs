@@ -20,7 +20,7 @@ use super::process::last_words;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::{ServerConfig, ServerTransport, catalogue, content};
-use crate::domain::ids::McpServerId;
+use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::support::clock::{SharedClock, UnixMillis};
 use crate::tools::{Environment, Progress, ProgressSender, ServerStatus, names};
@@ -62,6 +62,8 @@ pub struct Identity {
     pub id: McpServerId,
     /// What people call it.
     pub name: String,
+    /// Whose alone it is; `None` for one of everybody.
+    pub owner: Option<UserId>,
 }
 
 /// One server.
@@ -69,6 +71,7 @@ pub struct Server {
     key: String,
     id: McpServerId,
     name: String,
+    owner: Option<UserId>,
     /// Its part of the names of its tools, when it was made.
     half: String,
     /// What says that it was made of the same entry.
@@ -107,12 +110,12 @@ struct Live {
 impl Server {
     /// A server that is not connected yet.
     pub fn new(identity: Identity, half: String, fingerprint: String, config: ServerConfig, common: Arc<Common>) -> Arc<Self> {
-        let Identity { key, id, name } = identity;
+        let Identity { key, id, name, owner } = identity;
         let slots = Semaphore::new(config.concurrency);
         let (phase, since) = (watch::Sender::new(Phase::Unknown), Mutex::new(common.clock.now()));
         let (setbacks, used) = (Mutex::default(), Mutex::new(Instant::now()));
         let stateless = AtomicBool::new(false);
-        Arc::new(Self { key, id, name, half, fingerprint, config, common, phase, since, setbacks, used, slots, stateless })
+        Arc::new(Self { key, id, name, owner, half, fingerprint, config, common, phase, since, setbacks, used, slots, stateless })
     }
 
     /// Its id.
@@ -434,7 +437,7 @@ impl Server {
     }
 
     fn labels(&self) -> Labels<'_> {
-        Labels { key: &self.key, name: &self.name, half: &self.half }
+        Labels { key: &self.key, name: &self.name, half: &self.half, owner: self.owner.as_ref() }
     }
 
     async fn open(&self) -> Result<Live, Fault> {

@@ -108,8 +108,6 @@ struct Offer {
     identity: Identity,
     /// Its part of the names of its tools.
     half: String,
-    /// Whose alone it is.
-    owner: Option<UserId>,
     /// Its entry, or what is wrong with it.
     config: Result<ServerConfig, String>,
     fingerprint: String,
@@ -118,7 +116,7 @@ struct Offer {
 impl Offer {
     fn kept(server: KeptServer, half: String) -> Self {
         let KeptServer { id, owner, name, config, fingerprint } = server;
-        Self { identity: Identity { key: id.as_str().to_owned(), id, name }, half, owner, config, fingerprint }
+        Self { identity: Identity { key: id.as_str().to_owned(), id, name, owner }, half, config, fingerprint }
     }
 }
 
@@ -152,9 +150,8 @@ impl McpServers {
         let names: Vec<String> = config.servers.keys().cloned().collect();
         let halves = names::server_halves(&names.iter().map(String::as_str).collect::<Vec<_>>());
         let configured = config.servers.into_iter().zip(halves).map(|((name, config), half)| Offer {
-            identity: Identity { key: name.clone(), id: configured_id(&name), name },
+            identity: Identity { key: name.clone(), id: configured_id(&name), name, owner: None },
             half,
-            owner: None,
             config,
             fingerprint: String::new(),
         });
@@ -323,7 +320,7 @@ impl McpServers {
     }
 
     async fn status(&self, owner: &UserId, offer: &Offer) -> ServerStatus {
-        let Identity { id, name, .. } = &offer.identity;
+        let Identity { id, name, owner: whose, .. } = &offer.identity;
         let none = ServerStatus {
             id: id.clone(),
             name: name.clone(),
@@ -332,7 +329,7 @@ impl McpServers {
             error: None,
             stderr: None,
             tools: 0,
-            owner: offer.owner.clone(),
+            owner: whose.clone(),
         };
         let config = match &offer.config {
             Ok(config) => config,
@@ -404,7 +401,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn place(owner: &UserId, offer: &Offer, config: &ServerConfig) -> Place {
-    let is_of_one = offer.owner.is_some() || config.per_owner;
+    let is_of_one = offer.identity.owner.is_some() || config.per_owner;
     (offer.identity.key.clone(), is_of_one.then(|| owner.clone()))
 }
 

@@ -23,6 +23,7 @@ mod mcp_servers;
 mod nodes;
 mod ollama;
 mod peers;
+mod pins;
 mod pressure;
 mod providers;
 mod readme;

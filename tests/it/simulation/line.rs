@@ -11,10 +11,11 @@ use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::GrantId;
-use capstan::domain::ids::{ConversationId, InputId, KeyId, McpServerId, NodeId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId};
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::message::Message;
+use capstan::domain::pin::{PinStatus, ToolPin};
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
@@ -402,6 +403,19 @@ impl AuditStore for Line {
     }
     async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
         self.model.remove_old_audit(age_ms).await
+    }
+}
+
+#[async_trait]
+impl PinStore for Line {
+    async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
+        self.model.sight_tools(seen).await
+    }
+    async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
+        self.model.tool_pins(viewer, status).await
+    }
+    async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>> {
+        self.model.accept_tool_pin(scope, id, by).await
     }
 }
 

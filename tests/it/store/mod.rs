@@ -55,6 +55,7 @@ mod leases;
 mod load;
 mod log;
 mod mcp_servers;
+mod pins;
 mod postgres;
 mod providers;
 mod retention;

@@ -31,7 +31,11 @@ TOOLS = [
         "description": "Appends a line, then takes its time to answer.",
         "inputSchema": schema({"text": TEXT, "ms": {"type": "integer"}}, ["text", "ms"]),
     },
-    {"name": "pay", "description": "Appends a line, and can be asked about it.", "inputSchema": schema({"text": TEXT}, ["text"])},
+    {
+        "name": "pay",
+        "description": os.environ.get("LEDGER_PAY", "Appends a line, and can be asked about it."),
+        "inputSchema": schema({"text": TEXT}, ["text"]),
+    },
     {
         "name": "paid",
         "description": "Says whether a call of pay took effect.",

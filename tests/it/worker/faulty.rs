@@ -9,10 +9,11 @@ use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::GrantId;
-use capstan::domain::ids::{ConversationId, InputId, KeyId, McpServerId, NodeId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId};
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::message::Message;
+use capstan::domain::pin::{PinStatus, ToolPin};
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
@@ -299,6 +300,19 @@ impl AuditStore for FaultyStore {
     }
     async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64> {
         self.inner.remove_old_audit(age_ms).await
+    }
+}
+
+#[async_trait]
+impl PinStore for FaultyStore {
+    async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
+        self.inner.sight_tools(seen).await
+    }
+    async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
+        self.inner.tool_pins(viewer, status).await
+    }
+    async fn accept_tool_pin(&self, scope: &PinScope, id: &PinId, by: &UserId) -> StoreResult<Option<ToolPin>> {
+        self.inner.accept_tool_pin(scope, id, by).await
     }
 }
 

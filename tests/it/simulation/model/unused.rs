@@ -4,15 +4,16 @@
 use async_trait::async_trait;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::fold::FoldedDelta;
-use capstan::domain::ids::{ConversationId, KeyId, McpServerId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{ConversationId, KeyId, McpServerId, PinId, ProviderId, RunId, UserId};
 use capstan::domain::mcp_server::McpServerRecord;
+use capstan::domain::pin::{PinStatus, ToolPin};
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::ticket::StreamTicket;
 use capstan::store::{
     AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed, LoginTaker, McpServerCursor, McpServerStore,
-    NamedChanged, NamedMade, Page, PageRequest, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
-    RetentionStore, SealedRow, Store, StoreResult, StoredKey, TicketStore,
+    NamedChanged, NamedMade, Page, PageRequest, PinScope, PinStore, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade,
+    ProviderStore, RetentionStore, SealedRow, SeenTool, Store, StoreResult, StoredKey, TicketStore,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -64,6 +65,19 @@ impl AuditStore for ModelStore {
     }
     async fn remove_old_audit(&self, _age_ms: u64) -> StoreResult<u64> {
         Ok(0)
+    }
+}
+
+#[async_trait]
+impl PinStore for ModelStore {
+    async fn sight_tools(&self, _seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
+        Ok(Vec::new())
+    }
+    async fn tool_pins(&self, _viewer: &UserId, _status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
+        Ok(Vec::new())
+    }
+    async fn accept_tool_pin(&self, _scope: &PinScope, _id: &PinId, _by: &UserId) -> StoreResult<Option<ToolPin>> {
+        Ok(None)
     }
 }
 

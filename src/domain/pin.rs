@@ -1,0 +1,98 @@
+//! Definitions of tools as they were when somebody looked at them, or when they were first seen.
+//!
+//! A server can change what a tool says of itself after people have come to trust it. What has changed is not offered until it
+//! was looked at.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::ids::{PinId, UserId};
+
+/// A definition as its server wrote it, for people who look at it: nothing is cleaned or cut.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Original {
+    /// Whose server it is; `None` for one of everybody.
+    pub owner: Option<UserId>,
+    /// What the tool does.
+    pub description: String,
+    /// JSON Schema of its arguments.
+    pub schema: Arc<Map<String, Value>>,
+    /// What the server says of its nature, such as `readOnlyHint`; `null` if it says nothing.
+    pub hints: Value,
+}
+
+/// What is thought of a definition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PinStatus {
+    /// It was the first one that was seen of its tool, or somebody has accepted it.
+    Accepted,
+    /// It differs from those that are accepted: the tool is not offered to new runs.
+    Changed,
+}
+
+impl PinStatus {
+    /// The word on the wire and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Changed => "changed",
+        }
+    }
+
+    /// Reads the word.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Accepted, Self::Changed].into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+/// A definition and what is thought of it.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct ToolPin {
+    /// Its id.
+    pub id: PinId,
+    /// Whose server it is of; absent for one of everybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner_id: Option<UserId>,
+    /// The server: its name in the configuration, or its id.
+    pub server: String,
+    /// The tool's name at the server.
+    pub tool: String,
+    /// What is thought of it.
+    pub status: PinStatus,
+    /// The definition.
+    #[serde(flatten)]
+    pub definition: SeenDefinition,
+    /// Of a changed one: the newest definition that was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<SeenDefinition>,
+    /// When it was first seen, RFC 3339.
+    pub seen_at: String,
+    /// Who accepted it; absent for the first one of a tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_by: Option<UserId>,
+    /// When, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_at: Option<String>,
+}
+
+/// A definition as people look at it.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct SeenDefinition {
+    /// SHA-256 of description, schema and hints.
+    pub definition_hash: String,
+    /// What the tool says of itself, whole. Characters that nobody would see stand as `<U+200B>`.
+    pub description: String,
+    /// JSON Schema of its arguments, shown in the same way.
+    #[schema(value_type = Object)]
+    pub parameters: Value,
+    /// What its server says of its nature, such as `readOnlyHint`.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    #[schema(value_type = Option<Object>)]
+    pub hints: Value,
+}

@@ -1,0 +1,66 @@
+//! Characters that people do not see but models read: taken out for models, and shown to people.
+
+use serde_json::Value;
+
+/// `raw` without characters that people do not see but models read.
+pub fn visible(raw: &str) -> String {
+    raw.chars().filter(|c| !is_invisible(*c)).collect()
+}
+
+/// `raw` with such characters spelled out, as in `<U+200B>`.
+#[must_use]
+pub fn shown(raw: &str) -> String {
+    let mut out = String::with_capacity(raw.len());
+    for c in raw.chars() {
+        if is_invisible(c) {
+            out.push_str(&format!("<U+{:04X}>", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// The same in all texts and names of a value.
+#[must_use]
+pub fn shown_value(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(shown(text)),
+        Value::Array(items) => items.iter().map(shown_value).collect(),
+        Value::Object(map) => map.iter().map(|(key, value)| (shown(key), shown_value(value))).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+fn is_invisible(c: char) -> bool {
+    (c.is_control() && !matches!(c, '\n' | '\t'))
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{202a}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_models_would_read_is_shown_to_people_and_kept_from_models() {
+        let raw = "Adds\u{200b} two\n\u{e0041}numbers";
+        assert_eq!(visible(raw), "Adds two\nnumbers");
+        assert_eq!(shown(raw), "Adds<U+200B> two\n<U+E0041>numbers");
+        let value = json!({"a\u{202e}": [1, "x\u{feff}", {"b": null}]});
+        assert_eq!(shown_value(&value), json!({"a<U+202E>": [1, "x<U+FEFF>", {"b": null}]}));
+    }
+}
