@@ -107,6 +107,8 @@ enum Command {
     EndOrphans {
         /// By which they are found.
         word: String,
+        /// The program that runs containers whose names begin with the word, if there may be any.
+        engine: Option<PathBuf>,
     },
 }
 
@@ -205,9 +207,9 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         Command::Secrets { command: SecretsCommand::Rotate(args) } => runtime()?.block_on(secrets::rotate(&load()?, args)),
         Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
-        Command::EndOrphans { word } => {
+        Command::EndOrphans { word, engine } => {
             let small = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            small.block_on(orphans::guard(&word));
+            small.block_on(orphans::guard(&word, engine.as_deref()));
             Ok(ExitCode::SUCCESS)
         }
     }

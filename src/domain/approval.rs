@@ -139,7 +139,7 @@ pub struct ApprovalTerms {
     pub description: String,
     /// SHA-256 of the arguments that are shown.
     pub arguments_hash: String,
-    /// SHA-256 of the tool's definition.
+    /// SHA-256 of the tool's definition, and of where its server is.
     pub definition_hash: String,
     /// Whether its server says that it destroys something.
     pub destructive: bool,
@@ -165,7 +165,7 @@ pub struct ToolGrant {
     pub server: Option<String>,
     /// The tool's name at the server.
     pub tool: String,
-    /// SHA-256 of the tool's definition: a changed tool is another tool.
+    /// SHA-256 of the tool's definition, and of where its server is: a changed tool is another tool.
     pub definition_hash: String,
     /// When it was given, RFC 3339.
     pub created_at: String,

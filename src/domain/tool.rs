@@ -1,5 +1,6 @@
 //! Tools as the loop sees them, and the durable state of one call.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use super::approval::ToolSafety;
 use super::ids::{CallId, MessageId, RunId};
 use super::message::ToolContent;
 use super::pin::Original;
+use crate::support::json;
 
 /// The tool that asks the user. It is part of the loop: its calls are questions.
 pub const ASK_USER: &str = "ask_user";
@@ -76,10 +78,24 @@ pub struct ToolDefinition {
     /// What decides whether a human is asked first.
     #[serde(default)]
     pub safety: ToolSafety,
+    /// Hash of where its server is, if that can be changed while runs are under way: calls go nowhere else.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub destination: Option<String>,
     /// What its server wrote, for tools that have just been asked for: no run keeps it.
     #[serde(skip)]
     #[schema(ignore)]
     pub original: Option<Arc<Original>>,
+}
+
+impl ToolDefinition {
+    /// What a human's consent is bound to: what the tool is, and where its server is.
+    #[must_use]
+    pub fn consent_hash(&self) -> Cow<'_, str> {
+        match &self.destination {
+            None => Cow::Borrowed(&self.definition_hash),
+            Some(destination) => Cow::Owned(json::hash(&serde_json::json!([self.definition_hash, destination]))),
+        }
+    }
 }
 
 /// The deepest nesting of JSON that comes from outside and becomes part of our own. It leaves room for what is put around it:

@@ -121,7 +121,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
         ApprovalMode::Ask => {
             let covers =
                 |hash: &str| draft.base.grants().iter().any(|grant| grant.covers(tool.server.as_deref(), &tool.tool, hash));
-            if covers(&tool.definition_hash) {
+            if covers(&tool.consent_hash()) {
                 return None;
             }
             vec![ApprovalScope::Once, ApprovalScope::Conversation, ApprovalScope::Always]
@@ -132,7 +132,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
         tool: tool.tool.clone(),
         description: tool.description.clone(),
         arguments_hash: call.arguments_hash.clone(),
-        definition_hash: tool.definition_hash.clone(),
+        definition_hash: tool.consent_hash().into_owned(),
         destructive: tool.safety.destructive,
         scopes,
         parameters: tool.parameters.clone(),
@@ -147,7 +147,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
 fn is_bound_to(draft: &Draft<'_>, question: &InputRequest, call: &ToolCall) -> bool {
     let tool = definition(draft, call);
     question.question.approval.as_ref().is_some_and(|terms| {
-        terms.arguments_hash == call.arguments_hash && tool.is_some_and(|tool| tool.definition_hash == terms.definition_hash)
+        terms.arguments_hash == call.arguments_hash && tool.is_some_and(|tool| tool.consent_hash() == terms.definition_hash)
     })
 }
 

@@ -197,6 +197,7 @@ mod tests {
             replay: ReplayClass::Unsafe,
             definition_hash: String::new(),
             safety: ToolSafety { destructive: half.starts_with("drop"), ..ToolSafety::default() },
+            destination: None,
             original: None,
         }
     }

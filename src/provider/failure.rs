@@ -386,6 +386,7 @@ mod tests {
             replay: crate::domain::tool::ReplayClass::Read,
             definition_hash: String::new(),
             safety: Default::default(),
+            destination: None,
             original: None,
         });
         from_response(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.as_bytes(), NOW, &tools)

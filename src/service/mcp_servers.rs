@@ -546,15 +546,13 @@ pub fn open_mcp_server(vault: &Vault, record: &McpServerRecord, rules: &MemberRu
         tracing::error!(mcp.server.id = %record.id, error = %error, "the secrets of an MCP server cannot be opened");
         "its secrets cannot be opened by this server, whose log says why; give them anew".to_owned()
     });
-    let secrets_hash = secrets.as_ref().map_or_else(Clone::clone, |secrets| stable::hash(&json!(secrets)));
     let entry = Value::Object(record.entry.clone());
     let config = secrets.and_then(|secrets| read_kept(&entry, &secrets)).and_then(|config| rules.apply(config, record.reach));
-    let reach = record.reach.as_str();
     KeptServer {
         id: record.id.clone(),
         owner: record.owner.clone(),
         name: record.name.clone(),
         config,
-        fingerprint: stable::hash(&json!([record.name, entry, secrets_hash, reach, record.generation])),
+        revision: record.version + record.generation,
     }
 }

@@ -168,6 +168,7 @@ impl Door {
                     server,
                     tool: &definition.tool,
                     frozen_hash: Some(&definition.definition_hash),
+                    frozen_destination: definition.destination.as_deref(),
                     may_repeat: definition.replay.may_repeat(),
                     arguments,
                     meta: meta(definition, call),
@@ -223,6 +224,7 @@ impl Toolbox for Door {
             server,
             tool,
             frozen_hash: None,
+            frozen_destination: definition.destination.as_deref(),
             may_repeat: true,
             arguments: reconcile::question(definition, call),
             meta: Map::new(),
@@ -403,6 +405,7 @@ mod tests {
             replay,
             definition_hash: String::new(),
             safety: ToolSafety::default(),
+            destination: None,
             original: None,
         }
     }

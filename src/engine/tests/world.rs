@@ -35,6 +35,7 @@ pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
         replay,
         definition_hash: String::new(),
         safety: ToolSafety::default(),
+        destination: None,
         original: None,
     }
 }

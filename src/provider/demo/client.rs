@@ -129,6 +129,7 @@ mod tests {
             replay: ReplayClass::Read,
             definition_hash: String::new(),
             safety: Default::default(),
+            destination: None,
             original: None,
         });
         ModelRequest {

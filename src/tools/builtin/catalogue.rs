@@ -165,6 +165,7 @@ impl BuiltIns {
                     parameters: parameters.into(),
                     replay: tool.replay(),
                     safety: ToolSafety::default(),
+                    destination: None,
                     original: None,
                 }
             })

@@ -30,6 +30,8 @@ pub struct Labels<'a> {
     pub half: &'a str,
     /// Whose alone the server is.
     pub owner: Option<&'a UserId>,
+    /// Where it is, if that can be changed while runs are under way.
+    pub destination: Option<&'a str>,
 }
 
 /// The definitions of `tools`, sorted by name. A second tool of the same name is left out: nobody could call it.
@@ -74,6 +76,7 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
             destructive: tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true)),
             untrusted: !config.trusted,
         },
+        destination: server.destination.map(str::to_owned),
         original: Some(Arc::new(Original {
             owner: server.owner.cloned(),
             description: raw_description.to_owned(),
@@ -132,7 +135,7 @@ mod tests {
         McpConfig::parse(&document, &|_| None).unwrap().servers.remove("s").unwrap().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    const SERVER: Labels<'static> = Labels { key: "s", name: "s", half: "s", owner: None };
+    const SERVER: Labels<'static> = Labels { key: "s", name: "s", half: "s", owner: None, destination: None };
 
     fn tools() -> Vec<Tool> {
         serde_json::from_value(json!([

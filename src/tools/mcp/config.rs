@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::container::Container;
 use super::masks::Masks;
@@ -13,6 +13,7 @@ use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::ReplayClass;
 use crate::support::expand::{ExpandError, expand};
+use crate::support::json as stable;
 use crate::support::outbound::Reach;
 
 /// The most calls that one server works on at a time, unless its entry says otherwise.
@@ -95,6 +96,19 @@ pub enum ServerTransport {
         /// Where the endpoint may be.
         reach: Reach,
     },
+}
+
+impl ServerTransport {
+    /// Hash of where it leads: the endpoint without its parameters, or the program or image.
+    #[must_use]
+    pub fn destination(&self) -> String {
+        let place = match self {
+            Self::Stdio { command, .. } => json!(["command", command]),
+            Self::Container { container, command, .. } => json!(["container", container.image, command]),
+            Self::Http { url, .. } => json!(["url", url.split(['?', '#']).next()]),
+        };
+        stable::hash(&place)
+    }
 }
 
 impl McpConfig {

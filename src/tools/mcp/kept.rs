@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
+use super::arguments::{self, Found};
 use super::config::read;
 use super::{ServerConfig, ServerTransport};
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::support::expand::{expand, occurs_in};
 use crate::support::outbound::{self, Reach};
-use crate::support::redact::names_secret;
 
 /// What of an entry is kept. All else is for other programs, and nobody knows whether it holds secrets.
 const FIELDS: [&str; 10] = ["type", "transport", "image", "command", "args", "env", "cwd", "url", "headers", "capstan"];
@@ -33,8 +33,8 @@ pub struct KeptServer {
     pub name: String,
     /// Its entry, or what is wrong with it.
     pub config: Result<ServerConfig, String>,
-    /// The same as long as a connection need not be made anew.
-    pub fingerprint: String,
+    /// Raised by each change. A connection that was made of an older one is made anew.
+    pub revision: i64,
 }
 
 /// Where servers are kept. Implemented where the database is known.
@@ -189,31 +189,27 @@ impl Parting<'_> {
         Ok(text.to_owned())
     }
 
-    /// `--token VALUE`, `--token=VALUE`, `-e TOKEN=VALUE`, `-H "Authorization: VALUE"`.
+    /// What [`arguments::secrets`] finds, besides variables.
     fn arguments(&mut self, args: &[Value]) -> Result<Vec<Value>, String> {
-        let mut parted = Vec::with_capacity(args.len());
-        let mut flag: Option<String> = None;
-        for arg in args {
-            let text = arg.as_str().ok_or("args must be a list of texts")?;
-            let follows = flag.take().filter(|name| names_secret(name) && !text.starts_with('-'));
-            if text.starts_with('-') {
-                flag = Some(text.trim_start_matches('-').to_owned());
-            }
-            let divided = text.find(['=', ':']).map(|at| text.split_at(at + 1));
-            let divided = divided.filter(|(name, _)| names_secret(name.trim_start_matches('-').trim_end_matches(['=', ':'])));
-            let text = match (follows, divided) {
-                _ if occurs_in(text) => self.text("args", text)?,
-                (Some(name), _) => self.put(&name, text.to_owned()),
-                (None, Some((name, value))) if !value.trim().is_empty() => {
-                    let gap = &value[..value.len() - value.trim_start().len()];
-                    let secret = self.put(name.trim_start_matches('-'), value.trim().to_owned());
-                    format!("{name}{gap}{secret}")
-                }
-                (None, _) => text.to_owned(),
-            };
-            parted.push(Value::String(text));
+        let texts: Option<Vec<&str>> = args.iter().map(Value::as_str).collect();
+        let texts = texts.ok_or("args must be a list of texts")?;
+        let found = arguments::secrets(&texts);
+        let parted = texts.into_iter().zip(found).map(|(text, found)| {
+            self.text("args", text)?;
+            Ok(Value::String(self.without(text, found)))
+        });
+        parted.collect()
+    }
+
+    /// A text with names in the places of its secrets. What holds a variable is sealed as that.
+    fn without(&mut self, text: &str, found: Vec<Found<'_>>) -> String {
+        let mut left = text.to_owned();
+        // From the right, or the places of the others would move.
+        for Found { name, at } in found.into_iter().rev().filter(|found| !occurs_in(&text[found.at.clone()])) {
+            let secret = self.put(name, text[at.clone()].to_owned());
+            left.replace_range(at, &secret);
         }
-        Ok(parted)
+        left
     }
 
     /// The parameters that are called secrets. A user part is none of ours to keep.
@@ -223,15 +219,7 @@ impl Parting<'_> {
         if authority.contains('@') {
             return Err("url must not hold a user or password: give them in headers".to_owned());
         }
-        let Some((place, query)) = url.split_once('?') else { return Ok(url) };
-        let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-            Some((name, value)) if names_secret(name) && !value.is_empty() && !occurs_in(value) => {
-                format!("{name}={}", self.put(name, value.to_owned()))
-            }
-            Some(_) | None => pair.to_owned(),
-        });
-        let query: Vec<String> = pairs.collect();
-        Ok(format!("{place}?{}", query.join("&")))
+        Ok(self.without(&url, arguments::in_address(&url)))
     }
 
     /// Puts a secret away; what stands in its place. The same name may stand for the same secret only.
@@ -272,19 +260,19 @@ mod tests {
     fn no_secret_stays_in_an_entry() {
         let entry = json!({
             "command": "npx", "args": ["-y", "pkg", "--api-key", "K1", "--token=K2", "-H", "Authorization: Bearer K3", "--root", "/srv",
-                "--db=${DB}", "--mode=${MODE:-fast}"],
+                "--db=${DB}", "--mode=${MODE:-fast}", "--env=PW_KEY=K9", "pg://ada:KA@${DB}"],
             "env": {"KEY": "K4", "MODE": "${LEVEL} ${MODE:-x}"}, "autoApprove": ["K5"], "disabled": true,
         });
         let done = parted(&entry, &[("DB", "K6"), ("LEVEL", "K7"), ("UNUSED", "K8")]).unwrap();
         let expected = json!({
             "command": "npx", "args": ["-y", "pkg", "--api-key", "${API_KEY}", "--token=${TOKEN}", "-H", "Authorization: ${AUTHORIZATION}",
-                "--root", "/srv", "--db=${DB}", "--mode=${MODE:-fast}"],
+                "--root", "/srv", "--db=${DB}", "--mode=${MODE:-fast}", "--env=PW_KEY=${PW_KEY}", "pg://ada:${PASSWORD}@${DB}"],
             // The default of the argument must go on to count.
             "env": {"KEY": "${KEY}", "MODE": "${MODE_2}"},
         });
         assert_eq!(Value::Object(done.entry.clone()), expected);
         let shown = Value::Object(done.entry.clone()).to_string();
-        assert!(!(1..=8).any(|n| shown.contains(&format!("K{n}"))), "{shown}");
+        assert!(!(1..=10).any(|n| shown.contains(&format!("K{n:X}"))), "{shown}");
         let config = read_kept(&Value::Object(done.entry.clone()), &done.secrets).unwrap();
         let ServerTransport::Stdio { args, env, .. } = &config.transport else { panic!("not stdio") };
         assert_eq!(args[3..5], ["K1", "--token=K2"]);

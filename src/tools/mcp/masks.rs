@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::arguments;
 use crate::support::redact::{self, REDACTED, names_secret};
 
 /// Shorter texts are no secrets worth the name, and would be found everywhere.
@@ -19,7 +20,17 @@ impl Masks {
     /// Adds a value, unless it is harmless: too short, or not called a secret and a path, an address, a small number or a plain
     /// word. Masking those would make what the server says unreadable and protect nobody.
     pub fn add(&mut self, name: &str, value: &str) {
-        if value.len() < SHORTEST || (!names_secret(name) && is_harmless(value)) {
+        if names_secret(name) || !is_harmless(value) {
+            self.insist(value);
+        }
+        // The server may say the password of an address without the rest.
+        for found in arguments::in_address(value) {
+            self.insist(&value[found.at]);
+        }
+    }
+
+    fn insist(&mut self, value: &str) {
+        if value.len() < SHORTEST {
             return;
         }
         // `Bearer ...`: the server may say the credential without its scheme.
@@ -32,17 +43,12 @@ impl Masks {
         self.0.sort_by_key(|secret| Reverse(secret.expose_secret().len()));
     }
 
-    /// Adds what arguments call a secret: `--token VALUE`, `--token=VALUE`, `-e TOKEN=VALUE`, `-H "Authorization: VALUE"`.
+    /// Adds what [`arguments::secrets`] finds.
     pub fn add_arguments(&mut self, args: &[String]) {
-        let mut flag: Option<&str> = None;
-        for arg in args {
-            let follows = flag.filter(|_| !arg.starts_with('-'));
-            flag = arg.starts_with('-').then(|| arg.trim_start_matches('-'));
-            let named = arg.split_once(['=', ':']).map(|(name, value)| (name.trim_start_matches('-'), value.trim()));
-            for (name, value) in [follows.map(|name| (name, arg.as_str())), named].into_iter().flatten() {
-                if names_secret(name) {
-                    self.add(name, value);
-                }
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        for (arg, found) in args.iter().zip(arguments::secrets(&args)) {
+            for secret in found {
+                self.insist(&arg[secret.at]);
             }
         }
     }
@@ -77,15 +83,28 @@ mod tests {
         let mut masks = Masks::default();
         masks.add("authorization", "Bearer abc-def");
         masks.add("DB_PASSWORD", "hunter");
+        masks.add("DATABASE_URL", "https://ada:hunter-db@host/x");
         for (name, value) in
             [("PORT", "8080"), ("MODE", "stdio"), ("ROOT", "/srv/docs"), ("URL", "https://a/b"), ("X_TOKEN", "abc")]
         {
             masks.add(name, value);
         }
-        let args = ["-y", "server", "--api-key", "SECRETARG", "--token=t0ken", "-e", "A_KEY=env1", "--key", "--root", "/srv"];
+        let args = [
+            "-y",
+            "server",
+            "--api-key",
+            "SECRETARG",
+            "--token=t0ken",
+            "-e",
+            "A_KEY=env1",
+            "--key",
+            "--root",
+            "/srv",
+            "pg://a:p4ss@h",
+        ];
         masks.add_arguments(&args.map(str::to_owned));
-        let said = "abc-def hunter 8080 stdio /srv/docs https://a/b abc server SECRETARG t0ken env1 --root";
-        let shown = "[redacted] [redacted] 8080 stdio /srv/docs https://a/b abc server [redacted] [redacted] [redacted] --root";
+        let said = "abc-def hunter 8080 stdio /srv/docs https://a/b abc server SECRETARG t0ken env1 --root p4ss hunter-db";
+        let shown = "[redacted] [redacted] 8080 stdio /srv/docs https://a/b abc server [redacted] [redacted] [redacted] --root [redacted] [redacted]";
         assert_eq!(masks.hide(said), shown);
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Owns the child processes and HTTP sessions. Must not know runs, events or the database.
 
+mod arguments;
 mod attentive;
 mod catalogue;
 mod config;

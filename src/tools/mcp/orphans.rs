@@ -4,15 +4,18 @@
 //! a word in its environment, which everything that it starts inherits, and by which it can be found in `/proc`. That exists on
 //! Linux only, and a process that clears its environment is not found.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use secrecy::SecretString;
 use tokio::process::{Child, Command};
 
+use super::container;
 use crate::support::ids::IdSource;
 
 use self::proc::{marked, signal};
@@ -119,36 +122,53 @@ pub async fn end(word: &str) -> usize {
 
 /// The guard itself: waits until whoever holds the other end of its standard input is gone. Nothing else goes on in its
 /// process, so it may hold the thread.
-pub async fn guard(word: &str) {
+pub async fn guard(word: &str, engine: Option<&Path>) {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     // Most see that their input has ended; an orderly end of the program has left none.
     tokio::time::sleep(if marked(word).is_empty() { Duration::ZERO } else { GRACE }).await;
     end(word).await;
+    if let Some(engine) = engine {
+        container::remove_all(engine, word).await;
+    }
 }
 
-/// A process that survives this one, to end what it leaves behind.
+/// What survives this process, to end what it leaves behind.
 pub struct Guard {
     /// This program; `None` where there shall be no guard.
     program: Option<PathBuf>,
     word: String,
-    running: Mutex<Option<Child>>,
+    /// The one that knows of processes, and the one that knows of containers, too.
+    running: Mutex<[Option<Child>; 2]>,
 }
 
 impl Guard {
-    /// A guard that is not started yet, for processes whose word begins with `word`.
+    /// A guard that is not started yet, for processes and containers whose word begins with `word`.
     pub fn new(program: Option<PathBuf>, word: String) -> Self {
-        Self { program, word, running: Mutex::new(None) }
+        Self { program, word, running: Mutex::default() }
     }
 
     /// Starts it if it does not run.
     pub fn watch(&self) {
+        self.start(0, |_| {});
+    }
+
+    /// Starts the one that knows of containers, too, which `engine` runs.
+    pub fn watch_containers(&self, engine: &Path, variables: &BTreeMap<String, SecretString>) {
+        self.start(1, |command| {
+            command.arg(engine).envs(container::plain(variables));
+        });
+    }
+
+    fn start(&self, which: usize, also: impl FnOnce(&mut Command)) {
         let Some(program) = &self.program else { return };
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = &mut running[which];
         if running.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
             return;
         }
         let mut command = Command::new(program);
         command.args([GUARD_COMMAND, &self.word]).env_clear().process_group(0);
+        also(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         match command.spawn() {
             Ok(child) => *running = Some(child),
@@ -158,8 +178,8 @@ impl Guard {
 
     /// Lets it end, once all servers have ended.
     pub async fn dismiss(&self) {
-        let child = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut child) = child {
+        let running = std::mem::take(&mut *self.running.lock().unwrap_or_else(PoisonError::into_inner));
+        for mut child in running.into_iter().flatten() {
             drop(child.stdin.take());
             let _ = tokio::time::timeout(GRACE + GRACE_TERM, child.wait()).await;
         }

@@ -29,6 +29,8 @@ use crate::tools::{Environment, Progress, ProgressSender, ServerStatus, names};
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long a list of tools that changed may take.
 const REFRESH_LIMIT: Duration = Duration::from_secs(10);
+/// How long a run or a call waits for that.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.
 const HARD_LIMIT_FACTOR: u32 = 10;
@@ -74,8 +76,10 @@ pub struct Server {
     owner: Option<UserId>,
     /// Its part of the names of its tools, when it was made.
     half: String,
-    /// What says that it was made of the same entry.
-    fingerprint: String,
+    /// Raised by each change of what it was made of.
+    revision: i64,
+    /// Where it is, if somebody keeps it.
+    destination: Option<String>,
     config: ServerConfig,
     common: Arc<Common>,
     phase: watch::Sender<Phase>,
@@ -105,17 +109,37 @@ struct Live {
     connection: Connection,
     tools: RwLock<Vec<ToolDefinition>>,
     outputs: Outputs,
+    /// Held while the tools are listed again.
+    listing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Server {
     /// A server that is not connected yet.
-    pub fn new(identity: Identity, half: String, fingerprint: String, config: ServerConfig, common: Arc<Common>) -> Arc<Self> {
+    pub fn new(identity: Identity, half: String, revision: i64, config: ServerConfig, common: Arc<Common>) -> Arc<Self> {
         let Identity { key, id, name, owner } = identity;
+        // Who writes the configuration decides where its servers are, and restarts this program to change it.
+        let destination = (key == id.as_str()).then(|| config.transport.destination());
         let slots = Semaphore::new(config.concurrency);
         let (phase, since) = (watch::Sender::new(Phase::Unknown), Mutex::new(common.clock.now()));
         let (setbacks, used) = (Mutex::default(), Mutex::new(Instant::now()));
         let stateless = AtomicBool::new(false);
-        Arc::new(Self { key, id, name, owner, half, fingerprint, config, common, phase, since, setbacks, used, slots, stateless })
+        Arc::new(Self {
+            key,
+            id,
+            name,
+            owner,
+            half,
+            revision,
+            destination,
+            config,
+            common,
+            phase,
+            since,
+            setbacks,
+            used,
+            slots,
+            stateless,
+        })
     }
 
     /// Its id.
@@ -123,9 +147,9 @@ impl Server {
         &self.id
     }
 
-    /// What says that it was made of the same entry.
-    pub fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    /// Raised by each change of what it was made of.
+    pub fn revision(&self) -> i64 {
+        self.revision
     }
 
     /// How long nobody has wanted anything of it.
@@ -243,6 +267,9 @@ impl Server {
         };
         if call.frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
             return Err(format!("the tool {tool} has changed since this run began and is not called"));
+        }
+        if call.frozen_destination.is_some_and(|frozen| current.destination.as_deref() != Some(frozen)) {
+            return Err(format!("the server {} is elsewhere since this run began; nothing was sent", self.name));
         }
         drop(tools);
         Ok((live, slot))
@@ -437,7 +464,13 @@ impl Server {
     }
 
     fn labels(&self) -> Labels<'_> {
-        Labels { key: &self.key, name: &self.name, half: &self.half, owner: self.owner.as_ref() }
+        Labels {
+            key: &self.key,
+            name: &self.name,
+            half: &self.half,
+            owner: self.owner.as_ref(),
+            destination: self.destination.as_deref(),
+        }
     }
 
     async fn open(&self) -> Result<Live, Fault> {
@@ -446,6 +479,11 @@ impl Server {
         let _permit = match transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
                 self.common.guard.watch();
+                if matches!(transport, ServerTransport::Container { .. })
+                    && let Some((engine, variables)) = self.common.containers.engine().await
+                {
+                    self.common.guard.watch_containers(&engine, &variables);
+                }
                 Some(self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?)
             }
             ServerTransport::Http { .. } => None,
@@ -456,15 +494,31 @@ impl Server {
         let tools = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);
         let tools = catalogue::definitions(self.labels(), &self.config, &tools);
-        Ok(Live { connection, tools: RwLock::new(tools), outputs })
+        Ok(Live { connection, tools: RwLock::new(tools), outputs, listing: Arc::default() })
     }
 
-    /// Lists the tools again if the server has said that they changed. On failure the old list stays, to be asked for again.
-    async fn refresh(&self, live: &Live) {
-        if !live.connection.heard().take_tools_changed() {
-            return;
+    /// Lists the tools again if the server has said that they changed. Whoever comes meanwhile waits for it, but not for long: a
+    /// server that does not answer holds up nobody's run.
+    async fn refresh(self: &Arc<Self>, live: &Arc<Live>) {
+        if let Ok(busy) = Arc::clone(&live.listing).try_lock_owned()
+            && live.connection.heard().take_tools_changed()
+        {
+            let (server, live) = (Arc::clone(self), Arc::clone(live));
+            self.common.tasks.spawn(async move {
+                server.list_again(&live).await;
+                drop(busy);
+            });
         }
-        match tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()).await {
+        let _ = tokio::time::timeout(REFRESH_PATIENCE, live.listing.lock()).await;
+    }
+
+    /// On failure the old list stays, to be asked for again.
+    async fn list_again(&self, live: &Live) {
+        let listed = tokio::select! {
+            () = self.common.closing.cancelled() => return,
+            listed = tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()) => listed,
+        };
+        match listed {
             Ok(Ok(tools)) => {
                 live.outputs.replace(&tools);
                 *live.tools.write().await = catalogue::definitions(self.labels(), &self.config, &tools);

@@ -51,6 +51,8 @@ pub struct McpCall<'a> {
     /// The definition of the tool as it was frozen into the run: one that has changed is not called. `None` for a tool that the
     /// operator has named, whatever its definition.
     pub frozen_hash: Option<&'a str>,
+    /// Where its server was then.
+    pub frozen_destination: Option<&'a str>,
     /// Whether the call may be repeated if nobody knows what became of it.
     pub may_repeat: bool,
     /// The checked arguments.
@@ -110,13 +112,14 @@ struct Offer {
     half: String,
     /// Its entry, or what is wrong with it.
     config: Result<ServerConfig, String>,
-    fingerprint: String,
+    /// Raised by each change.
+    revision: i64,
 }
 
 impl Offer {
     fn kept(server: KeptServer, half: String) -> Self {
-        let KeptServer { id, owner, name, config, fingerprint } = server;
-        Self { identity: Identity { key: id.as_str().to_owned(), id, name, owner }, half, config, fingerprint }
+        let KeptServer { id, owner, name, config, revision } = server;
+        Self { identity: Identity { key: id.as_str().to_owned(), id, name, owner }, half, config, revision }
     }
 }
 
@@ -153,7 +156,7 @@ impl McpServers {
             identity: Identity { key: name.clone(), id: configured_id(&name), name, owner: None },
             half,
             config,
-            fingerprint: String::new(),
+            revision: 0,
         });
         let configured = configured.collect();
         Arc::new(Self { configured, kept, open: Mutex::default(), common, start_patience, is_watched: AtomicBool::new(false) })
@@ -287,11 +290,12 @@ impl McpServers {
         }
         let place = place(owner, offer, config);
         let mut open = lock(&self.open);
-        if let Some(server) = open.get(&place).filter(|server| server.fingerprint() == offer.fingerprint) {
+        // What was read before a change may come after it.
+        if let Some(server) = open.get(&place).filter(|server| server.revision() >= offer.revision) {
             return Ok(Arc::clone(server));
         }
-        let (identity, half, fingerprint) = (offer.identity.clone(), offer.half.clone(), offer.fingerprint.clone());
-        let server = Server::new(identity, half, fingerprint, config.clone(), Arc::clone(&self.common));
+        let (identity, half) = (offer.identity.clone(), offer.half.clone());
+        let server = Server::new(identity, half, offer.revision, config.clone(), Arc::clone(&self.common));
         if let Some(outdated) = open.insert(place, Arc::clone(&server)) {
             self.end(outdated);
         }
@@ -336,7 +340,7 @@ impl McpServers {
             Err(reason) => return ServerStatus { status: "error".to_owned(), error: Some(reason.clone()), ..none },
         };
         let server = lock(&self.open).get(&place(owner, offer, config)).cloned();
-        match server.filter(|server| server.fingerprint() == offer.fingerprint) {
+        match server.filter(|server| server.revision() >= offer.revision) {
             Some(server) => server.status(none).await,
             None => none,
         }
@@ -378,9 +382,10 @@ impl McpServers {
             Ok(current) => current,
             Err(error) => return tracing::debug!(error, "whether MCP servers have changed cannot be said"),
         };
-        let current: HashMap<&McpServerId, &str> = current.iter().map(|server| (&server.id, server.fingerprint.as_str())).collect();
-        let outdated =
-            |server: &Server| ids.contains(server.id()) && current.get(server.id()).copied() != Some(server.fingerprint());
+        let current: HashMap<&McpServerId, i64> = current.iter().map(|server| (&server.id, server.revision)).collect();
+        let outdated = |server: &Server| {
+            ids.contains(server.id()) && current.get(server.id()).is_none_or(|revision| server.revision() < *revision)
+        };
         let outdated: Vec<_> = lock(&self.open).extract_if(|_, server| outdated(server)).collect();
         for (_, server) in outdated {
             self.end(server);

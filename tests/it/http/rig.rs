@@ -123,6 +123,7 @@ impl Toolbox for OneTool {
             replay: ReplayClass::Read,
             definition_hash: "0".into(),
             safety: capstan::domain::approval::ToolSafety::default(),
+            destination: None,
             original: None,
         }]
     }

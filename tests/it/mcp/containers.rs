@@ -12,6 +12,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::setup::{PATIENCE, Tools, text};
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
 use crate::support::{tell, wait};
 
 const IMAGE: &str = "localhost/capstan-tiny:1";
@@ -128,6 +130,23 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
     assert_ne!(stays.state, ToolCallState::Done);
     wait::within("the end of the servers", PATIENCE, tools.shutdown()).await;
     assert_eq!(site.containers(), Vec::<String>::new(), "it heeds nothing, and is removed");
+
+    // The same when the whole server is killed.
+    let model = ModelMock::start().await;
+    let place = crate::support::server::Site::new(Kind::Sqlite)
+        .await
+        .with_model(&model)
+        .mcp(json!({"mcpServers": {"tiny": entry(json!({}))}}))
+        .env("CAPSTAN_MCP__CONTAINERS__ENGINE", site.engine.to_str().unwrap());
+    let mut server = place.start().await;
+    server.start_run(&json!({"input": "[[id:stays]][[call:tiny__stay {}]]"})).await;
+    wait::until("the container to heed nothing", PATIENCE, || async {
+        let output = site.engine(&["top", site.containers().first()?, "args"]).unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("sleep 1").then_some(())
+    })
+    .await;
+    server.kill9().await;
+    wait::until("its removal", PATIENCE, || async { site.containers().is_empty().then_some(()) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

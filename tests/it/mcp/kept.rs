@@ -26,15 +26,21 @@ impl Shelf {
     fn put(&self, owner: Option<&UserId>, name: &str, entry: &Value) -> McpServerId {
         let id = McpServerId::generate(&UuidIds);
         let config = read_kept(entry, &Secrets::new());
-        let fingerprint = "1".to_owned();
-        let server = KeptServer { id: id.clone(), owner: owner.cloned(), name: name.to_owned(), config, fingerprint };
+        let server = KeptServer { id: id.clone(), owner: owner.cloned(), name: name.to_owned(), config, revision: 1 };
         self.0.lock().unwrap().push(server);
         id
     }
 
     /// As if another process had changed it.
     fn change(&self, id: &McpServerId) {
-        self.0.lock().unwrap().iter_mut().filter(|server| server.id == *id).for_each(|server| server.fingerprint.push('1'));
+        self.0.lock().unwrap().iter_mut().filter(|server| server.id == *id).for_each(|server| server.revision += 1);
+    }
+
+    /// As if another process had given it another entry.
+    fn replace(&self, id: &McpServerId, entry: &Value) {
+        self.change(id);
+        let changed = |server: &mut KeptServer| server.config = read_kept(entry, &Secrets::new());
+        self.0.lock().unwrap().iter_mut().filter(|server| server.id == *id).for_each(changed);
     }
 
     fn take(&self, id: &McpServerId) {
@@ -167,6 +173,36 @@ async fn what_changes_elsewhere_ends_connections_here() {
     let refused = run(&door, &ann, echo, json!({"text": "late"})).await;
     assert!(text(&refused).contains("not enabled"), "{refused:?}");
     assert!(door.definitions(&ann).await.iter().all(|tool| tool.server.is_none()));
+    door.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_was_offered_is_not_called_elsewhere() {
+    let (server, other) = (Scripted::new(), Scripted::new());
+    let ann = owner("ann");
+    let shelf = Arc::new(Shelf::default());
+    let id = shelf.put(Some(&ann), "mail", &server.entry(&[]));
+    let door = door(&json!({}), &shelf);
+    let seen = door.definitions(&ann).await;
+    let echo = tool(&seen, id.as_str(), "echo").clone();
+    // The same program for the same tools, under another path.
+    let mut entry = other.entry(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let moved = folder.path().join("python");
+    let script = format!("#!/bin/sh\nexec {} \"$@\"\n", entry["command"].as_str().unwrap());
+    std::fs::write(&moved, script).unwrap();
+    std::fs::set_permissions(&moved, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    entry["command"] = json!(moved);
+    shelf.replace(&id, &entry);
+    server.gone().await;
+    let refused = run(&door, &ann, &echo, json!({"text": "late"})).await;
+    assert!(refused.state == ToolCallState::Failed && text(&refused).contains("is elsewhere since"), "{refused:?}");
+    assert_eq!(other.log("called").len(), 0);
+    let again = door.definitions(&ann).await;
+    let moved = tool(&again, id.as_str(), "echo");
+    assert_eq!(moved.definition_hash, echo.definition_hash);
+    assert_ne!(moved.consent_hash(), echo.consent_hash(), "who consented to the one did not consent to the other");
+    assert_eq!(run(&door, &ann, moved, json!({"text": "now"})).await.state, ToolCallState::Done);
     door.shutdown().await;
 }
 

@@ -8,5 +8,5 @@ mod packages;
 mod processes;
 mod scripted;
 mod sessions;
-mod setup;
+pub mod setup;
 mod versions;

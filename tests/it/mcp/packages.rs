@@ -9,15 +9,11 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Tools, packages, text};
+use super::setup::{PATIENCE, Tools, entry, packages, text};
 use crate::support::wait;
 
 fn everything() -> Value {
     json!({"command": "node", "args": [entry("server-everything"), "stdio"], "capstan": {"trusted": true}})
-}
-
-fn entry(package: &str) -> String {
-    packages().join("node_modules/@modelcontextprotocol").join(package).join("dist/index.js").display().to_string()
 }
 
 async fn everything_over_http() -> (Child, u16) {

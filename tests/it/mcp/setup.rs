@@ -29,6 +29,11 @@ pub fn packages() -> PathBuf {
     folder
 }
 
+/// The program of a server that is a package for Node.
+pub fn entry(package: &str) -> String {
+    packages().join("node_modules/@modelcontextprotocol").join(package).join("dist/index.js").display().to_string()
+}
+
 /// A door with servers behind it.
 pub struct Tools {
     pub door: Arc<Door>,

@@ -84,6 +84,7 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
         replay: ReplayClass::Read,
         definition_hash: String::new(),
         safety: capstan::domain::approval::ToolSafety::default(),
+        destination: None,
         original: None,
     });
     ModelRequest {

@@ -116,6 +116,7 @@ impl Toolbox for Hands {
             definition_hash: name.to_owned(),
             // One that must not run twice, so that an answer that is used twice is seen.
             safety: ToolSafety { approval: (name == "launch").then_some(ApprovalMode::Ask), ..ToolSafety::default() },
+            destination: None,
             original: None,
         };
         vec![

@@ -52,6 +52,7 @@ fn tools() -> Vec<ToolDefinition> {
         replay: ReplayClass::Read,
         definition_hash: "cd".repeat(32),
         safety: capstan::domain::approval::ToolSafety::default(),
+        destination: None,
         original: None,
     }]
 }

@@ -40,12 +40,23 @@ pub struct Exchange {
     pub round: usize,
     /// The request.
     pub request: Value,
+    /// When it came.
+    pub asked: Instant,
+    /// When the whole answer was on its way.
+    pub answered: Option<Instant>,
     /// Whether the whole answer was taken by the client.
     pub finished: bool,
     /// When the client hung up before the end.
     pub hung_up: Option<Instant>,
     /// Chunks of text sent so far.
     pub sent: usize,
+}
+
+impl Exchange {
+    fn finish(&mut self) {
+        self.finished = true;
+        self.answered = Some(Instant::now());
+    }
 }
 
 struct Notes {
@@ -143,12 +154,24 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
     if let Err(problem) = check_history(&request) {
         return refuse(&notes, &format!("{problem}: {}", request["messages"]));
     }
+    let asked = Instant::now();
     let (script, round) = find_script(&request);
     let number = {
         let mut exchanges = notes.exchanges.lock().unwrap();
         let number = exchanges.len() + 1;
         let id = script.id.clone();
-        exchanges.push(Exchange { number, id, round, request: request.clone(), finished: false, hung_up: None, sent: 0 });
+        let exchange = Exchange {
+            number,
+            id,
+            round,
+            request: request.clone(),
+            asked,
+            answered: None,
+            finished: false,
+            hung_up: None,
+            sent: 0,
+        };
+        exchanges.push(exchange);
         number
     };
     notes.changed.send_modify(|count| *count += 1);
@@ -166,7 +189,7 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
     let frames = Frames { number, usage: request["stream_options"]["include_usage"] == true };
     if request["stream"] != true {
         let whole = frames.whole(&acts, &request);
-        notes.change(number, |exchange| exchange.finished = true);
+        notes.change(number, Exchange::finish);
         return axum::Json(whole).into_response();
     }
     let beats = frames.beats(&acts, &request);
@@ -445,7 +468,7 @@ impl Playing {
                 }
                 None => {
                     self.guard.finished = true;
-                    self.notes.change(self.guard.number, |exchange| exchange.finished = true);
+                    self.notes.change(self.guard.number, Exchange::finish);
                     return None;
                 }
             }

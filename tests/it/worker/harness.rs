@@ -148,6 +148,7 @@ impl Toolbox for ScriptedTools {
             replay,
             definition_hash: name.to_owned(),
             safety: capstan::domain::approval::ToolSafety::default(),
+            destination: None,
             original: None,
         };
         vec![

@@ -86,6 +86,22 @@ impl Removal {
     }
 }
 
+/// Removes all containers whose names begin with `word`, with the environment that this process has.
+pub async fn remove_all(engine: &Path, word: &str) {
+    let run = async |args: &[&str]| {
+        let mut command = Command::new(engine);
+        command.args(args).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        tokio::time::timeout(REMOVAL_LIMIT, command.output()).await.ok()?.ok()
+    };
+    let Some(found) = run(&["ps", "--all", "--format", "{{.Names}}"]).await else { return };
+    let names = String::from_utf8_lossy(&found.stdout);
+    let left: Vec<&str> = names.lines().filter(|name| name.starts_with(word)).collect();
+    if !left.is_empty() {
+        // There is nobody to be told if it fails.
+        let _ = run(&[&["rm", "--force"], left.as_slice()].concat()).await;
+    }
+}
+
 fn image<'a>(container: &'a Container, command: Option<&str>, options: &'a ContainerOptions) -> Result<&'a str, String> {
     let image = match (&container.image, command) {
         (Some(image), _) => return Ok(image),

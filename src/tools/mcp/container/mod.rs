@@ -8,11 +8,14 @@ mod engine;
 mod launch;
 mod spec;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-pub use launch::{Launch, Removal};
+pub use engine::plain;
+pub use launch::{Launch, Removal, remove_all};
 pub use spec::{Container, Mount};
 
 use engine::Engine;
@@ -69,5 +72,10 @@ impl Containers {
     /// Looks for no engine yet.
     pub fn new(options: ContainerOptions, environment: Environment) -> Self {
         Self { engine: Engine::new(&options.engine, environment), options }
+    }
+
+    /// The program that runs them and what it sees of our environment, if there is one.
+    pub async fn engine(&self) -> Option<(PathBuf, BTreeMap<String, SecretString>)> {
+        Some((self.engine.find().await.ok()?, self.engine.variables()))
     }
 }

@@ -1,0 +1,103 @@
+//! What a tool call costs beside what the tool itself takes: with durable rows, events and the checks of the one door.
+//!
+//! The full measurement is `make bench-tools`. It is the marginal cost: answers with eleven calls, one after the other, against
+//! answers with one, so that neither the model's answer nor the next request is part of it.
+
+use std::time::{Duration, Instant};
+
+use rmcp::ServiceExt as _;
+use rmcp::model::CallToolRequestParams;
+use rmcp::transport::TokioChildProcess;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::mcp::setup::entry;
+use crate::support::database::Kind;
+use crate::support::measure::{percentile, size};
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::tell;
+
+/// Calls of one answer that are compared with one.
+const MANY: usize = 11;
+/// What a call of a tool of this process may cost at the median.
+const IN_PROCESS: Duration = Duration::from_millis(1);
+/// What a call of a tool of a process may cost more than with the SDK alone.
+const STDIO: Duration = Duration::from_millis(3);
+
+/// A tool, and the arguments of its n-th call: no two are the same, or the second would be answered with the first.
+struct Kit {
+    tool: &'static str,
+    arguments: fn(usize) -> Value,
+}
+
+const CALCULATE: Kit = Kit { tool: "calculate", arguments: |n| json!({"expression": format!("{n}+1")}) };
+const ECHO: Kit = Kit { tool: "everything__echo", arguments: |n| json!({"message": n.to_string()}) };
+
+/// The median time from the end of an answer with so many calls to the next request to the model.
+async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds: usize) -> Duration {
+    let id = format!("{}-{calls}", kit.tool);
+    let answer = |round: usize| -> String {
+        (0..calls).map(|call| format!("[[call:{} {}]]", kit.tool, (kit.arguments)(round * calls + call))).collect()
+    };
+    let script: Vec<String> = (0..rounds).map(answer).collect();
+    let run = server.start_run(&json!({"input": format!("[[id:{id}]]{}[[next]]", script.join("[[next]]"))})).await;
+    let ended = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let seen = model.exchanges(&id);
+    assert_eq!(seen.len(), rounds + 1);
+    let results = seen[rounds].request["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool");
+    assert_eq!(results.count(), rounds * calls, "every call was made");
+    // The first rounds warm up caches and connections.
+    let gaps = seen.windows(2).skip(rounds / 5).map(|pair| pair[1].asked.duration_since(pair[0].answered.unwrap()));
+    percentile(&gaps.collect::<Vec<_>>(), 50)
+}
+
+/// The median time of a call with the SDK alone.
+async fn raw(calls: usize) -> Duration {
+    let mut command = tokio::process::Command::new("node");
+    command.arg(entry("server-everything")).arg("stdio").kill_on_drop(true);
+    let (transport, _) = TokioChildProcess::builder(command).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let client = ().serve(transport).await.unwrap();
+    let mut times = Vec::with_capacity(calls);
+    for n in 0..calls {
+        let arguments = (ECHO.arguments)(n).as_object().unwrap().clone();
+        let began = Instant::now();
+        client.call_tool(CallToolRequestParams::new("echo").with_arguments(arguments)).await.unwrap();
+        times.push(began.elapsed());
+    }
+    client.cancel().await.unwrap();
+    percentile(&times[calls / 5..], 50)
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_call_costs_little(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let rounds = size("CAPSTAN_TOOL_ROUNDS", 5);
+    let model = ModelMock::start().await;
+    let everything = json!({"command": "node", "args": [entry("server-everything"), "stdio"]});
+    let limit = (rounds + 1).to_string();
+    let site = Site::new(kind)
+        .await
+        .with_model(&model)
+        .mcp(json!({"mcpServers": {"everything": everything}}))
+        .env("CAPSTAN_AGENT__TOOL_PARALLELISM", "1")
+        .env("CAPSTAN_AGENT__MAX_ROUNDS", &limit)
+        .env("CAPSTAN_LOG__LEVEL", "warn");
+    let server = site.start().await;
+    let raw = raw(rounds * MANY).await;
+    for (kit, raw, goal) in [(CALCULATE, Duration::ZERO, IN_PROCESS), (ECHO, raw, STDIO)] {
+        let one = gap(&server, &model, &kit, 1, rounds).await;
+        let many = gap(&server, &model, &kit, MANY, rounds).await;
+        let each = many.saturating_sub(one) / u32::try_from(MANY - 1).unwrap();
+        let more = each.saturating_sub(raw);
+        tell(&format!(
+            "{} on {kind:?}: {each:?} for each call, {raw:?} with the SDK alone: {more:?} more (goal {goal:?}); from answer to request {one:?}",
+            kit.tool
+        ));
+        // A development build on a busy machine tells nothing of the goal, but what takes a hundred times as long is broken.
+        let bound = if cfg!(debug_assertions) { goal * 100 } else { goal };
+        assert!(more < bound, "{more:?} for a call of {}, more than {bound:?}", kit.tool);
+    }
+    model.assert_history_was_sendable();
+}
