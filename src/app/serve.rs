@@ -274,7 +274,11 @@ fn service(
         ids: Arc::clone(&sources.ids),
         default_profile: config.agent.clone(),
         models: Arc::new(move |model| router.knows(model)),
-        limits: ServiceLimits { max_active_runs: config.limits.max_active_runs_per_owner, ..ServiceLimits::default() },
+        limits: ServiceLimits {
+            max_active_runs: config.limits.max_active_runs_per_owner,
+            max_agents: config.limits.max_agents_per_owner,
+            ..ServiceLimits::default()
+        },
         commits,
     });
     service.with_model_to_find(find_model)

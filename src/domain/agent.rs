@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalPolicy;
-use super::model::ModelOptions;
+use super::model::{InvalidOption, ModelOptions};
 
 /// What to do when the rounds are used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -152,6 +152,16 @@ pub struct RepairPolicy {
     pub arguments: bool,
 }
 
+/// What is wrong with a profile.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct InvalidProfile {
+    /// The field, with `/` between its parts.
+    pub field: String,
+    /// Why, and what it may be.
+    pub reason: String,
+}
+
 /// A versioned profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -222,6 +232,39 @@ pub struct AgentProfile {
     pub approval: ApprovalPolicy,
     /// Claims that may end in a crash before the run fails with `poison`.
     pub max_crashes: u32,
+}
+
+impl AgentProfile {
+    /// Looks for values that no run could be carried out with.
+    ///
+    /// # Errors
+    /// [`InvalidProfile`]: the first one.
+    pub fn check(&self) -> Result<(), InvalidProfile> {
+        const MODELS: &str = "models are written provider/name, such as openai/gpt-5-mini";
+        let wrong = |field: &str, reason: String| Err(InvalidProfile { field: field.to_owned(), reason });
+        if !is_model(&self.model) {
+            return wrong("model", MODELS.to_owned());
+        }
+        if !self.fallbacks.iter().all(|model| is_model(model)) {
+            return wrong("fallbacks", MODELS.to_owned());
+        }
+        if let Err(InvalidOption { field, reason }) = self.options.check() {
+            return wrong(&format!("options/{field}"), reason.to_string());
+        }
+        let counts = [
+            ("max_rounds", u64::from(self.max_rounds)),
+            ("tool_timeout_ms", self.tool_timeout_ms),
+            ("tool_parallelism", u64::from(self.tool_parallelism)),
+        ];
+        match counts.into_iter().find(|(_, count)| *count == 0) {
+            Some((field, _)) => wrong(field, "must be at least 1".to_owned()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_model(model: &str) -> bool {
+    model.split_once('/').is_some_and(|(provider, name)| !provider.is_empty() && !name.is_empty())
 }
 
 impl Default for AgentProfile {

@@ -109,6 +109,8 @@ id!(/// A provider that somebody keeps.
     ProviderId, "prov_");
 id!(/// An MCP server that somebody keeps, or one of the configuration.
     McpServerId, "mcp_");
+id!(/// An agent that somebody keeps, or one that comes with the program.
+    AgentId, "agent_");
 id!(/// A server process, new at each start.
     NodeId, "node_");
 

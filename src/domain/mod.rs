@@ -3,6 +3,7 @@
 //! Owns no state and does no I/O. Must not know how anything is stored, sent or executed.
 
 pub mod agent;
+pub mod agent_record;
 pub mod approval;
 pub mod audit;
 pub mod change;
@@ -16,6 +17,7 @@ pub mod mcp_server;
 pub mod message;
 pub mod model;
 pub mod pin;
+pub mod preset;
 pub mod principal;
 pub mod problem;
 pub mod provider;

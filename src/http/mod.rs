@@ -3,6 +3,7 @@
 //! Owns what is particular to HTTP and nothing else: each handler takes a request apart, calls one use case of
 //! [`crate::service`] and puts the answer together. Must not know the store or the loop.
 
+mod agents;
 mod approvals;
 mod audit;
 mod auth;

@@ -116,7 +116,7 @@ pub(crate) struct UpdateProviderBody {
 impl RequestBody for UpdateProviderBody {}
 
 /// Tells `null` from what is absent.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 

@@ -19,7 +19,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
-    approvals, audit, auth, conversations, logins, mcp_servers, openapi, pins, providers, questions, request, runs, system,
+    agents, approvals, audit, auth, conversations, logins, mcp_servers, openapi, pins, providers, questions, request, runs, system,
     tickets, ws,
 };
 use crate::domain::problem::ProblemCode;
@@ -36,6 +36,11 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::get, conversations::update, conversations::delete))
         .routes(routes!(conversations::messages, conversations::send))
+        .routes(routes!(agents::create, agents::list))
+        .routes(routes!(agents::get, agents::update, agents::delete))
+        .routes(routes!(agents::versions))
+        .routes(routes!(agents::version))
+        .routes(routes!(agents::roll_back))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::get, approvals::resolve))
         .routes(routes!(approvals::grants))

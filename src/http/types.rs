@@ -9,6 +9,7 @@ use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::extract::RequestBody;
+use crate::domain::agent_record::RunLimits;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
@@ -28,7 +29,7 @@ pub(crate) struct StartRunBody {
     /// The conversation: one of the caller's own, or a new id minted by the client. A new conversation if absent.
     #[serde(default)]
     conversation_id: Option<ConversationId>,
-    /// The agent; the server's default if absent.
+    /// The agent by name or id, `name@3` for that version of it; the server's default if absent.
     #[serde(default)]
     agent: Option<String>,
     /// The model as `provider/name`; the agent's if absent.
@@ -38,6 +39,9 @@ pub(crate) struct StartRunBody {
     /// Options of model calls.
     #[serde(default)]
     options: Option<ModelOptions>,
+    /// Bounds of this run that are lower than the agent's.
+    #[serde(default)]
+    limits: Option<RunLimits>,
     /// What to do if the conversation has an active run.
     #[serde(default)]
     on_busy: Option<OnBusy>,
@@ -47,9 +51,9 @@ impl RequestBody for StartRunBody {}
 
 impl StartRunBody {
     pub(crate) fn into_request(self, trace: TraceId) -> StartRun {
-        let Self { input, conversation_id, agent, model, options, on_busy } = self;
+        let Self { input, conversation_id, agent, model, options, limits, on_busy } = self;
         let (content, on_busy) = (input.0, on_busy.unwrap_or_default());
-        StartRun { content, content_field: "input", conversation_id, agent, model, options, on_busy, create: true, trace }
+        StartRun { content, content_field: "input", conversation_id, agent, model, options, limits, on_busy, create: true, trace }
     }
 }
 
@@ -59,7 +63,7 @@ impl StartRunBody {
 pub(crate) struct SendMessageBody {
     /// What the message says.
     content: ContentBody,
-    /// The agent; the server's default if absent.
+    /// The agent by name or id, `name@3` for that version of it; the server's default if absent.
     #[serde(default)]
     agent: Option<String>,
     /// The model as `provider/name`; the agent's if absent.
@@ -69,6 +73,9 @@ pub(crate) struct SendMessageBody {
     /// Options of model calls.
     #[serde(default)]
     options: Option<ModelOptions>,
+    /// Bounds of this run that are lower than the agent's.
+    #[serde(default)]
+    limits: Option<RunLimits>,
     /// What to do if the conversation has an active run.
     #[serde(default)]
     on_busy: Option<OnBusy>,
@@ -78,7 +85,7 @@ impl RequestBody for SendMessageBody {}
 
 impl SendMessageBody {
     pub(crate) fn into_request(self, conversation_id: ConversationId, trace: TraceId) -> StartRun {
-        let Self { content: ContentBody(content), agent, model, options, on_busy } = self;
+        let Self { content: ContentBody(content), agent, model, options, limits, on_busy } = self;
         StartRun {
             content,
             content_field: "content",
@@ -86,6 +93,7 @@ impl SendMessageBody {
             agent,
             model,
             options,
+            limits,
             on_busy: on_busy.unwrap_or_default(),
             create: false,
             trace,

@@ -1,6 +1,7 @@
 //! What a principal says, checked and brought into the domain's form.
 
 use super::{Error, Result, Service};
+use crate::domain::agent_record::RunLimits;
 use crate::domain::ids::{ConversationId, PartId};
 use crate::domain::message::{FilePart, Part, TextPart};
 use crate::domain::model::ModelOptions;
@@ -58,6 +59,8 @@ pub struct StartRun {
     pub model: Option<String>,
     /// Options of model calls; the agent's if absent.
     pub options: Option<ModelOptions>,
+    /// Bounds that are lower than the agent's.
+    pub limits: Option<RunLimits>,
     /// What to do if the conversation is busy.
     pub on_busy: OnBusy,
     /// Whether a missing conversation is made.

@@ -5,6 +5,7 @@
 //! wake-ups.
 
 mod access;
+mod agents;
 mod approvals;
 mod audit;
 mod configured;
@@ -31,6 +32,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 pub use access::Access;
+pub use agents::{AgentPatch, AgentRef, AnyAgent, NewAgent, ShownAgent};
 pub use audit::AuditOf;
 pub use configured::{AnyProvider, ConfiguredProvider};
 pub use conversations::NewConversationRequest;
@@ -55,8 +57,8 @@ pub use tickets::{NewTicket, Redeemed, ShownFrom};
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{
-    AuditCursor, ConversationCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor,
-    StoreError,
+    AgentCursor, AgentVersionCursor, AuditCursor, ConversationCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor,
+    Page, PageRequest, ProviderCursor, StoreError,
 };
 pub use crate::tools::ServerStatus;
 pub use crate::tools::mcp::ConfiguredServer;
@@ -100,11 +102,20 @@ pub struct ServiceLimits {
     pub max_active_runs: u32,
     /// The longest that a request may wait for a run, in seconds.
     pub max_wait_seconds: u64,
+    /// Agents that one owner may keep.
+    pub max_agents: u32,
 }
 
 impl Default for ServiceLimits {
     fn default() -> Self {
-        Self { max_message_chars: 100_000, max_message_parts: 64, max_title_chars: 200, max_active_runs: 0, max_wait_seconds: 60 }
+        Self {
+            max_message_chars: 100_000,
+            max_message_parts: 64,
+            max_title_chars: 200,
+            max_active_runs: 0,
+            max_wait_seconds: 60,
+            max_agents: 100,
+        }
     }
 }
 

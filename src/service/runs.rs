@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::input::{Replay, RequestKey, StartRun, keyed};
 use super::stream::{Reader, Scope};
 use super::{Error, Result, RunExplanation, Service};
-use crate::domain::agent::{AgentProfile, FallbacksFor};
+use crate::domain::agent::{AgentProfile, FallbacksFor, InvalidProfile};
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
@@ -292,15 +292,11 @@ impl Service {
 
     /// The profile that is frozen into the run.
     async fn profile(&self, principal: &Principal, request: &StartRun) -> Result<AgentProfile> {
-        let mut profile = self.default_profile.clone();
-        if let Some(agent) = request.agent.as_deref().filter(|agent| *agent != profile.name) {
-            let known = &profile.name;
-            return Err(Error::field("/agent", format!("there is no agent {agent:?}; this server has {known:?}")));
-        }
+        let (mut profile, names_model) = self.agent_profile(principal, request.agent.as_deref()).await?;
         match (&request.model, &self.find_model) {
             (Some(model), _) => profile.model = storable_model(model)?,
-            (None, Some(find_model)) => profile.model = find_model.find().await.map_err(Error::NoModel)?,
-            (None, None) => {}
+            (None, Some(find_model)) if !names_model => profile.model = find_model.find().await.map_err(Error::NoModel)?,
+            (None, Some(_) | None) => {}
         }
         if !self.serves(&principal.user_id, &profile.model).await? {
             return Err(Error::UnknownModel(profile.model));
@@ -315,6 +311,11 @@ impl Service {
                 return Err(Error::field(&format!("/options/{field}"), reason));
             }
             profile.options = options.clone().over(std::mem::take(&mut profile.options));
+        }
+        if let Some(limits) = request.limits {
+            limits
+                .lower(&mut profile)
+                .map_err(|InvalidProfile { field, reason }| Error::field(&format!("/limits/{field}"), reason))?;
         }
         Ok(profile)
     }

@@ -4,6 +4,7 @@
 //! them out in one transaction each. Every query that serves a principal names the owner. One contract suite runs on both
 //! implementations.
 
+mod agents;
 mod compose;
 mod error;
 mod mcp_servers;
@@ -15,6 +16,7 @@ mod rows;
 pub mod sqlite;
 mod types;
 
+pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use error::StoreError;
 pub use mcp_servers::{McpServerCursor, McpServerStore};
 pub use open::{Durability, StoreOptions, open};
@@ -299,6 +301,7 @@ pub trait Store:
     + RetentionStore
     + ProviderStore
     + McpServerStore
+    + AgentStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

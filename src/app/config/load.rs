@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::environment::Environment;
 use super::settings::Config;
 use super::variables;
-use crate::domain::model::InvalidOption;
+use crate::domain::agent::InvalidProfile;
 use crate::provider::catalogue;
 
 /// Variables with a name of their own, and the key that each one sets.
@@ -296,19 +296,8 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.limits.body_bytes < 1024 {
         return Err(invalid("limits.body_bytes", "must be at least 1024"));
     }
-    if !config.agent.model.contains('/') {
-        return Err(invalid("agent.model", "a model is written provider/name, such as openai/gpt-5-mini"));
-    }
-    if config
-        .agent
-        .fallbacks
-        .iter()
-        .any(|model| !model.split_once('/').is_some_and(|(one, other)| !one.is_empty() && !other.is_empty()))
-    {
-        return Err(invalid("agent.fallbacks", "models are written provider/name, such as openai/gpt-5-mini"));
-    }
-    if let Err(InvalidOption { field, reason }) = config.agent.options.check() {
-        return Err(invalid(format!("agent.options.{}", field.replace('/', ".")), reason));
+    if let Err(InvalidProfile { field, reason }) = config.agent.check() {
+        return Err(invalid(format!("agent.{}", field.replace('/', ".")), reason));
     }
     for key in &config.auth.keys {
         let name = format!("auth.keys of user {:?}", key.user);

@@ -364,6 +364,8 @@ pub struct LimitsConfig {
     pub max_providers_per_owner: u32,
     /// MCP servers that one owner may keep.
     pub max_mcp_servers_per_owner: u32,
+    /// Agents that one owner may keep.
+    pub max_agents_per_owner: u32,
     /// Events that a stream holds back for a slow reader before it reads from the store again.
     pub stream_buffer_events: usize,
     /// The same in bytes.
@@ -379,6 +381,7 @@ impl Default for LimitsConfig {
             max_running_runs_per_owner: 0,
             max_providers_per_owner: 100,
             max_mcp_servers_per_owner: 50,
+            max_agents_per_owner: 100,
             stream_buffer_events: 256,
             stream_buffer_bytes: 1024 * 1024,
         }

@@ -163,6 +163,7 @@ fn migrations() -> Migrator {
         step(12, "tool_audit", include_str!("../../../migrations/postgres/0012_tool_audit.sql")),
         step(13, "mcp_servers", include_str!("../../../migrations/postgres/0013_mcp_servers.sql")),
         step(14, "tool_pins", include_str!("../../../migrations/postgres/0014_tool_pins.sql")),
+        step(15, "agents", include_str!("../../../migrations/postgres/0015_agents.sql")),
     ])
 }
 

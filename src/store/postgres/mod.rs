@@ -13,6 +13,7 @@
 
 mod accept;
 mod accept_alone;
+mod agents;
 mod answer;
 mod audit;
 mod cancel;
@@ -29,6 +30,7 @@ mod keys;
 mod load;
 mod log;
 mod mcp_servers;
+mod named;
 mod notify;
 mod pins;
 mod providers;

@@ -201,6 +201,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(11, "tool_audit", include_str!("../../../migrations/sqlite/0011_tool_audit.sql")),
         step(12, "mcp_servers", include_str!("../../../migrations/sqlite/0012_mcp_servers.sql")),
         step(13, "tool_pins", include_str!("../../../migrations/sqlite/0013_tool_pins.sql")),
+        step(14, "agents", include_str!("../../../migrations/sqlite/0014_agents.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

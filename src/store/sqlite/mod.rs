@@ -13,6 +13,7 @@ macro_rules! now {
 }
 
 mod accept;
+mod agents;
 mod apply;
 mod audit;
 mod cancel;

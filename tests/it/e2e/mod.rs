@@ -1,5 +1,6 @@
 //! The whole server from outside: real processes, real databases, a model and tools at the wire.
 
+mod agents;
 mod approvals;
 mod asking;
 mod audits;
@@ -22,6 +23,7 @@ mod matrix;
 mod mcp_servers;
 mod nodes;
 mod ollama;
+mod overhead;
 mod peers;
 mod pins;
 mod pressure;

@@ -58,6 +58,7 @@ fn hello(conversation: &ConversationId) -> StartRun {
         agent: None,
         model: None,
         options: None,
+        limits: None,
         on_busy: OnBusy::Queue,
         create: true,
         trace: TraceId::generate(&UuidIds),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::change::Change;
@@ -11,7 +12,7 @@ use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::GrantId;
-use capstan::domain::ids::{ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{AgentId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId};
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::message::Message;
@@ -501,6 +502,40 @@ impl McpServerStore for Line {
     }
     async fn delete_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId, version: i64) -> StoreResult<bool> {
         self.model.delete_mcp_server(owner, id, version).await
+    }
+}
+
+#[async_trait]
+impl AgentStore for Line {
+    async fn create_agent(
+        &self,
+        new: &AgentRecord,
+        first: &AgentVersion,
+        most: u32,
+        key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedMade<AgentId>>> {
+        self.model.create_agent(new, first, most, key).await
+    }
+    async fn agent(&self, viewer: &UserId, id: &AgentId) -> StoreResult<Option<AgentRecord>> {
+        self.model.agent(viewer, id).await
+    }
+    async fn agent_named(&self, viewer: &UserId, name: &str) -> StoreResult<Option<AgentRecord>> {
+        self.model.agent_named(viewer, name).await
+    }
+    async fn agents(&self, viewer: &UserId, page: &PageRequest<AgentCursor>) -> StoreResult<Page<AgentRecord>> {
+        self.model.agents(viewer, page).await
+    }
+    async fn change_agent(&self, changed: &AgentRecord, version: Option<&AgentVersion>) -> StoreResult<NamedChanged> {
+        self.model.change_agent(changed, version).await
+    }
+    async fn agent_version(&self, id: &AgentId, number: u32) -> StoreResult<Option<AgentVersion>> {
+        self.model.agent_version(id, number).await
+    }
+    async fn agent_versions(&self, id: &AgentId, page: &PageRequest<AgentVersionCursor>) -> StoreResult<Page<AgentVersion>> {
+        self.model.agent_versions(id, page).await
+    }
+    async fn delete_agent(&self, owner: Option<&UserId>, id: &AgentId, revision: i64) -> StoreResult<bool> {
+        self.model.delete_agent(owner, id, revision).await
     }
 }
 

@@ -175,6 +175,7 @@ impl User {
             agent: None,
             model: None,
             options: None,
+            limits: None,
             on_busy: ground.dice.pick(&[OnBusy::Queue, OnBusy::Steer, OnBusy::Steer, OnBusy::Interrupt, OnBusy::Reject]),
             create: true,
             trace: TraceId::generate(ground.ids.as_ref()),

@@ -42,6 +42,7 @@ macro_rules! contract {
 }
 
 mod accept;
+mod agents;
 mod audit;
 mod cancel;
 mod caps;

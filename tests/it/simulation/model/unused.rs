@@ -1,19 +1,21 @@
-//! What workers, use cases and streams do without: the model has no keys, no tickets, no providers, no MCP servers and nothing that
-//! is old.
+//! What workers, use cases and streams do without: the model has no keys, no tickets, no providers, no MCP servers, no agents and nothing
+//! that is old.
 
 use async_trait::async_trait;
+use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::fold::FoldedDelta;
-use capstan::domain::ids::{ConversationId, KeyId, McpServerId, PinId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{AgentId, ConversationId, KeyId, McpServerId, PinId, ProviderId, RunId, UserId};
 use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::pin::{PinStatus, ToolPin};
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::ticket::StreamTicket;
 use capstan::store::{
-    AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed, LoginTaker, McpServerCursor, McpServerStore,
-    NamedChanged, NamedMade, Page, PageRequest, PinScope, PinStore, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade,
-    ProviderStore, RetentionStore, SealedRow, SeenTool, Store, StoreResult, StoredKey, TicketStore,
+    AgentCursor, AgentStore, AgentVersionCursor, AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed,
+    LoginTaker, McpServerCursor, McpServerStore, NamedChanged, NamedMade, Page, PageRequest, PinScope, PinStore, ProviderChanged,
+    ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, SeenTool, Store, StoreResult, StoredKey,
+    TicketStore,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -162,6 +164,40 @@ impl McpServerStore for ModelStore {
         Ok(false)
     }
     async fn delete_mcp_server(&self, _owner: Option<&UserId>, _id: &McpServerId, _version: i64) -> StoreResult<bool> {
+        Ok(false)
+    }
+}
+
+#[async_trait]
+impl AgentStore for ModelStore {
+    async fn create_agent(
+        &self,
+        _new: &AgentRecord,
+        _first: &AgentVersion,
+        _most: u32,
+        _key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedMade<AgentId>>> {
+        panic!("the model has no agents")
+    }
+    async fn agent(&self, _viewer: &UserId, _id: &AgentId) -> StoreResult<Option<AgentRecord>> {
+        Ok(None)
+    }
+    async fn agent_named(&self, _viewer: &UserId, _name: &str) -> StoreResult<Option<AgentRecord>> {
+        Ok(None)
+    }
+    async fn agents(&self, _viewer: &UserId, _page: &PageRequest<AgentCursor>) -> StoreResult<Page<AgentRecord>> {
+        Ok(Page { items: Vec::new(), next: None })
+    }
+    async fn change_agent(&self, _changed: &AgentRecord, _version: Option<&AgentVersion>) -> StoreResult<NamedChanged> {
+        Ok(NamedChanged::Stale)
+    }
+    async fn agent_version(&self, _id: &AgentId, _number: u32) -> StoreResult<Option<AgentVersion>> {
+        Ok(None)
+    }
+    async fn agent_versions(&self, _id: &AgentId, _page: &PageRequest<AgentVersionCursor>) -> StoreResult<Page<AgentVersion>> {
+        Ok(Page { items: Vec::new(), next: None })
+    }
+    async fn delete_agent(&self, _owner: Option<&UserId>, _id: &AgentId, _revision: i64) -> StoreResult<bool> {
         Ok(false)
     }
 }

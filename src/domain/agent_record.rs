@@ -1,0 +1,266 @@
+//! Agents as people keep them: of one owner or of the server, in versions that never change.
+//!
+//! A version says what differs from the agent of the server's settings. Must not know where it is kept.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::agent::{AgentProfile, InvalidProfile};
+use super::ids::{AgentId, UserId};
+use crate::support::clock::UnixMillis;
+
+/// What a version says: fields of an [`AgentProfile`], without name and version.
+pub type ProfileDocument = Map<String, Value>;
+
+/// An agent as it is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentRecord {
+    /// The id.
+    pub id: AgentId,
+    /// Whose it is; `None` if it is the server's, for everybody's use.
+    pub owner: Option<UserId>,
+    /// What runs ask for it by. Unique among those of its owner.
+    pub name: String,
+    /// What it is for, for people.
+    pub description: String,
+    /// The version that runs get; the newest if absent.
+    pub pinned: Option<u32>,
+    /// The number of the newest version.
+    pub latest: u32,
+    /// What the version says that runs get.
+    pub profile: ProfileDocument,
+    /// When it was made.
+    pub created_at: UnixMillis,
+    /// When it was changed.
+    pub updated_at: UnixMillis,
+    /// Raised by one at each change of anything.
+    pub revision: i64,
+}
+
+impl AgentRecord {
+    /// The version that runs get.
+    #[must_use]
+    pub fn current(&self) -> u32 {
+        self.pinned.unwrap_or(self.latest)
+    }
+}
+
+/// One version of an agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentVersion {
+    /// Counts from 1.
+    pub number: u32,
+    /// What it says.
+    pub profile: ProfileDocument,
+    /// Why it was made, for people.
+    pub note: String,
+    /// Who made it.
+    pub created_by: UserId,
+    /// When it was made.
+    pub created_at: UnixMillis,
+}
+
+/// Bounds of one run. A request may lower those of its agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunLimits {
+    /// Model calls with tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_rounds: Option<u32>,
+    /// The longest that the run may take from its first start, waiting included, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_run_ms: Option<u64>,
+    /// Input and output tokens together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_run_tokens: Option<u64>,
+    /// The longest that one tool call may take, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub tool_timeout_ms: Option<u64>,
+    /// Tool calls of one answer that run at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub tool_parallelism: Option<u32>,
+}
+
+impl RunLimits {
+    /// Puts these limits in the place of the profile's.
+    ///
+    /// # Errors
+    /// [`InvalidProfile`] if one of them is 0, or higher than what it replaces.
+    pub fn lower(self, profile: &mut AgentProfile) -> Result<(), InvalidProfile> {
+        let Self { max_rounds, max_run_ms, max_run_tokens, tool_timeout_ms, tool_parallelism } = self;
+        lower("max_rounds", max_rounds, &mut profile.max_rounds, None)?;
+        lower("max_run_ms", max_run_ms, &mut profile.max_run_ms, Some(0))?;
+        lower("max_run_tokens", max_run_tokens, &mut profile.max_run_tokens, Some(0))?;
+        lower("tool_timeout_ms", tool_timeout_ms, &mut profile.tool_timeout_ms, None)?;
+        lower("tool_parallelism", tool_parallelism, &mut profile.tool_parallelism, None)
+    }
+}
+
+fn lower<T: Copy + Ord + Default + std::fmt::Display>(
+    field: &str,
+    wanted: Option<T>,
+    limit: &mut T,
+    unlimited: Option<T>,
+) -> Result<(), InvalidProfile> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let reason = match () {
+        () if wanted == T::default() => "must be at least 1".to_owned(),
+        () if unlimited != Some(*limit) && wanted > *limit => format!("a request may only lower it, and the agent has {limit}"),
+        () => {
+            *limit = wanted;
+            return Ok(());
+        }
+    };
+    Err(InvalidProfile { field: field.to_owned(), reason })
+}
+
+/// What a document makes of the agent of the settings.
+///
+/// # Errors
+/// [`InvalidProfile`]: the first field that is wrong, and why.
+pub fn profile_of(
+    base: &AgentProfile,
+    name: &str,
+    version: u32,
+    document: &ProfileDocument,
+) -> Result<AgentProfile, InvalidProfile> {
+    let wrong = |field: &str, reason: String| InvalidProfile { field: field.to_owned(), reason };
+    if let Some(field) = ["name", "version"].into_iter().find(|field| document.contains_key(*field)) {
+        return Err(wrong(field, "is not part of the profile".to_owned()));
+    }
+    let mut merged = serde_json::to_value(base).map_err(|error| wrong("", error.to_string()))?;
+    merge(&mut merged, document);
+    let read: Result<AgentProfile, _> = serde_path_to_error::deserialize(merged);
+    let mut profile = read.map_err(|error| wrong(&error.path().to_string().replace('.', "/"), error.inner().to_string()))?;
+    (profile.name, profile.version) = (name.to_owned(), version);
+    profile.check()?;
+    Ok(profile)
+}
+
+/// Lays a document over a value: objects are joined, all else is replaced.
+fn merge(value: &mut Value, document: &ProfileDocument) {
+    let Value::Object(map) = value else { return };
+    for (key, given) in document {
+        match (map.get_mut(key), given) {
+            (Some(known @ Value::Object(_)), Value::Object(inner)) => merge(known, inner),
+            (Some(known), _) => *known = given.clone(),
+            (None, _) => {
+                map.insert(key.clone(), given.clone());
+            }
+        }
+    }
+}
+
+/// What nobody but an administrator may give an agent: more than the agent of the settings has, or less care.
+///
+/// # Errors
+/// [`InvalidProfile`]: the first field that goes too far.
+pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
+    let limits = [
+        ("max_rounds", u64::from(base.max_rounds), u64::from(profile.max_rounds), false),
+        ("max_run_ms", base.max_run_ms, profile.max_run_ms, true),
+        ("max_run_tokens", base.max_run_tokens, profile.max_run_tokens, true),
+        ("tool_timeout_ms", base.tool_timeout_ms, profile.tool_timeout_ms, false),
+        ("tool_parallelism", u64::from(base.tool_parallelism), u64::from(profile.tool_parallelism), false),
+        ("max_parallel_calls", u64::from(base.max_parallel_calls), u64::from(profile.max_parallel_calls), false),
+        ("max_crashes", u64::from(base.max_crashes), u64::from(profile.max_crashes), false),
+    ];
+    let raised = limits.into_iter().find(|(_, most, wanted, zero_is_none)| match (most, wanted) {
+        (0, _) if *zero_is_none => false,
+        (_, 0) if *zero_is_none => true,
+        (most, wanted) => wanted > most,
+    });
+    if let Some((field, most, ..)) = raised {
+        let reason = format!("only an administrator can give more than the server's own agent has, which is {most}");
+        return Err(InvalidProfile { field: field.to_owned(), reason });
+    }
+    let rules = |profile: &AgentProfile| -> BTreeMap<_, _> { profile.approval.tools.clone() };
+    let kept = rules(base);
+    let eased =
+        rules(profile).into_iter().find(|(tool, mode)| kept.get(tool).map_or(*mode == Default::default(), |least| mode < least));
+    if let Some((tool, _)) = eased {
+        let reason = "only an administrator can say that a tool asks less often".to_owned();
+        return Err(InvalidProfile { field: format!("approval/tools/{tool}"), reason });
+    }
+    if base.approval.ask_untrusted && !profile.approval.ask_untrusted {
+        let reason = "only an administrator can turn it off".to_owned();
+        return Err(InvalidProfile { field: "approval/ask_untrusted".to_owned(), reason });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn document(value: Value) -> ProfileDocument {
+        value.as_object().cloned().unwrap()
+    }
+
+    #[test]
+    fn a_document_says_what_differs() {
+        let base = AgentProfile { model: "a/b".to_owned(), max_rounds: 7, ..AgentProfile::default() };
+        let said =
+            document(json!({"system_prompt": "Be brief.", "approval": {"ask_untrusted": true}, "llm_retry": {"delays_ms": [1]}}));
+        let profile = profile_of(&base, "brief", 3, &said).unwrap();
+        assert_eq!((profile.name.as_str(), profile.version, profile.model.as_str(), profile.max_rounds), ("brief", 3, "a/b", 7));
+        assert!(profile.approval.ask_untrusted);
+        assert_eq!(profile.approval.expires_ms, base.approval.expires_ms, "what an inner object does not say stays");
+        assert_eq!(profile.llm_retry.delays_ms, [1]);
+        assert_eq!(profile_of(&base, "same", 1, &document(json!({}))).unwrap().system_prompt, base.system_prompt);
+    }
+
+    #[rstest]
+    #[case(json!({"max_round": 3}), "max_round")]
+    #[case(json!({"max_rounds": -1}), "max_rounds")]
+    #[case(json!({"max_rounds": 0}), "max_rounds")]
+    #[case(json!({"name": "x"}), "name")]
+    #[case(json!({"on_limit": "explode"}), "on_limit")]
+    #[case(json!({"llm_retry": {"delays": []}}), "llm_retry/delays")]
+    #[case(json!({"model": "gpt"}), "model")]
+    #[case(json!({"fallbacks": ["x/"]}), "fallbacks")]
+    #[case(json!({"options": {"temperature": 9.0}}), "options/temperature")]
+    fn what_is_wrong_is_named(#[case] said: Value, #[case] field: &str) {
+        let error = profile_of(&AgentProfile::default(), "x", 1, &document(said)).unwrap_err();
+        assert!(error.field.starts_with(field) || error.reason.contains(field), "{error:?}");
+    }
+
+    #[test]
+    fn a_request_only_lowers() {
+        let mut profile = AgentProfile { max_rounds: 5, max_run_ms: 0, max_run_tokens: 100, ..AgentProfile::default() };
+        let limits = RunLimits { max_rounds: Some(2), max_run_ms: Some(9), max_run_tokens: Some(100), ..RunLimits::default() };
+        limits.lower(&mut profile).unwrap();
+        assert_eq!((profile.max_rounds, profile.max_run_ms, profile.max_run_tokens), (2, 9, 100));
+        for limits in [
+            RunLimits { max_rounds: Some(3), ..RunLimits::default() },
+            RunLimits { max_run_ms: Some(10), ..RunLimits::default() },
+            RunLimits { max_run_tokens: Some(0), ..RunLimits::default() },
+            RunLimits { tool_parallelism: Some(99), ..RunLimits::default() },
+        ] {
+            assert!(limits.lower(&mut profile).is_err(), "{limits:?}");
+        }
+    }
+
+    #[rstest]
+    #[case(json!({"max_rounds": 21}), Some("max_rounds"))]
+    #[case(json!({"max_run_ms": 0}), Some("max_run_ms"))]
+    #[case(json!({"max_run_ms": 500}), None)]
+    #[case(json!({"approval": {"tools": {"x": "auto"}}}), Some("approval/tools/x"))]
+    #[case(json!({"approval": {"tools": {"strict": "ask"}}}), Some("approval/tools/strict"))]
+    #[case(json!({"approval": {"tools": {"x": "ask"}}}), None)]
+    #[case(json!({"approval": {"ask_untrusted": false}}), Some("approval/ask_untrusted"))]
+    fn members_stay_within_the_server_s_agent(#[case] said: Value, #[case] refused: Option<&str>) {
+        let own = json!({"max_run_ms": 1_000, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
+        let base = profile_of(&AgentProfile::default(), "default", 1, &document(own)).unwrap();
+        let profile = profile_of(&base, "mine", 1, &document(said)).unwrap();
+        assert_eq!(within(&base, &profile).err().map(|error| error.field).as_deref(), refused);
+    }
+}

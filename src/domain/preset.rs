@@ -1,0 +1,104 @@
+//! The agents that come with the program: one for each way of working that its ancestors had, as files.
+
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use super::agent_record::ProfileDocument;
+use super::ids::AgentId;
+
+/// The files, by name and in its order.
+const FILES: [(&str, &str); 5] = [
+    ("chat", include_str!("presets/chat.toml")),
+    ("cms", include_str!("presets/cms.toml")),
+    ("desktop", include_str!("presets/desktop.toml")),
+    ("docker-tools", include_str!("presets/docker-tools.toml")),
+    ("react", include_str!("presets/react.toml")),
+];
+
+/// An agent that comes with the program.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preset {
+    /// Made of the name.
+    pub id: AgentId,
+    /// What runs ask for it by.
+    pub name: &'static str,
+    /// What it is for, for people.
+    pub description: String,
+    /// What differs from the agent of the settings.
+    pub profile: ProfileDocument,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    description: String,
+    profile: ProfileDocument,
+}
+
+/// All of them, by name.
+#[must_use]
+pub fn presets() -> Vec<Preset> {
+    // That each file can be read is tested.
+    let read = |(name, text): (&'static str, &str)| {
+        let File { description, profile } = toml::from_str(text).ok()?;
+        Some(Preset { id: id_of(name), name, description, profile })
+    };
+    FILES.into_iter().filter_map(read).collect()
+}
+
+/// Whether a name is one of theirs.
+#[must_use]
+pub fn is_preset(name: &str) -> bool {
+    FILES.iter().any(|(known, _)| *known == name)
+}
+
+/// The id of an agent that nobody keeps: the same in every process and after every start.
+#[must_use]
+pub fn id_of(name: &str) -> AgentId {
+    let hash = Sha256::digest(format!("capstan.agent.{name}"));
+    let digits: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    AgentId::from_stored(format!("{}{digits}", AgentId::PREFIX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::agent::{AgentProfile, BreakerAction, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
+    use crate::domain::agent_record::profile_of;
+    use crate::domain::approval::OnDeny;
+
+    fn profile(name: &str) -> AgentProfile {
+        let preset = presets().into_iter().find(|preset| preset.name == name).unwrap();
+        profile_of(&AgentProfile::default(), name, 1, &preset.profile).unwrap()
+    }
+
+    #[test]
+    fn every_file_is_an_agent() {
+        let names: Vec<&str> = presets().into_iter().map(|preset| preset.name).collect();
+        assert_eq!(names, FILES.map(|(name, _)| name));
+        assert!(names.is_sorted());
+        for name in names {
+            assert_eq!(profile(name).name, name);
+            assert_eq!(AgentId::parse(id_of(name).as_str()).unwrap(), id_of(name));
+        }
+    }
+
+    #[test]
+    fn they_have_the_constants_of_their_ancestors() {
+        let cms = profile("cms");
+        assert_eq!((cms.max_rounds, cms.on_limit, cms.tool_parallelism), (20, OnLimit::Fail, 1));
+        assert_eq!((cms.llm_retry.delays_ms, cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FailRun));
+        assert_eq!(cms.on_unknown, OnUnknown::Rerun);
+        let desktop = profile("desktop");
+        assert_eq!((desktop.max_rounds, desktop.on_limit, desktop.tool_result_chars), (10, OnLimit::Summarize, 6_000));
+        assert_eq!((desktop.breaker_failures, desktop.duplicate_calls, desktop.empty_replies, desktop.error_rounds), (3, 2, 2, 2));
+        let react = profile("react");
+        assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));
+        assert_eq!((react.llm_retry.delays_ms, react.approval.on_deny), (vec![1_000, 2_000, 4_000], OnDeny::EndTurn));
+        let chat = profile("chat");
+        assert_eq!((chat.max_rounds, chat.on_limit), (10, OnLimit::Message));
+        let tools = profile("docker-tools");
+        assert_eq!((tools.max_rounds, tools.tools_policy), (5, ToolsPolicy::FirstRoundOnly));
+        assert!(tools.tool_parallelism >= tools.max_parallel_calls);
+    }
+}

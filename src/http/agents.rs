@@ -1,0 +1,420 @@
+//! `/api/v1/agents`: profiles of runs that people keep, in versions, and those that come with the program.
+
+use std::convert::Infallible;
+
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::header::LOCATION;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Json, RequestPartsExt as _};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::Caller;
+use super::extract::{Input, Params, RequestBody};
+use super::options::App;
+use super::page::{self, PageParams};
+use super::problem::{Answer, Problem};
+use super::providers::{Scope, given, tag, wanted_versions};
+use super::runs::replayed;
+use super::types::ListBody;
+use crate::domain::agent::AgentProfile;
+use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument};
+use crate::domain::ids::{AgentId, UserId};
+use crate::domain::preset::id_of;
+use crate::domain::problem::ProblemBody;
+use crate::service::{AgentPatch, AgentRef, AnyAgent, Error, NewAgent, Page, ShownAgent};
+
+/// An agent to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateAgentBody {
+    /// What runs ask for it by.
+    #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
+    name: String,
+    /// What it is for.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    description: String,
+    /// What differs from the agent of the server's settings, in its words: `[agent]` in the documentation of the configuration.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    profile: ProfileDocument,
+    /// Why, for whoever reads the list of versions.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    note: String,
+    /// Whose it is. Only an administrator makes one for everybody.
+    #[serde(default)]
+    scope: Scope,
+}
+
+impl RequestBody for CreateAgentBody {}
+
+/// What to change of an agent. What is absent stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpdateAgentBody {
+    /// The name.
+    #[serde(default)]
+    #[schema(pattern = "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")]
+    name: Option<String>,
+    /// What it is for.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    description: Option<String>,
+    /// What differs from the agent of the server's settings, all of it: makes another version.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    profile: Option<ProfileDocument>,
+    /// Why that version is made.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    note: String,
+    /// The version that runs get from now on, however many are made; `null` for the newest.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u32>, minimum = 1)]
+    pinned_version: Option<Option<u32>>,
+}
+
+impl RequestBody for UpdateAgentBody {}
+
+/// Which version to go back to.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RollBackBody {
+    /// Its number.
+    #[schema(minimum = 1)]
+    version: u32,
+    /// Why.
+    #[serde(default)]
+    #[schema(max_length = 1000)]
+    note: String,
+}
+
+impl RequestBody for RollBackBody {}
+
+/// Where an agent comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AgentScope {
+    /// The caller's own.
+    Own,
+    /// The server's, for everybody's use.
+    Global,
+    /// It comes with the program.
+    Preset,
+    /// The one of the server's settings.
+    Config,
+}
+
+/// An agent.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Agent {
+    /// The id.
+    id: AgentId,
+    /// What runs ask for it by.
+    name: String,
+    /// What it is for.
+    description: String,
+    /// Where it comes from.
+    scope: AgentScope,
+    /// The version that runs get.
+    version: u32,
+    /// The newest version.
+    latest_version: u32,
+    /// The version that is pinned, if one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pinned_version: Option<u32>,
+    /// What that version says: what differs from the agent of the server's settings.
+    #[schema(value_type = Object)]
+    profile: ProfileDocument,
+    /// All of what runs get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    effective: Option<AgentProfile>,
+    /// Why runs get none: the settings have changed since it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// When it was made, RFC 3339. Not for agents that nobody keeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<String>,
+    /// When it was changed, RFC 3339. Not for agents that nobody keeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updated_at: Option<String>,
+    /// Raised by one at each change; also the `ETag`. Not for agents that nobody keeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<i64>,
+}
+
+impl Agent {
+    fn of(shown: ShownAgent) -> Self {
+        let (effective, error) = match shown.effective {
+            Ok(profile) => (Some(*profile), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let without_record = |id, name: String, description: String, scope, profile| Self {
+            id,
+            name,
+            description,
+            scope,
+            version: 1,
+            latest_version: 1,
+            pinned_version: None,
+            profile,
+            effective: None,
+            error: None,
+            created_at: None,
+            updated_at: None,
+            revision: None,
+        };
+        let agent = match shown.agent {
+            AnyAgent::Kept(record) => Self::of_record(*record),
+            AnyAgent::Preset(preset) => {
+                without_record(preset.id, preset.name.to_owned(), preset.description, AgentScope::Preset, preset.profile)
+            }
+            AnyAgent::Default(name) => {
+                let description = "The agent of the server's settings: what runs get that ask for no other.".to_owned();
+                without_record(id_of(&name), name, description, AgentScope::Config, ProfileDocument::new())
+            }
+        };
+        Self { effective, error, ..agent }
+    }
+
+    fn of_record(record: AgentRecord) -> Self {
+        let version = record.current();
+        let AgentRecord { id, owner, name, description, pinned, latest, profile, created_at, updated_at, revision } = record;
+        Self {
+            id,
+            name,
+            description,
+            scope: if owner.is_some() { AgentScope::Own } else { AgentScope::Global },
+            version,
+            latest_version: latest,
+            pinned_version: pinned,
+            profile,
+            effective: None,
+            error: None,
+            created_at: Some(created_at.to_rfc3339()),
+            updated_at: Some(updated_at.to_rfc3339()),
+            revision: Some(revision),
+        }
+    }
+
+    fn answer(shown: ShownAgent) -> Response {
+        let agent = Self::of(shown);
+        let headers = agent.revision.map(tag).unwrap_or_default();
+        (headers, Json(agent)).into_response()
+    }
+}
+
+/// A version of an agent.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AgentVersionBody {
+    /// Its number.
+    version: u32,
+    /// What it says: what differs from the agent of the server's settings.
+    #[schema(value_type = Object)]
+    profile: ProfileDocument,
+    /// Why it was made.
+    note: String,
+    /// Who made it.
+    created_by: UserId,
+    /// When it was made, RFC 3339.
+    created_at: String,
+}
+
+impl From<AgentVersion> for AgentVersionBody {
+    fn from(version: AgentVersion) -> Self {
+        let AgentVersion { number, profile, note, created_by, created_at } = version;
+        Self { version: number, profile, note, created_by, created_at: created_at.to_rfc3339() }
+    }
+}
+
+/// The version in a path. A text that is no number is that of no version.
+#[derive(Deserialize)]
+pub(crate) struct VersionPath {
+    version: String,
+}
+
+/// The agent in a path, by id or by name.
+pub(crate) struct Named(AgentRef);
+
+impl FromRequestParts<App> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Answer<Self> {
+        let missing = |_| Problem::from(Error::NotFound("agent"));
+        let Path(segments) = parts.extract::<Path<Vec<(String, String)>>>().await.map_err(missing)?;
+        let name = segments.into_iter().find_map(|(key, value)| (key == "agent").then_some(value)).unwrap_or_default();
+        let Ok(agent): Result<AgentRef, Infallible> = name.parse();
+        Ok(Self(agent))
+    }
+}
+
+/// Makes an agent
+///
+/// A run asks for it by its name, as `agent`. It has what the agent of the server's settings has, but for what its `profile` says.
+/// A member's agent may have lower limits than that, and ask more often, not the other way round.
+#[utoipa::path(
+    post, path = "/api/v1/agents", tag = "agents", operation_id = "create_agent", request_body = CreateAgentBody,
+    responses((status = 201, description = "The agent", body = Agent, headers(("Location" = String), ("ETag" = String)))),
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Input { body, key }: Input<CreateAgentBody>,
+) -> Answer<Response> {
+    let CreateAgentBody { name, description, profile, note, scope } = body;
+    let new = NewAgent { name, description, profile, note, is_global: scope == Scope::Global };
+    let (shown, replay) = app.service.create_agent(&principal, new, key).await?;
+    let agent = Agent::of(shown);
+    let mut headers = replayed(replay);
+    headers.extend(agent.revision.map(tag).unwrap_or_default());
+    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/agents/{}", agent.id)) {
+        headers.insert(LOCATION, value);
+    }
+    Ok((StatusCode::CREATED, headers, Json(agent)).into_response())
+}
+
+/// Agents, by name
+///
+/// The caller's own, those of everybody, those that come with the program and that of the server's settings.
+#[utoipa::path(
+    get, path = "/api/v1/agents", tag = "agents", operation_id = "list_agents", params(PageParams),
+    responses((status = 200, description = "A page", body = ListBody<Agent>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let Page { items, next } = app.service.agents(&principal, &request).await?;
+    // All of what runs get would make a list of long prompts longer.
+    let items = items.into_iter().map(|shown| Agent { effective: None, ..Agent::of(shown) }).collect();
+    Ok(page::answer(Page { items, next }, request.limit, "/api/v1/agents", ""))
+}
+
+/// An agent
+#[utoipa::path(
+    get, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "get_agent",
+    params(("agent" = String, Path, description = "The agent by id or by name")),
+    responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
+)]
+pub(crate) async fn get(State(app): State<App>, Caller(principal): Caller, Named(agent): Named) -> Answer<Response> {
+    Ok(Agent::answer(app.service.agent(&principal, &agent).await?))
+}
+
+/// Changes an agent
+///
+/// With a `profile` another version is made, which runs get from now on unless a version is pinned. Runs that were accepted before
+/// keep what they have.
+#[utoipa::path(
+    patch, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "update_agent",
+    params(
+        ("agent" = String, Path, description = "The agent by id or by name"),
+        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a revision of these is changed"),
+    ),
+    request_body = UpdateAgentBody,
+    responses(
+        (status = 200, description = "The agent", body = Agent, headers(("ETag" = String))),
+        (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn update(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Named(agent): Named,
+    headers: HeaderMap,
+    Input { body, .. }: Input<UpdateAgentBody>,
+) -> Answer<Response> {
+    let UpdateAgentBody { name, description, profile, note, pinned_version } = body;
+    let patch = AgentPatch { name, description, profile, note, pinned: pinned_version };
+    Ok(Agent::answer(app.service.update_agent(&principal, &agent, patch, wanted_versions(&headers).as_deref()).await?))
+}
+
+/// Deletes an agent
+///
+/// With all its versions. Runs that have it go on.
+#[utoipa::path(
+    delete, path = "/api/v1/agents/{agent}", tag = "agents", operation_id = "delete_agent",
+    params(
+        ("agent" = String, Path, description = "The agent by id or by name"),
+        ("If-Match" = Option<String>, Header, description = "ETags that the client has: then only a revision of these is deleted"),
+    ),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Named(agent): Named,
+    headers: HeaderMap,
+) -> Answer<StatusCode> {
+    app.service.delete_agent(&principal, &agent, wanted_versions(&headers).as_deref()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The versions of an agent, newest first
+///
+/// The newest 1,000 are kept, and the pinned one.
+#[utoipa::path(
+    get, path = "/api/v1/agents/{agent}/versions", tag = "agents", operation_id = "list_agent_versions",
+    params(("agent" = String, Path, description = "The agent by id or by name"), PageParams),
+    responses((status = 200, description = "A page", body = ListBody<AgentVersionBody>, headers(("Link" = String)))),
+)]
+pub(crate) async fn versions(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Named(agent): Named,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let Page { items, next } = app.service.agent_versions(&principal, &agent, &request).await?;
+    let items: Vec<AgentVersionBody> = items.into_iter().map(AgentVersionBody::from).collect();
+    let name = match &agent {
+        AgentRef::Id(id) => id.as_str(),
+        AgentRef::Name(name) => name,
+    };
+    Ok(page::answer(Page { items, next }, request.limit, &format!("/api/v1/agents/{name}/versions"), ""))
+}
+
+/// A version of an agent
+#[utoipa::path(
+    get, path = "/api/v1/agents/{agent}/versions/{version}", tag = "agents", operation_id = "get_agent_version",
+    params(
+        ("agent" = String, Path, description = "The agent by id or by name"),
+        ("version" = u32, Path, description = "The number of the version"),
+    ),
+    responses((status = 200, description = "The version", body = AgentVersionBody)),
+)]
+pub(crate) async fn version(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Named(agent): Named,
+    Path(path): Path<VersionPath>,
+) -> Answer<Json<AgentVersionBody>> {
+    let number = path.version.parse().map_err(|_| Error::NotFound("version of this agent"))?;
+    Ok(Json(app.service.agent_version(&principal, &agent, number).await?.into()))
+}
+
+/// Rolls an agent back
+///
+/// Makes another version that says what an earlier one says. No version is pinned after that.
+#[utoipa::path(
+    post, path = "/api/v1/agents/{agent}/rollback", tag = "agents", operation_id = "roll_back_agent",
+    params(("agent" = String, Path, description = "The agent by id or by name")), request_body = RollBackBody,
+    responses((status = 200, description = "The agent", body = Agent, headers(("ETag" = String)))),
+)]
+pub(crate) async fn roll_back(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Named(agent): Named,
+    Input { body, .. }: Input<RollBackBody>,
+) -> Answer<Response> {
+    Ok(Agent::answer(app.service.roll_back_agent(&principal, &agent, body.version, &body.note).await?))
+}

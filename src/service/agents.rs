@@ -1,0 +1,417 @@
+//! Agents: making, changing, pinning, and which one a run gets.
+//!
+//! Whoever may see an agent may use it. A run freezes the profile that it gets, so no change of an agent reaches a run that was
+//! accepted before it.
+
+use std::str::FromStr;
+
+use super::configured::page_of_all;
+use super::input::{Replay, RequestKey, keyed};
+use super::providers::{TRIES, may_change};
+use super::{Error, Result, Service};
+use crate::domain::agent::{AgentProfile, InvalidProfile};
+use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument, profile_of, within};
+use crate::domain::ids::AgentId;
+use crate::domain::preset::{self, Preset, id_of};
+use crate::domain::principal::{Principal, UserRole};
+use crate::store::{AgentCursor, AgentVersionCursor, NamedChanged, NamedMade, Page, PageRequest};
+
+/// The longest description, note and name.
+const MAX_DESCRIPTION_CHARS: usize = 1_000;
+const MAX_NAME_BYTES: usize = 64;
+/// The largest profile, as JSON in bytes.
+const MAX_PROFILE_BYTES: usize = 64 * 1024;
+/// What belongs to everybody is an administrator's.
+const NOT_YOURS: &str = "agents of the server are an administrator's to change";
+
+/// An agent as a path or a run names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentRef {
+    /// By its id.
+    Id(AgentId),
+    /// By its name: the caller's own before the server's.
+    Name(String),
+}
+
+impl FromStr for AgentRef {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(AgentId::parse(text).map_or_else(|_| Self::Name(text.to_owned()), Self::Id))
+    }
+}
+
+/// An agent to make.
+pub struct NewAgent {
+    /// What runs ask for it by.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// What differs from the agent of the settings.
+    pub profile: ProfileDocument,
+    /// Why, for whoever reads the list of versions.
+    pub note: String,
+    /// Whether it is everybody's.
+    pub is_global: bool,
+}
+
+/// What to change of an agent. What is absent stays.
+#[derive(Default)]
+pub struct AgentPatch {
+    /// The name.
+    pub name: Option<String>,
+    /// What it is for.
+    pub description: Option<String>,
+    /// What differs from the agent of the settings, all of it: another version.
+    pub profile: Option<ProfileDocument>,
+    /// Why that version is made.
+    pub note: String,
+    /// The version that runs get; `Some(None)` for the newest.
+    pub pinned: Option<Option<u32>>,
+}
+
+/// Where an agent comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnyAgent {
+    /// Somebody keeps it.
+    Kept(Box<AgentRecord>),
+    /// It comes with the program.
+    Preset(Preset),
+    /// It is the one of the settings, of this name.
+    Default(String),
+}
+
+impl AnyAgent {
+    fn cursor(&self) -> AgentCursor {
+        let (name, id) = match self {
+            Self::Kept(record) => (record.name.clone(), record.id.clone()),
+            Self::Preset(preset) => (preset.name.to_owned(), preset.id.clone()),
+            Self::Default(name) => (name.clone(), id_of(name)),
+        };
+        AgentCursor { name, id }
+    }
+}
+
+/// An agent as it is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownAgent {
+    /// Where it comes from.
+    pub agent: AnyAgent,
+    /// What runs get, or why they get none.
+    pub effective: std::result::Result<Box<AgentProfile>, InvalidProfile>,
+}
+
+impl Service {
+    /// Makes an agent of the principal's own, or of everybody's.
+    pub async fn create_agent(
+        &self,
+        principal: &Principal,
+        new: NewAgent,
+        key: Option<RequestKey>,
+    ) -> Result<(ShownAgent, Replay)> {
+        let NewAgent { name, description, profile, note, is_global } = new;
+        let owner = if is_global { None } else { Some(principal.user_id.clone()) };
+        may_change(principal, owner.as_ref(), NOT_YOURS)?;
+        self.check_agent_name(&name)?;
+        check_words("/description", &description)?;
+        self.check_profile(principal, &name, 1, &profile)?;
+        let now = self.clock.now();
+        let first = self.agent_version_of(principal, 1, profile, note)?;
+        let record = AgentRecord {
+            id: AgentId::generate(self.ids.as_ref()),
+            owner,
+            name,
+            description,
+            pinned: None,
+            latest: 1,
+            profile: first.profile.clone(),
+            created_at: now,
+            updated_at: now,
+            revision: 1,
+        };
+        let most = self.limits.max_agents;
+        let claim = self.claim(&principal.user_id, key);
+        let (made, replay) = keyed(self.store.create_agent(&record, &first, most, claim).await?)?;
+        match made {
+            NamedMade::Made(id) => Ok((self.agent(principal, &AgentRef::Id(id)).await?, replay)),
+            NamedMade::NameTaken => Err(name_taken(&record.name)),
+            NamedMade::TooMany => {
+                Err(Error::Conflict(format!("there are {most} agents of this owner already, which is the most; delete one")))
+            }
+        }
+    }
+
+    /// An agent of the principal's own, of everybody's, of the program or of the settings.
+    pub async fn agent(&self, principal: &Principal, agent: &AgentRef) -> Result<ShownAgent> {
+        let agent = self.any_agent(principal, agent).await?.ok_or(Error::NotFound("agent"))?;
+        Ok(self.shown_agent(principal, agent))
+    }
+
+    /// All of them, by name.
+    pub async fn agents(&self, principal: &Principal, page: &PageRequest<AgentCursor>) -> Result<Page<ShownAgent>> {
+        let Page { items, next } = self.store.agents(&principal.user_id, page).await?;
+        let kept = Page { items: items.into_iter().map(|record| AnyAgent::Kept(Box::new(record))).collect(), next };
+        let limit = page.limit.clamp(1, 100) as usize;
+        let Page { items, next } = page_of_all(kept, self.agents_of_the_program(), page.after.as_ref(), limit, AnyAgent::cursor);
+        Ok(Page { items: items.into_iter().map(|agent| self.shown_agent(principal, agent)).collect(), next })
+    }
+
+    /// Changes an agent, of one of these revisions if any are named.
+    pub async fn update_agent(
+        &self,
+        principal: &Principal,
+        agent: &AgentRef,
+        patch: AgentPatch,
+        revisions: Option<&[i64]>,
+    ) -> Result<ShownAgent> {
+        let AgentPatch { name, description, profile, note, pinned } = patch;
+        for _ in 0..TRIES {
+            let mut after = self.changeable_agent(principal, agent, revisions).await?;
+            if let Some(name) = name.as_ref().filter(|name| **name != after.name) {
+                self.check_agent_name(name)?;
+                after.name.clone_from(name);
+            }
+            if let Some(description) = &description {
+                check_words("/description", description)?;
+                after.description.clone_from(description);
+            }
+            let version = match &profile {
+                Some(profile) => Some(self.next_version(principal, &mut after, profile.clone(), note.clone())?),
+                None => None,
+            };
+            match pinned {
+                Some(Some(number)) if number != after.latest && self.store.agent_version(&after.id, number).await?.is_none() => {
+                    return Err(Error::field("/pinned_version", format!("the agent has no version {number}")));
+                }
+                Some(wanted) => after.pinned = wanted,
+                None => {}
+            }
+            if let Some(shown) = self.put_agent(principal, after, version).await? {
+                return Ok(shown);
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// Makes another version that says what an earlier one says, for all runs from now on.
+    pub async fn roll_back_agent(&self, principal: &Principal, agent: &AgentRef, number: u32, note: &str) -> Result<ShownAgent> {
+        for _ in 0..TRIES {
+            let mut after = self.changeable_agent(principal, agent, None).await?;
+            let earlier = self.store.agent_version(&after.id, number).await?;
+            let earlier = earlier.ok_or_else(|| Error::field("/version", format!("the agent has no version {number}")))?;
+            let note = if note.is_empty() { format!("as version {number}") } else { note.to_owned() };
+            let version = self.next_version(principal, &mut after, earlier.profile, note)?;
+            after.pinned = None;
+            if let Some(shown) = self.put_agent(principal, after, Some(version)).await? {
+                return Ok(shown);
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// Deletes an agent with its versions, of one of these revisions if any are named. Runs that have it go on.
+    pub async fn delete_agent(&self, principal: &Principal, agent: &AgentRef, revisions: Option<&[i64]>) -> Result<()> {
+        for _ in 0..TRIES {
+            let record = self.changeable_agent(principal, agent, revisions).await?;
+            if self.store.delete_agent(record.owner.as_ref(), &record.id, record.revision).await? {
+                return Ok(());
+            }
+        }
+        Err(Error::Stale)
+    }
+
+    /// The versions of an agent, newest first.
+    pub async fn agent_versions(
+        &self,
+        principal: &Principal,
+        agent: &AgentRef,
+        page: &PageRequest<AgentVersionCursor>,
+    ) -> Result<Page<AgentVersion>> {
+        let record = self.kept_agent(principal, agent).await?;
+        Ok(self.store.agent_versions(&record.id, page).await?)
+    }
+
+    /// One version of an agent.
+    pub async fn agent_version(&self, principal: &Principal, agent: &AgentRef, number: u32) -> Result<AgentVersion> {
+        let record = self.kept_agent(principal, agent).await?;
+        self.store.agent_version(&record.id, number).await?.ok_or(Error::NotFound("version of this agent"))
+    }
+
+    /// The profile of runs that ask for an agent, and whether it names a model itself. `wanted` may end with `@` and a version.
+    pub(super) async fn agent_profile(&self, principal: &Principal, wanted: Option<&str>) -> Result<(AgentProfile, bool)> {
+        let base = &self.default_profile;
+        let Some(wanted) = wanted.filter(|wanted| **wanted != base.name) else { return Ok((base.clone(), false)) };
+        let missing = |what: String| Error::field("/agent", format!("{what}; GET /api/v1/agents lists those that there are"));
+        let (agent, number) = match wanted.rsplit_once('@') {
+            Some((agent, number)) => {
+                let number: u32 = number.parse().map_err(|_| missing(format!("{number:?} is not the number of a version")))?;
+                (agent, Some(number))
+            }
+            None => (wanted, None),
+        };
+        let Ok(by) = agent.parse::<AgentRef>();
+        let found = self.any_agent(principal, &by).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
+        let no_version = |number: u32| missing(format!("the agent {agent:?} has no version {number}"));
+        let (name, version, document, is_own) = match found {
+            AnyAgent::Default(_) | AnyAgent::Preset(_) if number.is_some_and(|number| number != 1) => {
+                return Err(no_version(number.unwrap_or_default()));
+            }
+            AnyAgent::Default(_) => return Ok((base.clone(), false)),
+            AnyAgent::Preset(preset) => (preset.name.to_owned(), 1, preset.profile, false),
+            AnyAgent::Kept(record) => {
+                let current = record.current();
+                let document = match number.filter(|number| *number != current) {
+                    None => record.profile,
+                    Some(number) => self.store.agent_version(&record.id, number).await?.ok_or_else(|| no_version(number))?.profile,
+                };
+                (record.name, number.unwrap_or(current), document, record.owner.is_some())
+            }
+        };
+        let cannot = |InvalidProfile { field, reason }| {
+            Error::Conflict(format!("the agent {name:?} cannot be used as it is: its {field}: {reason}; change the agent"))
+        };
+        let profile = profile_of(base, &name, version, &document).map_err(cannot)?;
+        if is_own && principal.role == UserRole::Member {
+            within(base, &profile).map_err(cannot)?;
+        }
+        Ok((profile, document.contains_key("model")))
+    }
+
+    /// The agents that nobody keeps. Their names are nobody's to take.
+    fn agents_of_the_program(&self) -> Vec<AnyAgent> {
+        let default = &self.default_profile.name;
+        let presets = preset::presets().into_iter().filter(|preset| preset.name != default).map(AnyAgent::Preset);
+        std::iter::once(AnyAgent::Default(default.clone())).chain(presets).collect()
+    }
+
+    async fn any_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<Option<AnyAgent>> {
+        let is_meant = |known: &AnyAgent| match agent {
+            AgentRef::Id(id) => known.cursor().id == *id,
+            AgentRef::Name(name) => known.cursor().name == *name,
+        };
+        if let Some(known) = self.agents_of_the_program().into_iter().find(is_meant) {
+            return Ok(Some(known));
+        }
+        let record = match agent {
+            AgentRef::Id(id) => self.store.agent(&principal.user_id, id).await?,
+            AgentRef::Name(name) if is_name(name) => self.store.agent_named(&principal.user_id, name).await?,
+            AgentRef::Name(_) => None,
+        };
+        Ok(record.map(|record| AnyAgent::Kept(Box::new(record))))
+    }
+
+    async fn kept_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
+        match self.any_agent(principal, agent).await? {
+            Some(AnyAgent::Kept(record)) => Ok(*record),
+            Some(AnyAgent::Preset(_)) => Err(Error::Conflict(
+                "this agent comes with the program and has one version; make one of your own with its profile to change it"
+                    .to_owned(),
+            )),
+            Some(AnyAgent::Default(_)) => {
+                Err(Error::Conflict("this agent is that of the settings and has one version; it is changed there".to_owned()))
+            }
+            None => Err(Error::NotFound("agent")),
+        }
+    }
+
+    async fn changeable_agent(&self, principal: &Principal, agent: &AgentRef, revisions: Option<&[i64]>) -> Result<AgentRecord> {
+        let record = self.kept_agent(principal, agent).await?;
+        may_change(principal, record.owner.as_ref(), NOT_YOURS)?;
+        match revisions {
+            Some(wanted) if !wanted.contains(&record.revision) => Err(Error::Stale),
+            Some(_) | None => Ok(record),
+        }
+    }
+
+    /// Stores a changed agent. `None` if it was changed meanwhile.
+    async fn put_agent(
+        &self,
+        principal: &Principal,
+        mut after: AgentRecord,
+        version: Option<AgentVersion>,
+    ) -> Result<Option<ShownAgent>> {
+        after.updated_at = self.clock.now().max(after.updated_at);
+        match self.store.change_agent(&after, version.as_ref()).await? {
+            NamedChanged::Changed(_) => self.agent(principal, &AgentRef::Id(after.id)).await.map(Some),
+            NamedChanged::NameTaken => Err(name_taken(&after.name)),
+            NamedChanged::Stale => Ok(None),
+        }
+    }
+
+    fn next_version(
+        &self,
+        principal: &Principal,
+        agent: &mut AgentRecord,
+        profile: ProfileDocument,
+        note: String,
+    ) -> Result<AgentVersion> {
+        agent.latest += 1;
+        self.check_profile(principal, &agent.name, agent.latest, &profile)?;
+        self.agent_version_of(principal, agent.latest, profile, note)
+    }
+
+    fn agent_version_of(&self, by: &Principal, number: u32, profile: ProfileDocument, note: String) -> Result<AgentVersion> {
+        check_words("/note", &note)?;
+        Ok(AgentVersion { number, profile, note, created_by: by.user_id.clone(), created_at: self.clock.now() })
+    }
+
+    fn check_profile(&self, principal: &Principal, name: &str, version: u32, document: &ProfileDocument) -> Result<()> {
+        let size = serde_json::to_string(document).map_or(0, |text| text.len());
+        if size > MAX_PROFILE_BYTES {
+            return Err(Error::field("/profile", format!("has {size} bytes as JSON; the most is {MAX_PROFILE_BYTES}")));
+        }
+        let refuse = |InvalidProfile { field, reason }| Error::field(&format!("/profile/{field}"), reason);
+        let profile = profile_of(&self.default_profile, name, version, document).map_err(refuse)?;
+        match principal.role {
+            UserRole::Admin => Ok(()),
+            UserRole::Member => within(&self.default_profile, &profile).map_err(refuse),
+        }
+    }
+
+    fn check_agent_name(&self, name: &str) -> Result<()> {
+        if !is_name(name) {
+            let rule =
+                format!("must have 1 to {MAX_NAME_BYTES} of a-z, A-Z, 0-9, '.', '_' and '-', and begin with a letter or a digit");
+            return Err(Error::field("/name", rule));
+        }
+        if AgentId::parse(name).is_ok() {
+            return Err(Error::field("/name", "must not look like an id"));
+        }
+        if preset::is_preset(name) || *name == self.default_profile.name {
+            return Err(name_taken(name));
+        }
+        Ok(())
+    }
+
+    fn shown_agent(&self, viewer: &Principal, agent: AnyAgent) -> ShownAgent {
+        let base = &self.default_profile;
+        let effective = match &agent {
+            AnyAgent::Default(_) => Ok(base.clone()),
+            AnyAgent::Preset(preset) => profile_of(base, preset.name, 1, &preset.profile),
+            AnyAgent::Kept(record) => {
+                let profile = profile_of(base, &record.name, record.current(), &record.profile);
+                profile.and_then(|profile| match (&record.owner, viewer.role) {
+                    (Some(_), UserRole::Member) => within(base, &profile).map(|()| profile),
+                    (Some(_), UserRole::Admin) | (None, _) => Ok(profile),
+                })
+            }
+        };
+        ShownAgent { agent, effective: effective.map(Box::new) }
+    }
+}
+
+fn name_taken(name: &str) -> Error {
+    Error::Conflict(format!("there is an agent called {name:?} already; change that one, or choose another name"))
+}
+
+fn check_words(field: &str, words: &str) -> Result<()> {
+    match words.chars().count() {
+        0..=MAX_DESCRIPTION_CHARS => Ok(()),
+        count => Err(Error::field(field, format!("has {count} characters; the most is {MAX_DESCRIPTION_CHARS}"))),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    name.len() <= MAX_NAME_BYTES && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(fits)
+}
