@@ -10,6 +10,7 @@ use crate::domain::cost::Prices;
 use crate::domain::ids::ProviderId;
 use crate::domain::provider::ModelEntry;
 use crate::provider::breaker::{BreakerLimits, Health};
+use crate::provider::embeddings::EmbeddingClient;
 use crate::provider::{ModelClient, catalogue};
 
 /// How long nobody asks a provider until its client goes, with its key.
@@ -17,8 +18,11 @@ const IDLE: Duration = Duration::from_secs(600);
 
 /// A client, and what it was made of.
 pub(super) struct Made {
+    pub id: ProviderId,
     pub version: i64,
     pub client: Arc<dyn ModelClient>,
+    /// Its client of embeddings, if there is use for one and its wire has them.
+    pub embeddings: Option<Arc<dyn EmbeddingClient>>,
     pub models: Vec<ModelEntry>,
     /// The URL that it leads to.
     pub place: String,
@@ -118,12 +122,29 @@ mod tests {
 
     fn put(clients: &mut Clients, id: &ProviderId) {
         clients.health(id, "mine", [0; 32]);
-        clients.put(id, Arc::new(Made { version: 1, client: Arc::new(Router::new()), models: Vec::new(), place: String::new() }));
+        clients.put(
+            id,
+            Arc::new(Made {
+                id: id.clone(),
+                version: 1,
+                client: Arc::new(Router::new()),
+                embeddings: None,
+                models: Vec::new(),
+                place: String::new(),
+            }),
+        );
     }
 
     #[test]
     fn list_prices_are_those_of_the_place() {
-        let at = |place: &str| Made { version: 1, client: Arc::new(Router::new()), models: Vec::new(), place: place.to_owned() };
+        let at = |place: &str| Made {
+            id: ProviderId::generate(&UuidIds),
+            version: 1,
+            client: Arc::new(Router::new()),
+            embeddings: None,
+            models: Vec::new(),
+            place: place.to_owned(),
+        };
         let known = at("https://api.openai.com/v1").prices("gpt-5");
         assert!(known.is_some());
         assert_eq!(at("https://gateway.example.com/v1").prices("gpt-5"), None, "others ask for others");

@@ -24,6 +24,7 @@ use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelOptions, ModelRequest};
 use crate::domain::provider::{ModelEntry, ProviderKind, ProviderRecord, Reach};
 use crate::provider::breaker::{Breaker, BreakerLimits};
+use crate::provider::embeddings::{self, Embedder, Embedders, EmbeddingClient, EmbeddingLimits};
 use crate::provider::openai::Accent;
 use crate::provider::{ClientOptions, ModelClient, ModelStream, catalogue, list_models, openrouter, priced};
 use crate::service::{ConfiguredProvider, Endpoints, Target, Unfit, is_provider_name, open_target};
@@ -69,6 +70,10 @@ pub struct RecordsOptions {
     pub endpoints: Vec<Endpoint>,
     /// The site of logins.
     pub openrouter: String,
+    /// The clients of the configured ones that turn texts into vectors, by name.
+    pub embedders: HashMap<String, Arc<dyn EmbeddingClient>>,
+    /// How kept ones are asked for vectors; `None` if there is no use for them.
+    pub embeddings: Option<EmbeddingLimits>,
     /// When one that keeps failing is left alone.
     pub breaker: BreakerLimits,
     /// Where URLs of members may lead.
@@ -126,14 +131,22 @@ impl Records {
         let mut clients = lock(&self.clients);
         let health = clients.health(&record.id, &record.name, place(&target));
         let made = Made {
+            id: record.id.clone(),
             version: record.version,
             client: Arc::new(Breaker::with(&health, client)),
+            embeddings: self.embeddings_of(&target),
             models: target.record.models.clone(),
             place: record.base_url.clone(),
         };
         let made = Arc::new(made);
         clients.put(&record.id, Arc::clone(&made));
         Ok(made)
+    }
+
+    /// What cannot be used for models is told there.
+    fn embeddings_of(&self, target: &Target<'_>) -> Option<Arc<dyn EmbeddingClient>> {
+        let limits = self.options.embeddings.clone()?;
+        embeddings::client(target.record.kind, options(target), limits).ok().flatten()
     }
 
     fn client(&self, target: &Target<'_>) -> Result<Arc<dyn ModelClient>, ModelError> {
@@ -223,6 +236,23 @@ impl ModelClient for Records {
         }
         let prices = catalogue::model(&request.model).prices();
         Ok(priced(self.configured.stream(request).await?, prices))
+    }
+}
+
+#[async_trait]
+impl Embedders for Records {
+    async fn embedder(&self, owner: &UserId, model: &str) -> Result<Embedder, ModelError> {
+        let nobody = || {
+            let words = format!("nobody serves the embeddings model {model:?} to this owner");
+            ModelError { not_asked: true, ..ModelError::new(ModelErrorKind::InvalidRequest, &words) }
+        };
+        let (provider, name) = model.split_once('/').ok_or_else(nobody)?;
+        let (place, client) = match self.find(owner, provider).await? {
+            // Another key or another place gives it another version.
+            Some(made) => (format!("{} {}", made.id, made.version), made.embeddings.clone()),
+            None => (provider.to_owned(), self.options.embedders.get(provider).cloned()),
+        };
+        Ok(Embedder { place, client: client.ok_or_else(nobody)?, model: name.to_owned() })
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::config::{Config, Environment, Loaded, PinMode, Role};
+use super::config::{Config, EmbeddingsConfig, Environment, Loaded, PinMode, Role};
 use super::lifecycle::{self, Signals};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
@@ -26,7 +26,7 @@ use crate::service::{FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, Ser
 use crate::store::Store;
 use crate::support::outbound::Reach;
 use crate::tools::{Door, Toolbox as _};
-use crate::worker::{Worker, WorkerDeps, WorkerOptions};
+use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
 
 /// How long connections get to end once their streams were told to.
 const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
@@ -118,6 +118,8 @@ impl Server {
         let kept = RecordsOptions {
             endpoints: models.endpoints.clone(),
             openrouter: config.outbound.openrouter_url.clone(),
+            embedders: models.embedders(&config.embeddings)?,
+            embeddings: config.embeddings.model.is_some().then(|| config.embeddings.limits()),
             breaker: config.breaker.limits(),
             reach_of_members,
         };
@@ -131,6 +133,7 @@ impl Server {
                     tools: Arc::clone(&tools) as _,
                     clock: Arc::clone(&sources.clock),
                     ids: Arc::clone(&sources.ids),
+                    embeddings: embedding_source(&config, &records),
                 };
                 Some(Worker::start(deps, worker_options(&config, node.clone())).await.context("the worker cannot start")?)
             }
@@ -236,6 +239,17 @@ fn refuse_public_bind(config: &Config, has_keys: bool) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+fn embedding_source(config: &Config, records: &Arc<Records>) -> Option<EmbeddingSource> {
+    let EmbeddingsConfig { model, timeout_ms, batch, dimensions: _, cache_mib } = config.embeddings.clone();
+    Some(EmbeddingSource {
+        embedders: Arc::clone(records) as _,
+        model: model?,
+        patience: Duration::from_millis(timeout_ms),
+        texts_per_request: batch,
+        cache_bytes: cache_mib * 1024 * 1024,
+    })
 }
 
 fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {

@@ -83,6 +83,9 @@ fn describe() {
     describe_counter!("capstan_tokens_total", "Tokens used, by direction");
     describe_counter!("capstan_model_failures_total", "Failed model calls, by code");
     describe_counter!("capstan_tools_held_total", "Tools that were not offered to a run, because their definitions have changed");
+    describe_counter!("capstan_tool_rankings_total", "Times that the tools of a run were put in order, by what");
+    describe_counter!("capstan_embedding_failures_total", "Times that there were no vectors of tools, by code");
+    describe_counter!("capstan_embedding_tokens_total", "Tokens of texts that were turned into vectors");
     describe_counter!("capstan_unsendable_requests_total", "Requests to models that broke the rules and were not sent");
     describe_gauge!("capstan_provider_open", "1 while a provider that keeps failing is left alone, by provider");
     describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server to be free");

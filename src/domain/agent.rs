@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalPolicy;
 use super::model::{InvalidOption, ModelOptions};
+use super::tool_filter::ToolFilter;
 
 /// What to do when the rounds are used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -194,6 +195,9 @@ pub struct AgentProfile {
     pub tools_policy: ToolsPolicy,
     /// The tools on offer by name; `None` for all.
     pub tools: Option<Vec<String>>,
+    /// Which of them the model is offered if there are many.
+    #[serde(skip_serializing_if = "ToolFilter::is_default")]
+    pub tool_filter: ToolFilter,
     /// The longest that one tool call may take, in milliseconds.
     pub tool_timeout_ms: u64,
     /// How much of a tool's answer the model reads, in characters.
@@ -251,6 +255,10 @@ impl AgentProfile {
         if let Err(InvalidOption { field, reason }) = self.options.check() {
             return wrong(&format!("options/{field}"), reason.to_string());
         }
+        let k = self.tool_filter.k;
+        if !(1..=ToolFilter::MAX_K).contains(&k) {
+            return wrong("tool_filter/k", format!("must be 1 to {}", ToolFilter::MAX_K));
+        }
         let counts = [
             ("max_rounds", u64::from(self.max_rounds)),
             ("tool_timeout_ms", self.tool_timeout_ms),
@@ -263,7 +271,9 @@ impl AgentProfile {
     }
 }
 
-fn is_model(model: &str) -> bool {
+/// Whether it is written `provider/name`.
+#[must_use]
+pub fn is_model(model: &str) -> bool {
     model.split_once('/').is_some_and(|(provider, name)| !provider.is_empty() && !name.is_empty())
 }
 
@@ -283,6 +293,7 @@ impl Default for AgentProfile {
             on_limit: OnLimit::default(),
             tools_policy: ToolsPolicy::default(),
             tools: None,
+            tool_filter: ToolFilter::default(),
             tool_timeout_ms: 30_000,
             tool_result_chars: 6_000,
             repair: RepairPolicy::default(),

@@ -227,6 +227,8 @@ mod tests {
     #[case(json!({"llm_retry": {"delays": []}}), "llm_retry/delays")]
     #[case(json!({"model": "gpt"}), "model")]
     #[case(json!({"fallbacks": ["x/"]}), "fallbacks")]
+    #[case(json!({"tool_filter": {"k": 0}}), "tool_filter/k")]
+    #[case(json!({"tool_filter": {"mode": "some"}}), "tool_filter/mode")]
     #[case(json!({"options": {"temperature": 9.0}}), "options/temperature")]
     fn what_is_wrong_is_named(#[case] said: Value, #[case] field: &str) {
         let error = profile_of(&AgentProfile::default(), "x", 1, &document(said)).unwrap_err();

@@ -11,6 +11,7 @@ use super::model::Usage;
 use super::problem::ProblemBody;
 use super::run::{FinishReason, RunStatus, WaitReason};
 use super::tool::{ToolCall, ToolDefinition, ToolOutcome};
+use super::tool_filter::ChosenTools;
 
 /// What kind of work a step is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +103,11 @@ pub struct RunCounters {
     pub left_alone_ms: u64,
     /// Whether the provider refused what was signed: from then on the run's requests to the model hold nothing of the kind.
     pub unsigned: bool,
+    /// The tools on offer, if they were narrowed down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chosen_tools: Option<ChosenTools>,
+    /// Whether the model was asked for categories and has named none.
+    pub named_no_category: bool,
 }
 
 /// One change to the rows of a run.

@@ -15,6 +15,7 @@ use super::message::{Message, Part, Role, ToolContent};
 use super::model::Usage;
 use super::problem::ProblemBody;
 use super::run::{FinishReason, WaitReason};
+use super::tool_filter::ToolsOffered;
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
 
@@ -134,6 +135,9 @@ events! {
         step: u32,
         /// `model` or `tools`.
         kind: String,
+        /// Of a model call, where the agent narrows its tools down: how many are on offer.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        tools: Option<ToolsOffered>,
     }
     /// The step is finished.
     StepCompleted = "step.completed" {

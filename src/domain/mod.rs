@@ -25,4 +25,5 @@ pub mod record;
 pub mod run;
 pub mod ticket;
 pub mod tool;
+pub mod tool_filter;
 pub mod trace;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::structured::Reader;
-use super::{PartialAnswer, RunState, arguments, size, structured};
+use super::{PartialAnswer, RunState, arguments, offer, size, structured};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
@@ -89,6 +89,8 @@ pub struct Assembler {
     broken: Option<ModelError>,
     /// Reads the answer first, if it is an object.
     reader: Option<Reader>,
+    /// Nobody is shown anything: the answer is for the loop alone.
+    silent: bool,
 }
 
 impl Assembler {
@@ -100,7 +102,8 @@ impl Assembler {
         let (run_id, conversation_id) = (record.fence.run_id.clone(), record.fence.conversation_id.clone());
         let reader = structured::reader(state);
         let asked = size::tokens(size::request(request));
-        Self { reader, asked, ..Self::new(run_id, conversation_id, record.model().to_owned(), step) }
+        let silent = offer::missing_in(state) == offer::Missing::Categories;
+        Self { reader, asked, silent, ..Self::new(run_id, conversation_id, record.model().to_owned(), step) }
     }
 
     /// An empty answer. The first thing that is shown is `message.started`.
@@ -122,6 +125,7 @@ impl Assembler {
             finish: None,
             broken: None,
             reader: None,
+            silent: false,
         }
     }
 
@@ -139,7 +143,7 @@ impl Assembler {
         self.begun = true;
         let Some(reader) = &mut self.reader else {
             self.take(event, ids, &mut shown);
-            return shown;
+            return if self.silent { Vec::new() } else { shown };
         };
         let said = reader.read(event);
         if reader.bytes() > MAX_ANSWER_BYTES {
@@ -148,7 +152,7 @@ impl Assembler {
         for event in said {
             self.take(event, ids, &mut shown);
         }
-        shown
+        if self.silent { Vec::new() } else { shown }
     }
 
     fn take(&mut self, event: ModelEvent, ids: &dyn IdSource, shown: &mut Vec<StreamItem>) {
@@ -227,7 +231,7 @@ impl Assembler {
     #[must_use]
     pub fn partial(mut self, now: UnixMillis) -> Option<PartialAnswer> {
         let usage = self.spent();
-        let id = self.message_id.take()?;
+        let id = self.message_id.take().filter(|_| !self.silent)?;
         let open = self.slots.iter().filter(|slot| !slot.closed);
         let closing = open.map(|slot| EventBody::PartCompleted { message_id: id.clone(), part: slot.part() }).collect();
         let message = Message {

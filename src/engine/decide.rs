@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::draft::Draft;
-use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_failure, model_step, texts, tool_step, unknown};
+use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_failure, model_step, offer, texts, tool_step, unknown};
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -30,6 +30,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
             record_outcomes(&mut draft, known);
             claimed(&mut draft, tools);
         }
+        Input::ToolsRanked(ranked) => offer::ranked(&mut draft, ranked),
         Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
         Input::ModelFailed(error) => model_failure::failed(&mut draft, error),
         Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),

@@ -2,7 +2,7 @@
 //!
 //! Changes take effect on a working copy as they are added, so that the rules of one decision see each other's results.
 
-use super::{Command, Decision, RunState, Surroundings, approval, results, texts};
+use super::{Command, Decision, RunState, Surroundings, approval, offer, results, texts};
 use crate::domain::agent::{AgentProfile, BreakerAction};
 use crate::domain::approval::{ApprovalRequest, ApprovalState};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
@@ -14,7 +14,7 @@ use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolC
 use crate::domain::model::Usage;
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
-use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
+use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 
 pub(super) struct Draft<'a> {
     /// The state before the decision: complete, never changed.
@@ -78,6 +78,11 @@ impl<'a> Draft<'a> {
         PartId::generate(self.around.ids)
     }
 
+    /// The run's tools.
+    pub(super) fn tools(&self) -> &[ToolDefinition] {
+        self.work.record.tools.as_deref().or(self.base.record.tools.as_deref()).unwrap_or_default()
+    }
+
     /// The newest message of this run.
     pub(super) fn newest_message(&self) -> Option<&Message> {
         let newest = self.work.record.history.last().or(self.base.record.history.last())?;
@@ -123,7 +128,8 @@ impl<'a> Draft<'a> {
     // Steps.
 
     pub(super) fn start_step(&mut self, step: u32, kind: StepKind) {
-        self.event(EventBody::StepStarted { step, kind: kind.as_str().to_owned() });
+        let tools = offer::announced(self, kind);
+        self.event(EventBody::StepStarted { step, kind: kind.as_str().to_owned(), tools });
         self.change(Change::StepStarted { step, kind });
     }
 

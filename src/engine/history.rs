@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Value, json};
 
 use super::compaction::{self, LeftOut};
-use super::{RunState, results, structured, texts};
+use super::{RunState, offer, results, structured, texts};
 use crate::domain::agent::OutputMode;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
@@ -21,8 +21,15 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 #[must_use]
 pub fn model_request(state: &RunState) -> ModelRequest {
     let record = &state.record;
-    let tools: Vec<ToolDefinition> = state.offered_tools().into_iter().cloned().collect();
-    let options = ModelOptions { tool_choice: tool_choice(state), ..record.profile.options.clone() };
+    let mut options = ModelOptions { tool_choice: tool_choice(state), ..record.profile.options.clone() };
+    let tools: Vec<ToolDefinition> = match offer::missing_in(state) {
+        // Such a call is about the tools alone: whatever forces or forms the user's answer is for the next one.
+        offer::Missing::Categories => {
+            (options.tool_choice, options.output_schema) = (None, None);
+            vec![offer::selector(&record.profile.tool_filter, &state.usable_tools())]
+        }
+        offer::Missing::Nothing | offer::Missing::Ranking => state.offered_tools().into_iter().cloned().collect(),
+    };
     let mut request = ModelRequest {
         owner: Some(record.owner.clone()),
         model: record.model().to_owned(),
@@ -58,7 +65,7 @@ fn may_be_forced(choice: Option<&ToolChoice>, rounds: u32, tools: &[&ToolDefinit
 
 fn sendable(state: &RunState) -> Vec<Message> {
     let record = &state.record;
-    let mut builder = Builder::new(record);
+    let mut builder = Builder::new(record, offer::missing_in(state) == offer::Missing::Categories);
     for message in &record.history {
         // Hints hold for the run in which they were given.
         if message.internal && message.run_id != record.fence.run_id {
@@ -97,6 +104,8 @@ struct Builder<'a> {
     results: HashMap<&'a CallId, &'a ToolResultPart>,
     rows: HashMap<&'a CallId, &'a ToolCall>,
     limit: usize,
+    /// Calls and what goes with them are left out.
+    words_only: bool,
     /// The model that reads the request, unless its provider has refused what it is said to have signed.
     reader: Option<&'a str>,
     called: HashSet<&'a CallId>,
@@ -105,7 +114,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(record: &'a RunRecord) -> Self {
+    fn new(record: &'a RunRecord, words_only: bool) -> Self {
         let (history, calls) = (&record.history, &record.calls);
         let mut results = HashMap::new();
         for part in history.iter().filter(|message| message.role == Role::Tool).flat_map(|message| &message.parts) {
@@ -118,6 +127,7 @@ impl<'a> Builder<'a> {
             results,
             rows,
             limit: record.profile.tool_result_chars,
+            words_only,
             reader: (!record.counters.unsigned).then(|| record.model()),
             called: HashSet::new(),
             echoed: HashSet::new(),
@@ -140,6 +150,8 @@ impl<'a> Builder<'a> {
         for part in &message.parts {
             match part {
                 Part::Text(text) if !text.text.trim().is_empty() => parts.push(part.clone()),
+                // Whoever is asked for categories alone is told of no other tool.
+                Part::ToolCall(_) | Part::Reasoning(_) if self.words_only => {}
                 Part::Reasoning(reasoning) if is_own && (!reasoning.text.is_empty() || reasoning.raw.is_some()) => {
                     parts.push(part.clone());
                 }

@@ -21,6 +21,7 @@ mod lenient;
 mod model_failure;
 mod model_step;
 mod names;
+mod offer;
 mod results;
 mod size;
 mod state;
@@ -34,6 +35,7 @@ mod unknown;
 pub use assembly::{Assembler, MAX_ANSWER_BYTES, StreamItem};
 pub use decide::decide;
 pub use history::model_request;
+pub use offer::tool_query;
 pub use state::RunState;
 
 use crate::domain::change::Change;
@@ -42,6 +44,7 @@ use crate::domain::ids::CallId;
 use crate::domain::message::Message;
 use crate::domain::model::{ModelError, ModelTurn, Usage};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
+use crate::domain::tool_filter::RankedTools;
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
 
@@ -68,6 +71,8 @@ pub enum Input {
         /// Outcomes that the process has and could not store: of calls that the rows may still call `started`.
         finished: Vec<(CallId, ToolOutcome)>,
     },
+    /// The tools are in order: what [`Command::RankTools`] has asked for.
+    ToolsRanked(RankedTools),
     /// The model answered. The message's streamed parts have been shown under the ids that the assembler gave them.
     ModelFinished {
         /// The assembled message, with ids, not yet stored.
@@ -139,6 +144,9 @@ pub struct Decision {
 pub enum Command {
     /// Make the model call of the current model step: build the request with [`model_request`].
     CallModel,
+    /// Put the usable tools in order, the fittest for [`tool_query`] first. Changes nothing outside, and whoever takes the run up
+    /// does it again.
+    RankTools,
     /// Execute a call. Its row says `started`.
     RunTool(Box<ToolCall>),
     /// Ask the server of a call of the class `reconcile` whether it took effect. Its row says `started`. Changes nothing

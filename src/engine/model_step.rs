@@ -2,7 +2,7 @@
 
 use super::decide::next_step;
 use super::draft::Draft;
-use super::{Command, PartialAnswer, texts, tool_step};
+use super::{Command, PartialAnswer, offer, texts, tool_step};
 use crate::domain::agent::{BreakerAction, OnLimit};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind};
 use crate::domain::event::EventBody;
@@ -50,6 +50,9 @@ pub(super) fn begin(draft: &mut Draft<'_>) {
         draft.hint(texts::NO_LONGER_FORCED);
     }
     draft.set_status(RunStatus::Processing, None);
+    if offer::waits_for_ranking(draft) {
+        return;
+    }
     let step = next_step(draft, StepKind::Model);
     draft.start_step(step, StepKind::Model);
     draft.command(Command::CallModel);
@@ -148,6 +151,9 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
     let counters = draft.counters();
     counters.model_failures = 0;
     counters.left_alone_ms = 0;
+    if offer::missing_in(draft.base) == offer::Missing::Categories {
+        return offer::categories_named(draft, step, &message, turn);
+    }
     // What is asked for again is no round: those are for work, and corrections have a limit of their own.
     if let Some(malformed) = &turn.malformed {
         return correct(draft, step, &message, malformed, usage);

@@ -1,6 +1,6 @@
 //! A run as the loop sees it.
 
-use crate::domain::agent::ToolsPolicy;
+use super::offer;
 use crate::domain::approval::ToolGrant;
 use crate::domain::change::{Change, StepRow, StepStatus};
 use crate::domain::ids::CallId;
@@ -171,28 +171,15 @@ impl RunState {
         self.record.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
     }
 
-    /// The tools that the next model call may use, or that the one under way was given.
+    /// The tools that the run may use in the next model call, or in the one under way.
+    #[must_use]
+    pub fn usable_tools(&self) -> Vec<&ToolDefinition> {
+        offer::usable(self.record.tools.as_deref().unwrap_or_default(), &self.record)
+    }
+
+    /// Those that the model is told of.
     pub(super) fn offered_tools(&self) -> Vec<&ToolDefinition> {
-        let record = &self.record;
-        let profile = &record.profile;
-        let withheld = record.counters.force_final
-            || match profile.tools_policy {
-                ToolsPolicy::EveryRound => false,
-                ToolsPolicy::FirstRoundOnly => record.counters.rounds > 0,
-                ToolsPolicy::OneRoundThenText => !record.calls.is_empty(),
-                ToolsPolicy::None => true,
-            };
-        if withheld {
-            return Vec::new();
-        }
-        record
-            .tools
-            .iter()
-            .flatten()
-            .filter(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)))
-            .filter(|tool| !record.counters.dropped_tools.contains(&tool.name))
-            .filter(|tool| !record.counters.quarantined_tools.contains(&tool.name))
-            .collect()
+        offer::offered(self.usable_tools(), &self.record, &self.record.history)
     }
 
     /// A copy without what is large and never changes within a decision: messages and tool definitions.

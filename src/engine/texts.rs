@@ -192,6 +192,10 @@ pub(super) const GO_ON: &str = "Continue.";
 pub(super) const CHANGED_TOOL: &str =
     "its definition has changed since it was first seen; it is offered again when somebody has looked at it and accepted it";
 
+/// What the tool is for by which a model says which categories it needs.
+pub(super) const SELECTOR: &str = "Call this first, once, and name every category whose tools may be needed for what the user asks \
+     now. Their tools are offered to you next. Do not answer the user yet. The categories, with the number of their tools:";
+
 /// The most tool names that an error result lists.
 const NAMES_LISTED: usize = 30;
 

@@ -44,7 +44,8 @@ pub(super) fn planned(
         TurnPart::ToolCall { arguments, .. } => Some(arguments.as_str()),
         TurnPart::Text(_) | TurnPart::Reasoning(..) => None,
     });
-    let offered = draft.base.offered_tools();
+    // What is not on offer was narrowed down, not taken away: a model that knows of it may call it.
+    let usable = draft.base.usable_tools();
     let calls = message.tool_calls().zip(0_u32..);
     calls
         .map(|(part, position)| {
@@ -55,11 +56,11 @@ pub(super) fn planned(
             };
             let meant = match is_known(draft, &part.name) {
                 // A tool that was taken away is not mistaken for another one.
-                true => offered
+                true => usable
                     .iter()
                     .find(|tool| tool.name == part.name)
                     .map_or(Meant::None(Vec::new()), |tool| Meant::Tool(tool, None)),
-                false => names::meant(&part.name, &offered, &draft.profile().repair),
+                false => names::meant(&part.name, &usable, &draft.profile().repair),
             };
             let (definition, matched_by) = match &meant {
                 Meant::Tool(tool, matched_by) => (Some(*tool), *matched_by),
@@ -86,7 +87,7 @@ pub(super) fn planned(
                 state: ToolCallState::Planned,
                 outcome: None,
             };
-            let outcome = refused(draft, &call, &offered, &meant, parsed.fault.as_deref(), completeness);
+            let outcome = refused(draft, &call, &usable, &meant, parsed.fault.as_deref(), completeness);
             Planned { call, outcome }
         })
         .collect()
@@ -112,7 +113,7 @@ fn is_known(draft: &Draft<'_>, name: &str) -> bool {
 fn refused(
     draft: &Draft<'_>,
     call: &ToolCall,
-    offered: &[&ToolDefinition],
+    usable: &[&ToolDefinition],
     meant: &Meant<'_>,
     fault: Option<&str>,
     completeness: Completeness,
@@ -123,14 +124,14 @@ fn refused(
         Completeness::Cut => return by_rule(texts::CUT_CALL.to_owned()),
         Completeness::Whole => {}
     }
-    if offered.is_empty() {
+    if usable.is_empty() {
         return by_rule(texts::NO_TOOLS.to_owned());
     }
     if let Meant::None(near) = meant {
         if draft.base.record.counters.dropped_tools.contains(&call.name) {
             return by_rule(texts::dropped_tool(&call.name));
         }
-        let names: Vec<&str> = offered.iter().map(|tool| tool.name.as_str()).collect();
+        let names: Vec<&str> = draft.base.offered_tools().into_iter().map(|tool| tool.name.as_str()).collect();
         return Some(ToolOutcome::failed(texts::unknown_tool(&call.name, near, &names), 0));
     }
     if call.position >= profile.max_parallel_calls.max(1) {

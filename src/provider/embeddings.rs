@@ -20,7 +20,9 @@ use super::secrets::Secrets;
 use super::tally::Count;
 use super::transport::{self, Answer, endpoint_url};
 use super::{SetupError, failure};
+use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelErrorKind};
+use crate::domain::provider::ProviderKind;
 use crate::support::clock::SharedClock;
 use crate::support::text;
 
@@ -36,6 +38,28 @@ pub trait EmbeddingClient: Send + Sync {
     /// # Errors
     /// A typed failure of the first request that fails; none is retried here.
     async fn embed(&self, model: &str, texts: &[String]) -> Result<Embeddings, ModelError>;
+}
+
+/// Finds who turns texts into vectors for the runs of an owner.
+#[async_trait]
+pub trait Embedders: Send + Sync {
+    /// Whoever serves `model`, a `provider/name`, to the owner: with their own key if they keep a provider of that name, which
+    /// nobody else's runs use.
+    ///
+    /// # Errors
+    /// If nobody does. `not_asked` then, because no provider has failed.
+    async fn embedder(&self, owner: &UserId, model: &str) -> Result<Embedder, ModelError>;
+}
+
+/// Who turns texts into vectors.
+#[derive(Clone)]
+pub struct Embedder {
+    /// What tells places apart: vectors of one mean nothing at another.
+    pub place: String,
+    /// The client.
+    pub client: Arc<dyn EmbeddingClient>,
+    /// The bare name of the model.
+    pub model: String,
 }
 
 /// Vectors of texts.
@@ -65,6 +89,22 @@ pub struct EmbeddingLimits {
 impl Default for EmbeddingLimits {
     fn default() -> Self {
         Self { dimensions: None, base64: false, texts_per_request: 96, bytes_per_request: 300_000, bytes_per_text: 24_000 }
+    }
+}
+
+/// The client of embeddings of a kind of provider; `None` if its wire has none.
+///
+/// # Errors
+/// If the base URL, the key or a header cannot be used.
+pub fn client(
+    kind: ProviderKind,
+    options: ClientOptions,
+    limits: EmbeddingLimits,
+) -> Result<Option<Arc<dyn EmbeddingClient>>, SetupError> {
+    match kind {
+        ProviderKind::Openai | ProviderKind::OpenaiResponses => openai(options, limits).map(Some),
+        ProviderKind::Ollama => ollama(options, limits).map(Some),
+        ProviderKind::Anthropic | ProviderKind::Gemini => Ok(None),
     }
 }
 

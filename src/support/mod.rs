@@ -13,3 +13,4 @@ pub mod random;
 pub mod redact;
 pub mod seal;
 pub mod text;
+pub mod words;

@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -14,13 +15,14 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::claimed::{first_input, know_grants};
 use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
+use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
 use super::{WorkerDeps, WorkerOptions};
 use super::{pins, progress};
 use crate::domain::agent::OnUnknown;
-use crate::domain::approval::ApprovalMode;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
@@ -29,8 +31,9 @@ use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
-use crate::engine::{Command, Decision, Input, PartialAnswer, RunState, Surroundings, decide};
-use crate::store::{ControlSignal, StoreError, StoreResult};
+use crate::domain::tool_filter::RankedTools;
+use crate::engine::{Command, Decision, Input, PartialAnswer, RunState, Surroundings, decide, tool_query};
+use crate::store::{ControlSignal, StoreError};
 use crate::support::failpoint;
 
 /// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
@@ -49,6 +52,8 @@ pub struct Surround {
     pub options: WorkerOptions,
     /// The writer of the log.
     pub writer: LogWriter,
+    /// Puts tools in order.
+    pub ranker: Arc<Ranker>,
     /// Definitions of tools that are known to be accepted.
     pub accepted: pins::Accepted,
     /// Cancelled when no new steps shall begin.
@@ -271,6 +276,7 @@ async fn attempt(
         answered: None,
         spent: Usage::default(),
         is_unsendable: false,
+        ranking: None,
         tools: FuturesUnordered::new(),
         tool_stop: CancellationToken::new(),
         draining: false,
@@ -292,54 +298,9 @@ async fn attempt(
     }
 }
 
-/// Asks for the tools on offer. That may mean to start servers, and nobody who wants the run to end shall have to wait for them.
-async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Input {
-    let profile = record.profile.clone();
-    let owner = record.owner.clone();
-    let offered = async {
-        let mut tools = surround.deps.tools.definitions(&owner).await;
-        tools.retain(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)));
-        tools
-    };
-    tokio::pin!(offered);
-    loop {
-        let signal = tokio::select! {
-            biased;
-            Some(signal) = mailbox.recv() => signal,
-            () = surround.drain.cancelled() => return Input::Drain { stopped: Vec::new() },
-            tools = &mut offered => return Input::Claimed { tools, finished: Vec::new() },
-        };
-        for message in signal.joined {
-            if record.history.iter().all(|known| known.id != message.id) {
-                record.history.push(message);
-                record.joined += 1;
-            }
-        }
-        if signal.cancel_by.is_some() {
-            record.cancel_requested_by = signal.cancel_by;
-            return Input::Claimed { tools: Vec::new(), finished: Vec::new() };
-        }
-    }
-}
-
-/// Loads the answers to approvals that hold for later calls, if one of the run's tools has use for them. What destroys asks
-/// each time.
-async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) -> StoreResult<RunState> {
-    let record = &state.record;
-    let offered = match input {
-        Input::Claimed { tools, .. } => tools.as_slice(),
-        _ => &[],
-    };
-    let policy = &record.profile.approval;
-    let mut tools = record.tools.iter().flatten().chain(offered);
-    if tools.any(|tool| !tool.safety.destructive && policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
-        let grants = surround.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
-        state.know_grants(grants);
-    }
-    Ok(state)
-}
-
 type ToolFuture = std::pin::Pin<Box<dyn Future<Output = (CallId, ToolSays)> + Send>>;
+
+type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;
 
 /// What comes of a call under way.
 enum ToolSays {
@@ -363,6 +324,8 @@ struct Drive<'a> {
     spent: Usage,
     /// The request of the model step breaks the rules that providers have in common, and was not sent.
     is_unsendable: bool,
+    /// Tools are being put in order for the next model step.
+    ranking: Option<Ranking>,
     tools: FuturesUnordered<ToolFuture>,
     tool_stop: CancellationToken,
     draining: bool,
@@ -379,7 +342,7 @@ impl Drive<'_> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
         // What may be lost without harm: a model can be asked again, and a tool that only reads.
         let can_wait = match &input {
-            Input::Claimed { .. } | Input::ModelFinished { .. } => true,
+            Input::Claimed { .. } | Input::ToolsRanked(_) | Input::ModelFinished { .. } => true,
             Input::ToolFinished(id, _) => self.is_read(id),
             Input::ModelFailed(_)
             | Input::Reconciled(..)
@@ -416,6 +379,7 @@ impl Drive<'_> {
             match command {
                 Command::Stop => return ControlFlow::Break(End::Over),
                 Command::CallModel => {}
+                Command::RankTools => self.rank_tools(),
                 Command::RunTool(call) => self.run_tool(*call),
                 Command::Reconcile(call) => self.reconcile(*call),
             }
@@ -545,7 +509,7 @@ impl Drive<'_> {
             match command {
                 Command::CallModel => failpoint::reached(if tool_finished { "C15" } else { "C05" }),
                 Command::RunTool(_) => failpoint::reached("C09"),
-                Command::Reconcile(_) | Command::Stop => {}
+                Command::RankTools | Command::Reconcile(_) | Command::Stop => {}
             }
         }
         if tool_finished && !self.tools.is_empty() {
@@ -566,6 +530,13 @@ impl Drive<'_> {
         };
         let deps = &self.surround.deps;
         self.model = Some(ModelCall::new(deps.models.clone(), deps.ids.clone(), &self.state, request));
+    }
+
+    fn rank_tools(&mut self) {
+        let tools = self.state.usable_tools().into_iter().cloned().collect();
+        let (query, owner) = (tool_query(&self.state), self.state.record.owner.clone());
+        let ranker = Arc::clone(&self.surround.ranker);
+        self.ranking = Some(Box::pin(async move { ranker.rank(&owner, &query, tools).await }));
     }
 
     fn run_tool(&mut self, call: ToolCall) {
@@ -620,6 +591,10 @@ impl Drive<'_> {
         loop {
             let happened = self.wait(mailbox).await;
             match happened {
+                Happened::Ranked(ranked) => {
+                    self.ranking = None;
+                    return ControlFlow::Continue(Input::ToolsRanked(ranked));
+                }
                 Happened::Model(result) => return self.model_done(result),
                 Happened::Tool(call, ToolSays::Ended(outcome)) => {
                     return ControlFlow::Continue(Input::ToolFinished(call, outcome));
@@ -672,6 +647,7 @@ impl Drive<'_> {
             () = self.surround.stop_now.cancelled() => Happened::StopNow,
             () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
+            ranked = in_order(&mut self.ranking), if self.ranking.is_some() => Happened::Ranked(ranked),
             result = run_model(&mut self.model, &mut self.answered, log), if self.model.is_some() => Happened::Model(result),
             Some((call, says)) = self.tools.next(), if !self.tools.is_empty() => Happened::Tool(call, says),
         }
@@ -746,6 +722,7 @@ impl Drive<'_> {
 }
 
 enum Happened {
+    Ranked(RankedTools),
     Model(Result<(), ModelError>),
     Tool(CallId, ToolSays),
     Told(ControlSignal),
@@ -765,20 +742,31 @@ fn outcomes(input: Input) -> Vec<(CallId, ToolOutcome)> {
         | Input::TimedOut { stopped }
         | Input::GivenUp { stopped, .. } => stopped,
         Input::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
-        Input::Claimed { .. } | Input::ModelFinished { .. } | Input::ModelFailed(_) | Input::Reconciled(..) | Input::Joined(_) => {
-            Vec::new()
-        }
+        Input::Claimed { .. }
+        | Input::ToolsRanked(_)
+        | Input::ModelFinished { .. }
+        | Input::ModelFailed(_)
+        | Input::Reconciled(..)
+        | Input::Joined(_) => Vec::new(),
     }
 }
 
-/// Whether all that a decision begins are tools of this process that only read.
+/// Whether all that a decision begins stays in this process, and only reads.
 fn only_looks_here(decision: &Decision) -> bool {
     let mut commands = decision.commands.iter();
     let looks = |command: &Command| match command {
         Command::RunTool(call) => call.server.is_none() && call.replay == ReplayClass::Read,
+        Command::RankTools => true,
         Command::CallModel | Command::Reconcile(_) | Command::Stop => false,
     };
     !decision.commands.is_empty() && commands.all(looks)
+}
+
+async fn in_order(ranking: &mut Option<Ranking>) -> RankedTools {
+    match ranking {
+        Some(ranking) => ranking.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Goes on with the model call, unless it is over and only has to be told.

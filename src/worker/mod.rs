@@ -3,6 +3,7 @@
 //! Owns the runs that this process has claimed, and the one writer of their log. Must not know HTTP, nor any wire of a
 //! provider.
 
+mod claimed;
 mod control;
 mod driver;
 mod heartbeat;
@@ -12,9 +13,11 @@ mod options;
 mod pins;
 mod pool;
 mod progress;
+mod ranking;
 mod registry;
 mod sweeper;
 
 pub use log_writer::{LogError, LogWriter, RunLog, Urgency};
 pub use options::{WorkerDeps, WorkerOptions};
 pub use pool::Worker;
+pub use ranking::{EmbeddingSource, Ranker};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::EmbeddingSource;
 use crate::domain::ids::NodeId;
 use crate::live::Hub;
 use crate::provider::ModelClient;
@@ -26,6 +27,8 @@ pub struct WorkerDeps {
     pub clock: SharedClock,
     /// New ids.
     pub ids: SharedIds,
+    /// Where vectors of tools come from; without it, tools are ranked by their words.
+    pub embeddings: Option<EmbeddingSource>,
 }
 
 /// The numbers of a worker.

@@ -11,6 +11,7 @@ use tracing::Instrument as _;
 
 use super::driver::{self, Surround};
 use super::log_writer::LogWriter;
+use super::ranking::Ranker;
 use super::registry::Registry;
 use super::{WorkerDeps, WorkerOptions, control, heartbeat, pins, sweeper};
 use crate::domain::record::{Fence, FirstClaim, RunRecord};
@@ -59,6 +60,7 @@ impl Worker {
         }
         let writer = LogWriter::new(options.gather, options.max_delta_bytes);
         let surround = Surround {
+            ranker: Arc::new(Ranker::new(deps.embeddings.clone())),
             deps,
             options,
             writer,

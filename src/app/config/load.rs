@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::environment::Environment;
 use super::settings::Config;
 use super::variables;
-use crate::domain::agent::InvalidProfile;
+use crate::domain::agent::{InvalidProfile, is_model};
 use crate::provider::catalogue;
 
 /// Variables with a name of their own, and the key that each one sets.
@@ -295,6 +295,22 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     }
     if config.limits.body_bytes < 1024 {
         return Err(invalid("limits.body_bytes", "must be at least 1024"));
+    }
+    let embeddings = &config.embeddings;
+    if embeddings.model.as_ref().is_some_and(|model| !is_model(model)) {
+        return Err(invalid("embeddings.model", "a model is written provider/name, such as openai/text-embedding-3-small"));
+    }
+    if !(100..=60_000).contains(&embeddings.timeout_ms) {
+        return Err(invalid("embeddings.timeout_ms", "must be 100 to 60000"));
+    }
+    if !(2..=2_048).contains(&embeddings.batch) {
+        return Err(invalid("embeddings.batch", "must be 2 to 2048"));
+    }
+    if !(1..=4_096).contains(&embeddings.cache_mib) {
+        return Err(invalid("embeddings.cache_mib", "must be 1 to 4096"));
+    }
+    if embeddings.dimensions == Some(0) {
+        return Err(invalid("embeddings.dimensions", "must be at least 1"));
     }
     if let Err(InvalidProfile { field, reason }) = config.agent.check() {
         return Err(invalid(format!("agent.{}", field.replace('/', ".")), reason));

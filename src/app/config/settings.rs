@@ -13,6 +13,7 @@ use crate::domain::principal::UserRole;
 use crate::domain::provider::CallLimits;
 use crate::provider::breaker::BreakerLimits;
 use crate::provider::catalogue::ProviderKind;
+use crate::provider::embeddings::EmbeddingLimits;
 use crate::support::redact::error_text;
 use crate::tools::mcp::ContainerOptions;
 
@@ -34,6 +35,8 @@ pub struct Config {
     pub tools: ToolsConfig,
     /// Model endpoints.
     pub providers: ProvidersConfig,
+    /// Who turns texts into vectors.
+    pub embeddings: EmbeddingsConfig,
     /// When a provider that keeps failing is left alone.
     pub breaker: BreakerConfig,
     /// Where the server connects to for others.
@@ -295,6 +298,38 @@ impl ModelLimits {
     pub fn limits(&self) -> CallLimits {
         let Self { model: _, first_byte_ms, idle_ms, progress_ms, total_ms } = *self;
         CallLimits { connect_ms: None, first_byte_ms, idle_ms, progress_ms, total_ms }
+    }
+}
+
+/// `[embeddings]`: who turns texts into vectors, for agents with many tools.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmbeddingsConfig {
+    /// The model, as `provider/name`; without it, tools are ranked by their words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// How long a run waits for vectors before its tools are ranked by their words, in milliseconds.
+    pub timeout_ms: u64,
+    /// Texts of one request.
+    pub batch: usize,
+    /// Dimensions, for models that give a choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dimensions: Option<u32>,
+    /// MiB of vectors that are remembered.
+    pub cache_mib: usize,
+}
+
+impl Default for EmbeddingsConfig {
+    fn default() -> Self {
+        Self { model: None, timeout_ms: 2_000, batch: 96, dimensions: None, cache_mib: 64 }
+    }
+}
+
+impl EmbeddingsConfig {
+    /// The same for clients.
+    #[must_use]
+    pub fn limits(&self) -> EmbeddingLimits {
+        EmbeddingLimits { dimensions: self.dimensions, texts_per_request: self.batch, ..EmbeddingLimits::default() }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::domain::model::ModelError;
 use crate::domain::provider::{CallLimits, ModelEntry};
 use crate::provider::breaker::{Breaker, BreakerLimits};
 use crate::provider::catalogue::{self, KnownProvider, ProviderKind};
+use crate::provider::embeddings::{self, EmbeddingClient, EmbeddingLimits};
 use crate::provider::openai::Accent;
 use crate::provider::{ClientOptions, ModelClient, SetupError, list_models};
 use crate::support::redact::error_text;
@@ -123,6 +124,14 @@ impl Endpoint {
     /// If the base URL, the key or a header cannot be used.
     pub fn bare_client(&self) -> Result<Arc<dyn ModelClient>, SetupError> {
         catalogue::client(self.kind, self.options(), self.accent.clone())
+    }
+
+    /// A client that turns texts into vectors; `None` if the wire has none.
+    ///
+    /// # Errors
+    /// If the base URL, the key or a header cannot be used.
+    pub fn embeddings(&self, limits: EmbeddingLimits) -> Result<Option<Arc<dyn EmbeddingClient>>, SetupError> {
+        embeddings::client(self.kind, self.options(), limits)
     }
 
     fn options(&self) -> ClientOptions {

@@ -3,7 +3,7 @@
 mod endpoint;
 mod first_listed;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +13,12 @@ use anyhow::{Context as _, bail};
 pub use self::endpoint::Endpoint;
 pub use self::first_listed::FirstListed;
 use self::first_listed::LIST_PATIENCE;
-use super::config::{Environment, Loaded};
+use super::config::{EmbeddingsConfig, Environment, Loaded};
 use crate::domain::ids::UserId;
 use crate::provider::Router;
 use crate::provider::catalogue;
 use crate::provider::demo::{DemoClient, DemoPace};
+use crate::provider::embeddings::EmbeddingClient;
 use crate::store::Store;
 
 /// The one provider that is looked for on this machine.
@@ -58,13 +59,41 @@ impl fmt::Display for DefaultModel {
     }
 }
 
+impl Models {
+    /// The client of the configured provider that the embeddings model is of, by the provider's name. None, if no such provider
+    /// is configured: people may keep one for themselves.
+    ///
+    /// # Errors
+    /// If the provider has no embeddings or cannot be used.
+    pub fn embedders(&self, config: &EmbeddingsConfig) -> anyhow::Result<HashMap<String, Arc<dyn EmbeddingClient>>> {
+        let provider = config.model.as_deref().and_then(|model| model.split_once('/')).map(|(provider, _)| provider);
+        let Some(endpoint) = self.endpoints.iter().find(|endpoint| Some(endpoint.provider.as_str()) == provider) else {
+            if let Some(model) = &config.model {
+                tracing::warn!("embeddings.model: no provider of {model} is configured; only those who keep one use it");
+            }
+            return Ok(HashMap::new());
+        };
+        let client =
+            endpoint.embeddings(config.limits()).with_context(|| format!("provider {} cannot be used", endpoint.provider))?;
+        let Some(client) = client else {
+            bail!(
+                "embeddings.model: {} speaks {}, which has no embeddings; name a model of an openai or ollama provider",
+                endpoint.provider,
+                endpoint.kind.as_str()
+            );
+        };
+        Ok(HashMap::from([(endpoint.provider.clone(), client)]))
+    }
+}
+
 /// Finds out which models there are.
 ///
 /// # Errors
 /// If a provider's settings cannot be used, or the configured model belongs to no configured provider.
 pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Result<Models> {
     let wanted = loaded.is_set("agent.model").then(|| loaded.config.agent.model.clone());
-    let named: Vec<&str> = wanted.iter().chain(&loaded.config.agent.fallbacks).map(String::as_str).collect();
+    let others = loaded.config.agent.fallbacks.iter().chain(&loaded.config.embeddings.model);
+    let named: Vec<&str> = wanted.iter().chain(others).map(String::as_str).collect();
     let mut endpoints = endpoints(loaded, environment, &named)?;
     let mut warnings = Vec::new();
 

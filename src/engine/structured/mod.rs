@@ -10,7 +10,7 @@ mod read;
 pub(super) use project::project;
 pub(super) use read::Reader;
 
-use super::RunState;
+use super::{RunState, offer};
 use crate::domain::agent::OutputMode;
 use crate::domain::model::ToolChoice;
 
@@ -44,9 +44,14 @@ pub(super) fn reader(state: &RunState) -> Option<Reader> {
     match state.record.profile.output {
         OutputMode::Tools => None,
         OutputMode::Structured => {
-            let choice = super::history::tool_choice(state);
+            let is_choosing = offer::missing_in(state) == offer::Missing::Categories;
+            let choice = super::history::tool_choice(state).filter(|_| !is_choosing);
             let has_tools = !state.offered_tools().is_empty();
-            let shape = if state.record.profile.options.output_schema.is_some() { read::Shape::Any } else { read::Shape::Text };
+            let shape = if state.record.profile.options.output_schema.is_some() && !is_choosing {
+                read::Shape::Any
+            } else {
+                read::Shape::Text
+            };
             Some(Reader::new(Offer::of(choice.as_ref(), has_tools), shape))
         }
     }

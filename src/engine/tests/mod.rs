@@ -6,6 +6,7 @@ mod asking_users;
 mod assembly;
 mod guards;
 mod model_failures;
+mod offer;
 mod properties;
 mod recovery;
 mod requests;

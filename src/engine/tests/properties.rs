@@ -17,7 +17,8 @@ use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelOptions, ToolChoice, Usage};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
-use crate::domain::tool::{Reconciled, ToolCallState, ToolOutcome};
+use crate::domain::tool::{Reconciled, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::{Decision, Input, RunState, Surroundings, decide};
 
 #[derive(Debug, Clone)]
@@ -98,6 +99,7 @@ prop_compose! {
         (fallbacks, has_last_words) in (0..3_usize, any::<bool>()),
         output in prop_oneof![2 => Just(OutputMode::Tools), 1 => Just(OutputMode::Structured)],
         tool_choice in prop_oneof![5 => Just(None), 1 => Just(Some(ToolChoice::None)), 1 => Just(Some(ToolChoice::Required))],
+        (filter, k) in (prop_oneof![2 => Just(ToolFilterMode::Off), 1 => Just(ToolFilterMode::Semantic), 1 => Just(ToolFilterMode::Categories)], 1..3_usize),
         on_interrupt in prop_oneof![5 => Just(OnInterrupt::Resume), 1 => Just(OnInterrupt::Fail)],
         on_unknown in prop_oneof![4 => Just(OnUnknown::TellModel), 1 => Just(OnUnknown::Fail), 1 => Just(OnUnknown::Rerun),
             3 => Just(OnUnknown::Ask)],
@@ -110,9 +112,17 @@ prop_compose! {
             output, options: ModelOptions { tool_choice, ..ModelOptions::default() },
             max_crashes: crashes, fallbacks: vec!["other/model".to_owned(); fallbacks],
             final_text: has_last_words.then(|| "We are closed.".to_owned()),
+            tool_filter: ToolFilter { mode: filter, k, above: k, ..ToolFilter::default() },
             ..AgentProfile::default()
         }
     }
+}
+
+/// One tool is another server's, so that there is something to choose among.
+fn of_two_servers() -> Vec<ToolDefinition> {
+    let mut tools = tools();
+    tools[0].server = Some("bank".to_owned());
+    tools
 }
 
 /// Where the worker dies in the step to come.
@@ -158,7 +168,7 @@ impl Play {
             None => ClaimCause::Crash,
         };
         self.world.load(cause);
-        let input = || Input::Claimed { tools: tools(), finished: Vec::new() };
+        let input = || Input::Claimed { tools: of_two_servers(), finished: Vec::new() };
         // The same rows lead to the same acts.
         assert_eq!(self.world.decide(input()).commands, self.world.decide(input()).commands);
         self.feed(input());
@@ -359,7 +369,7 @@ impl Play {
         let around = Surroundings { now: super::world::NOW, ids: &self.world.ids, elapsed_ms: 0, spent: Usage::default() };
         let call = self.world.rows.calls.first().map_or_else(|| CallId::generate(&self.world.ids), |call| call.id.clone());
         for input in [
-            Input::Claimed { tools: tools(), finished: Vec::new() },
+            Input::Claimed { tools: of_two_servers(), finished: Vec::new() },
             Input::ModelFailed(ModelError::new(ModelErrorKind::Network, "")),
             Input::ToolFinished(call, done("late")),
             Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },

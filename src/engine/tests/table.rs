@@ -7,6 +7,7 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
+use crate::domain::tool_filter::{ChosenBy, RankedTools};
 use crate::engine::{Command, Decision, Input};
 
 const PLACES: [&str; 6] = ["queued", "asking", "calling", "waiting", "handed back", "over"];
@@ -44,6 +45,7 @@ fn input(name: &str, world: &mut World) -> Input {
     let first = world.rows.calls.first().map(|call| call.id.clone());
     match name {
         "claimed" => Input::Claimed { tools: tools(), finished: Vec::new() },
+        "ranked" => Input::ToolsRanked(RankedTools { by: ChosenBy::Lexical, names: Vec::new() }),
         "text" => world.answer(&[Say::Text("Hello.")], ModelFinish::Stop),
         "calls" => world.answer(&[call("read", &json!({}))], ModelFinish::ToolCalls),
         "nothing" => world.answer(&[], ModelFinish::Stop),
@@ -71,6 +73,7 @@ fn summary(decision: &Decision) -> String {
         .iter()
         .map(|command| match command {
             Command::CallModel => "model",
+            Command::RankTools => "rank",
             Command::RunTool(_) => "tool",
             Command::Reconcile(_) => "reconcile",
             Command::Stop => "stop",
@@ -84,8 +87,9 @@ fn summary(decision: &Decision) -> String {
 
 #[test]
 fn every_input_in_every_place() {
-    let expected: [(&str, [&str; 6]); 13] = [
+    let expected: [(&str, [&str; 6]); 14] = [
         ("claimed", ["step.started model", "step.started model", "tool.started tool", "nothing", "nothing", "nothing"]),
+        ("ranked", ["nothing", "nothing", "nothing", "nothing", "nothing", "nothing"]),
         ("text", ["nothing", "run.completed stop", "nothing", "nothing", "nothing", "nothing"]),
         ("calls", ["nothing", "tool.started tool", "nothing", "nothing", "nothing", "nothing"]),
         ("nothing", ["nothing", "step.started model", "nothing", "nothing", "nothing", "nothing"]),

@@ -16,6 +16,7 @@ use crate::domain::problem::ProblemBody;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool_filter::{ChosenBy, RankedTools};
 use crate::engine::history::check_sendable;
 use crate::engine::{
     Assembler, Command, Decision, Input, PartialAnswer, RunState, StreamItem, Surroundings, decide, model_request,
@@ -188,12 +189,21 @@ impl World {
         decide(self.state.as_ref().expect("somebody holds the run"), input, &around)
     }
 
-    /// Decides, commits, and carries out.
+    /// Decides, commits, and carries out. Tools that are to be put in order stand by name.
     pub(super) fn feed(&mut self, input: Input) -> Decision {
         let decision = self.decide(input);
         self.commit(&decision);
         self.carry_out(&decision);
+        if decision.commands.contains(&Command::RankTools) {
+            self.rank();
+        }
         decision
+    }
+
+    fn rank(&mut self) {
+        let state = self.state.as_ref().expect("somebody holds the run");
+        let names = state.usable_tools().into_iter().map(|tool| tool.name.clone()).collect();
+        self.feed(Input::ToolsRanked(RankedTools { by: ChosenBy::Lexical, names }));
     }
 
     /// Decides and commits, and then the worker dies.
@@ -214,8 +224,12 @@ impl World {
 
     /// Somebody claims the run.
     pub(super) fn claim(&mut self, cause: ClaimCause) -> Decision {
+        self.claim_with(cause, tools())
+    }
+
+    pub(super) fn claim_with(&mut self, cause: ClaimCause, tools: Vec<ToolDefinition>) -> Decision {
         self.load(cause);
-        self.feed(Input::Claimed { tools: tools(), finished: Vec::new() })
+        self.feed(Input::Claimed { tools, finished: Vec::new() })
     }
 
     pub(super) fn load(&mut self, cause: ClaimCause) {
@@ -242,6 +256,7 @@ impl World {
                     self.asked_about.extend(user.flat_map(|message| &message.parts).map(|part| part.id().clone()));
                     self.asked = Some(request);
                 }
+                Command::RankTools => assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time"),
                 Command::RunTool(call) => {
                     let row = self.rows.calls.iter().find(|row| row.id == call.id).expect("the call has a row");
                     assert_eq!(row.state, ToolCallState::Started, "committed before it is carried out");

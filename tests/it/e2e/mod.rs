@@ -13,6 +13,7 @@ mod damaged;
 mod database;
 mod dialects;
 mod drain;
+mod filter;
 mod flood;
 mod harness;
 mod hostile;

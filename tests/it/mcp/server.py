@@ -1,6 +1,6 @@
 """A small MCP server on standard input and output, with every bad habit on demand. Standard library only.
 
-Usage: server.py FOLDER [HABIT...]. It writes what happens to FOLDER/log, one JSON text per line.
+Usage: server.py FOLDER [HABIT...]. With catalogue=FILE it has the tools of that file, {name: description}, which echo. It writes what happens to FOLDER/log, one JSON text per line.
 """
 import json
 import os
@@ -13,6 +13,9 @@ import time
 folder, habits = sys.argv[1], sys.argv[2:]
 tools = ["echo", "die", "hang", "environment", "noise", "progress", "change", "odd", "big", "slow", "keyed", "wedge", "wrong",
          "babble", "twice", "late", "deep", "flood", "asks", "vanish", "typed", "refuse"]
+catalogue = next((json.load(open(habit.removeprefix("catalogue="))) for habit in habits if habit.startswith("catalogue=")), None)
+if catalogue:
+    tools = list(catalogue)
 lock = threading.Lock()
 replies = []
 version = next((habit.removeprefix("version=") for habit in habits if habit.startswith("version=")), None)
@@ -35,7 +38,8 @@ def send(**message):
 
 def describe(name):
     schema = {"type": "object", "properties": {"text": {"type": "string"}, "key": {"type": "string"}}}
-    tool = {"name": name, "description": name + (" (changed)" if "changed" in habits else ""), "inputSchema": schema}
+    said = catalogue[name] if catalogue else name
+    tool = {"name": name, "description": said + (" (changed)" if "changed" in habits else ""), "inputSchema": schema}
     if name == "typed":
         tool["outputSchema"] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     return tool

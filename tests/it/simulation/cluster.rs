@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use capstan::domain::agent::{AgentProfile, LlmRetry, OnInterrupt, OnUnknown};
 use capstan::domain::ids::NodeId;
+use capstan::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use capstan::live::{Elsewhere, Hub, HubLimits};
 use capstan::service::{Service, ServiceDeps, ServiceLimits, poll_heads};
 use capstan::store::Store;
@@ -74,6 +75,12 @@ fn profile(dice: &Dice) -> AgentProfile {
         llm_retry: LlmRetry { delays_ms: vec![500, 2_000], ..LlmRetry::default() },
         on_unknown: dice.pick(&[OnUnknown::TellModel, OnUnknown::Ask, OnUnknown::Ask, OnUnknown::Fail]),
         ask_expires_ms: dice.pick(&[0, 3_000, 60_000]),
+        // A model that calls what it is not told of is obeyed like any other.
+        tool_filter: ToolFilter {
+            mode: dice.pick(&[ToolFilterMode::Off, ToolFilterMode::Semantic]),
+            k: 1,
+            ..ToolFilter::default()
+        },
         on_interrupt: dice.pick(&[OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Fail]),
         ..AgentProfile::default()
     }
@@ -152,7 +159,8 @@ impl Cluster {
         let mut options = WorkerOptions::new(node);
         options.slots = 4;
         options.control_poll = Duration::from_millis(1_000);
-        let deps = WorkerDeps { store: Arc::clone(&store), hub: Arc::clone(&hub), models: Arc::new(models), tools, clock, ids };
+        let (hubs, models) = (Arc::clone(&hub), Arc::new(models));
+        let deps = WorkerDeps { store: Arc::clone(&store), hub: hubs, models, tools, clock, ids, embeddings: None };
         let worker = loop {
             match Worker::start(deps.clone(), options.clone()).await {
                 Ok(worker) => break worker,

@@ -353,7 +353,7 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
     world.accept(hello(&owner, &id)).await;
     let late = write(
         &fence,
-        &EventBody::StepStarted { step: 1, kind: "model".to_owned() },
+        &EventBody::StepStarted { step: 1, kind: "model".to_owned(), tools: None },
         vec![Change::StepStarted { step: 1, kind: StepKind::Model }, Change::AddMessage(assistant(&fence, "late"))],
     );
     let deleted = world.store.delete_conversation(&owner, &id).await.unwrap().unwrap();

@@ -16,6 +16,7 @@ pub mod model;
 pub mod script;
 pub mod server;
 pub mod sse;
+pub mod vectors;
 pub mod wait;
 pub mod wire;
 pub mod ws;

@@ -175,7 +175,9 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
         number
     };
     notes.changed.send_modify(|count| *count += 1);
-    let acts = script.rounds.get(round).cloned().unwrap_or_default();
+    let tools = request["tools"].as_array().map_or(&[][..], Vec::as_slice);
+    let choosing = matches!(tools, [tool] if tool["function"]["name"] == "select_categories");
+    let acts = script.acts(round, choosing);
     let acts = if acts.is_empty() { vec![Act::Say("done".to_owned())] } else { acts };
     let failure = match acts.first() {
         Some(Act::Status(status)) => Some(*status),

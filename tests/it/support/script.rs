@@ -4,7 +4,8 @@
 //! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[wrote:TOOL TEXT]]` with arguments that need be no JSON, `[[text:N,MS]]` says N tokens with MS milliseconds after
 //! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
 //! `[[cut]]` ends the connection without a finish, `[[end]]` ends the answer without one, after its calls, `[[status:N]]` answers with an HTTP error, `[[flaky:TIMES,N]]` only so many
-//! times. A round without words says `done`.
+//! times. A round without words says `done`. `[[choose:A,B]]` is what is said, once for the whole script, when the model is asked for
+//! categories of tools and offered nothing else; without names it says words.
 
 use serde_json::Value;
 
@@ -13,6 +14,8 @@ use serde_json::Value;
 pub struct Script {
     /// Name of the conversation.
     pub id: String,
+    /// The categories that the model names when it is asked for some.
+    pub choice: Option<String>,
     /// What each model call answers.
     pub rounds: Vec<Vec<Act>>,
 }
@@ -46,6 +49,18 @@ pub enum Act {
 }
 
 impl Script {
+    /// What the model says in a round, or when it is offered nothing but to name categories.
+    pub fn acts(&self, round: usize, choosing: bool) -> Vec<Act> {
+        match self.choice.as_deref().filter(|_| choosing) {
+            None => self.rounds.get(round).cloned().unwrap_or_default(),
+            Some("") => vec![Act::Say("I have no tools.".to_owned())],
+            Some(names) => {
+                let arguments = serde_json::json!({"categories": names.split(',').collect::<Vec<_>>()}).to_string();
+                vec![Act::Call { name: "select_categories".to_owned(), arguments }]
+            }
+        }
+    }
+
     /// Whether `text` carries a script.
     pub fn is_in(text: &str) -> bool {
         text.contains("[[")
@@ -53,7 +68,7 @@ impl Script {
 
     /// Reads the script in `text`; panics on one that cannot be read, because then the test is wrong.
     pub fn parse(text: &str) -> Self {
-        let mut script = Self { id: String::new(), rounds: vec![Vec::new()] };
+        let mut script = Self { id: String::new(), choice: None, rounds: vec![Vec::new()] };
         let mut rest = text;
         while let Some(at) = rest.find("[[") {
             rest = &rest[at + 2..];
@@ -75,6 +90,10 @@ impl Script {
             let act = match word {
                 "id" => {
                     script.id = value;
+                    continue;
+                }
+                "choose" => {
+                    script.choice = Some(value);
                     continue;
                 }
                 "wrote" => {

@@ -235,6 +235,7 @@ impl Harness {
             tools: self.tools.clone(),
             clock: Arc::new(SystemClock),
             ids: self.ids.clone(),
+            embeddings: None,
         }
     }
 

@@ -9,3 +9,4 @@ mod harness;
 mod lease;
 mod log;
 mod passes;
+mod ranking;

@@ -1,0 +1,56 @@
+//! What a driver has to know before the first decision about a claimed run.
+
+use tokio::sync::mpsc;
+
+use super::driver::Surround;
+use crate::domain::approval::ApprovalMode;
+use crate::domain::record::RunRecord;
+use crate::engine::{Input, RunState};
+use crate::store::{ControlSignal, StoreResult};
+
+/// Asks for the tools on offer. That may mean to start servers, and nobody who wants the run to end shall have to wait for them.
+pub async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Input {
+    let profile = record.profile.clone();
+    let owner = record.owner.clone();
+    let offered = async {
+        let mut tools = surround.deps.tools.definitions(&owner).await;
+        tools.retain(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)));
+        tools
+    };
+    tokio::pin!(offered);
+    loop {
+        let signal = tokio::select! {
+            biased;
+            Some(signal) = mailbox.recv() => signal,
+            () = surround.drain.cancelled() => return Input::Drain { stopped: Vec::new() },
+            tools = &mut offered => return Input::Claimed { tools, finished: Vec::new() },
+        };
+        for message in signal.joined {
+            if record.history.iter().all(|known| known.id != message.id) {
+                record.history.push(message);
+                record.joined += 1;
+            }
+        }
+        if signal.cancel_by.is_some() {
+            record.cancel_requested_by = signal.cancel_by;
+            return Input::Claimed { tools: Vec::new(), finished: Vec::new() };
+        }
+    }
+}
+
+/// Loads the answers to approvals that hold for later calls, if one of the run's tools has use for them. What destroys asks
+/// each time.
+pub async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) -> StoreResult<RunState> {
+    let record = &state.record;
+    let offered = match input {
+        Input::Claimed { tools, .. } => tools.as_slice(),
+        _ => &[],
+    };
+    let policy = &record.profile.approval;
+    let mut tools = record.tools.iter().flatten().chain(offered);
+    if tools.any(|tool| !tool.safety.destructive && policy.mode(&tool.name, tool.safety) == ApprovalMode::Ask) {
+        let grants = surround.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
+        state.know_grants(grants);
+    }
+    Ok(state)
+}
