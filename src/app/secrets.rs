@@ -10,7 +10,7 @@ use secrecy::ExposeSecret as _;
 use super::cli::print;
 use super::config::{Config, Loaded};
 use super::parts::{self, Opener};
-use crate::domain::mcp_server::secrets_place;
+use crate::domain::mcp_server::{secrets_place, tokens_place};
 use crate::domain::provider::key_place;
 use crate::store::{SealedRow, SecretOf, Store, StoreResult};
 use crate::support::random::SystemRandomness;
@@ -129,6 +129,7 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
             let place = match row.of {
                 SecretOf::Provider => key_place(row.owner.as_ref(), &row.id),
                 SecretOf::McpServer => secrets_place(row.owner.as_ref(), &row.id),
+                SecretOf::McpTokens => tokens_place(row.owner.as_ref(), &row.id),
             };
             match vault.open(&place, &row.sealed) {
                 Ok(_) if newest.as_ref() == Some(&row.sealed.key_id) => tally.new += 1,
@@ -148,6 +149,7 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
                     let what = match row.of {
                         SecretOf::Provider => format!("the key of provider {}", row.id),
                         SecretOf::McpServer => format!("the secrets of MCP server {}", row.id),
+                        SecretOf::McpTokens => format!("the login at an MCP server {}", row.id),
                     };
                     tally.lost.push((what, why));
                 }

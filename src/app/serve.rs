@@ -104,10 +104,10 @@ impl Server {
         let hub =
             Hub::new(HubLimits { max_events: config.limits.stream_buffer_events, max_bytes: config.limits.stream_buffer_bytes });
         let rules = parts::member_rules(&config);
-        let kept_servers = KeptInStore::new(Arc::clone(&store), Arc::clone(&vault), rules);
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let kept_servers = KeptInStore::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
         let tools = parts::tools(&config, environment, &sources, Some(kept_servers))?;
         let node = NodeId::generate(sources.ids.as_ref());
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         upkeep::start(&tasks, &store, &hub, metrics.clone(), &sources, &config.retention, &stop);
         if store.is_shared() {
             notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("notifications cannot be set up")?;

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::records::patiently;
 use crate::domain::ids::{McpServerId, UserId};
-use crate::service::open_mcp_server;
+use crate::service::{TokenKeeper, open_mcp_server};
 use crate::store::Store;
 use crate::support::seal::Vault;
+use crate::tools::mcp::oauth::Tokens;
 use crate::tools::mcp::{KeptServer, KeptServers, MemberRules};
 
 /// How long an answer of the database is believed. Changes of this process count at once.
@@ -28,6 +30,7 @@ pub struct KeptInStore {
     store: Arc<dyn Store>,
     vault: Arc<Vault>,
     rules: MemberRules,
+    tokens: Arc<TokenKeeper>,
     believed: Mutex<Believed>,
 }
 
@@ -39,9 +42,10 @@ struct Believed {
 }
 
 impl KeptInStore {
-    /// The servers in `store`, whose secrets are sealed by `vault`.
-    pub fn new(store: Arc<dyn Store>, vault: Arc<Vault>, rules: MemberRules) -> Arc<Self> {
-        Arc::new(Self { store, vault, rules, believed: Mutex::default() })
+    /// The servers in `store`, whose secrets are sealed by `vault`. `tasks` is to be waited for before the store is closed.
+    pub fn new(store: Arc<dyn Store>, vault: Arc<Vault>, rules: MemberRules, tasks: TaskTracker) -> Arc<Self> {
+        let tokens = TokenKeeper::new(Arc::clone(&store), Arc::clone(&vault), tasks);
+        Arc::new(Self { store, vault, rules, tokens, believed: Mutex::default() })
     }
 
     fn believed(&self) -> MutexGuard<'_, Believed> {
@@ -76,6 +80,10 @@ impl KeptServers for KeptInStore {
     async fn these(&self, ids: &[McpServerId]) -> Result<Vec<KeptServer>, String> {
         let records = self.store.enabled_mcp_servers(ids).await.map_err(|error| error.to_string())?;
         Ok(records.iter().map(|record| open_mcp_server(&self.vault, record, &self.rules)).collect())
+    }
+
+    fn tokens(&self) -> Option<Arc<dyn Tokens>> {
+        Some(Arc::clone(&self.tokens) as _)
     }
 
     fn changed(&self) {

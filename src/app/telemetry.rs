@@ -90,6 +90,7 @@ fn describe() {
     describe_gauge!("capstan_provider_open", "1 while a provider that keeps failing is left alone, by provider");
     describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server to be free");
     describe_counter!("capstan_mcp_escaped_total", "Processes that had left the group of their MCP server and were ended");
+    describe_counter!("capstan_mcp_login_refreshes_total", "Refreshes of logins at MCP servers, by result");
     describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
     describe_gauge!("capstan_open_streams", "Open event streams, by wire");

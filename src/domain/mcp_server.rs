@@ -49,6 +49,18 @@ pub fn secrets_place<'a>(owner: Option<&'a UserId>, id: &'a str) -> Place<'a> {
     Place { purpose: "mcp_server", owner: owner.map(UserId::as_str), record: id }
 }
 
+/// The name of the row of a server's tokens: another one than that of its secrets.
+#[must_use]
+pub fn tokens_row(id: &McpServerId) -> String {
+    format!("{id}.tokens")
+}
+
+/// The place that the tokens of a server are sealed for, in the [row](tokens_row).
+#[must_use]
+pub fn tokens_place<'a>(owner: Option<&'a UserId>, row: &'a str) -> Place<'a> {
+    Place { purpose: "mcp_tokens", owner: owner.map(UserId::as_str), record: row }
+}
+
 /// The id of the server of that name in the configuration: the same in every process and after every start.
 #[must_use]
 pub fn configured_id(name: &str) -> McpServerId {

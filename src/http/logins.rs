@@ -27,9 +27,9 @@ const LOGIN_COOKIE: &str = "capstan_login";
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct LoginBody {
     /// Where to agree, in a browser.
-    url: String,
+    pub(super) url: String,
     /// For how long, in seconds.
-    expires_in: u32,
+    pub(super) expires_in: u32,
 }
 
 /// Begins a login at OpenRouter
@@ -50,7 +50,7 @@ pub(crate) async fn begin(
     // One more login does no harm, and an old one may be over.
     Input { .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
-    let site = site(&app, &uri, &headers)?;
+    let site = site_by_name(&app, &uri, &headers)?;
     let login = app.service.begin_login(&access, &format!("{site}{CALLBACK}")).await?;
     let secure = if site.starts_with("https://") { "; Secure" } else { "" };
     let age = login.lifetime_seconds;
@@ -86,16 +86,8 @@ pub(crate) async fn finish(
     headers: HeaderMap,
     Params(params): Params<CallbackParams>,
 ) -> Answer<Response> {
-    let is_open = match &app.options.auth {
-        Auth::Open(_) => true,
-        Auth::Keys => false,
-    };
-    let caller = if is_open || headers.contains_key(AUTHORIZATION) {
-        Some(auth::by_header(&app, &Method::GET, &uri, &headers).await?.principal().clone())
-    } else {
-        None
-    };
-    let browser = cookie(&headers);
+    let caller = caller(&app, &uri, &headers).await?;
+    let browser = cookie(&headers, LOGIN_COOKIE);
     let who = match (&caller, &browser) {
         (Some(caller), _) => ComesBack::Caller(caller),
         (None, Some(browser)) => ComesBack::Browser(browser),
@@ -119,8 +111,20 @@ pub(crate) async fn finish(
     Ok(answer)
 }
 
+/// Who comes back with a key, or to a server that wants none.
+pub(super) async fn caller(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<Option<Principal>> {
+    let is_open = match &app.options.auth {
+        Auth::Open(_) => true,
+        Auth::Keys => false,
+    };
+    if !is_open && !headers.contains_key(AUTHORIZATION) {
+        return Ok(None);
+    }
+    Ok(Some(auth::by_header(app, &Method::GET, uri, headers).await?.principal().clone()))
+}
+
 /// Nobody keeps these answers, and no page that they lead to is told where from: the code stands in the URL.
-fn put_headers(answer: &mut Response, cookie: &str) {
+pub(super) fn put_headers(answer: &mut Response, cookie: &str) {
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
@@ -129,26 +133,32 @@ fn put_headers(answer: &mut Response, cookie: &str) {
     }
 }
 
-fn cookie(headers: &HeaderMap) -> Option<String> {
+/// What the browser holds under this name.
+pub(super) fn cookie(headers: &HeaderMap, wanted: &str) -> Option<String> {
     let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(';'));
     let mut named = all.filter_map(|pair| pair.trim().split_once('='));
-    named.find(|(name, _)| *name == LOGIN_COOKIE).map(|(_, value)| value.to_owned())
+    named.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
 }
 
 /// Where the browser finds this server: as configured, or as it was asked for.
-fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
+pub(super) fn site(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
     if let Some(url) = &app.options.public_url {
         return Ok(url.trim_end_matches('/').to_owned());
     }
     let host = request_host(uri, headers).filter(|host| !host.is_empty());
     let host = host.ok_or_else(|| Error::invalid("the request names no Host to come back to; set server.public_url"))?;
-    // OpenRouter takes this machine by name only.
-    let name = host_name(host);
-    let is_loopback = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    Ok(format!("http://{host}"))
+}
+
+/// The same for OpenRouter, which takes this machine by name only.
+fn site_by_name(app: &App, uri: &Uri, headers: &HeaderMap) -> Answer<String> {
+    let site = site(app, uri, headers)?;
+    let Some(host) = site.strip_prefix("http://").filter(|_| app.options.public_url.is_none()) else { return Ok(site) };
+    let is_loopback = host_name(host).parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
     let port = host.rsplit(']').next().and_then(|rest| rest.rsplit_once(':')).map_or("", |(_, port)| port);
     match (is_loopback, port) {
         (true, "") => Ok("http://localhost".to_owned()),
         (true, port) => Ok(format!("http://localhost:{port}")),
-        (false, _) => Ok(format!("http://{host}")),
+        (false, _) => Ok(site),
     }
 }

@@ -22,7 +22,10 @@ use crate::domain::mcp_server::McpServerRecord;
 use crate::domain::principal::{Principal, UserRole};
 use crate::domain::problem::ProblemBody;
 use crate::domain::tool::ToolDefinition;
-use crate::service::{AnyMcpServer, Import, Imported, McpServerPatch, NewMcpServer, Page, ServerStatus, ShownMcpServer, Variables};
+use crate::service::{
+    AnyMcpServer, AuthState, Import, Imported, McpPrompt, McpResource, McpServerPatch, NewMcpServer, Page, ServerStatus,
+    ShownMcpServer, Variables,
+};
 
 /// A server to make.
 #[derive(Deserialize, ToSchema)]
@@ -93,6 +96,8 @@ pub(crate) struct McpServerStatus {
     stderr: Option<String>,
     /// How many tools it offers.
     tools: usize,
+    /// Whether it wants a login.
+    auth: AuthState,
 }
 
 /// An MCP server.
@@ -124,9 +129,9 @@ pub(crate) struct McpServer {
 }
 
 impl McpServer {
-    fn of(shown: ShownMcpServer, viewer: &Principal) -> Self {
-        let ServerStatus { id, name, status: state, since, error, stderr, tools, owner: _ } = shown.status;
-        let status = McpServerStatus { state, since, error, stderr, tools };
+    pub(super) fn of(shown: ShownMcpServer, viewer: &Principal) -> Self {
+        let ServerStatus { id, name, status: state, since, error, stderr, tools, auth, owner: _ } = shown.status;
+        let status = McpServerStatus { state, since, error, stderr, tools, auth };
         let record = match shown.server {
             AnyMcpServer::Kept(record) => *record,
             AnyMcpServer::Configured(_) => {
@@ -348,6 +353,46 @@ pub(crate) async fn tools(
     Id(id): Id<McpServerId>,
 ) -> Answer<Json<ListBody<ToolDefinition>>> {
     let data = app.service.mcp_server_tools(&principal, &id).await?;
+    Ok(Json(ListBody { data, next_cursor: None }))
+}
+
+/// The resources of an MCP server
+///
+/// As it lists them, up to 1,000, all on one page; none of a server that has no such thing. Connects to it if need be.
+#[utoipa::path(
+    get, path = "/api/v1/mcp-servers/{id}/resources", tag = "mcp-servers", operation_id = "list_mcp_server_resources",
+    params(("id" = McpServerId, Path, description = "The server")),
+    responses(
+        (status = 200, description = "The resources", body = ListBody<McpResource>),
+        (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn resources(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<McpServerId>,
+) -> Answer<Json<ListBody<McpResource>>> {
+    let data = app.service.mcp_server_resources(&principal, &id).await?;
+    Ok(Json(ListBody { data, next_cursor: None }))
+}
+
+/// The prompts of an MCP server
+///
+/// As it lists them, up to 1,000, all on one page; none of a server that has no such thing. Connects to it if need be.
+#[utoipa::path(
+    get, path = "/api/v1/mcp-servers/{id}/prompts", tag = "mcp-servers", operation_id = "list_mcp_server_prompts",
+    params(("id" = McpServerId, Path, description = "The server")),
+    responses(
+        (status = 200, description = "The prompts", body = ListBody<McpPrompt>),
+        (status = 409, description = "It cannot be reached", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn prompts(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<McpServerId>,
+) -> Answer<Json<ListBody<McpPrompt>>> {
+    let data = app.service.mcp_server_prompts(&principal, &id).await?;
     Ok(Json(ListBody { data, next_cursor: None }))
 }
 

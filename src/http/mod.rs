@@ -10,6 +10,7 @@ mod auth;
 mod conversations;
 mod extract;
 mod logins;
+mod mcp_logins;
 mod mcp_servers;
 mod metrics;
 mod openapi;

@@ -19,8 +19,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
-    agents, approvals, audit, auth, conversations, logins, mcp_servers, openapi, pins, providers, questions, request, runs, system,
-    tickets, ws,
+    agents, approvals, audit, auth, conversations, logins, mcp_logins, mcp_servers, openapi, pins, providers, questions, request,
+    runs, system, tickets, ws,
 };
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
@@ -58,6 +58,9 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(mcp_servers::stop))
         .routes(routes!(mcp_servers::restart))
         .routes(routes!(mcp_servers::tools))
+        .routes(routes!(mcp_servers::resources))
+        .routes(routes!(mcp_servers::prompts))
+        .routes(routes!(mcp_logins::begin, mcp_logins::forget))
         .routes(routes!(mcp_servers::import))
         .routes(routes!(mcp_servers::export))
         .routes(routes!(logins::begin))
@@ -79,7 +82,7 @@ fn open() -> OpenApiRouter<App> {
 
 /// The WebSocket, and where a browser comes back to from a login: they find out by themselves who calls.
 fn socket() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(ws::connect)).routes(routes!(logins::finish))
+    OpenApiRouter::new().routes(routes!(ws::connect)).routes(routes!(logins::finish)).routes(routes!(mcp_logins::finish))
 }
 
 /// All described routes.

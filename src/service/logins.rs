@@ -18,13 +18,13 @@ use crate::store::{LoginTaker, PageRequest, ProviderChanged, ProviderCursor, Pro
 use crate::support::seal::Place;
 
 /// How long the owner has to agree, in milliseconds.
-const LIFETIME_MS: u32 = 600_000;
+pub(super) const LIFETIME_MS: u32 = 600_000;
 
 /// The provider that a login makes.
 const NAME: &str = "openrouter";
 
 /// The longest code that is believed to be one.
-const MAX_CODE_BYTES: usize = 2_048;
+pub(super) const MAX_CODE_BYTES: usize = 2_048;
 
 /// A login that has begun.
 pub struct BegunLogin {

@@ -20,10 +20,11 @@ use crate::domain::tool::ToolDefinition;
 use crate::store::{McpServerCursor, NamedChanged, NamedMade, Page, PageRequest};
 use crate::support::json as stable;
 use crate::support::seal::{SealError, Vault};
-use crate::tools::ServerStatus;
 use crate::tools::mcp::{
-    ConfiguredServer, KeptServer, McpServers, MemberRules, Secrets, ServerConfig, ServerTransport, last_words, part, read_kept,
+    ConfiguredServer, KeptServer, McpPrompt, McpResource, McpServers, MemberRules, Secrets, ServerConfig, ServerTransport,
+    last_words, part, read_kept,
 };
+use crate::tools::{AuthState, ServerStatus};
 
 /// The longest name.
 const MAX_NAME_CHARS: usize = 64;
@@ -142,7 +143,7 @@ impl Service {
         self
     }
 
-    fn mcp_deps(&self) -> Result<&McpDeps> {
+    pub(super) fn mcp_deps(&self) -> Result<&McpDeps> {
         self.mcp_servers.as_ref().ok_or_else(|| Error::Conflict("this server keeps no MCP servers".to_owned()))
     }
 
@@ -261,6 +262,10 @@ impl Service {
             after.updated_at = self.clock.now().max(before.updated_at);
             match self.store.change_mcp_server(&after).await? {
                 NamedChanged::Changed(_) => {
+                    if before.entry.get("url") != after.entry.get("url") {
+                        // Tokens are for the place where somebody has logged in.
+                        self.store.forget_mcp_tokens(id, None).await?;
+                    }
                     deps.servers.changed(id).await;
                     return self.probed(principal, id).await;
                 }
@@ -316,11 +321,19 @@ impl Service {
     /// The tools of a server, as runs are offered them.
     pub async fn mcp_server_tools(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<ToolDefinition>> {
         self.any_mcp_server(principal, id).await?;
-        match self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await {
-            Some(Ok(tools)) => Ok(tools),
-            Some(Err(reason)) => Err(Error::Conflict(format!("its tools cannot be listed: {reason}"))),
-            None => Err(Error::Conflict("this MCP server is not enabled; change that first".to_owned())),
-        }
+        listed_or(self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)
+    }
+
+    /// The resources that a server lists.
+    pub async fn mcp_server_resources(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<McpResource>> {
+        self.any_mcp_server(principal, id).await?;
+        listed_or(self.mcp_deps()?.servers.resources_of(&principal.user_id, id).await)
+    }
+
+    /// The prompts that a server lists.
+    pub async fn mcp_server_prompts(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<McpPrompt>> {
+        self.any_mcp_server(principal, id).await?;
+        listed_or(self.mcp_deps()?.servers.prompts_of(&principal.user_id, id).await)
     }
 
     /// Brings in the entries of an `mcpServers` document, each by itself.
@@ -421,7 +434,7 @@ impl Service {
     }
 
     /// What a server is after it was tried for a moment. Whether it can be reached is no matter of keeping it.
-    async fn probed(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
+    pub(super) async fn probed(&self, principal: &Principal, id: &McpServerId) -> Result<ShownMcpServer> {
         let server = self.any_mcp_server(principal, id).await?;
         let status = self.mcp_deps()?.servers.start(&principal.user_id, id, PROBE).await;
         Ok(described(principal, server, status))
@@ -446,7 +459,7 @@ impl Service {
     }
 
     /// The server, if the principal may start and stop it.
-    async fn steerable_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<AnyMcpServer> {
+    pub(super) async fn steerable_mcp_server(&self, principal: &Principal, id: &McpServerId) -> Result<AnyMcpServer> {
         let server = self.any_mcp_server(principal, id).await?;
         may_change(principal, server.owner(), NOT_YOURS)?;
         Ok(server)
@@ -516,10 +529,28 @@ pub(super) fn listed(status: ServerStatus, principal: &Principal) -> ServerStatu
 fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerStatus>) -> ShownMcpServer {
     let McpServerCursor { name, id } = server.cursor();
     let owner = server.owner().cloned();
-    let unknown =
-        || ServerStatus { id, name, status: "unknown".to_owned(), since: None, error: None, stderr: None, tools: 0, owner };
+    let unknown = || ServerStatus {
+        id,
+        name,
+        status: "unknown".to_owned(),
+        since: None,
+        error: None,
+        stderr: None,
+        tools: 0,
+        auth: AuthState::None,
+        owner,
+    };
     let status = shown(status.unwrap_or_else(unknown), principal);
     ShownMcpServer { server, status }
+}
+
+/// What a server lists, or why it does not.
+fn listed_or<T>(all: Option<std::result::Result<Vec<T>, String>>) -> Result<Vec<T>> {
+    match all {
+        Some(Ok(all)) => Ok(all),
+        Some(Err(reason)) => Err(Error::Conflict(format!("what it offers cannot be listed: {reason}"))),
+        None => Err(Error::Conflict("this MCP server is not enabled; change that first".to_owned())),
+    }
 }
 
 fn name_taken(name: &str) -> Error {

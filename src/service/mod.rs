@@ -16,7 +16,9 @@ mod explain;
 mod input;
 mod keys;
 mod logins;
+mod mcp_logins;
 mod mcp_servers;
+mod mcp_tokens;
 mod pins;
 mod poller;
 mod providers;
@@ -42,9 +44,11 @@ pub use explain::RunExplanation;
 pub use input::{Content, NewPart, Replay, RequestKey, StartRun};
 pub use keys::{NewKey, hash_key, new_key};
 pub use logins::{BegunLogin, ComesBack};
+pub use mcp_logins::CameBack;
 pub use mcp_servers::{
     AnyMcpServer, Import, Imported, McpDeps, McpServerPatch, NewMcpServer, ShownMcpServer, Variables, open_mcp_server,
 };
+pub use mcp_tokens::TokenKeeper;
 pub use poller::poll_heads;
 pub use providers::{
     Endpoints, NewProvider, ProviderDeps, ProviderPatch, ProviderTest, Target, Unfit, is_name as is_provider_name, open_target,
@@ -60,8 +64,8 @@ pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, ConversationCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor,
     Page, PageRequest, ProviderCursor, StoreError,
 };
-pub use crate::tools::ServerStatus;
-pub use crate::tools::mcp::ConfiguredServer;
+pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
+pub use crate::tools::{AuthState, ServerStatus};
 
 use async_trait::async_trait;
 use tokio_util::task::TaskTracker;

@@ -7,6 +7,7 @@
 mod agents;
 mod compose;
 mod error;
+mod mcp_logins;
 mod mcp_servers;
 mod open;
 mod pins;
@@ -18,6 +19,7 @@ mod types;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use error::StoreError;
+pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};
 pub use open::{Durability, StoreOptions, open};
 pub use pins::{MAX_PINS, PinScope, PinStore, SeenTool};
@@ -302,6 +304,7 @@ pub trait Store:
     + ProviderStore
     + McpServerStore
     + AgentStore
+    + McpLoginStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

@@ -110,6 +110,8 @@ pub enum SecretOf {
     Provider,
     /// An MCP server: what stands in the place of the names in its entry.
     McpServer,
+    /// A login at an MCP server: its tokens.
+    McpTokens,
 }
 
 impl SecretOf {
@@ -118,6 +120,7 @@ impl SecretOf {
         match word {
             "provider" => Some(Self::Provider),
             "mcp_server" => Some(Self::McpServer),
+            "mcp_tokens" => Some(Self::McpTokens),
             _ => None,
         }
     }

@@ -11,7 +11,9 @@ pub fn client_for(url: &str) -> ClientBuilder {
     if is_loopback(url) { builder.no_proxy() } else { builder }
 }
 
-fn is_loopback(url: &str) -> bool {
+/// Whether a URL leads to this machine, by its name or address.
+#[must_use]
+pub fn is_loopback(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default();
     let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();

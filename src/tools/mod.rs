@@ -41,6 +41,8 @@ pub type ProgressSender = tokio::sync::mpsc::Sender<Progress>;
 /// Looks up a variable of this process's environment.
 pub type Environment = std::sync::Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
+pub use mcp::oauth::AuthState;
+
 /// How a source of tools is doing.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct ServerStatus {
@@ -62,6 +64,8 @@ pub struct ServerStatus {
     pub stderr: Option<String>,
     /// How many tools it offers.
     pub tools: usize,
+    /// Whether it wants a login, as far as this process knows.
+    pub auth: AuthState,
     /// Whose alone it is.
     #[serde(skip)]
     pub owner: Option<UserId>,

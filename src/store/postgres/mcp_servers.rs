@@ -178,7 +178,9 @@ impl McpServerStore for PostgresStore {
             "WITH gone AS (
                 DELETE FROM mcp_servers WHERE id = $1 AND coalesce(owner_id, '') = $2 AND version = $3
                 RETURNING id, coalesce(owner_id, '') AS owner_id
-             ), pins AS (DELETE FROM tool_pins p USING gone WHERE p.owner_id = gone.owner_id AND p.server = gone.id)
+             ), pins AS (DELETE FROM tool_pins p USING gone WHERE p.owner_id = gone.owner_id AND p.server = gone.id),
+             tokens AS (DELETE FROM mcp_tokens t USING gone WHERE t.server_id = gone.id),
+             logins AS (DELETE FROM mcp_logins l USING gone WHERE l.server_id = gone.id)
              SELECT id FROM gone",
         )
         .bind(id.as_str())

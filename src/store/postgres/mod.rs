@@ -29,6 +29,7 @@ mod kept;
 mod keys;
 mod load;
 mod log;
+mod mcp_logins;
 mod mcp_servers;
 mod named;
 mod notify;

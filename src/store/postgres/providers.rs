@@ -218,7 +218,9 @@ impl ProviderStore for PostgresStore {
 
     async fn master_keys_in_use(&self) -> StoreResult<Vec<(String, i64)>> {
         let counts = sqlx::query_as(
-            "SELECT key_id, count(*) FROM (SELECT key_id FROM providers UNION ALL SELECT key_id FROM mcp_servers) AS secrets
+            "SELECT key_id, count(*)
+             FROM (SELECT key_id FROM providers UNION ALL SELECT key_id FROM mcp_servers UNION ALL SELECT key_id FROM mcp_tokens)
+                 AS secrets
              WHERE key_id IS NOT NULL GROUP BY key_id ORDER BY key_id",
         );
         Ok(counts.fetch_all(&self.api).await?)
@@ -229,6 +231,9 @@ impl ProviderStore for PostgresStore {
             "SELECT 'provider' AS kind, id, owner_id, key_id, key_data FROM providers WHERE key_id IS NOT NULL AND id > $1
              UNION ALL
              SELECT 'mcp_server', id, owner_id, key_id, key_data FROM mcp_servers WHERE key_id IS NOT NULL AND id > $1
+             UNION ALL
+             SELECT 'mcp_tokens', server_id || '.tokens', owner_id, key_id, key_data FROM mcp_tokens
+             WHERE key_id IS NOT NULL AND server_id || '.tokens' > $1
              ORDER BY id LIMIT $2",
         )
         .bind(after.unwrap_or_default())
@@ -250,6 +255,11 @@ impl ProviderStore for PostgresStore {
             SecretOf::McpServer => {
                 "UPDATE mcp_servers SET key_id = $4, key_data = $5, version = version + 1
                  WHERE id = $1 AND key_id = $2 AND key_data = $3"
+            }
+            SecretOf::McpTokens => {
+                // A refresh that is under way must not lose what it gets; it is sealed with the newest key, too.
+                "UPDATE mcp_tokens SET key_id = $4, key_data = $5
+                 WHERE server_id || '.tokens' = $1 AND key_id = $2 AND key_data = $3"
             }
         };
         let changed = sqlx::query(statement)

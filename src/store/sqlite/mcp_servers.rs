@@ -181,6 +181,9 @@ impl McpServerStore for SqliteStore {
                 .bind(id.as_str())
                 .execute(&mut *tx)
                 .await?;
+            for statement in ["DELETE FROM mcp_tokens WHERE server_id = ?", "DELETE FROM mcp_logins WHERE server_id = ?"] {
+                sqlx::query(statement).bind(id.as_str()).execute(&mut *tx).await?;
+            }
         }
         tx.commit().await?;
         Ok(deleted > 0)

@@ -26,6 +26,7 @@ mod input;
 mod keys;
 mod load;
 mod log;
+mod mcp_logins;
 mod mcp_servers;
 mod pins;
 mod providers;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::container::Container;
 use super::masks::Masks;
+use super::oauth::OAuthEntry;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::ReplayClass;
@@ -87,12 +88,16 @@ pub enum ServerTransport {
         /// Its environment, beside that of the image.
         env: BTreeMap<String, SecretString>,
     },
-    /// Streamable HTTP.
+    /// HTTP.
     Http {
         /// The endpoint.
         url: String,
         /// Sent with every request.
         headers: BTreeMap<String, SecretString>,
+        /// What it says of logins.
+        oauth: OAuthEntry,
+        /// Which of the two transports over HTTP it is.
+        style: HttpStyle,
         /// Where the endpoint may be.
         reach: Reach,
     },
@@ -109,6 +114,17 @@ impl ServerTransport {
         };
         stable::hash(&place)
     }
+}
+
+/// The transports over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpStyle {
+    /// That of 2025-03-26 and later.
+    Streamable,
+    /// That of 2024-11-05: an event stream, and POSTs beside it.
+    Sse,
+    /// Nobody has said: the newer one, unless the server does not know it.
+    Either,
 }
 
 impl McpConfig {
@@ -183,21 +199,49 @@ impl Entry<'_> {
                 cwd: entry.get("cwd").map(|cwd| self.text(cwd, "cwd")).transpose()?,
             }),
             (None, Some(url)) => {
-                let kind = entry.get("type").or_else(|| entry.get("transport")).and_then(Value::as_str).unwrap_or("http");
-                if kind == "sse" {
-                    return Err(
-                        "type \"sse\" is not supported: use the server's Streamable HTTP endpoint, type \"http\"".to_owned()
-                    );
-                }
+                let kind = entry.get("type").or_else(|| entry.get("transport")).and_then(Value::as_str);
+                let style = match kind {
+                    None => HttpStyle::Either,
+                    Some("sse") => HttpStyle::Sse,
+                    Some(_) => HttpStyle::Streamable,
+                };
                 let url = self.text(url, "url")?;
                 if !url.starts_with("http://") && !url.starts_with("https://") {
                     return Err("url must begin with http:// or https://".to_owned());
                 }
-                Ok(ServerTransport::Http { url, headers: self.secrets(entry.get("headers"), "headers")?, reach: Reach::Anywhere })
+                let headers = self.secrets(entry.get("headers"), "headers")?;
+                let oauth = self.oauth(entry.get("capstan").and_then(|extra| extra.get("oauth")))?;
+                Ok(ServerTransport::Http { url, headers, oauth, style, reach: Reach::Anywhere })
             }
             (Some(_), Some(_)) => Err("the entry has both command and url: keep one of them".to_owned()),
             (None, None) => Err("the entry has no command, url or image".to_owned()),
         }
+    }
+
+    fn oauth(&self, asked: Option<&Value>) -> Result<OAuthEntry, String> {
+        let Some(asked) = asked else { return Ok(OAuthEntry::default()) };
+        let mut oauth = OAuthEntry::default();
+        for (key, value) in object(asked, "capstan.oauth")? {
+            match key.as_str() {
+                "client_id" => oauth.client_id = Some(self.text(value, "capstan.oauth.client_id")?),
+                "client_secret" => {
+                    let secret = self.text(value, "capstan.oauth.client_secret")?;
+                    self.masks.borrow_mut().add("client_secret", &secret);
+                    oauth.client_secret = Some(SecretString::from(secret));
+                }
+                "scopes" => {
+                    let scopes = value.as_array().map(|scopes| scopes.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+                    let scopes = scopes.flatten().filter(|scopes| scopes.iter().all(|scope| is_scope(scope)));
+                    let scopes = scopes.ok_or("capstan.oauth.scopes must be a list of texts without spaces")?;
+                    oauth.scopes = Some(scopes.into_iter().map(str::to_owned).collect());
+                }
+                unknown => return Err(format!("capstan.oauth.{unknown} is not known")),
+            }
+        }
+        if oauth.client_secret.is_some() && oauth.client_id.is_none() {
+            return Err("capstan.oauth.client_secret needs a client_id".to_owned());
+        }
+        Ok(oauth)
     }
 
     fn container(&self, entry: &Map<String, Value>, asked: Option<&Value>) -> Result<ServerTransport, String> {
@@ -254,6 +298,11 @@ fn object<'a>(value: &'a Value, what: &str) -> Result<&'a Map<String, Value>, St
     value.as_object().ok_or_else(|| format!("{what} must be an object"))
 }
 
+/// RFC 6749, 3.3.
+fn is_scope(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\'))
+}
+
 fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result<(), String> {
     for (key, value) in extra {
         match key.as_str() {
@@ -275,8 +324,11 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                 let wanted = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=256).contains(n));
                 server.concurrency = wanted.ok_or("capstan.concurrency must be a whole number from 1 to 256")?;
             }
+            "oauth" if !matches!(server.transport, ServerTransport::Http { .. }) => {
+                return Err("capstan.oauth is for servers with a url".to_owned());
+            }
             // Read with the transport.
-            "container" => {}
+            "container" | "oauth" => {}
             unknown => return Err(format!("capstan.{unknown} is not known")),
         }
     }
@@ -384,8 +436,11 @@ mod tests {
     #[case(json!({"command": "a", "env": {"X": "${MISSING}"}}), "env.X: the variable MISSING is not set")]
     #[case(json!({"command": "${TOKEN"}), "not closed")]
     #[case(json!({"url": "ftp://b"}), "http")]
-    #[case(json!({"url": "http://b", "type": "sse"}), "not supported")]
     #[case(json!({"command": "a", "capstan": {"trust": true}}), "capstan.trust is not known")]
+    #[case(json!({"command": "a", "capstan": {"oauth": {}}}), "capstan.oauth is for servers with a url")]
+    #[case(json!({"url": "http://b", "capstan": {"oauth": {"id": "x"}}}), "capstan.oauth.id is not known")]
+    #[case(json!({"url": "http://b", "capstan": {"oauth": {"client_secret": "x"}}}), "needs a client_id")]
+    #[case(json!({"url": "http://b", "capstan": {"oauth": {"scopes": ["a b"]}}}), "capstan.oauth.scopes")]
     #[case(json!({"command": "a", "capstan": {"timeout": "soon"}}), "capstan.timeout")]
     #[case(json!({"command": "a", "capstan": {"max_timeout": "0s"}}), "capstan.max_timeout")]
     #[case(json!({"command": "a", "capstan": {"timeout": "9223372036854775807s"}}), "at most a day")]

@@ -1,23 +1,20 @@
 //! One live connection to a server, over either transport.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::RoleClient;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, JsonObject, MetaObject,
-    PaginatedRequestParams, PingRequest, ProtocolVersion, RequestId, RequestMetaObject, ServerResult, Tool,
+    PaginatedRequestParams, PingRequest, Prompt, ProtocolVersion, RequestId, RequestMetaObject, Resource, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
     serve_client_with_lifecycle_and_ct,
 };
-use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
-use secrecy::{ExposeSecret as _, SecretString};
+use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -30,20 +27,19 @@ use super::container::{Containers, Launch};
 use super::content;
 use super::handler::{Handler, Heard};
 use super::masks::Masks;
+use super::oauth::Login;
 use super::orphans::Words;
 use super::process::{LastWords, Process, Program, last_words};
+use super::remote::Remote;
 use super::stdio::{Ending, StdioTransport};
-use crate::support::outbound::{self, Reach};
+use crate::support::failpoint;
 use crate::support::text::prefix_chars;
-use crate::support::{failpoint, http, redact};
 use crate::tools::{Environment, ProgressSender};
 
-/// The most pages of tools that are asked for.
+/// The most pages of a list that are asked for.
 const MAX_PAGES: usize = 100;
-/// The most tools that one server may offer.
-const MAX_TOOLS: usize = 1_000;
-/// How long setting up a TCP connection may take.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// The most tools, resources or prompts that one server may offer.
+const MAX_LISTED: usize = 1_000;
 /// How long telling a server of a cancelled call may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// How long a server may take to give a sign of life.
@@ -94,10 +90,14 @@ pub struct Endpoint<'a> {
     pub masks: &'a Masks,
     /// Whether it was greeted in the new way the last time.
     pub stateless: &'a AtomicBool,
+    /// Whether the first transport over HTTP was the one that it knew the last time.
+    pub is_old: &'a AtomicBool,
     /// Gives each process the word by which what it starts is found.
     pub words: &'a Words,
     /// Where it runs if it is a container.
     pub containers: &'a Containers,
+    /// The login at it, if it may have one.
+    pub login: Option<&'a Arc<Login>>,
 }
 
 /// A live connection.
@@ -166,15 +166,14 @@ impl Connection {
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks, stateless: _, words, containers } = server;
+        let Endpoint { name, transport, masks, words, containers, .. } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
         let heard = Arc::new(Heard::default());
         let token = CancellationToken::new();
-        let mut ending = Ending::default();
-        let (service, process) = match transport {
+        let (service, process, ending) = match transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
                 let word = words.next();
                 // Kept until the server has answered: it holds what the container is given.
@@ -195,7 +194,7 @@ impl Connection {
                     Process::start(&program, masks, environment, tasks).map_err(|reason| OpenError::Other(reason.into()))?;
                 failpoint::reached("C30");
                 let transport = StdioTransport::new(stdout, stdin, name, masks);
-                ending = transport.ending();
+                let ending = transport.ending();
                 let transport = Attentive::new(transport, name, heard.clone());
                 let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token.clone());
                 let greeted = tokio::select! {
@@ -220,13 +219,12 @@ impl Connection {
                     after_exit(exit).await;
                     token.cancel();
                 });
-                (service, Some(process))
+                (service, Some(process), ending)
             }
-            ServerTransport::Http { url, headers, reach } => {
-                let transport = http_transport(url, headers, *reach).map_err(|reason| OpenError::Other(reason.into()))?;
-                let transport = Attentive::new(transport, name, heard.clone());
-                let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token).await;
-                (greeted.map_err(|error| OpenError::new(error, masks, LastWords::default()))?, None)
+            ServerTransport::Http { url, headers, style, reach, .. } => {
+                let remote = Remote::new(url, headers, *reach, server).map_err(|reason| OpenError::Other(reason.into()))?;
+                let (service, ending) = remote.greet(*style, lifecycle, &heard, token).await?;
+                (service, None, ending)
             }
         };
         let peer = service.peer().clone();
@@ -266,33 +264,67 @@ impl Connection {
         &self.heard
     }
 
-    /// Asks for all tools, page by page. Stops when a cursor comes again, is empty, or after 100 pages.
+    /// Asks for all tools.
     ///
     /// # Errors
     /// If the server refuses or the connection is lost.
     pub async fn list_tools(&self) -> Result<Vec<Tool>, Fault> {
-        let mut tools = Vec::new();
+        let page = |asked| async move { self.peer.list_tools(Some(asked)).await.map(|page| (page.tools, page.next_cursor)) };
+        self.all("tools", page).await
+    }
+
+    /// Asks for all resources; a server that does not say that it has any has none.
+    ///
+    /// # Errors
+    /// If the server refuses or the connection is lost.
+    pub async fn list_resources(&self) -> Result<Vec<Resource>, Fault> {
+        if self.peer.peer_info().is_none_or(|info| info.capabilities.resources.is_none()) {
+            return Ok(Vec::new());
+        }
+        let page =
+            |asked| async move { self.peer.list_resources(Some(asked)).await.map(|page| (page.resources, page.next_cursor)) };
+        self.all("resources", page).await
+    }
+
+    /// Asks for all prompts; a server that does not say that it has any has none.
+    ///
+    /// # Errors
+    /// If the server refuses or the connection is lost.
+    pub async fn list_prompts(&self) -> Result<Vec<Prompt>, Fault> {
+        if self.peer.peer_info().is_none_or(|info| info.capabilities.prompts.is_none()) {
+            return Ok(Vec::new());
+        }
+        let page = |asked| async move { self.peer.list_prompts(Some(asked)).await.map(|page| (page.prompts, page.next_cursor)) };
+        self.all("prompts", page).await
+    }
+
+    /// Asks for all of something, page by page. Stops when a cursor comes again, is empty, or after 100 pages.
+    async fn all<T, F>(&self, what: &str, page: impl Fn(PaginatedRequestParams) -> F) -> Result<Vec<T>, Fault>
+    where
+        F: Future<Output = Result<(Vec<T>, Option<String>), ServiceError>>,
+    {
+        let mut all = Vec::new();
         let mut cursors = BTreeSet::new();
         let mut cursor = None;
         for _ in 0..MAX_PAGES {
-            let page = match self.peer.list_tools(Some(PaginatedRequestParams::default().with_cursor(cursor))).await {
+            let (items, next) = match page(PaginatedRequestParams::default().with_cursor(cursor)).await {
                 Ok(page) => page,
-                // A server may have no tools at all.
+                // A server may have none at all.
                 Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => break,
                 Err(error) => {
-                    return Err(Fault::after(format!("its tools could not be listed: {}", self.shown(&error)), self.last_words()));
+                    return Err(Fault::after(format!("its {what} could not be listed: {}", self.shown(&error)), self.last_words()));
                 }
             };
-            tools.extend(page.tools);
-            let Some(next) = page.next_cursor.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { break };
+            all.extend(items);
+            let Some(next) = next.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { break };
             cursor = Some(next);
         }
-        if tools.len() > MAX_TOOLS {
-            let (count, kept) = (tools.len(), MAX_TOOLS);
-            tracing::warn!(mcp.server = self.name, count, kept, "MCP server offers too many tools, the rest is left out");
-            tools.truncate(MAX_TOOLS);
+        if all.len() > MAX_LISTED {
+            let (count, kept) = (all.len(), MAX_LISTED);
+            tracing::warn!(mcp.server = self.name, what, count, kept, "MCP server offers too much, the rest is left out");
+            all.truncate(MAX_LISTED);
         }
-        Ok(tools)
+        Ok(all)
     }
 
     /// Calls a tool; `meta` goes beside its arguments.
@@ -471,7 +503,7 @@ impl Drop for Underway<'_> {
 }
 
 /// Why a connection could not be opened.
-enum OpenError {
+pub enum OpenError {
     /// The server answered the greeting with an error.
     NotUnderstood(Fault),
     /// Anything else.
@@ -479,7 +511,8 @@ enum OpenError {
 }
 
 impl OpenError {
-    fn new(error: ClientInitializeError, masks: &Masks, words: LastWords) -> Self {
+    /// What a greeting that came to nothing means.
+    pub fn new(error: ClientInitializeError, masks: &Masks, words: LastWords) -> Self {
         match error {
             ClientInitializeError::JsonRpcError(error) => {
                 let reason = format!("the server refused the greeting: {}", masks.error_text(&error.message));
@@ -496,31 +529,6 @@ impl OpenError {
 async fn after_exit(exit: CancellationToken) {
     exit.cancelled().await;
     tokio::time::sleep(NOTICE_LIMIT).await;
-}
-
-fn http_transport(
-    url: &str,
-    headers: &BTreeMap<String, SecretString>,
-    reach: Reach,
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
-    let mut custom = HashMap::new();
-    for (name, value) in headers {
-        let header = HeaderName::try_from(name.as_str()).map_err(|_| format!("headers.{name} is no valid header name"))?;
-        let mut value = HeaderValue::from_str(value.expose_secret()).map_err(|_| format!("headers.{name} has an invalid value"))?;
-        value.set_sensitive(true);
-        custom.insert(header, value);
-    }
-    let place = reqwest::Url::parse(url).map_err(|error| format!("url: {error}"))?;
-    outbound::check(&place, reach).map_err(|error| format!("url: {error}"))?;
-    // A redirect would carry the headers, which often are credentials, to wherever the server says.
-    let client = outbound::guarded(http::client_for(url), reach)
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_LIMIT)
-        .build()
-        .map_err(|error| redact::error_text(&error.to_string()))?;
-    // A new session may be one with another server behind it: what its tools are is looked at before anything is sent again.
-    let config = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(custom).reinit_on_expired_session(false);
-    Ok(StreamableHttpClientTransport::with_client(client, config))
 }
 
 fn reply_from(result: ServerResult) -> Reply {
@@ -586,12 +594,12 @@ fn fate_by_status(status: u16) -> Fate {
 }
 
 /// The status in the words that the library has for an answer that it did not expect.
-fn status_of(said: &str) -> Option<u16> {
+pub fn status_of(said: &str) -> Option<u16> {
     said.strip_prefix("HTTP ")?.split(' ').next()?.parse().ok()
 }
 
 /// An error with its causes.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,12 +1,14 @@
 //! Servers that people keep: how an entry is parted into what may be seen and what is sealed, and what members' entries may say.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::arguments::{self, Found};
 use super::config::read;
+use super::oauth::Tokens;
 use super::{ServerConfig, ServerTransport};
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::{McpServerId, UserId};
@@ -54,6 +56,11 @@ pub trait KeptServers: Send + Sync {
 
     /// What is remembered is old.
     fn changed(&self);
+
+    /// The tokens of logins at servers, if logins are kept.
+    fn tokens(&self) -> Option<Arc<dyn Tokens>> {
+        None
+    }
 }
 
 /// What the settings say of servers that members keep.
@@ -126,6 +133,7 @@ pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) 
             }
             ("args", Value::Array(args)) => Value::Array(parting.arguments(args)?),
             ("url", Value::String(url)) => Value::String(parting.url(url)?),
+            ("capstan", Value::Object(extra)) => Value::Object(parting.extra(extra)?),
             ("command" | "cwd", Value::String(text)) => Value::String(parting.text(field, text)?),
             // Of a wrong type, or nothing that variables are replaced in: for whoever reads it.
             (_, value) => value.clone(),
@@ -175,6 +183,15 @@ impl Parting<'_> {
         let text = value.as_str().ok_or_else(|| format!("{field}.{name} must be text"))?;
         let value = expand(text, self.given).map_err(|error| format!("{field}.{name}: {error}; give it in variables"))?;
         Ok((name.to_owned(), Value::String(self.put(name, value))))
+    }
+
+    /// Our own part, with the secret of a client in it.
+    fn extra(&mut self, extra: &Map<String, Value>) -> Result<Map<String, Value>, String> {
+        let mut extra = extra.clone();
+        if let Some(secret) = extra.get_mut("oauth").and_then(|oauth| oauth.get_mut("client_secret")) {
+            *secret = self.named("capstan.oauth", "client_secret", secret)?.1;
+        }
+        Ok(extra)
     }
 
     /// A text in which only the variables are secret.
@@ -277,6 +294,11 @@ mod tests {
         let ServerTransport::Stdio { args, env, .. } = &config.transport else { panic!("not stdio") };
         assert_eq!(args[3..5], ["K1", "--token=K2"]);
         assert_eq!((args[6].as_str(), env["MODE"].expose_secret()), ("Authorization: Bearer K3", "K7 x"));
+
+        let web = json!({"url": "https://h", "capstan": {"trusted": true, "oauth": {"client_id": "c", "client_secret": "K1"}}});
+        let done = parted(&web, &[]).unwrap();
+        let shown = json!({"url": "https://h", "capstan": {"trusted": true, "oauth": {"client_id": "c", "client_secret": "${CLIENT_SECRET}"}}});
+        assert_eq!((Value::Object(done.entry.clone()), secrets(&done)), (shown, json!({"CLIENT_SECRET": "K1"})));
 
         let web = json!({"url": "https://h/mcp?profile=a&api_key=K1", "headers": {"Authorization": "Bearer ${T}", "X-T": "t"}});
         let done = parted(&web, &[("T", "K2")]).unwrap();

@@ -1,6 +1,7 @@
 //! Which texts of a server's configuration are secrets, and how they are kept out of what the server says.
 
 use std::cmp::Reverse;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -12,9 +13,12 @@ const SHORTEST: usize = 4;
 /// Words up to this length that are not called a secret are shown.
 const LONGEST_WORD: usize = 12;
 
-/// The secrets of one server.
+/// Tokens of a login that are remembered; older ones have ended.
+const TOKENS: usize = 8;
+
+/// The secrets of one server: of its entry, and the tokens of its login, which come later and to all clones.
 #[derive(Clone, Default)]
-pub struct Masks(Vec<SecretString>);
+pub struct Masks(Vec<SecretString>, Arc<Mutex<Vec<SecretString>>>);
 
 impl Masks {
     /// Adds a value, unless it is harmless: too short, or not called a secret and a path, an address, a small number or a plain
@@ -53,10 +57,21 @@ impl Masks {
         }
     }
 
+    /// Adds a token.
+    pub fn add_token(&self, token: &SecretString) {
+        let mut tokens = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.len() >= TOKENS {
+            tokens.remove(0);
+        }
+        tokens.push(token.clone());
+    }
+
     /// The text without the secrets.
     #[must_use]
     pub fn hide(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose_secret(), REDACTED))
+        let tokens = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = tokens.iter().chain(&self.0).filter(|secret| !secret.expose_secret().is_empty());
+        all.fold(text.to_owned(), |text, secret| text.replace(secret.expose_secret(), REDACTED))
     }
 
     /// The same for an error that is shown: without what looks like a secret, too, and bounded.
@@ -106,6 +121,14 @@ mod tests {
         let said = "abc-def hunter 8080 stdio /srv/docs https://a/b abc server SECRETARG t0ken env1 --root p4ss hunter-db";
         let shown = "[redacted] [redacted] 8080 stdio /srv/docs https://a/b abc server [redacted] [redacted] [redacted] --root [redacted] [redacted]";
         assert_eq!(masks.hide(said), shown);
+    }
+
+    #[test]
+    fn tokens_that_come_later_are_hidden_too() {
+        let masks = Masks::default();
+        let clone = masks.clone();
+        (0..=TOKENS).for_each(|n| masks.add_token(&SecretString::from(format!("tok{n}"))));
+        assert_eq!(clone.hide("tok0 tok1 tok8"), "tok0 [redacted] [redacted]");
     }
 
     #[test]

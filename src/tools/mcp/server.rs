@@ -14,12 +14,13 @@ use tokio_util::task::TaskTracker;
 use super::catalogue::Labels;
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
 use super::container::Containers;
+use super::oauth::{Login, TokenOf, Tokens};
 use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
 use super::process::last_words;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
-use super::{ServerConfig, ServerTransport, catalogue, content};
+use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, content, listed};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::support::clock::{SharedClock, UnixMillis};
@@ -31,6 +32,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const REFRESH_LIMIT: Duration = Duration::from_secs(10);
 /// How long a run or a call waits for that.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long somebody who wants to see its resources or prompts waits for them.
+const LIST_LIMIT: Duration = Duration::from_secs(15);
 
 /// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.
 const HARD_LIMIT_FACTOR: u32 = 10;
@@ -45,6 +49,8 @@ pub struct Common {
     pub guard: Guard,
     /// Where servers run that are containers.
     pub containers: Containers,
+    /// Where the tokens of logins are.
+    pub tokens: Option<Arc<dyn Tokens>>,
     /// What time it is.
     pub clock: SharedClock,
     /// Limits how many servers start at the same time.
@@ -92,6 +98,10 @@ pub struct Server {
     slots: Semaphore,
     /// Whether it was greeted in the new way the last time.
     stateless: AtomicBool,
+    /// Whether the first transport over HTTP is the one that it knows.
+    is_old: AtomicBool,
+    /// The login at it, if it may have one.
+    login: Option<Arc<Login>>,
 }
 
 /// Where a server stands.
@@ -123,6 +133,7 @@ impl Server {
         let (phase, since) = (watch::Sender::new(Phase::Unknown), Mutex::new(common.clock.now()));
         let (setbacks, used) = (Mutex::default(), Mutex::new(Instant::now()));
         let stateless = AtomicBool::new(false);
+        let login = login(&id, owner.as_ref(), &config, common.tokens.as_ref());
         Arc::new(Self {
             key,
             id,
@@ -139,6 +150,8 @@ impl Server {
             used,
             slots,
             stateless,
+            is_old: AtomicBool::new(false),
+            login,
         })
     }
 
@@ -180,6 +193,32 @@ impl Server {
             tools.iter_mut().zip(names).for_each(|(tool, name)| tool.name = name);
         }
         Ok(tools)
+    }
+
+    /// Its resources.
+    ///
+    /// # Errors
+    /// Why they cannot be listed.
+    pub async fn resources(self: &Arc<Self>) -> Result<Vec<McpResource>, String> {
+        let listed = async {
+            let live = self.live().await?;
+            live.connection.list_resources().await.map_err(|fault| fault.reason)
+        };
+        let all = tokio::time::timeout(LIST_LIMIT, listed).await.map_err(|_| late())??;
+        Ok(listed::resources(all, &self.config.masks))
+    }
+
+    /// Its prompts.
+    ///
+    /// # Errors
+    /// Why they cannot be listed.
+    pub async fn prompts(self: &Arc<Self>) -> Result<Vec<McpPrompt>, String> {
+        let listed = async {
+            let live = self.live().await?;
+            live.connection.list_prompts().await.map_err(|fault| fault.reason)
+        };
+        let all = tokio::time::timeout(LIST_LIMIT, listed).await.map_err(|_| late())??;
+        Ok(listed::prompts(all, &self.config.masks))
     }
 
     /// Carries out one call.
@@ -326,6 +365,7 @@ impl Server {
 
     /// Where it stands: `none` with what is known beside it.
     pub async fn status(&self, none: ServerStatus) -> ServerStatus {
+        let none = ServerStatus { auth: self.login.as_ref().map_or(none.auth, |login| login.state()), ..none };
         let phase = self.phase.borrow().clone();
         let (status, fault, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, 0),
@@ -489,7 +529,20 @@ impl Server {
             ServerTransport::Http { .. } => None,
         };
         let Common { words, containers, .. } = &*self.common;
-        let server = Endpoint { name: &self.name, transport, masks, stateless: &self.stateless, words, containers };
+        let login = self.login.as_ref();
+        if let Some(login) = login {
+            login.look_again().await;
+        }
+        let server = Endpoint {
+            name: &self.name,
+            transport,
+            masks,
+            stateless: &self.stateless,
+            is_old: &self.is_old,
+            words,
+            containers,
+            login,
+        };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
         let tools = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);
@@ -544,8 +597,22 @@ impl Drop for Attempt {
     }
 }
 
+/// The login at a server. None at a process, and none where the entry says by itself who asks.
+fn login(id: &McpServerId, owner: Option<&UserId>, config: &ServerConfig, tokens: Option<&Arc<dyn Tokens>>) -> Option<Arc<Login>> {
+    let ServerTransport::Http { url, headers, reach, .. } = &config.transport else { return None };
+    if headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
+        return None;
+    }
+    let of = TokenOf { server: id.clone(), owner: owner.cloned(), url: url.clone(), reach: *reach };
+    Some(Arc::new(Login::new(of, Arc::clone(tokens?), config.masks.clone())))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn late() -> String {
+    format!("the server did not list them within {LIST_LIMIT:?}")
 }
 
 fn failed(reason: String) -> McpAnswer {

@@ -18,9 +18,10 @@ use tokio_util::task::TaskTracker;
 
 use super::container::{ContainerOptions, Containers};
 use super::kept::{KeptServer, KeptServers};
+use super::oauth::AuthState;
 use super::orphans::{Guard, Words};
 use super::server::{Common, Identity, Server};
-use super::{McpConfig, ServerConfig};
+use super::{McpConfig, McpPrompt, McpResource, ServerConfig};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::configured_id;
 use crate::domain::message::ToolContent;
@@ -146,6 +147,7 @@ impl McpServers {
             words,
             clock,
             containers,
+            tokens: kept.as_ref().and_then(|kept| kept.tokens()),
             starts: Semaphore::new(PARALLEL_STARTS),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -166,6 +168,15 @@ impl McpServers {
     pub fn configured(&self) -> impl Iterator<Item = ConfiguredServer> {
         let all = self.configured.iter().map(|offer| &offer.identity);
         all.map(|identity| ConfiguredServer { id: identity.id.clone(), name: identity.name.clone() })
+    }
+
+    /// The entry of a server of the configuration.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn configured_entry(&self, id: &McpServerId) -> Result<ServerConfig, String> {
+        let offer = self.configured.iter().find(|offer| offer.identity.id == *id);
+        offer.map_or_else(|| Err("it is not configured any more".to_owned()), |offer| offer.config.clone())
     }
 
     /// The tools of all servers of an owner that can be reached, sorted by name. Servers start side by side; one that takes longer
@@ -227,6 +238,34 @@ impl McpServers {
             Ok(server) => server.definitions(&offer.half, self.start_patience).await,
             Err(reason) => Err(reason),
         })
+    }
+
+    /// The resources of a server of an owner. `None` if it is not among those.
+    ///
+    /// # Errors
+    /// Why they cannot be listed.
+    pub async fn resources_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<McpResource>, String>> {
+        Some(match self.server_of(owner, id).await? {
+            Ok(server) => server.resources().await,
+            Err(reason) => Err(reason),
+        })
+    }
+
+    /// The prompts of a server of an owner. `None` if it is not among those.
+    ///
+    /// # Errors
+    /// Why they cannot be listed.
+    pub async fn prompts_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<McpPrompt>, String>> {
+        Some(match self.server_of(owner, id).await? {
+            Ok(server) => server.prompts().await,
+            Err(reason) => Err(reason),
+        })
+    }
+
+    async fn server_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Arc<Server>, String>> {
+        let kept = self.offers(owner).await;
+        let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
+        Some(self.server(owner, offer))
     }
 
     /// Ends all connections to a server in this process, and waits until nothing of them is left. The next use makes another one.
@@ -333,6 +372,7 @@ impl McpServers {
             error: None,
             stderr: None,
             tools: 0,
+            auth: AuthState::None,
             owner: whose.clone(),
         };
         let config = match &offer.config {

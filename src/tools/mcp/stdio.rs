@@ -48,7 +48,8 @@ impl Ending {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn end(&self, reason: String) {
+    /// Ends it, for the first of all reasons.
+    pub fn end(&self, reason: String) {
         self.reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
         self.over.cancel();
     }
@@ -69,7 +70,7 @@ impl<R: AsyncRead, W> StdioTransport<R, W> {
         Self {
             lines: FramedRead::new(output, codec),
             writer: Arc::new(tokio::sync::Mutex::new(Some(input))),
-            noise: Noise { server: server.to_owned(), masks: masks.clone(), lines: 0, bytes: 0 },
+            noise: Noise::new(server, masks),
             ending: Ending::default(),
         }
     }
@@ -151,11 +152,13 @@ where
     }
 }
 
-/// What a line is.
-enum Line {
+/// What a line is, or what an event holds.
+pub enum Line {
+    /// A message, or what can be said of one that cannot be read.
     Message(Box<RxJsonRpcMessage<RoleClient>>),
     /// A blank line, or news of a kind that nobody knows.
     Nothing,
+    /// No message.
     Noise,
 }
 
@@ -166,7 +169,8 @@ struct Envelope {
     method: Option<IgnoredAny>,
 }
 
-fn read(line: &[u8]) -> Line {
+/// Reads a line.
+pub fn read(line: &[u8]) -> Line {
     let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line).trim_ascii();
     if line.is_empty() {
         return Line::Nothing;
@@ -190,7 +194,7 @@ fn read(line: &[u8]) -> Line {
 }
 
 /// What was written that is no message.
-struct Noise {
+pub struct Noise {
     server: String,
     masks: Masks,
     lines: usize,
@@ -198,8 +202,13 @@ struct Noise {
 }
 
 impl Noise {
+    /// None yet, of `server`. `masks` are kept out of what is logged.
+    pub fn new(server: &str, masks: &Masks) -> Self {
+        Self { server: server.to_owned(), masks: masks.clone(), lines: 0, bytes: 0 }
+    }
+
     /// Counts a line; an error is the reason why there may be no more of them.
-    fn add(&mut self, line: &[u8]) -> Result<(), String> {
+    pub fn add(&mut self, line: &[u8]) -> Result<(), String> {
         self.lines += 1;
         self.bytes += line.len();
         if self.lines <= LOGGED_NOISE_LINES {
@@ -209,7 +218,7 @@ impl Noise {
         }
         if self.lines > MAX_NOISE_LINES || self.bytes > MAX_NOISE_BYTES {
             return Err(format!(
-                "the server wrote {} lines and {} bytes that are no messages to its standard output",
+                "the server wrote {} lines and {} bytes that are no messages where only messages belong",
                 self.lines, self.bytes
             ));
         }

@@ -285,3 +285,37 @@ async fn end_in_every_process_on_postgres() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_their_resources_and_prompts() {
+    let folder = installed().await;
+    let (_everything, address) = everything_over_http(&folder).await;
+    let python = folder.join("venv/bin/python").display().to_string();
+    let site = Site::new(Kind::Sqlite).await;
+    let server = site.start().await;
+    let remote = make(&server, &json!({"name": "remote", "entry": {"url": address}})).await;
+    let list = async |id: &Value, what: &str| {
+        let listed = server.get_json(&format!("/mcp-servers/{}/{what}", id.as_str().unwrap())).await;
+        listed["data"].as_array().unwrap().clone()
+    };
+    let resources = list(&remote["id"], "resources").await;
+    assert!(
+        !resources.is_empty() && resources.iter().all(|one| one["uri"].is_string() && one["name"].is_string()),
+        "{resources:?}"
+    );
+    let prompts = list(&remote["id"], "prompts").await;
+    let arguments = |prompt: &Value| prompt["arguments"].as_array().unwrap().len();
+    assert!(
+        prompts.iter().any(|prompt| arguments(prompt) == 0) && prompts.iter().any(|prompt| arguments(prompt) > 0),
+        "{prompts:?}"
+    );
+    // One that has no such thing; and one that cannot be reached.
+    let time = json!({"command": python, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]});
+    let time = make(&server, &json!({"name": "time", "entry": time})).await;
+    let broken = make(&server, &json!({"name": "broken", "entry": {"command": "/no/such/program"}})).await;
+    for what in ["resources", "prompts"] {
+        assert!(list(&time["id"], what).await.is_empty());
+        let refused = server.get(&format!("/mcp-servers/{}/{what}", broken["id"].as_str().unwrap())).send().await.unwrap();
+        assert_eq!(refused.status(), 409);
+    }
+}

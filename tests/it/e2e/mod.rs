@@ -21,6 +21,7 @@ mod idempotency;
 mod kept_servers;
 mod keys;
 mod matrix;
+mod mcp_logins;
 mod mcp_servers;
 mod nodes;
 mod ollama;

@@ -29,7 +29,7 @@ use capstan::support::ids::{IdSource, UuidIds};
 use capstan::support::outbound;
 use capstan::support::random::CountingBytes;
 use capstan::support::seal::{MasterKeys, Vault};
-use capstan::tools::{ProgressSender, ServerStatus, Toolbox};
+use capstan::tools::{AuthState, ProgressSender, ServerStatus, Toolbox};
 use futures_util::StreamExt as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
@@ -144,7 +144,7 @@ impl Toolbox for OneTool {
         let (error, stderr) = (Some("it ended".to_owned()), Some("its own words".to_owned()));
         let id = capstan::domain::mcp_server::configured_id("broken");
         let (name, status) = ("broken".into(), "error".into());
-        vec![ServerStatus { id, name, status, since: None, error, stderr, tools: 0, owner: None }]
+        vec![ServerStatus { id, name, status, since: None, error, stderr, tools: 0, auth: AuthState::None, owner: None }]
     }
 
     async fn shutdown(&self) {}

@@ -9,4 +9,5 @@ mod processes;
 mod scripted;
 mod sessions;
 pub mod setup;
+mod sse;
 mod versions;

@@ -17,13 +17,18 @@ fn everything() -> Value {
 }
 
 async fn everything_over_http() -> (Child, u16) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    (listening_on(port).await, port)
+    everything_at("streamableHttp").await
 }
 
-async fn listening_on(port: u16) -> Child {
+/// server-everything over one of the transports of HTTP.
+pub async fn everything_at(transport: &str) -> (Child, u16) {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    (listening_on(port, transport).await, port)
+}
+
+async fn listening_on(port: u16, transport: &str) -> Child {
     let mut command = Command::new("node");
-    command.arg(entry("server-everything")).arg("streamableHttp").env("PORT", port.to_string());
+    command.arg(entry("server-everything")).arg(transport).env("PORT", port.to_string());
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     wait::until("the server to listen", PATIENCE, || async { tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok() })
         .await;
@@ -181,7 +186,7 @@ async fn a_server_over_http_that_was_restarted_is_used_again() {
     let down = tools.call("remote__echo", json!({"message": "two"})).await;
     assert_eq!(down.state, ToolCallState::Failed, "{down:?}");
     assert!(text(&down).contains("nothing was sent"), "{down:?}");
-    let _child = listening_on(port).await;
+    let _child = listening_on(port, "streamableHttp").await;
     // The session is unknown to the new process, which says so, and a new one is made.
     let again = wait::until("the server to be used again", PATIENCE, || async {
         let outcome = tools.call("remote__echo", json!({"message": "three"})).await;

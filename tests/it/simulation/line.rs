@@ -540,6 +540,37 @@ impl AgentStore for Line {
 }
 
 #[async_trait]
+impl McpLoginStore for Line {
+    async fn create_mcp_login(
+        &self,
+        state_hash: &str,
+        server: &McpServerId,
+        login: &ProviderLogin,
+        lifetime_ms: u32,
+    ) -> StoreResult<()> {
+        self.model.create_mcp_login(state_hash, server, login, lifetime_ms).await
+    }
+    async fn take_mcp_login(&self, state_hash: &str, taker: &LoginTaker) -> StoreResult<Option<(McpServerId, ProviderLogin)>> {
+        self.model.take_mcp_login(state_hash, taker).await
+    }
+    async fn mcp_tokens(&self, server: &McpServerId) -> StoreResult<Option<McpTokens>> {
+        self.model.mcp_tokens(server).await
+    }
+    async fn put_mcp_tokens(&self, tokens: &McpTokens) -> StoreResult<()> {
+        self.model.put_mcp_tokens(tokens).await
+    }
+    async fn claim_mcp_tokens(&self, server: &McpServerId, version: i64, for_ms: u32) -> StoreResult<bool> {
+        self.model.claim_mcp_tokens(server, version, for_ms).await
+    }
+    async fn end_mcp_refresh(&self, server: &McpServerId, version: i64, anew: Option<(&Sealed, Option<i64>)>) -> StoreResult<bool> {
+        self.model.end_mcp_refresh(server, version, anew).await
+    }
+    async fn forget_mcp_tokens(&self, server: &McpServerId, version: Option<i64>) -> StoreResult<bool> {
+        self.model.forget_mcp_tokens(server, version).await
+    }
+}
+
+#[async_trait]
 impl Store for Line {
     async fn ping(&self) -> StoreResult<()> {
         self.call("pings", self.model.ping(), |()| {}).await

@@ -55,6 +55,7 @@ mod keys;
 mod leases;
 mod load;
 mod log;
+mod mcp_logins;
 mod mcp_servers;
 mod pins;
 mod postgres;

@@ -13,6 +13,7 @@ pub mod ledger;
 pub mod link;
 pub mod measure;
 pub mod model;
+pub mod oauth;
 pub mod script;
 pub mod server;
 pub mod sse;

@@ -13,9 +13,9 @@ use capstan::domain::provider::ProviderRecord;
 use capstan::domain::ticket::StreamTicket;
 use capstan::store::{
     AgentCursor, AgentStore, AgentVersionCursor, AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed,
-    LoginTaker, McpServerCursor, McpServerStore, NamedChanged, NamedMade, Page, PageRequest, PinScope, PinStore, ProviderChanged,
-    ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, SeenTool, Store, StoreResult, StoredKey,
-    TicketStore,
+    LoginTaker, McpLoginStore, McpServerCursor, McpServerStore, McpTokens, NamedChanged, NamedMade, Page, PageRequest, PinScope,
+    PinStore, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, SeenTool,
+    Store, StoreResult, StoredKey, TicketStore,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -198,6 +198,42 @@ impl AgentStore for ModelStore {
         Ok(Page { items: Vec::new(), next: None })
     }
     async fn delete_agent(&self, _owner: Option<&UserId>, _id: &AgentId, _revision: i64) -> StoreResult<bool> {
+        Ok(false)
+    }
+}
+
+#[async_trait]
+impl McpLoginStore for ModelStore {
+    async fn create_mcp_login(
+        &self,
+        _state_hash: &str,
+        _server: &McpServerId,
+        _login: &ProviderLogin,
+        _lifetime_ms: u32,
+    ) -> StoreResult<()> {
+        panic!("the model has no MCP servers")
+    }
+    async fn take_mcp_login(&self, _state_hash: &str, _taker: &LoginTaker) -> StoreResult<Option<(McpServerId, ProviderLogin)>> {
+        Ok(None)
+    }
+    async fn mcp_tokens(&self, _server: &McpServerId) -> StoreResult<Option<McpTokens>> {
+        Ok(None)
+    }
+    async fn put_mcp_tokens(&self, _tokens: &McpTokens) -> StoreResult<()> {
+        panic!("the model has no MCP servers")
+    }
+    async fn claim_mcp_tokens(&self, _server: &McpServerId, _version: i64, _for_ms: u32) -> StoreResult<bool> {
+        Ok(false)
+    }
+    async fn end_mcp_refresh(
+        &self,
+        _server: &McpServerId,
+        _version: i64,
+        _anew: Option<(&Sealed, Option<i64>)>,
+    ) -> StoreResult<bool> {
+        Ok(false)
+    }
+    async fn forget_mcp_tokens(&self, _server: &McpServerId, _version: Option<i64>) -> StoreResult<bool> {
         Ok(false)
     }
 }

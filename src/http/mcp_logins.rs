@@ -1,0 +1,121 @@
+//! `/api/v1/mcp-servers/{id}/login`: logins at MCP servers that want one.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{Html, IntoResponse as _, Response};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::auth::{self, Caller};
+use super::extract::{Id, Input, Params};
+use super::logins::{LoginBody, caller, cookie, put_headers, site};
+use super::mcp_servers::McpServer;
+use super::options::App;
+use super::problem::Answer;
+use super::types::EmptyBody;
+use crate::domain::ids::McpServerId;
+use crate::domain::problem::ProblemBody;
+use crate::service::{Access, CameBack, ComesBack, Error};
+
+const CALLBACK: &str = "/api/v1/mcp-servers/callback";
+
+/// Holds what binds a login to the browser that has begun it.
+const COOKIE: &str = "capstan_mcp_login";
+
+/// Begins a login at an MCP server
+///
+/// For a server whose `status.auth` is `needed`: open `url` in a browser within 10 minutes. Who has agreed there comes back to the
+/// callback of this server (`/api/v1/mcp-servers/callback`), and the MCP server is connected with the tokens that came of it. The browser
+/// must be the one that has begun the login (it gets a cookie), unless the caller finishes it with a key of the same user. Whoever
+/// may change the server may log in; the login serves everybody who may use it. A new login takes the place of an earlier one; every
+/// request begins one, whatever its `Idempotency-Key`.
+#[utoipa::path(
+    post, path = "/api/v1/mcp-servers/{id}/login", tag = "mcp-servers", operation_id = "begin_mcp_server_login",
+    params(("id" = McpServerId, Path, description = "The server")), request_body = Option<EmptyBody>,
+    responses(
+        (status = 200, description = "Where to agree", body = LoginBody, headers(("Set-Cookie" = String))),
+        (status = 409, description = "There is no logging in there", body = ProblemBody, content_type = "application/problem+json"),
+    ),
+)]
+pub(crate) async fn begin(
+    State(app): State<App>,
+    access: Access,
+    Id(id): Id<McpServerId>,
+    uri: Uri,
+    headers: HeaderMap,
+    Input { .. }: Input<EmptyBody>,
+) -> Answer<Response> {
+    let site = site(&app, &uri, &headers)?;
+    let login = app.service.begin_mcp_login(&access, &id, &format!("{site}{CALLBACK}")).await?;
+    let secure = if site.starts_with("https://") { "; Secure" } else { "" };
+    let age = login.lifetime_seconds;
+    // Lax, because the browser comes from another site.
+    let cookie = format!("{COOKIE}={}; Path={CALLBACK}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.browser);
+    let mut answer = Json(LoginBody { url: login.url, expires_in: age }).into_response();
+    put_headers(&mut answer, &cookie);
+    Ok(answer)
+}
+
+/// Forgets the login at an MCP server
+///
+/// Its tokens are gone, and connections that were made with them end.
+#[utoipa::path(
+    delete, path = "/api/v1/mcp-servers/{id}/login", tag = "mcp-servers", operation_id = "forget_mcp_server_login",
+    params(("id" = McpServerId, Path, description = "The server")),
+    responses((status = 204, description = "There is no login any more")),
+)]
+pub(crate) async fn forget(State(app): State<App>, Caller(principal): Caller, Id(id): Id<McpServerId>) -> Answer<StatusCode> {
+    app.service.forget_mcp_login(&principal, &id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What an authorization server adds to the callback.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct CallbackParams {
+    /// What is exchanged for tokens.
+    code: Option<String>,
+    /// Which login it is of.
+    state: Option<String>,
+    /// Who has sent the browser back.
+    iss: Option<String>,
+    /// Why there is no code.
+    error: Option<String>,
+}
+
+/// Ends a login at an MCP server
+///
+/// Where the browser comes back to. A login can be ended once.
+#[utoipa::path(
+    get, path = "/api/v1/mcp-servers/callback", tag = "mcp-servers", operation_id = "finish_mcp_server_login",
+    params(CallbackParams),
+    responses((status = 200, description = "The MCP server, or a page that says so",
+        content((McpServer = "application/json"), (String = "text/html")))),
+)]
+pub(crate) async fn finish(
+    State(app): State<App>,
+    uri: Uri,
+    headers: HeaderMap,
+    Params(params): Params<CallbackParams>,
+) -> Answer<Response> {
+    let caller = caller(&app, &uri, &headers).await?;
+    let browser = cookie(&headers, COOKIE);
+    let who = match (&caller, &browser) {
+        (Some(caller), _) => ComesBack::Caller(caller),
+        (None, Some(browser)) => ComesBack::Browser(browser),
+        (None, None) => return Err(auth::unauthorized()),
+    };
+    let CallbackParams { code, state, iss: issuer, error } = params;
+    let state = state.ok_or_else(|| Error::invalid("the query needs a state: this is no callback of a login"))?;
+    let (principal, shown) = app.service.finish_mcp_login(who, CameBack { state, code, issuer, error }).await?;
+    let wants_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
+    let mut answer = if wants_page {
+        Html("<!doctype html><title>Capstan</title><p>You are logged in. You may close this window.").into_response()
+    } else {
+        Json(McpServer::of(shown, &principal)).into_response()
+    };
+    put_headers(&mut answer, &format!("{COOKIE}=; Path={CALLBACK}; Max-Age=0; HttpOnly; SameSite=Lax"));
+    Ok(answer)
+}

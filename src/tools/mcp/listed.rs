@@ -1,0 +1,125 @@
+//! Resources and prompts of a server, as people are shown them: bounded, without its secrets and without what nobody can see.
+
+use rmcp::model::{Prompt, Resource};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::masks::Masks;
+use crate::support::text;
+use crate::tools::visible::visible;
+
+/// The longest name or kind, in characters.
+const MAX_NAME: usize = 256;
+/// The longest description.
+const MAX_DESCRIPTION: usize = 1_024;
+/// The longest URI. One that is longer is left out: cut it means something else.
+const MAX_URI: usize = 2_048;
+/// The most arguments of a prompt.
+const MAX_ARGUMENTS: usize = 64;
+
+/// Something that a server has to read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct McpResource {
+    /// What it is asked for by.
+    pub uri: String,
+    /// Its name.
+    pub name: String,
+    /// Its name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What the server says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Its media type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+    /// Its size in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+}
+
+/// A template that a server has for messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct McpPrompt {
+    /// What it is asked for by.
+    pub name: String,
+    /// Its name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// What the server says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// What it is filled in with.
+    pub arguments: Vec<McpPromptArgument>,
+}
+
+/// An argument of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct McpPromptArgument {
+    /// Its name.
+    pub name: String,
+    /// What the server says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Whether it must be given.
+    pub required: bool,
+}
+
+/// Resources as they are shown.
+pub fn resources(all: Vec<Resource>, masks: &Masks) -> Vec<McpResource> {
+    let fits = all.into_iter().filter(|resource| resource.uri.chars().count() <= MAX_URI);
+    let shown = fits.map(|resource| McpResource {
+        uri: shown(&resource.uri, MAX_URI, masks),
+        name: shown(&resource.name, MAX_NAME, masks),
+        title: resource.title.map(|title| shown(&title, MAX_NAME, masks)),
+        description: resource.description.map(|description| shown(&description, MAX_DESCRIPTION, masks)),
+        mime_type: resource.mime_type.map(|kind| shown(&kind, MAX_NAME, masks)),
+        size: resource.size,
+    });
+    shown.collect()
+}
+
+/// Prompts as they are shown.
+pub fn prompts(all: Vec<Prompt>, masks: &Masks) -> Vec<McpPrompt> {
+    let shown_prompt = |prompt: Prompt| McpPrompt {
+        name: shown(&prompt.name, MAX_NAME, masks),
+        title: prompt.title.map(|title| shown(&title, MAX_NAME, masks)),
+        description: prompt.description.map(|description| shown(&description, MAX_DESCRIPTION, masks)),
+        arguments: prompt
+            .arguments
+            .unwrap_or_default()
+            .into_iter()
+            .take(MAX_ARGUMENTS)
+            .map(|argument| McpPromptArgument {
+                name: shown(&argument.name, MAX_NAME, masks),
+                description: argument.description.map(|description| shown(&description, MAX_DESCRIPTION, masks)),
+                required: argument.required.unwrap_or_default(),
+            })
+            .collect(),
+    };
+    all.into_iter().map(shown_prompt).collect()
+}
+
+fn shown(raw: &str, most: usize, masks: &Masks) -> String {
+    text::prefix_chars(visible(&masks.hide(raw)).trim(), most).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_bounded_and_clean() {
+        let mut masks = Masks::default();
+        masks.add("api_key", "s3cret-canary");
+        let mut resource = Resource::new("file:///a?key=s3cret-canary", "a\u{200b}\u{202e}b");
+        resource.description = Some("x".repeat(5_000));
+        let long = Resource::new(format!("file:///{}", "x".repeat(MAX_URI)), "long");
+        let shown = resources(vec![resource, long], &masks);
+        assert_eq!((shown.len(), shown[0].uri.as_str()), (1, "file:///a?key=[redacted]"));
+        assert_eq!(shown[0].description.as_ref().map(String::len), Some(MAX_DESCRIPTION));
+        assert!(!shown[0].name.contains(['\u{200b}', '\u{202e}']), "{:?}", shown[0].name);
+        let prompt = Prompt::new("p", Some("d"), Some((0..100).map(|n| rmcp::model::PromptArgument::new(n.to_string())).collect()));
+        assert_eq!(prompts(vec![prompt], &masks)[0].arguments.len(), MAX_ARGUMENTS);
+    }
+}

@@ -1,0 +1,207 @@
+//! Which authorization server a server goes by, and what that one can do: read from both, and believed only if they agree.
+
+use reqwest::Url;
+use serde_json::{Map, Value};
+
+use super::wire::Wire;
+
+/// The longest text that is taken from a document.
+const MAX_TEXT: usize = 2_048;
+/// The most scopes.
+const MAX_SCOPES: usize = 100;
+
+/// What a login is made with.
+#[derive(Debug)]
+pub struct Facts {
+    /// What the tokens are for.
+    pub resource: String,
+    /// Who gives them.
+    pub issuer: String,
+    /// Where a human agrees.
+    pub authorize: Url,
+    /// Where tokens are given.
+    pub token: Url,
+    /// Where clients register themselves.
+    pub registration: Option<Url>,
+    /// What the server asks for.
+    pub scopes: Vec<String>,
+    /// Whether the authorization server gives long logins for the scope that OpenID has for that.
+    pub knows_offline_access: bool,
+    /// Whether it promises to name itself when the browser comes back (RFC 9207).
+    pub names_itself: bool,
+    /// How clients may prove who they are.
+    pub client_proofs: Option<Vec<String>>,
+}
+
+/// What the server says of itself.
+struct Protected {
+    resource: String,
+    issuer: String,
+    scopes: Vec<String>,
+}
+
+/// Finds out how to log in.
+///
+/// # Errors
+/// In words: why that cannot be done, or must not.
+pub async fn discover(wire: &Wire) -> Result<Facts, String> {
+    let challenge = wire.challenge().await?;
+    let protected = protected(wire, challenge.metadata.as_deref()).await?;
+    let server = authorization_server(wire, &protected.issuer).await?;
+    let text = |name: &str| text(&server, name);
+    let place = |name: &str| text(name).map(|url| wire.place(&url, &format!("{name} of the authorization server"))).transpose();
+    let needed = |name: &str| place(name)?.ok_or_else(|| format!("the authorization server names no {name}"));
+    let methods = texts(&server, "code_challenge_methods_supported").unwrap_or_default();
+    if !methods.iter().any(|method| method == "S256") {
+        return Err(
+            "the authorization server does not say that it knows PKCE with S256, without which a login can be stolen".to_owned()
+        );
+    }
+    if texts(&server, "response_types_supported").is_some_and(|types| !types.iter().any(|kind| kind == "code")) {
+        return Err("the authorization server gives no codes".to_owned());
+    }
+    let scopes = match challenge.scope {
+        Some(scope) => scope.split_whitespace().take(MAX_SCOPES).map(str::to_owned).collect(),
+        None => protected.scopes,
+    };
+    let known_scopes = texts(&server, "scopes_supported").unwrap_or_default();
+    Ok(Facts {
+        authorize: needed("authorization_endpoint")?,
+        token: needed("token_endpoint")?,
+        registration: place("registration_endpoint")?,
+        scopes,
+        knows_offline_access: known_scopes.iter().any(|scope| scope == "offline_access"),
+        names_itself: server.get("authorization_response_iss_parameter_supported").and_then(Value::as_bool).unwrap_or_default(),
+        client_proofs: texts(&server, "token_endpoint_auth_methods_supported"),
+        resource: protected.resource,
+        issuer: protected.issuer,
+    })
+}
+
+/// RFC 9728. Servers of the first revision with logins have no such document, and are their own authorization servers.
+async fn protected(wire: &Wire, named: Option<&str>) -> Result<Protected, String> {
+    const WHAT: &str = "resource_metadata of the server";
+    let places = match named {
+        Some(named) => vec![wire.place(named, WHAT)?],
+        None => well_known(wire.server(), "oauth-protected-resource", true),
+    };
+    for place in places {
+        let place = wire.place(place.as_str(), WHAT)?;
+        let Some(document) = wire.document(&place).await? else { continue };
+        let resource = text(&document, "resource").ok_or_else(|| format!("{WHAT} names no resource"))?;
+        if !covers(&resource, wire.server()) {
+            return Err(format!("{WHAT} is of another resource than {}", plain(wire.server())));
+        }
+        let issuers = texts(&document, "authorization_servers").unwrap_or_default();
+        let issuer = issuers.into_iter().next().ok_or_else(|| format!("{WHAT} names no authorization server"))?;
+        return Ok(Protected { resource, issuer, scopes: texts(&document, "scopes_supported").unwrap_or_default() });
+    }
+    if named.is_some() {
+        return Err(format!("{WHAT} is not there"));
+    }
+    let issuer = wire.server().origin().ascii_serialization();
+    Ok(Protected { resource: plain(wire.server()), issuer, scopes: Vec::new() })
+}
+
+/// RFC 8414, or else OpenID's document, of the authorization server that the server has named.
+async fn authorization_server(wire: &Wire, issuer: &str) -> Result<Map<String, Value>, String> {
+    let place = wire.place(issuer, "the authorization server that the server names")?;
+    let mut places = well_known(&place, "oauth-authorization-server", false);
+    places.extend(well_known(&place, "openid-configuration", false));
+    if place.path() != "/" {
+        let mut appended = place.clone();
+        appended.set_path(&format!("{}/.well-known/openid-configuration", place.path().trim_end_matches('/')));
+        places.push(appended);
+    }
+    for place in places {
+        let Some(document) = wire.document(&place).await? else { continue };
+        let named = text(&document, "issuer").unwrap_or_default();
+        // Who calls itself by another's name would get the other's codes.
+        if named.trim_end_matches('/') != issuer.trim_end_matches('/') {
+            return Err("the authorization server calls itself by another name than the server calls it".to_owned());
+        }
+        return Ok(document);
+    }
+    Err(format!("the authorization server {} says nothing of itself", plain(&place)))
+}
+
+/// Where documents of a place are: with its path after the well-known one, and if `at_root` also without.
+fn well_known(place: &Url, name: &str, at_root: bool) -> Vec<Url> {
+    let path = place.path().trim_end_matches('/');
+    let mut paths = vec![format!("/.well-known/{name}{path}")];
+    if at_root && !path.is_empty() {
+        paths.push(format!("/.well-known/{name}"));
+    }
+    let url = |path: String| {
+        let mut url = place.clone();
+        url.set_path(&path);
+        url.set_query(None);
+        url.set_fragment(None);
+        url
+    };
+    paths.into_iter().map(url).collect()
+}
+
+/// Whether tokens for a resource are for this server: it is the server, or a path above it.
+fn covers(resource: &str, server: &Url) -> bool {
+    let Ok(resource) = Url::parse(resource) else { return false };
+    let above = resource.path().trim_end_matches('/');
+    let below = server.path().strip_prefix(above);
+    resource.origin() == server.origin()
+        && resource.fragment().is_none()
+        && below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// A URL without its query.
+fn plain(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    url.into()
+}
+
+/// A text of a document.
+pub fn text(document: &Map<String, Value>, name: &str) -> Option<String> {
+    document.get(name)?.as_str().filter(|text| !text.is_empty() && text.len() <= MAX_TEXT).map(str::to_owned)
+}
+
+fn texts(document: &Map<String, Value>, name: &str) -> Option<Vec<String>> {
+    let list = document.get(name)?.as_array()?.iter().take(MAX_SCOPES);
+    Some(list.filter_map(|value| value.as_str().filter(|text| text.len() <= MAX_TEXT).map(str::to_owned)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("https://a.example/mcp", true)]
+    #[case("https://a.example/mcp/", true)]
+    #[case("https://a.example", true)]
+    #[case("https://a.example:443/", true)]
+    #[case("https://a.example/mc", false)]
+    #[case("https://a.example/mcp/x", false)]
+    #[case("https://b.example/mcp", false)]
+    #[case("http://a.example/mcp", false)]
+    #[case("https://a.example.evil/mcp", false)]
+    #[case("a.example", false)]
+    fn a_resource_is_the_server_or_above_it(#[case] resource: &str, #[case] covered: bool) {
+        assert_eq!(covers(resource, &Url::parse("https://a.example/mcp").unwrap()), covered);
+    }
+
+    #[test]
+    fn documents_are_looked_for_where_they_belong() {
+        let shown = |place: &str, name: &str, at_root: bool| -> Vec<String> {
+            well_known(&Url::parse(place).unwrap(), name, at_root).into_iter().map(Into::into).collect()
+        };
+        let found = shown("https://a.example/mcp/?key=x", "oauth-protected-resource", true);
+        let expected = [
+            "https://a.example/.well-known/oauth-protected-resource/mcp",
+            "https://a.example/.well-known/oauth-protected-resource",
+        ];
+        assert_eq!(found, expected);
+        let found = shown("https://a.example/", "oauth-authorization-server", false);
+        assert_eq!(found, ["https://a.example/.well-known/oauth-authorization-server"]);
+    }
+}

@@ -1,0 +1,371 @@
+//! The steps of a login: where a human agrees, the exchange of the code, and the refresh of tokens.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use reqwest::{StatusCode, Url};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::OAuthEntry;
+use super::discovery::{self, Facts, text};
+use super::wire::{Wire, is_token};
+use crate::support::http;
+
+/// The longest token.
+const MAX_TOKEN: usize = 16 * 1024;
+/// Tokens are refreshed this long before they end, or after three quarters of their life if it is short.
+const AHEAD_SECONDS: i64 = 60;
+/// No token lives longer, whatever is said: a hundred years.
+const MAX_SECONDS: i64 = 3_155_760_000;
+
+/// What an authorization server knows this program as.
+#[derive(Clone, Serialize, Deserialize)]
+struct Client {
+    id: String,
+    secret: Option<String>,
+    proof: Proof,
+}
+
+/// How a client proves who it is.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Proof {
+    None,
+    Post,
+    Basic,
+}
+
+impl Proof {
+    fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Post => "client_secret_post",
+            Self::Basic => "client_secret_basic",
+        }
+    }
+}
+
+/// Which tokens: of whom, for what, and for whose entry.
+#[derive(Clone, Serialize, Deserialize)]
+struct Bond {
+    /// The URL of the entry that the login was for: it is for no other.
+    url: String,
+    issuer: String,
+    resource: String,
+    token_endpoint: String,
+    client: Client,
+}
+
+/// A login that has begun. Secret: it is to be sealed until the browser comes back.
+#[derive(Serialize, Deserialize)]
+pub struct Pending {
+    bond: Bond,
+    verifier: String,
+    callback: String,
+    names_itself: bool,
+}
+
+/// The tokens of a login. Secret: they are to be sealed.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct TokenSet {
+    bond: Bond,
+    access: String,
+    refresh: Option<String>,
+}
+
+impl TokenSet {
+    /// What is shown to the server, if these tokens are for the server at `url`.
+    #[must_use]
+    pub fn access_for(&self, url: &str) -> Option<SecretString> {
+        (self.bond.url == url).then(|| SecretString::from(self.access.as_str()))
+    }
+
+    /// Whether they can be refreshed.
+    #[must_use]
+    pub fn can_be_refreshed(&self) -> bool {
+        self.refresh.is_some()
+    }
+}
+
+/// Why no tokens came.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The authorization server does not take what it was shown, and will not take it later.
+    Final(String),
+    /// Anything else, such as a network that is down.
+    Failed(String),
+}
+
+impl Refusal {
+    /// In words.
+    #[must_use]
+    pub fn reason(self) -> String {
+        match self {
+            Self::Final(reason) | Self::Failed(reason) => reason,
+        }
+    }
+}
+
+/// Begins a login at the server behind `wire`: where a human agrees, and what ends it. `state` comes back to `callback` with the code.
+///
+/// # Errors
+/// In words.
+pub async fn begin(
+    wire: &Wire,
+    entry: &OAuthEntry,
+    callback: &str,
+    state: &str,
+    verifier: &SecretString,
+) -> Result<(String, Pending), String> {
+    let facts = discovery::discover(wire).await?;
+    let scope = scope(&facts, entry);
+    let client = match &entry.client_id {
+        Some(id) => registered(id, entry.client_secret.as_ref(), facts.client_proofs.as_deref()),
+        None => register(wire, &facts, callback, scope.as_deref()).await?,
+    };
+    let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.expose_secret()));
+    let mut url = facts.authorize.clone();
+    url.query_pairs_mut()
+        .append_pair("response_type", "code")
+        .append_pair("client_id", &client.id)
+        .append_pair("redirect_uri", callback)
+        .append_pair("state", state)
+        .append_pair("code_challenge", &challenge)
+        .append_pair("code_challenge_method", "S256")
+        .append_pair("resource", &facts.resource);
+    if let Some(scope) = &scope {
+        url.query_pairs_mut().append_pair("scope", scope);
+    }
+    let Facts { resource, issuer, token, names_itself, .. } = facts;
+    let bond = Bond { url: wire.server().as_str().to_owned(), issuer, resource, token_endpoint: token.into(), client };
+    let verifier = verifier.expose_secret().to_owned();
+    Ok((url.into(), Pending { bond, verifier, callback: callback.to_owned(), names_itself }))
+}
+
+/// What is asked for: what the entry says, or what the server does; and that the login may last.
+fn scope(facts: &Facts, entry: &OAuthEntry) -> Option<String> {
+    let mut scopes = match &entry.scopes {
+        Some(scopes) => return Some(scopes.join(" ")).filter(|scope| !scope.is_empty()),
+        None => facts.scopes.clone(),
+    };
+    if facts.knows_offline_access && !scopes.iter().any(|scope| scope == "offline_access") {
+        scopes.push("offline_access".to_owned());
+    }
+    Some(scopes.join(" ")).filter(|scope| !scope.is_empty())
+}
+
+fn registered(id: &str, secret: Option<&SecretString>, proofs: Option<&[String]>) -> Client {
+    let takes = |proof: Proof| proofs.is_some_and(|proofs| proofs.iter().any(|word| word == proof.word()));
+    let proof = match secret {
+        None => Proof::None,
+        Some(_) if takes(Proof::Post) && !takes(Proof::Basic) => Proof::Post,
+        Some(_) => Proof::Basic,
+    };
+    Client { id: id.to_owned(), secret: secret.map(|secret| secret.expose_secret().to_owned()), proof }
+}
+
+/// RFC 7591.
+async fn register(wire: &Wire, facts: &Facts, callback: &str, scope: Option<&str>) -> Result<Client, String> {
+    let Some(place) = &facts.registration else {
+        return Err("the authorization server takes no clients that register themselves: register one there, with the callback \
+             .../api/v1/mcp-servers/callback of this server, and give its id as capstan.oauth.client_id"
+            .to_owned());
+    };
+    let takes = |proof: Proof| facts.client_proofs.as_ref().is_none_or(|proofs| proofs.iter().any(|word| word == proof.word()));
+    let wanted = [Proof::None, Proof::Basic, Proof::Post].into_iter().find(|proof| takes(*proof)).unwrap_or(Proof::None);
+    let kind = if http::is_loopback(callback) { "native" } else { "web" };
+    let mut request = json!({
+        "client_name": "Capstan", "redirect_uris": [callback], "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"], "token_endpoint_auth_method": wanted.word(), "application_type": kind,
+    });
+    if let Some(scope) = scope {
+        request["scope"] = json!(scope);
+    }
+    let (status, answer) = wire.post(place, &request).await?;
+    let answer = answer.filter(|_| status.is_success()).ok_or_else(|| {
+        format!("the authorization server answers {status} to a client that registers itself; capstan.oauth.client_id names one")
+    })?;
+    let id = text(&answer, "client_id").ok_or("the authorization server has registered this client without an id")?;
+    let secret = text(&answer, "client_secret");
+    let proof = match (text(&answer, "token_endpoint_auth_method").as_deref(), &secret) {
+        (_, None) => Proof::None,
+        (Some("client_secret_post"), Some(_)) => Proof::Post,
+        (Some("none"), Some(_)) => Proof::None,
+        (_, Some(_)) if wanted == Proof::Post => Proof::Post,
+        (_, Some(_)) => Proof::Basic,
+    };
+    Ok(Client { id, secret, proof })
+}
+
+impl Pending {
+    /// Checks who has sent the browser back (RFC 9207): another authorization server than the one that was asked has no business here.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn check_issuer(&self, named: Option<&str>) -> Result<(), String> {
+        match named {
+            Some(named) if named.trim_end_matches('/') != self.bond.issuer.trim_end_matches('/') => {
+                Err("the login comes back from another authorization server than it was begun at".to_owned())
+            }
+            None if self.names_itself => Err("the authorization server has not named itself, as it promises to".to_owned()),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Whether the login is for the server at `url`, as it is now.
+    #[must_use]
+    pub fn is_for(&self, url: &Url) -> bool {
+        self.bond.url == url.as_str()
+    }
+}
+
+/// The tokens for a code, and for how many milliseconds they are fresh, if that is said.
+///
+/// # Errors
+/// [`Refusal`].
+pub async fn exchange(wire: &Wire, pending: Pending, code: &str) -> Result<(TokenSet, Option<i64>), Refusal> {
+    let Pending { bond, verifier, callback, names_itself: _ } = pending;
+    let fields = [("grant_type", "authorization_code"), ("code", code), ("redirect_uri", &callback), ("code_verifier", &verifier)];
+    ask(wire, bond, &fields, None).await
+}
+
+/// New tokens in the place of these, and for how many milliseconds they are fresh, if that is said.
+///
+/// # Errors
+/// [`Refusal`].
+pub async fn refresh(wire: &Wire, tokens: TokenSet) -> Result<(TokenSet, Option<i64>), Refusal> {
+    let TokenSet { bond, access: _, refresh } = tokens;
+    let Some(refresh) = refresh else { return Err(Refusal::Final("there is nothing to refresh the login with".to_owned())) };
+    ask(wire, bond, &[("grant_type", "refresh_token"), ("refresh_token", &refresh)], Some(&refresh)).await
+}
+
+async fn ask(wire: &Wire, bond: Bond, fields: &[(&str, &str)], known: Option<&str>) -> Result<(TokenSet, Option<i64>), Refusal> {
+    let place = wire.place(&bond.token_endpoint, "token_endpoint of the authorization server").map_err(Refusal::Failed)?;
+    let client = &bond.client;
+    let mut all = fields.to_vec();
+    all.push(("resource", &bond.resource));
+    let basic = match (client.proof, client.secret.as_deref()) {
+        (Proof::Basic, Some(secret)) => Some((client.id.as_str(), secret)),
+        (proof, secret) => {
+            all.push(("client_id", &client.id));
+            if let Some(secret) = secret.filter(|_| proof == Proof::Post) {
+                all.push(("client_secret", secret));
+            }
+            None
+        }
+    };
+    let (status, answer) = wire.submit(&place, &all, basic).await.map_err(Refusal::Failed)?;
+    let answer = answer.unwrap_or_default();
+    if !status.is_success() {
+        return Err(refused(status, &answer));
+    }
+    let (access, refresh, fresh_for_ms) = read(&answer, &bond.resource).map_err(Refusal::Failed)?;
+    // Where tokens do not rotate, the one that was used goes on to count.
+    let refresh = refresh.or_else(|| known.map(str::to_owned));
+    Ok((TokenSet { bond, access, refresh }, fresh_for_ms))
+}
+
+fn refused(status: StatusCode, answer: &Map<String, Value>) -> Refusal {
+    // Only the word: what stands beside it may quote what was sent.
+    let word = text(answer, "error").filter(|word| word.len() <= 64 && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
+    let reason = match &word {
+        Some(word) => format!("the authorization server refuses: {word}"),
+        None => format!("the authorization server answers {status}"),
+    };
+    match word.as_deref() {
+        Some("invalid_grant" | "invalid_client" | "unauthorized_client") if status.is_client_error() => Refusal::Final(reason),
+        _ => Refusal::Failed(reason),
+    }
+}
+
+/// The tokens of an answer.
+fn read(answer: &Map<String, Value>, resource: &str) -> Result<(String, Option<String>, Option<i64>), String> {
+    let token = |name: &str| match answer.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(token)) if token.is_empty() => Ok(None),
+        Some(Value::String(token)) if token.len() <= MAX_TOKEN && is_token(token) => Ok(Some(token.clone())),
+        Some(_) => Err(format!("the {name} that the authorization server gives is none")),
+    };
+    let access = token("access_token")?.ok_or("the authorization server gives no access_token")?;
+    if !text(answer, "token_type").is_some_and(|kind| kind.eq_ignore_ascii_case("bearer")) {
+        return Err("the authorization server gives a token that is not of the type Bearer".to_owned());
+    }
+    if is_for_another(&access, resource) {
+        return Err("the authorization server gives a token for another resource".to_owned());
+    }
+    let seconds = answer.get("expires_in").and_then(|value| value.as_i64().or_else(|| value.as_str()?.parse().ok()));
+    let fresh_for_ms = seconds.map(|seconds| {
+        let seconds = seconds.clamp(0, MAX_SECONDS);
+        seconds * 1_000 - (AHEAD_SECONDS * 1_000).min(seconds * 250)
+    });
+    Ok((access, token("refresh_token")?, fresh_for_ms))
+}
+
+/// Whether a token says itself that it is for somebody else: a JWT whose audiences are all URLs, none of them of the host of `resource`.
+/// What is no JWT, and audiences that are names, say nothing to a client; the server has to look at them.
+fn is_for_another(token: &str, resource: &str) -> bool {
+    let mut parts = token.split('.');
+    let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else { return false };
+    let claims: Option<Value> = URL_SAFE_NO_PAD.decode(claims).ok().and_then(|claims| serde_json::from_slice(&claims).ok());
+    let audiences: Vec<&str> = match claims.as_ref().and_then(|claims| claims.get("aud")) {
+        Some(Value::String(audience)) => vec![audience],
+        Some(Value::Array(audiences)) => audiences.iter().filter_map(Value::as_str).collect(),
+        _ => return false,
+    };
+    let origin = |url: &str| Url::parse(url).ok().filter(|url| url.has_host()).map(|url| url.origin());
+    let ours = origin(resource);
+    !audiences.is_empty() && audiences.iter().all(|audience| origin(audience).is_some_and(|theirs| Some(theirs) != ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const RESOURCE: &str = "https://mcp.example/mcp";
+
+    fn jwt(claims: &Value) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
+    }
+
+    #[rstest]
+    #[case(json!({"aud": "https://mcp.example/mcp"}), false)]
+    #[case(json!({"aud": ["https://other.example", "https://mcp.example"]}), false)]
+    #[case(json!({"aud": "https://other.example/mcp"}), true)]
+    #[case(json!({"aud": ["https://other.example"]}), true)]
+    #[case(json!({"aud": "some-client"}), false)]
+    #[case(json!({"aud": ["some-client", "https://other.example"]}), false)]
+    #[case(json!({}), false)]
+    fn a_token_for_another_server_is_not_taken(#[case] claims: Value, #[case] is_for_another: bool) {
+        let answer = json!({"access_token": jwt(&claims), "token_type": "Bearer"});
+        assert_eq!(read(answer.as_object().unwrap(), RESOURCE).is_err(), is_for_another);
+    }
+
+    #[rstest]
+    #[case(json!({"access_token": "a", "token_type": "bearer"}), Some(None))]
+    #[case(json!({"access_token": "a", "token_type": "Bearer", "expires_in": 3600}), Some(Some(3_540_000)))]
+    #[case(json!({"access_token": "a", "token_type": "Bearer", "expires_in": "8"}), Some(Some(6_000)))]
+    #[case(json!({"access_token": "a", "token_type": "Bearer", "expires_in": -5}), Some(Some(0)))]
+    #[case(json!({"access_token": "a", "token_type": "mac"}), None)]
+    #[case(json!({"access_token": "a"}), None)]
+    #[case(json!({"access_token": "a\r\nx: y", "token_type": "Bearer"}), None)]
+    #[case(json!({"access_token": 5, "token_type": "Bearer"}), None)]
+    #[case(json!({"token_type": "Bearer"}), None)]
+    fn answers_are_read(#[case] answer: Value, #[case] fresh: Option<Option<i64>>) {
+        let read = read(answer.as_object().unwrap(), RESOURCE);
+        assert_eq!(read.ok().map(|(_, _, fresh)| fresh), fresh);
+    }
+
+    #[test]
+    fn only_what_stays_refused_is_final() {
+        let judge = |status: u16, answer: Value| refused(StatusCode::from_u16(status).unwrap(), answer.as_object().unwrap());
+        assert!(matches!(judge(400, json!({"error": "invalid_grant"})), Refusal::Final(_)));
+        assert!(matches!(judge(401, json!({"error": "invalid_client"})), Refusal::Final(_)));
+        assert!(matches!(judge(400, json!({"error": "temporarily_unavailable"})), Refusal::Failed(_)));
+        assert!(matches!(judge(503, json!({"error": "invalid_grant"})), Refusal::Failed(_)));
+        let leaky = judge(400, json!({"error": "no such token SECRET", "error_description": "SECRET"})).reason();
+        assert!(!leaky.contains("SECRET"), "{leaky}");
+    }
+}

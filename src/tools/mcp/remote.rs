@@ -1,0 +1,155 @@
+//! Greeting a server over HTTP, by the transport that it knows.
+//!
+//! Whoever is not told which one that is tries the newer one first; a server that answers 400, 404 or 405 to that may know the older
+//! one, as the protocol says under "Backwards Compatibility". Which one it was is tried first the next time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use reqwest::Url;
+use reqwest::header::{HeaderName, HeaderValue};
+use rmcp::RoleClient;
+use rmcp::service::{ClientInitializeError, ClientLifecycleMode, RunningService, serve_client_with_lifecycle_and_ct};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio_util::sync::CancellationToken;
+
+use super::attentive::Attentive;
+use super::config::HttpStyle;
+use super::connection::{Endpoint, OpenError, chain, status_of};
+use super::handler::{Handler, Heard};
+use super::oauth::{AuthState, Authorized};
+use super::process::LastWords;
+use super::sse::SseTransport;
+use super::stdio::{Ending, Noise};
+use crate::support::outbound::{self, Reach};
+use crate::support::{http, redact};
+
+/// How long setting up a TCP connection may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+type Greeted = (RunningService<RoleClient, Handler>, Ending);
+
+/// A server over HTTP.
+pub struct Remote<'a> {
+    server: Endpoint<'a>,
+    url: Url,
+    client: Authorized,
+    headers: HashMap<HeaderName, HeaderValue>,
+}
+
+/// Why a greeting came to nothing.
+enum Unfit {
+    /// The stream of the older transport could not be opened.
+    Closed(StreamableHttpError<reqwest::Error>),
+    /// The server was not greeted.
+    Greeting(Box<ClientInitializeError>),
+}
+
+impl<'a> Remote<'a> {
+    /// The server at `url`, with these headers and its login.
+    ///
+    /// # Errors
+    /// In words: what is wrong with the entry.
+    pub fn new(url: &str, headers: &BTreeMap<String, SecretString>, reach: Reach, server: Endpoint<'a>) -> Result<Self, String> {
+        let mut custom = HashMap::new();
+        for (name, value) in headers {
+            let header = HeaderName::try_from(name.as_str()).map_err(|_| format!("headers.{name} is no valid header name"))?;
+            let value = HeaderValue::from_str(value.expose_secret());
+            let mut value = value.map_err(|_| format!("headers.{name} has an invalid value"))?;
+            value.set_sensitive(true);
+            custom.insert(header, value);
+        }
+        let place = Url::parse(url).map_err(|error| format!("url: {error}"))?;
+        outbound::check(&place, reach).map_err(|error| format!("url: {error}"))?;
+        // A redirect would carry the headers, which often are credentials, to wherever the server says.
+        let client = outbound::guarded(http::client_for(url), reach)
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_LIMIT)
+            .build()
+            .map_err(|error| redact::error_text(&error.to_string()))?;
+        Ok(Self { server, url: place, client: Authorized::new(client, server.login.cloned()), headers: custom })
+    }
+
+    /// Greets the server.
+    ///
+    /// # Errors
+    /// Why not, redacted.
+    pub async fn greet(
+        &self,
+        style: HttpStyle,
+        lifecycle: ClientLifecycleMode,
+        heard: &Arc<Heard>,
+        token: CancellationToken,
+    ) -> Result<Greeted, OpenError> {
+        let is_old = self.server.is_old;
+        let first = match style {
+            HttpStyle::Sse => self.old(lifecycle, heard, token).await,
+            HttpStyle::Streamable => self.new_way(lifecycle, heard, token).await,
+            HttpStyle::Either if is_old.load(Ordering::SeqCst) => {
+                let greeted = self.old(lifecycle, heard, token).await;
+                // It may have learnt the newer one.
+                is_old.store(greeted.is_ok(), Ordering::SeqCst);
+                greeted
+            }
+            HttpStyle::Either => match self.new_way(lifecycle.clone(), heard, token.clone()).await {
+                Err(error) if may_be_old(&error) => match self.old(lifecycle, heard, token).await {
+                    Ok(greeted) => {
+                        is_old.store(true, Ordering::SeqCst);
+                        Ok(greeted)
+                    }
+                    Err(_) => Err(error),
+                },
+                greeted => greeted,
+            },
+        };
+        first.map_err(|error| self.told(error))
+    }
+
+    async fn new_way(
+        &self,
+        lifecycle: ClientLifecycleMode,
+        heard: &Arc<Heard>,
+        token: CancellationToken,
+    ) -> Result<Greeted, Unfit> {
+        // A new session may be one with another server behind it: what its tools are is looked at before anything is sent again.
+        let config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str());
+        let config = config.custom_headers(self.headers.clone()).reinit_on_expired_session(false);
+        let transport = StreamableHttpClientTransport::with_client(self.client.clone(), config);
+        let transport = Attentive::new(transport, self.server.name, Arc::clone(heard));
+        let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token).await;
+        Ok((greeted.map_err(|error| Unfit::Greeting(Box::new(error)))?, Ending::default()))
+    }
+
+    async fn old(&self, lifecycle: ClientLifecycleMode, heard: &Arc<Heard>, token: CancellationToken) -> Result<Greeted, Unfit> {
+        let noise = Noise::new(self.server.name, self.server.masks);
+        let opened = SseTransport::open(self.client.clone(), &self.url, self.headers.clone(), noise).await;
+        let transport = opened.map_err(Unfit::Closed)?;
+        let ending = transport.ending();
+        let transport = Attentive::new(transport, self.server.name, Arc::clone(heard));
+        let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token).await;
+        Ok((greeted.map_err(|error| Unfit::Greeting(Box::new(error)))?, ending))
+    }
+
+    fn told(&self, error: Unfit) -> OpenError {
+        let masks = self.server.masks;
+        match (self.server.login.filter(|login| login.state() == AuthState::Needed), error) {
+            (Some(login), _) => OpenError::Other(login.wanted().into()),
+            (None, Unfit::Greeting(error)) => OpenError::new(*error, masks, LastWords::default()),
+            (None, Unfit::Closed(error)) => OpenError::Other(masks.error_text(&chain(&error)).into()),
+        }
+    }
+}
+
+/// Whether a server has refused the newer transport in a way in which one refuses that does not know it.
+fn may_be_old(error: &Unfit) -> bool {
+    let Unfit::Greeting(error) = error else { return false };
+    let ClientInitializeError::TransportError { error, .. } = &**error else { return false };
+    match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+        Some(StreamableHttpError::UnexpectedServerResponse(said)) => matches!(status_of(said), Some(400 | 404 | 405)),
+        _ => false,
+    }
+}

@@ -1,0 +1,342 @@
+//! Logins at MCP servers that want one, from the 401 to the tool call, and those that must come to nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use reqwest::{Method, Url};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::oauth::Guarded;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+
+const MASTER: &str = "a master key of some length";
+
+async fn site(kind: Kind, model: &ModelMock) -> Site {
+    let site = Site::new(kind).await.with_model(model).env("CAPSTAN_SECRET_KEY", MASTER);
+    site.env("CAPSTAN_OUTBOUND__ALLOW_PRIVATE", "true")
+}
+
+/// A server that is kept, and has said that it wants a login.
+async fn keep(server: &Server, url: &str) -> String {
+    let entry = json!({"url": url, "capstan": {"concurrency": 20, "replay": {"pay": "read"}}});
+    let (status, made) = server.post_json("/mcp-servers", &json!({"name": "bank", "entry": entry})).await;
+    assert_eq!(status, 201, "{made}");
+    assert_eq!((&made["status"]["state"], &made["status"]["auth"]), (&json!("error"), &json!("needed")), "{made}");
+    let id = made["id"].as_str().unwrap().to_owned();
+    assert!(made["status"]["error"].as_str().unwrap().contains(&format!("POST /api/v1/mcp-servers/{id}/login")), "{made}");
+    id
+}
+
+/// Begins a login: where the owner agrees, and the cookie of the browser.
+async fn begin(server: &Server, id: &str) -> (String, String) {
+    let answer = server.post(&format!("/mcp-servers/{id}/login"), &json!({})).send().await.unwrap();
+    assert_eq!(answer.status(), 200, "{}", answer.text().await.unwrap());
+    let cookie = answer.headers()["set-cookie"].to_str().unwrap().to_owned();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
+    let url = answer.json::<Value>().await.unwrap()["url"].as_str().unwrap().to_owned();
+    (url, cookie.split(';').next().unwrap().to_owned())
+}
+
+/// Comes back as a browser: status and body.
+async fn come_back(server: &Server, back: &str, cookie: &str) -> (u16, Value) {
+    let answer = server.client.get(back).header("cookie", cookie).send().await.unwrap();
+    let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+async fn log_in(server: &Server, bank: &Guarded, id: &str) -> Value {
+    let (url, cookie) = begin(server, id).await;
+    let (status, shown) = come_back(server, &bank.agree(&url).await, &cookie).await;
+    assert_eq!(status, 200, "{shown}");
+    assert_eq!((&shown["status"]["state"], &shown["status"]["auth"]), (&json!("ok"), &json!("ok")), "{shown}");
+    shown
+}
+
+/// A run that calls a tool so often at once: whether each call was paid for.
+async fn pay(server: &Server, times: usize) -> Vec<bool> {
+    let calls = "[[call:bank__pay {}]]".repeat(times);
+    let run = server.start_run(&json!({"input": format!("[[id:pay]]{calls}[[next]][[text:1,0]]")})).await;
+    let id = run["id"].as_str().unwrap();
+    assert_eq!(server.finished(id).await["status"], "completed");
+    let events = server.run_events_json(id).await;
+    let done = events.iter().filter(|event| event["type"] == "tool.completed");
+    done.map(|event| event["data"]["content"].to_string().contains("paid")).collect()
+}
+
+fn parameters(url: &str) -> HashMap<String, String> {
+    Url::parse(url).unwrap().query_pairs().into_owned().collect()
+}
+
+/// M-24.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(kind, &model).await;
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let mut server = site.start().await;
+    server.set_key(&bob);
+    let bobs = keep(&server, &bank.url).await;
+    server.set_key(&ann);
+    let id = keep(&server, &bank.url).await;
+
+    // Another one's server is not there.
+    for method in [Method::POST, Method::DELETE] {
+        let asked = server.request(method, &format!("/mcp-servers/{bobs}/login")).json(&json!({})).send().await.unwrap();
+        assert_eq!(asked.status(), 404);
+    }
+    let (url, cookie) = begin(&server, &id).await;
+    let asked = parameters(&url);
+    assert_eq!((asked["scope"].as_str(), asked["resource"].as_str()), ("pay offline_access", bank.url.as_str()));
+    assert_eq!(asked["redirect_uri"], format!("{}/api/v1/mcp-servers/callback", server.url));
+    let back = bank.agree(&url).await;
+    let (status, shown) = come_back(&server, &back, &cookie).await;
+    assert_eq!((status, &shown["status"]["auth"]), (200, &json!("ok")), "{shown}");
+    assert_eq!(come_back(&server, &back, &cookie).await.0, 400, "a login ends once");
+    assert_eq!(pay(&server, 1).await, [true]);
+
+    // The server takes the token no more: of ten calls at once, one refreshes it.
+    bank.book().expire();
+    assert_eq!(pay(&server, 10).await, [true; 10]);
+    let (refreshes, reused, _) = bank.counts();
+    assert_eq!((refreshes, reused), (1, 0));
+
+    // It is there after a restart, and refreshed when it is time, before the server says so.
+    server.kill9().await;
+    site.database.rows("UPDATE mcp_tokens SET fresh_until = 0 RETURNING server_id").await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let (_, _, refused) = bank.counts();
+    assert_eq!(pay(&server, 1).await, [true]);
+    assert_eq!(bank.counts(), (2, 0, refused));
+    assert_eq!(pay(&server, 1).await, [true]);
+    assert_eq!(bank.book().refreshes, 2, "it is fresh");
+
+    // An authorization server that is down ends no login.
+    bank.book().expire();
+    bank.book().broken = Some(503);
+    assert_eq!(pay(&server, 1).await, [false]);
+    bank.book().broken = None;
+    let mended = wait::until("the server to be back", Duration::from_secs(30), || async {
+        let (_, started) = server.post_json(&format!("/mcp-servers/{id}/start"), &json!({})).await;
+        (started["status"]["state"] == "ok").then_some(started)
+    });
+    assert_eq!(mended.await["status"]["auth"], "ok");
+    assert_eq!(pay(&server, 1).await, [true]);
+
+    // What a careless server says of the token is not told.
+    let run = server.start_run(&json!({"input": "[[id:f]][[call:bank__fail {}]][[next]][[text:1,0]]"})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let told = json!(server.run_events_json(run["id"].as_str().unwrap()).await).to_string();
+    assert!(told.contains("no money for [redacted]"), "{told}");
+
+    bank.book().revoke();
+    assert_eq!(pay(&server, 2).await, [false, false]);
+    let shown = server.get_json(&format!("/mcp-servers/{id}")).await;
+    assert_eq!((&shown["status"]["state"], &shown["status"]["auth"]), (&json!("error"), &json!("needed")), "{shown}");
+    assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), 0);
+
+    log_in(&server, &bank, &id).await;
+    assert_eq!(pay(&server, 1).await, [true]);
+    let stored = format!("{:?}", site.database.rows("SELECT server_id, key_data FROM mcp_tokens").await);
+    assert!(stored.contains(&id) && !stored.contains("canary"), "{stored}");
+    // Other tokens than that of this server are none of its own.
+    assert_eq!(server.get_json("/mcp-servers").await["data"].as_array().unwrap().len(), 1);
+    let forgotten = server.request(Method::DELETE, &format!("/mcp-servers/{id}/login")).send().await.unwrap();
+    assert_eq!(forgotten.status(), 204);
+    assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), 0);
+    assert_eq!(pay(&server, 1).await, [false], "its tools are not offered");
+
+    let said = server.log_text() + &shown.to_string() + &server.get_json("/mcp-servers").await.to_string();
+    let leaked: Vec<_> = bank.book().secrets.iter().filter(|secret| said.contains(secret.as_str())).cloned().collect();
+    assert_eq!(leaked, Vec::<String>::new());
+    audit::assert_sound(&site.database).await;
+}
+
+/// M-24.
+#[tokio::test(flavor = "multi_thread")]
+async fn are_not_begun_at_servers_that_lie() {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(Kind::Sqlite, &model).await;
+    let ann = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let id = keep(&server, &bank.url).await;
+    let issuer = bank.book().issuer.clone().unwrap();
+    let cases = [
+        (json!({}), json!({"issuer": "http://127.0.0.1:9/as"}), "another name"),
+        (json!({}), json!({"issuer": null}), "another name"),
+        (json!({}), json!({"authorization_endpoint": "javascript:alert(1)"}), "authorization_endpoint"),
+        (json!({}), json!({"authorization_endpoint": "http://auth.example/authorize"}), "authorization_endpoint"),
+        (json!({}), json!({"token_endpoint": "http://auth.example/token"}), "token_endpoint"),
+        (json!({}), json!({"registration_endpoint": "file:///etc/passwd"}), "registration_endpoint"),
+        (json!({}), json!({"registration_endpoint": null}), "capstan.oauth.client_id"),
+        (json!({}), json!({"code_challenge_methods_supported": ["plain"]}), "PKCE"),
+        (json!({}), json!({"code_challenge_methods_supported": null}), "PKCE"),
+        (json!({}), json!({"response_types_supported": ["token"]}), "no codes"),
+        (json!({"resource": "https://other.example/mcp"}), json!({}), "another resource"),
+        (json!({"resource": null}), json!({}), "no resource"),
+        (json!({"authorization_servers": ["http://169.254.169.254/"]}), json!({}), "authorization server"),
+        (json!({"authorization_servers": [format!("{issuer}-not")]}), json!({}), "says nothing of itself"),
+        (json!({"authorization_servers": []}), json!({}), "no authorization server"),
+    ];
+    for (resource, metadata, words) in cases {
+        bank.book().resource = resource.clone();
+        bank.book().metadata = metadata.clone();
+        let (status, refused) = server.post_json(&format!("/mcp-servers/{id}/login"), &json!({})).await;
+        assert!(status == 409 && refused["detail"].as_str().unwrap().contains(words), "{resource} {metadata}: {refused}");
+    }
+    assert_eq!(bank.book().registered, 0);
+    assert_eq!(site.database.rows("SELECT state_hash FROM mcp_logins").await.len(), 0);
+}
+
+/// M-24.
+#[tokio::test(flavor = "multi_thread")]
+async fn end_for_whoever_began_them_and_nobody_else() {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(Kind::Sqlite, &model).await;
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let id = keep(&server, &bank.url).await;
+    let issuer = bank.book().issuer.clone();
+
+    // Who sends the browser back: another authorization server, or one that does not say.
+    for named in [Some("https://evil.example".to_owned()), None] {
+        bank.book().issuer = named;
+        let (url, cookie) = begin(&server, &id).await;
+        let (status, refused) = come_back(&server, &bank.agree(&url).await, &cookie).await;
+        assert!(status == 400 && refused["detail"].as_str().unwrap().contains("authorization server"), "{refused}");
+    }
+    bank.book().issuer = issuer;
+
+    // Who comes back.
+    let (url, cookie) = begin(&server, &id).await;
+    let back = bank.agree(&url).await;
+    assert_eq!(server.client.get(&back).send().await.unwrap().status(), 401, "nobody");
+    assert_eq!(server.client.get(&back).bearer_auth(&bob).send().await.unwrap().status(), 400, "another user");
+    assert_eq!(come_back(&server, &back, "capstan_mcp_login=browser_other").await.0, 400, "another browser");
+    assert_eq!(come_back(&server, &back.replace("state=login_", "state=login_x"), &cookie).await.0, 400, "another state");
+    assert_eq!(come_back(&server, &back, &cookie).await.0, 200);
+    // With a key instead of the browser.
+    let (url, _) = begin(&server, &id).await;
+    let back = bank.agree(&url).await;
+    assert_eq!(server.client.get(&back).bearer_auth(&ann).send().await.unwrap().status(), 200);
+    // The newest counts; and none for long.
+    let (old, old_cookie) = begin(&server, &id).await;
+    let (new, new_cookie) = begin(&server, &id).await;
+    assert_eq!(come_back(&server, &bank.agree(&old).await, &old_cookie).await.0, 400);
+    site.database.rows("UPDATE mcp_logins SET expires_at = 0 RETURNING state_hash").await;
+    assert_eq!(come_back(&server, &bank.agree(&new).await, &new_cookie).await.0, 400);
+    // Whoever does not agree.
+    let (url, cookie) = begin(&server, &id).await;
+    let mut back = Url::parse(&parameters(&url)["redirect_uri"]).unwrap();
+    let issuer = bank.url.replace("/mcp", "/as");
+    let denied = [("error", "access_denied"), ("state", &parameters(&url)["state"]), ("iss", &issuer)];
+    back.query_pairs_mut().extend_pairs(denied);
+    let (status, refused) = come_back(&server, back.as_str(), &cookie).await;
+    assert!(status == 400 && refused["detail"].as_str().unwrap().contains("access_denied"), "{refused}");
+
+    // A token for another server.
+    bank.book().token = Some("e30.eyJhdWQiOiJodHRwczovL290aGVyLmV4YW1wbGUifQ.c2ln".to_owned());
+    let (url, cookie) = begin(&server, &id).await;
+    let (status, refused) = come_back(&server, &bank.agree(&url).await, &cookie).await;
+    assert!(status == 409 && refused["detail"].as_str().unwrap().contains("another resource"), "{refused}");
+    bank.book().token = None;
+
+    // An entry that has another URL by then; and one that gets another URL later has no login any more.
+    log_in(&server, &bank, &id).await;
+    let (url, cookie) = begin(&server, &id).await;
+    let back = bank.agree(&url).await;
+    let elsewhere = json!({"entry": {"url": format!("{}?tenant=2", bank.url)}});
+    let changed = server.request(Method::PATCH, &format!("/mcp-servers/{id}")).json(&elsewhere).send().await.unwrap();
+    let changed = changed.json::<Value>().await.unwrap();
+    assert_eq!(changed["status"]["auth"], "needed", "{changed}");
+    assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), 0);
+    assert_eq!(come_back(&server, &back, &cookie).await.0, 400, "it went with the tokens");
+    let gone = server.request(Method::DELETE, &format!("/mcp-servers/{id}")).send().await.unwrap();
+    assert_eq!(gone.status(), 204);
+
+    let said = server.log_text();
+    let leaked: Vec<_> = bank.book().secrets.iter().filter(|secret| said.contains(secret.as_str())).cloned().collect();
+    assert_eq!(leaked, Vec::<String>::new());
+}
+
+/// M-24.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_an_administrator_serve_everybody_with_a_client_of_their_own() {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(Kind::Sqlite, &model).await;
+    let (ok, admin) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
+    assert!(ok);
+    let (admin, ann) = (admin.lines().last().unwrap().trim().to_owned(), site.key_of("ann").await);
+    bank.book().client = Some(("our-client".to_owned(), "client-secret-canary".to_owned()));
+    let mut server = site.start().await;
+    server.set_key(&admin);
+    let oauth = json!({"client_id": "our-client", "client_secret": "client-secret-canary", "scopes": ["pay", "more"]});
+    let body = json!({"name": "bank", "entry": {"url": bank.url, "capstan": {"oauth": oauth}}, "scope": "global"});
+    let (status, made) = server.post_json("/mcp-servers", &body).await;
+    assert_eq!((status.as_u16(), &made["status"]["auth"]), (201, &json!("needed")), "{made}");
+    assert_eq!(made["entry"]["capstan"]["oauth"]["client_secret"], "${CLIENT_SECRET}");
+    let id = made["id"].as_str().unwrap();
+
+    server.set_key(&ann);
+    let (status, _) = server.post_json(&format!("/mcp-servers/{id}/login"), &json!({})).await;
+    assert_eq!(status, 403);
+    server.set_key(&admin);
+    let (url, cookie) = begin(&server, id).await;
+    let asked = parameters(&url);
+    assert_eq!((asked["client_id"].as_str(), asked["scope"].as_str()), ("our-client", "pay more"));
+    assert_eq!(come_back(&server, &bank.agree(&url).await, &cookie).await.0, 200);
+    assert_eq!(bank.book().registered, 0);
+    server.set_key(&ann);
+    assert_eq!(pay(&server, 1).await, [true]);
+    bank.book().expire();
+    assert_eq!(pay(&server, 3).await, [true; 3]);
+    assert_eq!(bank.book().refreshes, 1);
+    assert!(!server.log_text().contains("canary"));
+}
+
+/// M-24.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_servers_of_the_configuration() {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = Site::new(Kind::Sqlite).await.with_model(&model);
+    let site = site.mcp(json!({"mcpServers": {"bank": {"url": bank.url}}}));
+    let mut server = site.start().await;
+    assert_eq!(pay(&server, 1).await, [false], "its tools are not known");
+    let listed = server.get_json("/mcp-servers").await;
+    assert_eq!(listed["data"][0]["status"]["auth"], "needed", "{listed}");
+    let id = listed["data"][0]["id"].as_str().unwrap().to_owned();
+    log_in(&server, &bank, &id).await;
+    assert_eq!(pay(&server, 1).await, [true]);
+    server.kill9().await;
+    let server = site.start().await;
+    assert_eq!(pay(&server, 1).await, [true]);
+}
+
+/// M-24.
+#[tokio::test(flavor = "multi_thread")]
+async fn are_refreshed_by_one_of_many_processes_postgres() {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(Kind::Postgres, &model).await;
+    let ann = site.key_of("ann").await;
+    let mut servers = [site.start().await, site.start().await];
+    servers.iter_mut().for_each(|server| server.set_key(&ann));
+    let id = keep(&servers[0], &bank.url).await;
+    log_in(&servers[0], &bank, &id).await;
+    for server in &servers {
+        assert_eq!(pay(server, 1).await, [true]);
+    }
+    for round in 1..=3 {
+        bank.book().expire();
+        let (both, book) = (futures_util::future::join_all(servers.iter().map(|server| pay(server, 4))).await, bank.book());
+        assert_eq!(both.concat(), [true; 8]);
+        assert_eq!((book.refreshes, book.reused), (round, 0));
+    }
+}

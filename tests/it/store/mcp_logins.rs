@@ -1,0 +1,131 @@
+//! Logins at MCP servers: who ends them, and who refreshes what came of them.
+
+use capstan::domain::ids::{McpServerId, UserId};
+use capstan::store::{LoginTaker, McpTokens, ProviderLogin, SealedRow, SecretOf};
+use capstan::support::ids::UuidIds;
+use capstan::support::seal::Sealed;
+
+use super::fixture::{World, user};
+
+contract! {
+    ;
+    a_login_is_taken_once_by_its_owner_or_its_browser,
+    the_newest_login_of_a_user_at_a_server_counts,
+    tokens_are_kept_until_others_come,
+    one_refreshes_at_a_time,
+    a_refresh_that_was_overtaken_changes_nothing,
+    tokens_are_sealed_anew_without_another_version,
+}
+
+fn server() -> McpServerId {
+    McpServerId::generate(&UuidIds)
+}
+
+fn sealed(data: &str) -> Sealed {
+    Sealed { key_id: "master-1".to_owned(), data: data.to_owned() }
+}
+
+fn login(owner: &UserId) -> ProviderLogin {
+    ProviderLogin { owner: owner.clone(), browser_hash: "browser".to_owned(), key_hash: None, verifier: sealed("dmVyaWZpZXI=") }
+}
+
+fn tokens(owner: Option<&UserId>) -> McpTokens {
+    McpTokens { server: server(), owner: owner.cloned(), sealed: sealed("dG9rZW5z"), fresh_for_ms: None, version: 1 }
+}
+
+async fn a_login_is_taken_once_by_its_owner_or_its_browser(world: &World) {
+    let (ann, bob, at) = (user(), user(), server());
+    let store = &world.store;
+    store.create_mcp_login("state", &at, &login(&ann), 60_000).await.unwrap();
+    assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(bob)).await.unwrap(), None);
+    assert_eq!(store.take_mcp_login("state", &LoginTaker::Browser("other".to_owned())).await.unwrap(), None);
+    let taken = store.take_mcp_login("state", &LoginTaker::Browser("browser".to_owned())).await.unwrap();
+    assert_eq!(taken, Some((at.clone(), login(&ann))));
+    assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(ann.clone())).await.unwrap(), None, "once");
+    store.create_mcp_login("late", &at, &login(&ann), 0).await.unwrap();
+    assert_eq!(store.take_mcp_login("late", &LoginTaker::Owner(ann)).await.unwrap(), None, "in time");
+}
+
+async fn the_newest_login_of_a_user_at_a_server_counts(world: &World) {
+    let (ann, one, two) = (user(), server(), server());
+    let store = &world.store;
+    for (state, at) in [("old", &one), ("beside", &two), ("new", &one)] {
+        store.create_mcp_login(state, at, &login(&ann), 60_000).await.unwrap();
+    }
+    let mut taken = Vec::new();
+    for state in ["old", "beside", "new"] {
+        taken.push(store.take_mcp_login(state, &LoginTaker::Owner(ann.clone())).await.unwrap().map(|(server, _)| server));
+    }
+    assert_eq!(taken, [None, Some(two), Some(one)]);
+}
+
+async fn tokens_are_kept_until_others_come(world: &World) {
+    let (ann, store) = (user(), &world.store);
+    let first = tokens(Some(&ann));
+    assert_eq!(store.mcp_tokens(&first.server).await.unwrap(), None);
+    store.put_mcp_tokens(&first).await.unwrap();
+    assert_eq!(store.mcp_tokens(&first.server).await.unwrap(), Some(first.clone()));
+    let second = McpTokens { sealed: sealed("YW5ldw=="), fresh_for_ms: Some(60_000), ..first.clone() };
+    store.put_mcp_tokens(&second).await.unwrap();
+    let kept = store.mcp_tokens(&first.server).await.unwrap().unwrap();
+    assert!(kept.fresh_for_ms.is_some_and(|ms| (1..=60_000).contains(&ms)), "{kept:?}");
+    assert_eq!((kept.version, kept.sealed), (2, second.sealed));
+    assert!(!store.forget_mcp_tokens(&first.server, Some(1)).await.unwrap());
+    store.create_mcp_login("state", &first.server, &login(&ann), 60_000).await.unwrap();
+    assert!(store.forget_mcp_tokens(&first.server, Some(2)).await.unwrap());
+    assert_eq!(store.mcp_tokens(&first.server).await.unwrap(), None);
+    assert!(!store.forget_mcp_tokens(&first.server, None).await.unwrap());
+    assert_eq!(store.take_mcp_login("state", &LoginTaker::Owner(ann)).await.unwrap(), None, "it went with the last");
+}
+
+async fn one_refreshes_at_a_time(world: &World) {
+    let (kept, store) = (tokens(None), &world.store);
+    store.put_mcp_tokens(&kept).await.unwrap();
+    let at = &kept.server;
+    let claims = (0..8).map(|_| store.claim_mcp_tokens(at, 1, 60_000));
+    let claims = futures_util::future::join_all(claims).await;
+    assert_eq!(claims.into_iter().filter(|claimed| *claimed.as_ref().unwrap()).count(), 1);
+    // Given back, it is another one's; and nobody has one for ever.
+    assert!(store.end_mcp_refresh(at, 1, None).await.unwrap());
+    assert!(store.claim_mcp_tokens(at, 1, 0).await.unwrap());
+    assert!(store.claim_mcp_tokens(at, 1, 60_000).await.unwrap());
+    let anew = sealed("YW5ldw==");
+    assert!(store.end_mcp_refresh(at, 1, Some((&anew, Some(1_000)))).await.unwrap());
+    assert!(!store.claim_mcp_tokens(at, 1, 60_000).await.unwrap(), "that version is no more");
+    let now = store.mcp_tokens(at).await.unwrap().unwrap();
+    assert_eq!((now.version, now.sealed), (2, anew));
+    assert!(store.claim_mcp_tokens(at, 2, 60_000).await.unwrap());
+}
+
+async fn a_refresh_that_was_overtaken_changes_nothing(world: &World) {
+    let (kept, store) = (tokens(None), &world.store);
+    store.put_mcp_tokens(&kept).await.unwrap();
+    assert!(store.claim_mcp_tokens(&kept.server, 1, 60_000).await.unwrap());
+    let anew = McpTokens { sealed: sealed("bG9naW4="), ..kept.clone() };
+    store.put_mcp_tokens(&anew).await.unwrap();
+    assert!(!store.end_mcp_refresh(&kept.server, 1, Some((&sealed("bGF0ZQ=="), None))).await.unwrap());
+    assert_eq!(store.mcp_tokens(&kept.server).await.unwrap(), Some(McpTokens { version: 2, ..anew }));
+    assert!(store.claim_mcp_tokens(&kept.server, 2, 60_000).await.unwrap(), "a new login waits for no old refresh");
+}
+
+async fn tokens_are_sealed_anew_without_another_version(world: &World) {
+    let (ann, store) = (user(), &world.store);
+    let kept = tokens(Some(&ann));
+    store.put_mcp_tokens(&kept).await.unwrap();
+    assert_eq!(store.master_keys_in_use().await.unwrap(), [("master-1".to_owned(), 1)]);
+    let row = SealedRow {
+        of: SecretOf::McpTokens,
+        owner: Some(ann),
+        id: capstan::domain::mcp_server::tokens_row(&kept.server),
+        sealed: kept.sealed.clone(),
+    };
+    assert_eq!(store.sealed_rows(None, 10).await.unwrap(), std::slice::from_ref(&row));
+    assert_eq!(store.sealed_rows(Some(&row.id), 10).await.unwrap(), []);
+    let anew = Sealed { key_id: "master-2".to_owned(), data: "bmV3".to_owned() };
+    assert!(store.reseal(&row, Some(&anew)).await.unwrap());
+    let now = store.mcp_tokens(&kept.server).await.unwrap();
+    assert_eq!(now, Some(McpTokens { sealed: anew.clone(), ..kept.clone() }));
+    assert!(store.reseal(&SealedRow { sealed: anew, ..row }, None).await.unwrap());
+    assert_eq!(store.mcp_tokens(&kept.server).await.unwrap(), None, "lost with its key");
+    store.put_mcp_tokens(&kept).await.unwrap();
+}
