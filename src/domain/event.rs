@@ -50,6 +50,9 @@ events! {
     RunQueued = "run.queued" {
         /// Runs of the same conversation that come first.
         position: u32,
+        /// Messages that are not part of the conversation any more, because the run takes their place.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        supersedes: Vec<MessageId>,
     }
     /// A worker took the run up for the first time.
     RunStarted = "run.started" {
@@ -437,7 +440,7 @@ mod tests {
 
     #[test]
     fn data_has_no_type_tag() {
-        let body = EventBody::RunQueued { position: 0 };
+        let body = EventBody::RunQueued { position: 0, supersedes: Vec::new() };
         assert_eq!(NewEvent::new(&body, None, 0, UnixMillis(0)).data, r#"{"position":0}"#);
     }
 }

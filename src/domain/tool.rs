@@ -189,6 +189,8 @@ pub struct ToolCall {
     pub server: Option<String>,
     /// What was mended in it.
     pub repair: Option<Repair>,
+    /// The key that its tool is given instead of `id`: of a call that is made once more, that of the first time.
+    pub key: Option<CallId>,
     /// The arguments as executed.
     pub arguments: Value,
     /// SHA-256 of the canonical arguments.
@@ -202,6 +204,12 @@ pub struct ToolCall {
 }
 
 impl ToolCall {
+    /// What tells its tool that two requests are one and the same call.
+    #[must_use]
+    pub fn key(&self) -> &CallId {
+        self.key.as_ref().unwrap_or(&self.id)
+    }
+
     /// Whether it has not been handed to its tool and has no outcome.
     #[must_use]
     pub fn has_not_begun(&self) -> bool {

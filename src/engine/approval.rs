@@ -90,7 +90,8 @@ pub(super) fn is_edited(draft: &Draft<'_>, call: &ToolCall) -> bool {
             _ => None,
         })
     };
-    may_ask && wanted().is_some_and(|wanted| *wanted != call.arguments)
+    // No other run begins with a step of tools.
+    (may_ask || call.step == 1) && wanted().is_some_and(|wanted| *wanted != call.arguments)
 }
 
 /// The arguments that a model wrote, as they were judged.

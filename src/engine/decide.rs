@@ -55,7 +55,8 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
 fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
     let record = &draft.base.record;
     let profile = draft.profile();
-    let is_first_start = record.tools.is_none();
+    // A run that goes on from a call of another one begins with the tools of that one.
+    let is_first_start = record.tools.is_none() || record.cause == ClaimCause::First;
     if let Some(by) = &record.cancel_requested_by {
         end_lost_step(draft);
         return draft.cancel(by.clone());
@@ -79,8 +80,14 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
         for name in draft.base.held() {
             draft.event(EventBody::ToolQuarantined { name: name.clone(), reason: texts::CHANGED_TOOL.to_owned() });
         }
-        draft.change(Change::FreezeTools(frozen(tools, profile.tools.as_deref())));
-        return model_step::begin(draft);
+        if record.tools.is_none() {
+            draft.change(Change::FreezeTools(frozen(tools, profile.tools.as_deref())));
+        }
+        return go_on(draft);
+    }
+    if draft.work.record.steps.first().is_some_and(|row| row.kind == StepKind::Tools) {
+        // The claim before this one may have ended before it said so.
+        draft.change(Change::Started);
     }
     draft.event(EventBody::RunResumed { cause: record.cause.as_str().to_owned() });
     if draft.is_out_of_time() {

@@ -81,6 +81,7 @@ pub(super) fn planned(
                 name: definition.map_or(&part.name, |tool| &tool.name).clone(),
                 repair: (repair != Repair::default()).then_some(repair),
                 server: definition.and_then(|tool| tool.server.clone()),
+                key: None,
                 arguments_hash: json::hash(&parsed.value),
                 arguments: parsed.value,
                 replay: definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone()),

@@ -35,6 +35,20 @@ impl<T: FromStr> FromRequestParts<App> for Id<T> {
     }
 }
 
+/// The two ids in a path.
+pub(crate) struct Ids<T, U>(pub T, pub U);
+
+impl<T: FromStr, U: FromStr> FromRequestParts<App> for Ids<T, U> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Answer<Self> {
+        let missing = || Problem::from(Error::NotFound("thing at this path"));
+        let Path((outer, inner)) = Path::<(String, String)>::from_request_parts(parts, app).await.map_err(|_| missing())?;
+        let (Ok(outer), Ok(inner)) = (outer.parse(), inner.parse()) else { return Err(missing()) };
+        Ok(Self(outer, inner))
+    }
+}
+
 /// The query of a request.
 pub(crate) struct Params<T>(pub T);
 

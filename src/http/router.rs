@@ -33,6 +33,8 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(runs::explain))
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::resume))
+        .routes(routes!(runs::retry))
+        .routes(routes!(runs::retry_call))
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::get, conversations::update, conversations::delete))
         .routes(routes!(conversations::messages, conversations::send))

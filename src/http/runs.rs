@@ -6,18 +6,19 @@ use axum::http::header::{CONTENT_LOCATION, HeaderName, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use utoipa::IntoParams;
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
-use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
+use super::extract::{Id, Ids, Input, Params, PreferWait, RequestBody, Wants, cursor};
 use super::options::App;
 use super::problem::Answer;
 use super::request::Trace;
 use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
 use super::{page, sse};
-use crate::domain::ids::RunId;
+use crate::domain::ids::{CallId, RunId};
 use crate::domain::run::Run;
-use crate::service::{Access, EventPage, Replay, RequestKey, RunExplanation, StartRun, Waited};
+use crate::service::{Access, EventPage, Replay, RequestKey, RetryCall, RunExplanation, StartRun, Waited};
 
 pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -243,6 +244,68 @@ pub(crate) async fn resume(
     Input { key, .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
     let (run, replay) = app.service.resume_run(&principal, &id, key, trace).await?;
+    Ok(steered(run, replay))
+}
+
+/// Answers a message once more
+///
+/// For a run that has ended and is the newest of its conversation. A new run answers the same message; what was said since is not
+/// part of the conversation any more, and its `run.queued` says so. Tools may be called again: what they did is not undone.
+#[utoipa::path(
+    post, path = "/api/v1/runs/{id}/retry", tag = "runs", operation_id = "retry_run", request_body = Option<EmptyBody>,
+    params(("id" = RunId, Path, description = "The run")),
+    responses((status = 202, description = "The new run", body = Run, headers(("Location" = String)))),
+)]
+pub(crate) async fn retry(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<RunId>,
+    Trace(trace): Trace,
+    Input { key, .. }: Input<EmptyBody>,
+) -> Answer<Response> {
+    let (run, replay) = app.service.retry_run(&principal, &id, key, trace).await?;
+    Ok(steered(run, replay))
+}
+
+/// What a call is made again with.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RetryCallBody {
+    /// The arguments, if they are to be others than before. They must fit the tool's schema.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    arguments: Option<Value>,
+    /// For a call whose outcome nobody knows: that it may take effect twice.
+    #[serde(default)]
+    confirm: bool,
+}
+
+impl RequestBody for RetryCallBody {
+    fn when_empty() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+/// Makes a call of a tool once more
+///
+/// For a call that failed, was denied or cancelled, or whose outcome is unknown, of a run that has ended and is the newest of its
+/// conversation. A new run begins with the answer that held the call: the call is made again, the results of its neighbours are kept,
+/// and the model goes on from there. What was said since is not part of the conversation any more.
+#[utoipa::path(
+    post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/retry", tag = "runs", operation_id = "retry_tool_call",
+    request_body = Option<RetryCallBody>,
+    params(("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call")),
+    responses((status = 202, description = "The new run", body = Run, headers(("Location" = String)))),
+)]
+pub(crate) async fn retry_call(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Ids(id, call): Ids<RunId, CallId>,
+    Trace(trace): Trace,
+    Input { body, key }: Input<RetryCallBody>,
+) -> Answer<Response> {
+    let retry = RetryCall { arguments: body.arguments, confirm: body.confirm };
+    let (run, replay) = app.service.retry_call(&principal, &id, &call, retry, key, trace).await?;
     Ok(steered(run, replay))
 }
 

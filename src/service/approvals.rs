@@ -94,7 +94,9 @@ impl Service {
         if decision == Decision::Deny && (scope.is_some() || arguments.is_some()) {
             return Err(Error::field("/decision", "scope and arguments are for calls that are allowed".to_owned()));
         }
-        let arguments = arguments.map(|arguments| checked_arguments(terms, arguments)).transpose()?;
+        let arguments = arguments
+            .map(|arguments| checked_arguments(&terms.parameters, terms.key_argument.as_deref(), arguments))
+            .transpose()?;
         let limit = self.limits.max_message_chars;
         if reason.as_deref().unwrap_or_default().chars().count() > limit {
             return Err(Error::field("/reason", format!("at most {limit} characters are accepted")));
@@ -106,7 +108,7 @@ impl Service {
 }
 
 /// Arguments that a human has edited. Our key is nobody's to set, and is put in its place when the call is made.
-fn checked_arguments(terms: &ApprovalTerms, arguments: Value) -> Result<Value> {
+pub(super) fn checked_arguments(parameters: &Value, key_argument: Option<&str>, arguments: Value) -> Result<Value> {
     let Value::Object(mut given) = arguments else {
         return Err(Error::field("/arguments", "must be a JSON object with the arguments by name".to_owned()));
     };
@@ -114,10 +116,10 @@ fn checked_arguments(terms: &ApprovalTerms, arguments: Value) -> Result<Value> {
         return Err(Error::field("/arguments", format!("must not be nested more than {MAX_NESTING} levels deep")));
     }
     let mut sent = given.clone();
-    if let Some(key) = &terms.key_argument {
+    if let Some(key) = key_argument {
         given.remove(key);
-        sent.insert(key.clone(), Value::String("key".to_owned()));
+        sent.insert(key.to_owned(), Value::String("key".to_owned()));
     }
-    schema::check_once(&terms.parameters, &Value::Object(sent)).map_err(|error| Error::field("/arguments", error.to_string()))?;
+    schema::check_once(parameters, &Value::Object(sent)).map_err(|error| Error::field("/arguments", error.to_string()))?;
     Ok(Value::Object(given))
 }

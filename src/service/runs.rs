@@ -12,10 +12,9 @@ use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::InvalidOption;
 use crate::domain::principal::Principal;
-use crate::domain::run::{Run, RunStatus, WaitReason};
-use crate::domain::trace::TraceId;
+use crate::domain::run::{Run, RunStatus};
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed, RunView, Taker};
+use crate::store::{AcceptRun, Accepted, Cancelled, RunView, Taker};
 use crate::support::failpoint;
 
 /// The longest name of a model.
@@ -135,7 +134,7 @@ impl Service {
 
     /// The record of an earlier request outlives the run that it names: an answer about one that is gone would send the client
     /// to wait for nothing.
-    async fn check_replayed(&self, principal: &Principal, run: &Run) -> Result<RunView> {
+    pub(super) async fn check_replayed(&self, principal: &Principal, run: &Run) -> Result<RunView> {
         self.run_view(principal, &run.id).await
     }
 
@@ -152,7 +151,7 @@ impl Service {
         Ok(self.run_view(principal, id).await?.run)
     }
 
-    async fn run_view(&self, principal: &Principal, id: &RunId) -> Result<RunView> {
+    pub(super) async fn run_view(&self, principal: &Principal, id: &RunId) -> Result<RunView> {
         self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))
     }
 
@@ -218,49 +217,6 @@ impl Service {
             Ok((run, replay))
         });
         let (run, replay) = cancelled.await?;
-        if replay == Replay::Replayed {
-            self.check_replayed(principal, &run).await?;
-        }
-        Ok((run, replay))
-    }
-
-    /// Goes on with a run that waits for a retry, or after one that has failed.
-    pub async fn resume_run(
-        &self,
-        principal: &Principal,
-        id: &RunId,
-        key: Option<RequestKey>,
-        trace: TraceId,
-    ) -> Result<(Run, Replay)> {
-        let resume = ResumeRun {
-            owner: principal.user_id.clone(),
-            run_id: id.clone(),
-            new_run_id: RunId::generate(self.ids.as_ref()),
-            trace,
-            now: self.clock.now(),
-        };
-        let claim = self.claim(&principal.user_id, key);
-        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
-        let resumed = self.whole(async move {
-            let (resumed, replay) = keyed(store.resume_run(resume, claim).await?)?;
-            match resumed {
-                Resumed::Run { run, events } => {
-                    publish(&hub, &run.conversation_id, events);
-                    hub.notify_queue();
-                    Ok((run, replay))
-                }
-                Resumed::NotResumable { run } if run.reason == Some(WaitReason::Input) => Err(Error::Conflict(
-                    "the run waits for a human's answer and goes on when it has it: POST /api/v1/input-requests/{id}".to_owned(),
-                )),
-                Resumed::NotResumable { run } => Err(Error::Conflict(format!(
-                    "a run that is {} cannot be resumed here: only a waiting run goes on, and a failed one that is the newest of its \
-                     conversation, while no other is active",
-                    run.status.as_str()
-                ))),
-                Resumed::NoRun => Err(Error::NotFound("run")),
-            }
-        });
-        let (run, replay) = resumed.await?;
         if replay == Replay::Replayed {
             self.check_replayed(principal, &run).await?;
         }

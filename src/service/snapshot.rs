@@ -180,8 +180,8 @@ impl Fold {
             }
             EventBody::ApprovalResolved { id, .. } => self.approvals.retain(|approval| approval.id != id),
             EventBody::InputResolved { id, .. } => self.asked.retain(|request| request.id != id),
-            EventBody::RunQueued { .. }
-            | EventBody::RunStarted { .. }
+            EventBody::RunQueued { supersedes, .. } => self.messages.retain(|message| !supersedes.contains(&message.id)),
+            EventBody::RunStarted { .. }
             | EventBody::RunResumed { .. }
             | EventBody::RunRetrying { .. }
             | EventBody::ContextCompacted { .. }

@@ -1,13 +1,13 @@
 //! What the store itself puts together when it carries out a request: the first message, run and events. Pure functions, the
 //! same for every database.
 
-use super::{AcceptRun, ResolveInput, rows};
+use super::{AcceptRun, GoOn, ResolveInput, ResumeRun, rows};
 use crate::domain::agent::AgentProfile;
 use crate::domain::approval::ApprovalState;
 use crate::domain::change::Change;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
-use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::input::{InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role};
 use crate::domain::record::RunWrite;
@@ -87,7 +87,33 @@ pub(super) fn message_created(message: &Message, attempt: u32, now: UnixMillis) 
 
 /// `run.queued` behind `position` other runs of its conversation.
 pub(super) fn run_queued(run: &RunId, position: u32, now: UnixMillis) -> NewEvent {
-    NewEvent::new(&EventBody::RunQueued { position }, Some(run.clone()), 0, now)
+    NewEvent::new(&EventBody::RunQueued { position, supersedes: Vec::new() }, Some(run.clone()), 0, now)
+}
+
+/// The events with which a run begins that goes on after another one: `run.queued`, `conversation.updated` with this title if
+/// there is one, and the message that the run takes over.
+pub(super) fn going_on(resume: &ResumeRun, supersedes: Vec<MessageId>, title: Option<&str>) -> Vec<NewEvent> {
+    let (run, now) = (&resume.new_run_id, resume.now);
+    let queued = NewEvent::new(&EventBody::RunQueued { position: 0, supersedes }, Some(run.clone()), 0, now);
+    let updated = title.map(|title| conversation_updated(title, ConversationStatus::Queued, now));
+    let taken_over = match &resume.how {
+        GoOn::Resume | GoOn::Turn => None,
+        GoOn::Call(batch) => Some(&batch.message),
+    };
+    let shown = taken_over.into_iter().flat_map(|message| {
+        let started = EventBody::MessageStarted { message_id: message.id.clone(), role: message.role };
+        [started, EventBody::MessageCompleted { message: message.clone() }]
+    });
+    let shown = shown.map(|body| NewEvent::new(&body, Some(run.clone()), 0, now));
+    [queued].into_iter().chain(updated).chain(shown).collect()
+}
+
+/// Whether a new run can go on after this one, as far as its status says.
+pub(super) fn can_be_gone_on_from(how: &GoOn, status: RunStatus) -> bool {
+    match how {
+        GoOn::Resume => status == RunStatus::Failed,
+        GoOn::Turn | GoOn::Call(_) => status.is_terminal(),
+    }
 }
 
 /// `run.cancelled` of a run that no worker had started.

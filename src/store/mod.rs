@@ -36,7 +36,7 @@ use crate::domain::audit::AuditRecord;
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
-use crate::domain::ids::{ConversationId, GrantId, InputId, KeyId, NodeId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, NodeId, RunId, UserId};
 use crate::domain::input::{InputRecord, InputState};
 use crate::domain::message::Message;
 use crate::domain::principal::{User, UserRole};
@@ -115,9 +115,12 @@ pub trait RunStore: Send + Sync {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Cancelled>>;
 
-    /// Wakes a run that waits, unless it waits for a human, or continues after a failed run with a new one (terminal statuses never change).
-    /// A failed run can be continued as long as it is the newest one of its conversation, and so only once.
+    /// Wakes a run that waits, unless it waits for a human, or continues after one that has ended with a new one (terminal statuses
+    /// never change). That is possible as long as it is the newest one of its conversation, and so only once.
     async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>>;
+
+    /// The answer of the run that holds this call, with all its calls. `None` if there is no such call, or it is somebody else's.
+    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>>;
 
     /// What is known about why the run is or is not moving.
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>>;

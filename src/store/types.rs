@@ -15,6 +15,7 @@ use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
 use crate::domain::record::{ClaimCause, Fence, FirstClaim};
 use crate::domain::run::{OnBusy, Run, WaitReason};
+use crate::domain::tool::{ToolCall, ToolDefinition};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 
@@ -374,8 +375,10 @@ pub enum Cancelled {
 pub struct ResumeRun {
     /// Whose run it is.
     pub owner: UserId,
-    /// The run that waits or has failed.
+    /// The run that waits or has ended.
     pub run_id: RunId,
+    /// From where.
+    pub how: GoOn,
     /// The id of the run that continues after a failed one.
     pub new_run_id: RunId,
     /// The trace of the request, kept with a run that is made.
@@ -384,11 +387,35 @@ pub struct ResumeRun {
     pub now: UnixMillis,
 }
 
+/// From where a run is gone on with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GoOn {
+    /// From where it stands: one that waits for a retry, or has failed.
+    Resume,
+    /// From its beginning, once it has ended: the same message is answered again, and what was said since is superseded.
+    Turn,
+    /// From calls of one of its messages, once it has ended: that message and what was said since are superseded.
+    Call(Box<CallBatch>),
+}
+
+/// An answer of a model with the calls that it holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallBatch {
+    /// Which message of the run it is, or takes the place of.
+    pub original: MessageId,
+    /// The message. In [`GoOn::Call`] it belongs to the new run, and its ids are new.
+    pub message: Message,
+    /// Its calls, by their position. In [`GoOn::Call`] they are the first step of the new run.
+    pub calls: Vec<ToolCall>,
+    /// The tools of the run.
+    pub tools: Vec<ToolDefinition>,
+}
+
 /// What came of a request to go on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resumed {
-    /// The run goes on: the same one if it waited for a retry, a new one (same profile, no new message) if it had failed.
+    /// The run goes on: the same one if it waited for a retry, a new one (same profile, no new message) if it had ended.
     Run {
         /// The run that goes on.
         run: Run,
@@ -396,7 +423,7 @@ pub enum Resumed {
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
-    /// The run is neither waiting nor failed, or it has failed and is not the newest one of its conversation.
+    /// The run does not stand where this can be asked, or it has ended and is not the newest one of its conversation.
     NotResumable {
         /// The run.
         run: Run,

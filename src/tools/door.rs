@@ -263,7 +263,7 @@ fn prepared_arguments(validators: &Validators, definition: &ToolDefinition, call
     let mut arguments: Map<String, Value> = given.clone();
     match &definition.replay {
         ReplayClass::Keyed { argument } => {
-            arguments.insert(argument.clone(), Value::String(call.id.as_str().to_owned()));
+            arguments.insert(argument.clone(), Value::String(call.key().as_str().to_owned()));
         }
         ReplayClass::Read
         | ReplayClass::Idempotent
@@ -283,7 +283,7 @@ fn meta(definition: &ToolDefinition, call: &ToolCall) -> Map<String, Value> {
         ReplayClass::Reconcile { .. } => reconcile::KEY_FIELD,
         ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::Unsafe => return Map::new(),
     };
-    Map::from_iter([(field.to_owned(), Value::String(call.id.as_str().to_owned()))])
+    Map::from_iter([(field.to_owned(), Value::String(call.key().as_str().to_owned()))])
 }
 
 fn not_an_object(raw: &str) -> String {
@@ -334,6 +334,7 @@ mod tests {
             name: name.to_owned(),
             server: None,
             repair: None,
+            key: None,
             arguments_hash: String::new(),
             arguments,
             replay: ReplayClass::Read,

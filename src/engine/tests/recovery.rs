@@ -301,3 +301,41 @@ fn a_worker_that_takes_its_run_up_again_has_not_died() {
     assert_eq!(world.states(), [Done, Unknown]);
     assert_eq!(world.results(), ["1", texts::UNKNOWN_AFTER_CRASH]);
 }
+
+/// A run that goes on from a call of another one begins with that call, by the rules of all calls.
+#[test]
+fn a_run_can_begin_with_a_call() {
+    let mut before = World::started(AgentProfile::default());
+    before.calls(&[call("write", &json!({"n": 1})), call("read", &json!({"n": 2}))]);
+    before.tool_says(0, "1");
+    before.tool_fails(0);
+    let mut world = before;
+    world.die();
+    // The rows as a store makes them: the answer with its calls, one of them with its outcome.
+    world.rows.history.truncate(2);
+    world.rows.tools = Some(tools());
+    world.rows.steps.truncate(1);
+    world.rows.steps[0].kind = crate::domain::change::StepKind::Tools;
+    world.rows.steps[0].status = StepStatus::Started;
+    for call in &mut world.rows.calls {
+        call.step = 1;
+    }
+    world.rows.calls[1].state = Planned;
+    world.rows.calls[1].outcome = None;
+    world.rows.calls[1].arguments = json!({"n": 3});
+    world.rows.counters = Default::default();
+    world.rows.status = RunStatus::Queued;
+    world.events.clear();
+    let begun = world.claim(ClaimCause::First);
+    assert_eq!(kinds(&begun), ["run.started", "conversation.updated", "tool.started"]);
+    assert_eq!(world.states(), [Done, Started]);
+    world.die();
+    let resumed = world.claim(ClaimCause::Crash);
+    assert_eq!(kinds(&resumed)[0], "run.resumed");
+    assert!(resumed.changes.contains(&crate::domain::change::Change::Started), "its time is counted, whenever it died");
+    world.tool_says(0, "3");
+    let [first, second] = &world.results()[..] else { panic!("two results: {:?}", world.results()) };
+    assert!(first == "1" && second.contains("{\"n\":3}") && second.ends_with('3'), "{second}");
+    world.says_text("ended");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}

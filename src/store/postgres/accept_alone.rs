@@ -79,7 +79,7 @@ const KEY: &str = ", key AS (
 
 /// What was said before, if somebody is to go on with it at once.
 const HISTORY: &str = "ARRAY (
-    SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id WHERE m.conversation_id = head.id
+    SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id WHERE m.conversation_id = head.id AND m.superseded_by IS NULL
     ORDER BY o.first_seq, m.position
 )";
 

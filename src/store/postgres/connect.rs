@@ -165,6 +165,7 @@ fn migrations() -> Migrator {
         step(14, "tool_pins", include_str!("../../../migrations/postgres/0014_tool_pins.sql")),
         step(15, "agents", include_str!("../../../migrations/postgres/0015_agents.sql")),
         step(16, "mcp_logins", include_str!("../../../migrations/postgres/0016_mcp_logins.sql")),
+        step(17, "retry", include_str!("../../../migrations/postgres/0017_retry.sql")),
     ])
 }
 

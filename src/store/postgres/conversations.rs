@@ -160,7 +160,8 @@ impl ConversationStore for PostgresStore {
             "SELECT m.id, m.position, CASE WHEN m.before < $5 THEN m.body END FROM conversations c
              LEFT JOIN LATERAL (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position) - octet_length(body) AS before FROM (
-                     SELECT id, position, body FROM messages WHERE conversation_id = c.id AND position > $3
+                     SELECT id, position, body FROM messages
+                     WHERE conversation_id = c.id AND superseded_by IS NULL AND position > $3
                      ORDER BY position LIMIT $4
                  ) page
              ) m ON true
@@ -197,7 +198,8 @@ impl ConversationStore for PostgresStore {
             "SELECT m.id, CASE WHEN m.before < $4 THEN m.body END FROM conversations c
              LEFT JOIN LATERAL (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
-                     SELECT id, position, body FROM messages WHERE conversation_id = c.id ORDER BY position DESC LIMIT $3
+                     SELECT id, position, body FROM messages
+                     WHERE conversation_id = c.id AND superseded_by IS NULL ORDER BY position DESC LIMIT $3
                  ) page
              ) m ON true
              WHERE c.id = $1 AND c.owner_id = $2 ORDER BY m.position DESC",

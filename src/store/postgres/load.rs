@@ -20,7 +20,8 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
                      OR EXISTS (SELECT FROM input_requests q WHERE q.run_id = r.id) AS has_steps,
                  ARRAY (
                      SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id
-                     WHERE m.conversation_id = r.conversation_id AND o.first_seq <= r.first_seq ORDER BY o.first_seq, m.position
+                     WHERE m.conversation_id = r.conversation_id AND m.superseded_by IS NULL AND o.first_seq <= r.first_seq
+                     ORDER BY o.first_seq, m.position
                  ) AS history
              FROM conversation_heads h JOIN runs r ON r.id = h.run_id
              LEFT JOIN tool_sets t ON t.hash = r.tools_hash
@@ -48,16 +49,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
                 status: rows::word("run_steps", "status", id, &status, StepStatus::from_word)?,
             });
         }
-        for row in sqlx::query(
-            "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
-                     outcome, repair FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
-        )
-        .bind(id)
-        .fetch_all(&mut *connection)
-        .await?
-        {
-            calls.push(call(&row, &fence.run_id)?);
-        }
+        calls = tool_calls(connection, &fence.run_id).await?;
         inputs = super::input::open_of(connection, id).await?;
     }
     let status: String = row.try_get("status")?;
@@ -92,6 +84,18 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
     }))
 }
 
+/// The calls of a run, by step and position.
+pub(super) async fn tool_calls(connection: &mut PgConnection, run: &RunId) -> StoreResult<Vec<ToolCall>> {
+    let found = sqlx::query(
+        "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
+                 outcome, repair, key FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
+    )
+    .bind(run.as_str())
+    .fetch_all(connection)
+    .await?;
+    found.iter().map(|row| call(row, run)).collect()
+}
+
 fn call(row: &sqlx::postgres::PgRow, run_id: &RunId) -> StoreResult<ToolCall> {
     let id: String = row.try_get("id")?;
     let arguments: String = row.try_get("arguments")?;
@@ -113,6 +117,7 @@ fn call(row: &sqlx::postgres::PgRow, run_id: &RunId) -> StoreResult<ToolCall> {
         provider_call_id: row.try_get("provider_call_id")?,
         name: row.try_get("name")?,
         server: row.try_get("server")?,
+        key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
         arguments_hash: row.try_get("arguments_hash")?,
     })
 }

@@ -6,11 +6,12 @@ use super::PostgresStore;
 use super::accept::{NewRun, Writing, record, write};
 use super::cancel::store_key;
 use super::conversations::{lock_head, recorded_key};
-use super::runs;
+use super::{load, runs};
 use crate::domain::conversation::ConversationStatus;
-use crate::domain::ids::ConversationId;
+use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use crate::domain::run::{Run, RunStatus};
-use crate::store::{IdempotencyClaim, Keyed, ResumeRun, Resumed, StoreResult, compose};
+use crate::store::{CallBatch, GoOn, IdempotencyClaim, Keyed, ResumeRun, Resumed, StoreResult, compose, rows};
+use crate::support::text::storable;
 
 impl PostgresStore {
     pub(super) async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
@@ -41,15 +42,10 @@ async fn resume_locked(tx: &mut PgConnection, resume: &ResumeRun, key: Option<&I
     let Some((conversation, base)) = head else { return Ok(Keyed::Fresh(Resumed::NoRun)) };
     let Some(run) = runs::read(tx, owner, run_id).await? else { return Ok(Keyed::Fresh(Resumed::NoRun)) };
     let run = run.into_run()?;
-    let resumed = match run.status {
-        RunStatus::Waiting if compose::can_be_woken(&run) => wake(tx, run, key).await?,
-        RunStatus::Failed => go_on_after(tx, resume, key, run, conversation, base).await?,
-        RunStatus::Queued
-        | RunStatus::Processing
-        | RunStatus::ToolLoop
-        | RunStatus::Waiting
-        | RunStatus::Completed
-        | RunStatus::Cancelled => Resumed::NotResumable { run },
+    let resumed = match (&resume.how, run.status) {
+        (GoOn::Resume, RunStatus::Waiting) if compose::can_be_woken(&run) => wake(tx, run, key).await?,
+        (how, status) if compose::can_be_gone_on_from(how, status) => go_on_after(tx, resume, key, run, conversation, base).await?,
+        _ => Resumed::NotResumable { run },
     };
     Ok(Keyed::Fresh(resumed))
 }
@@ -75,11 +71,13 @@ async fn go_on_after(
     conversation: &ConversationId,
     base: i64,
 ) -> StoreResult<Resumed> {
-    let ResumeRun { owner, run_id, new_run_id, trace, now } = resume;
+    let ResumeRun { owner, run_id, how, new_run_id, trace, now } = resume;
     // What came after any other run than the newest has answered it, or has been resumed already.
     let (profile, title, status, is_newest): (String, String, String, bool) = sqlx::query_as(
         "SELECT r.profile, c.title, c.status,
-             NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = c.id AND n.first_seq > r.first_seq)
+             NOT EXISTS (
+                 SELECT FROM runs n WHERE n.conversation_id = c.id AND (n.first_seq > r.first_seq OR n.finished_at IS NULL)
+             )
          FROM runs r JOIN conversations c ON c.id = r.conversation_id WHERE r.id = $1",
     )
     .bind(run_id.as_str())
@@ -92,6 +90,7 @@ async fn go_on_after(
         id: new_run_id.clone(),
         status: RunStatus::Queued,
         attempt: 0,
+        finish_reason: None,
         usage: None,
         error: None,
         created_at: now.to_rfc3339(),
@@ -99,10 +98,9 @@ async fn go_on_after(
         finished_at: None,
         ..run
     };
-    let mut events = vec![compose::run_queued(new_run_id, 0, *now)];
-    if status != ConversationStatus::Queued.as_str() {
-        events.push(compose::conversation_updated(&title, ConversationStatus::Queued, *now));
-    }
+    let superseded = supersede(tx, resume, conversation).await?;
+    let updated = (status != ConversationStatus::Queued.as_str()).then_some(title.as_str());
+    let events = compose::going_on(resume, superseded, updated);
     let resumed = Resumed::Run { run: next.clone(), events: Vec::new() };
     let writing = Writing {
         owner,
@@ -120,5 +118,122 @@ async fn go_on_after(
     if !write(tx, writing, None).await? {
         return Err(sqlx::Error::RowNotFound.into());
     }
+    match how {
+        GoOn::Call(batch) => take_over(tx, resume, batch, base + 1).await?,
+        GoOn::Resume | GoOn::Turn => {}
+    }
     Ok(Resumed::Run { run: next, events: compose::numbered(conversation, base, events) })
+}
+
+/// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
+async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
+    let original = match &resume.how {
+        GoOn::Resume => return Ok(Vec::new()),
+        GoOn::Turn => None,
+        GoOn::Call(batch) => Some(batch.original.as_str()),
+    };
+    // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.
+    let mut superseded: Vec<(String, i64)> = sqlx::query_as(
+        "UPDATE messages SET superseded_by = $1
+         WHERE conversation_id = $2 AND role <> 'user' AND superseded_by IS NULL AND CASE WHEN $4::text IS NULL THEN
+             run_id IN (SELECT id FROM runs WHERE conversation_id = $2 AND first_seq >= (
+                 SELECT max(r.first_seq) FROM messages m JOIN runs r ON r.id = m.run_id
+                 WHERE m.conversation_id = $2 AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL))
+         ELSE run_id = $3 AND position >= (SELECT position FROM messages WHERE id = $4 AND run_id = $3) END
+         RETURNING id, position",
+    )
+    .bind(resume.new_run_id.as_str())
+    .bind(conversation.as_str())
+    .bind(resume.run_id.as_str())
+    .bind(original)
+    .fetch_all(tx)
+    .await?;
+    superseded.sort_by_key(|(_, position)| *position);
+    Ok(superseded.into_iter().map(|(id, _)| MessageId::from_stored(id)).collect())
+}
+
+/// The new run begins where its predecessor had the answer with these calls.
+async fn take_over(tx: &mut PgConnection, resume: &ResumeRun, batch: &CallBatch, position: i64) -> StoreResult<()> {
+    let new = &resume.new_run_id;
+    let (message, body) = rows::storable_message(batch.message.clone())?;
+    sqlx::query(
+        "INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, now_ms())",
+    )
+    .bind(message.id.as_str())
+    .bind(message.conversation_id.as_str())
+    .bind(resume.owner.as_str())
+    .bind(new.as_str())
+    .bind(position)
+    .bind(message.role.as_str())
+    .bind(body)
+    .execute(&mut *tx)
+    .await?;
+    for call in &batch.calls {
+        let id = call.id.as_str();
+        let outcome = call.outcome.as_ref().map(|it| rows::encode_storable("tool_calls", "outcome", id, it)).transpose()?;
+        let repair = call.repair.as_ref().map(|it| rows::encode_storable("tool_calls", "repair", id, it)).transpose()?;
+        sqlx::query(
+            "INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
+                 arguments_hash, replay, repair, state, outcome, key, ended_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+                 CASE WHEN $15 IS NOT NULL THEN now_ms() END)",
+        )
+        .bind(id)
+        .bind(new.as_str())
+        .bind(resume.owner.as_str())
+        .bind(call.message_id.as_str())
+        .bind(rows::signed(call.step))
+        .bind(rows::signed(call.position))
+        .bind(storable(&call.provider_call_id))
+        .bind(storable(&call.name))
+        .bind(call.server.as_deref())
+        .bind(rows::encode_storable("tool_calls", "arguments", id, &call.arguments)?)
+        .bind(&call.arguments_hash)
+        .bind(rows::encode("tool_calls", "replay", id, &call.replay)?)
+        .bind(repair)
+        .bind(call.state.as_str())
+        .bind(outcome)
+        .bind(call.key.as_ref().map(CallId::as_str))
+        .execute(&mut *tx)
+        .await?;
+    }
+    sqlx::query(
+        "WITH step AS (
+             INSERT INTO run_steps (run_id, step, kind, status, attempt, started_at)
+             VALUES ($1, 1, 'tools', 'started', 1, now_ms())
+         )
+         UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = $2) WHERE id = $1",
+    )
+    .bind(new.as_str())
+    .bind(resume.run_id.as_str())
+    .execute(&mut *tx)
+    .await?;
+    Ok(())
+}
+
+/// The answer of a run that holds a call, with all its calls.
+pub(super) async fn call_batch(
+    connection: &mut PgConnection,
+    owner: &UserId,
+    run: &RunId,
+    call: &CallId,
+) -> StoreResult<Option<CallBatch>> {
+    let found: Option<(String, String, Option<String>)> = sqlx::query_as(
+        "SELECT m.id, m.body, s.definitions FROM tool_calls t JOIN messages m ON m.id = t.message_id
+         JOIN runs r ON r.id = t.run_id LEFT JOIN tool_sets s ON s.hash = r.tools_hash
+         WHERE t.id = $1 AND t.run_id = $2 AND t.owner_id = $3",
+    )
+    .bind(call.as_str())
+    .bind(run.as_str())
+    .bind(owner.as_str())
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some((id, body, tools)) = found else { return Ok(None) };
+    let message = rows::decode("messages", "body", &id, &body)?;
+    let tools = tools.map(|text| rows::decode("tool_sets", "definitions", run.as_str(), &text)).transpose()?.unwrap_or_default();
+    let original = MessageId::from_stored(id);
+    let mut calls = load::tool_calls(connection, run).await?;
+    calls.retain(|call| call.message_id == original);
+    Ok(Some(CallBatch { original, message, calls, tools }))
 }

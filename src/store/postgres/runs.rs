@@ -8,12 +8,12 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use super::PostgresStore;
 use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
-use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, NodeId, RunId, UserId};
 use crate::domain::run::Run;
 use crate::store::rows::RunRow;
 use crate::store::{
-    AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult,
-    compose, rows,
+    AcceptRun, Accepted, CallBatch, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
+    StoreResult, compose, rows,
 };
 use crate::support::clock::UnixMillis;
 
@@ -72,6 +72,10 @@ impl RunStore for PostgresStore {
 
     async fn resume_run(&self, resume: ResumeRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
         retried(|| self.resume(&resume, idempotency.as_ref())).await
+    }
+
+    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
+        self.api.ask(async |connection| super::resume::call_batch(connection, owner, run, call).await).await
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {

@@ -14,13 +14,13 @@ use crate::domain::agent::AgentProfile;
 use crate::domain::change::RunCounters;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::model::Usage;
 use crate::domain::run::OnBusy;
 use crate::domain::trace::TraceId;
 use crate::store::rows::{RunRow, encode, signed, storable_message, unsigned, word};
-use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, StoreResult, compose};
+use crate::store::{AcceptRun, Accepted, IdempotencyClaim, Keyed, ResumeRun, StoreResult, compose};
 use crate::support::clock::UnixMillis;
 
 impl SqliteStore {
@@ -66,7 +66,7 @@ async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Accepted> {
         conversation_id: &accept.conversation_id,
         owner: &accept.owner,
         profile: &accept.profile,
-        message: Some(storable_message(compose::user_message(&accept, &accept.run_id))?.0),
+        beginning: Beginning::Message(storable_message(compose::user_message(&accept, &accept.run_id))?.0),
         trace: &accept.trace,
         now: accept.now,
     };
@@ -136,14 +136,21 @@ async fn interrupt(tx: &mut Tx, accept: &AcceptRun, active: RunRow) -> StoreResu
     }
 }
 
+/// What a run begins with.
+pub(super) enum Beginning<'a> {
+    /// The message that it answers.
+    Message(Message),
+    /// What is stored; these messages are superseded.
+    After(&'a ResumeRun, Vec<MessageId>),
+}
+
 /// A run to store.
 pub(super) struct NewRun<'a> {
     pub id: &'a RunId,
     pub conversation_id: &'a ConversationId,
     pub owner: &'a UserId,
     pub profile: &'a AgentProfile,
-    /// The message that it answers; none for a run that continues after a failed one.
-    pub message: Option<Message>,
+    pub beginning: Beginning<'a>,
     pub trace: &'a TraceId,
     pub now: UnixMillis,
 }
@@ -163,7 +170,10 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     let position = unsigned(conversation.try_get("runs")?);
     let active = position == 0;
     let new_status = if active { ConversationStatus::Queued } else { status };
-    let parts = new.message.as_ref().map_or(&[][..], |message| &message.parts);
+    let parts = match &new.beginning {
+        Beginning::Message(message) => &message.parts[..],
+        Beginning::After(..) => &[],
+    };
     let new_title = compose::title_or_made(&title, parts);
     sqlx::query("UPDATE conversations SET title = ?, status = ?, updated_at = ? WHERE id = ?")
         .bind(&new_title)
@@ -173,12 +183,13 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
         .execute(&mut **tx)
         .await?;
     let (before, after) = ((title.as_str(), status), (new_title.as_str(), new_status));
-    let events = match &new.message {
-        Some(message) => compose::accepted_events(message, position, before, after, new.now),
-        None => {
-            let queued = compose::run_queued(new.id, position, new.now);
-            let updated = (before != after).then(|| compose::conversation_updated(&new_title, new_status, new.now));
-            [queued].into_iter().chain(updated).collect()
+    let (message, events) = match new.beginning {
+        Beginning::Message(message) => {
+            let events = compose::accepted_events(&message, position, before, after, new.now);
+            (Some(message), events)
+        }
+        Beginning::After(resume, superseded) => {
+            (None, compose::going_on(resume, superseded, (before != after).then_some(&new_title)))
         }
     };
     let events = append(tx, new.conversation_id, events).await?;
@@ -205,10 +216,10 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     .bind(new.trace.as_str())
     .execute(&mut **tx)
     .await?;
-    if let Some(message) = &new.message {
+    if let Some(message) = &message {
         insert_message(tx, message, first_seq).await?;
     }
     let row = find_run(tx, new.owner, new.id).await?;
     let row = row.ok_or_else(|| crate::store::StoreError::Statement(sqlx::Error::RowNotFound))?;
-    Ok((row, new.message, events))
+    Ok((row, message, events))
 }

@@ -178,7 +178,7 @@ impl ConversationStore for SqliteStore {
             // What is too much comes without its body: it only shows that there is more.
             "SELECT id, position, CASE WHEN before < ? THEN body END AS body FROM (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position) - octet_length(body) AS before FROM (
-                     SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND position > ?
+                     SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND superseded_by IS NULL AND position > ?
                      ORDER BY position LIMIT ?
                  ) AS page
              ) ORDER BY position",
@@ -209,7 +209,7 @@ impl ConversationStore for SqliteStore {
         let found: Vec<(String, Option<String>)> = sqlx::query_as(
             "SELECT id, CASE WHEN before < ? THEN body END FROM (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
-                     SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ?
+                     SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND superseded_by IS NULL
                      ORDER BY position DESC LIMIT ?
                  ) AS page
              ) ORDER BY position DESC",

@@ -65,7 +65,7 @@ impl SqliteStore {
 async fn history(tx: &mut Tx, fence: &Fence) -> StoreResult<Vec<Message>> {
     let bodies: Vec<String> = sqlx::query_scalar(
         "SELECT m.body FROM messages m JOIN runs r ON r.id = m.run_id
-         WHERE m.conversation_id = ? AND r.first_seq <= (SELECT first_seq FROM runs WHERE id = ?)
+         WHERE m.conversation_id = ? AND m.superseded_by IS NULL AND r.first_seq <= (SELECT first_seq FROM runs WHERE id = ?)
          ORDER BY r.first_seq, m.position",
     )
     .bind(fence.conversation_id.as_str())
@@ -91,10 +91,10 @@ async fn steps(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<StepRow>> {
     steps.collect()
 }
 
-async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<ToolCall>> {
+pub(super) async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<ToolCall>> {
     let rows = sqlx::query(
         "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
-                outcome, repair
+                outcome, repair, key
          FROM tool_calls WHERE run_id = ? ORDER BY step, position",
     )
     .bind(run.as_str())
@@ -112,6 +112,7 @@ async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<ToolCall>> {
             provider_call_id: row.try_get("provider_call_id")?,
             name: row.try_get("name")?,
             server: row.try_get("server")?,
+            key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
             repair: repair.map(|text| decode("tool_calls", "repair", &id, text)).transpose()?,
             arguments: decode("tool_calls", "arguments", &id, row.try_get("arguments")?)?,
             arguments_hash: row.try_get("arguments_hash")?,

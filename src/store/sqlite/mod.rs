@@ -31,6 +31,7 @@ mod mcp_servers;
 mod pins;
 mod providers;
 mod queue;
+mod resume;
 mod retention;
 mod runs;
 mod tickets;

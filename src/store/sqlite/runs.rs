@@ -1,20 +1,18 @@
 //! Runs as their owners see and steer them.
 
 use async_trait::async_trait;
-use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use super::SqliteStore;
-use super::accept::{NewRun, store_run};
 use super::connection::Tx;
 use super::idempotency;
-use crate::domain::ids::{ConversationId, InputId, NodeId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, InputId, NodeId, RunId, UserId};
 use crate::domain::input::InputKind;
 use crate::domain::run::{Run, RunStatus};
-use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned, wait_reason, word};
+use crate::store::rows::{RUN_COLUMNS, RunRow, unsigned, wait_reason, word};
 use crate::store::{
-    AcceptRun, Accepted, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView, StoreResult,
-    compose,
+    AcceptRun, Accepted, CallBatch, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
+    StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
 
@@ -54,7 +52,7 @@ impl RunStore for SqliteStore {
         if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
             return Ok(earlier);
         }
-        let resumed = resume_in(&mut tx, &resume).await?;
+        let resumed = super::resume::resume_in(&mut tx, &resume).await?;
         match &resumed {
             Resumed::Run { .. } => {
                 idempotency::keep(&mut tx, idempotency.as_ref(), &resumed).await?;
@@ -63,6 +61,10 @@ impl RunStore for SqliteStore {
             Resumed::NotResumable { .. } | Resumed::NoRun => {}
         }
         Ok(Keyed::Fresh(resumed))
+    }
+
+    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
+        super::resume::call_batch(&mut self.read().await?, owner, run, call).await
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
@@ -187,61 +189,4 @@ pub(super) async fn active_run(tx: &mut Tx, owner: &UserId, conversation: &Conve
 
 fn read_run(row: Option<SqliteRow>) -> StoreResult<Option<RunRow>> {
     Ok(row.as_ref().map(RunRow::read).transpose()?)
-}
-
-async fn resume_in(tx: &mut Tx, resume: &ResumeRun) -> StoreResult<Resumed> {
-    let Some(row) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Resumed::NoRun) };
-    let run = row.clone().into_run()?;
-    match run.status {
-        RunStatus::Waiting if compose::can_be_woken(&run) => wake(tx, resume, run).await,
-        RunStatus::Failed => continue_after(tx, resume, row).await,
-        RunStatus::Queued
-        | RunStatus::Processing
-        | RunStatus::ToolLoop
-        | RunStatus::Waiting
-        | RunStatus::Completed
-        | RunStatus::Cancelled => Ok(Resumed::NotResumable { run }),
-    }
-}
-
-/// A waiting run need not wait any longer. One that a worker has claimed meanwhile goes on anyway.
-async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed> {
-    sqlx::query(concat!(
-        "UPDATE runs SET claim_cause = 'request', claimable_at = min(coalesce(claimable_at, ",
-        now!(),
-        "), ",
-        now!(),
-        ") WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM run_leases WHERE run_id = ?1)"
-    ))
-    .bind(resume.run_id.as_str())
-    .execute(&mut **tx)
-    .await?;
-    Ok(Resumed::Run { run, events: Vec::new() })
-}
-
-/// A new run with the profile of the failed one goes on from the same history. Only the newest run of its conversation can be
-/// gone on from: what came after any other has answered it, or has been resumed already.
-async fn continue_after(tx: &mut Tx, resume: &ResumeRun, failed: RunRow) -> StoreResult<Resumed> {
-    let conversation_id = ConversationId::from_stored(failed.conversation_id.clone());
-    let is_newest: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ? AND first_seq > ?)")
-        .bind(&failed.conversation_id)
-        .bind(failed.first_seq)
-        .fetch_one(&mut **tx)
-        .await?;
-    if !is_newest {
-        return Ok(Resumed::NotResumable { run: failed.into_run()? });
-    }
-    let profile = sqlx::query("SELECT profile FROM runs WHERE id = ?").bind(&failed.id).fetch_one(&mut **tx).await?;
-    let profile = decode_profile(&failed.id, profile.try_get("profile")?)?;
-    let new = NewRun {
-        id: &resume.new_run_id,
-        conversation_id: &conversation_id,
-        owner: &resume.owner,
-        profile: &profile,
-        message: None,
-        trace: &resume.trace,
-        now: resume.now,
-    };
-    let (row, _, events) = store_run(tx, new).await?;
-    Ok(Resumed::Run { run: row.into_run()?, events })
 }

@@ -35,6 +35,7 @@ mod repair;
 mod replay;
 mod resume;
 mod retention;
+mod retries;
 mod revoked;
 mod structured;
 mod switching;

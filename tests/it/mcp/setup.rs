@@ -130,6 +130,7 @@ pub fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
         name: definition.name.clone(),
         server: definition.server.clone(),
         repair: None,
+        key: None,
         arguments_hash: String::new(),
         arguments,
         replay: definition.replay.clone(),

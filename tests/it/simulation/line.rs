@@ -12,7 +12,9 @@ use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::GrantId;
-use capstan::domain::ids::{AgentId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{
+    AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId,
+};
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::message::Message;
@@ -323,6 +325,9 @@ impl RunStore for Line {
     }
     async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
         self.call("resumes", self.model.resume_run(resume, key), |_| {}).await
+    }
+    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
+        self.call("reads a call", self.model.call_batch(owner, run, call), |_| {}).await
     }
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
         self.call("explains", self.model.explain_run(owner, id), |_| {}).await

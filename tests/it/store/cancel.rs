@@ -5,7 +5,7 @@ use capstan::domain::ids::RunId;
 use capstan::domain::record::ClaimCause;
 use capstan::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use capstan::domain::trace::TraceId;
-use capstan::store::{Cancelled, Keyed, ResumeRun, Resumed};
+use capstan::store::{Cancelled, GoOn, Keyed, ResumeRun, Resumed};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
@@ -129,7 +129,7 @@ async fn a_run_that_is_over_stays_as_it_is(world: &World) {
 
 fn resume(owner: &capstan::domain::ids::UserId, id: &RunId) -> ResumeRun {
     let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    ResumeRun { owner: owner.clone(), run_id: id.clone(), new_run_id, trace, now: NOW }
+    ResumeRun { owner: owner.clone(), run_id: id.clone(), how: GoOn::Resume, new_run_id, trace, now: NOW }
 }
 
 async fn a_waiting_run_is_woken(world: &World) {

@@ -8,7 +8,7 @@ use capstan::domain::ids::ConversationId;
 use capstan::domain::message::Message;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, Cancelled, ConversationFilter, Created, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed,
+    AcceptRun, Accepted, Cancelled, ConversationFilter, Created, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -85,7 +85,14 @@ async fn what_is_somebody_elses_looks_missing(world: &World) {
     assert_eq!(store.explain_run(&other, run).await.unwrap(), None);
     assert_eq!(fresh(store.cancel_run(&other, run, "user", NOW, None).await.unwrap()), Cancelled::NoRun);
     let new_run_id = capstan::domain::ids::RunId::generate(&UuidIds);
-    let resume = ResumeRun { owner: other.clone(), run_id: run.clone(), new_run_id, trace: TraceId::generate(&UuidIds), now: NOW };
+    let resume = ResumeRun {
+        owner: other.clone(),
+        run_id: run.clone(),
+        how: GoOn::Resume,
+        new_run_id,
+        trace: TraceId::generate(&UuidIds),
+        now: NOW,
+    };
     assert_eq!(fresh(store.resume_run(resume, None).await.unwrap()), Resumed::NoRun);
     for create_with_title in [None, Some(String::new())] {
         let accept = AcceptRun { create_with_title, ..hello(&other, id) };

@@ -8,7 +8,7 @@ use capstan::domain::input::{InputAnswer, InputChoice, InputKind, InputRecord, I
 use capstan::domain::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::{RunStatus, WaitReason};
 use capstan::domain::trace::TraceId;
-use capstan::store::{Asked, Keyed, NewGrant, PageRequest, ResolveInput, Resolved, ResumeRun, Resumed};
+use capstan::store::{Asked, GoOn, Keyed, NewGrant, PageRequest, ResolveInput, Resolved, ResumeRun, Resumed};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, NOW, World, changes, fresh, key, released, started, user};
@@ -244,6 +244,7 @@ async fn a_run_that_waits_for_an_answer_is_not_resumed_by_hand(world: &World) {
     let resume = ResumeRun {
         owner: owner.clone(),
         run_id: fence.run_id.clone(),
+        how: GoOn::Resume,
         new_run_id: capstan::domain::ids::RunId::generate(&UuidIds),
         trace: TraceId::generate(&UuidIds),
         now: NOW,

@@ -61,6 +61,7 @@ mod pins;
 mod postgres;
 mod providers;
 mod retention;
+mod retries;
 mod sqlite_file;
 mod tickets;
 mod years;

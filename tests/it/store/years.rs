@@ -9,7 +9,7 @@ use capstan::domain::change::Change;
 use capstan::domain::ids::{ConversationId, RunId, UserId};
 use capstan::domain::record::Fence;
 use capstan::domain::trace::TraceId;
-use capstan::store::{ConversationFilter, ResumeRun, Store, StoreOptions, open};
+use capstan::store::{ConversationFilter, GoOn, ResumeRun, Store, StoreOptions, open};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, NOW, World, assistant, changes, completed, conversation, failed, hello, page, started, user};
@@ -196,7 +196,10 @@ async fn finished_runs_cost_nothing_on_postgres() {
         cost(&world, "resume", async |store, n| {
             let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
             store
-                .resume_run(ResumeRun { owner: unlucky.clone(), run_id: broken[n].clone(), new_run_id, trace, now: NOW }, None)
+                .resume_run(
+                    ResumeRun { owner: unlucky.clone(), run_id: broken[n].clone(), how: GoOn::Resume, new_run_id, trace, now: NOW },
+                    None,
+                )
                 .await
                 .unwrap();
         })

@@ -49,7 +49,8 @@ async fn calls(database: &Database, wrong: &mut Vec<String>) {
         wrong.push(format!("call without outcome: {row:?}"));
     }
     let ends = "SELECT c.id, c.state, a.outcome FROM tool_calls c LEFT JOIN tool_audit a ON a.call_id = c.id AND a.run_id = c.run_id \
-                AND a.owner_id = c.owner_id AND a.arguments_hash = c.arguments_hash AND a.name = c.name";
+                AND a.owner_id = c.owner_id AND a.arguments_hash = c.arguments_hash AND a.name = c.name \
+                WHERE c.key IS NULL OR c.started_at IS NOT NULL";
     for row in database.rows(ends).await {
         let word = match row[1].as_deref() {
             Some("done") => "success",

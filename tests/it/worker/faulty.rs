@@ -10,7 +10,9 @@ use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::GrantId;
-use capstan::domain::ids::{AgentId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{
+    AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId,
+};
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::message::Message;
@@ -247,6 +249,9 @@ impl RunStore for FaultyStore {
     }
     async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
         self.inner.resume_run(resume, key).await
+    }
+    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
+        self.inner.call_batch(owner, run, call).await
     }
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
         self.inner.explain_run(owner, id).await

@@ -1,16 +1,16 @@
 //! What users ask for: messages, ends, going on.
 
 use capstan::domain::agent::AgentProfile;
-use capstan::domain::change::RunCounters;
+use capstan::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
-use capstan::domain::ids::{ConversationId, RunId, UserId};
+use capstan::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role};
 use capstan::domain::model::Usage;
 use capstan::domain::record::{ClaimCause, FirstClaim};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus, WaitReason};
 use capstan::domain::trace::TraceId;
-use capstan::store::{AcceptRun, Accepted, Cancelled, ResumeRun, Resumed};
+use capstan::store::{AcceptRun, Accepted, CallBatch, Cancelled, GoOn, ResumeRun, Resumed};
 use capstan::support::clock::UnixMillis;
 use tokio::time::Instant;
 
@@ -23,6 +23,9 @@ struct NewRun<'a> {
     owner: &'a UserId,
     profile: &'a AgentProfile,
     message: Option<Message>,
+    supersedes: Vec<MessageId>,
+    /// What the run takes over from another one.
+    batch: Option<&'a CallBatch>,
     trace: &'a TraceId,
     now: UnixMillis,
 }
@@ -102,6 +105,8 @@ impl State {
             owner: &accept.owner,
             profile: &accept.profile,
             message: Some(message.clone()),
+            supersedes: Vec::new(),
+            batch: None,
             trace: &accept.trace,
             now: accept.now,
         };
@@ -137,7 +142,8 @@ impl State {
             events.push(NewEvent::new(&EventBody::MessageCreated { message: message.clone() }, run.clone(), 0, at));
         }
         let position = u32::try_from(position).unwrap();
-        events.push(NewEvent::new(&EventBody::RunQueued { position }, run, 0, at));
+        let queued = EventBody::RunQueued { position, supersedes: new.supersedes };
+        events.push(NewEvent::new(&queued, run.clone(), 0, at));
         let row = self.conversations.get_mut(new.conversation).unwrap();
         let before = (row.title.clone(), row.status);
         if row.title.is_empty() {
@@ -149,6 +155,11 @@ impl State {
         row.updated_at = at;
         if before != (row.title.clone(), row.status) {
             events.push(updated(&row.title, row.status, at));
+        }
+        if let Some(message) = new.batch.map(|batch| kept(&batch.message)) {
+            let started = EventBody::MessageStarted { message_id: message.id.clone(), role: message.role };
+            events.push(NewEvent::new(&started, run.clone(), 0, at));
+            events.push(NewEvent::new(&EventBody::MessageCompleted { message }, run, 0, at));
         }
         let events = row.append(new.conversation, events);
         let first_seq = events[0].seq;
@@ -181,14 +192,26 @@ impl State {
             first_seq,
             last_seq: None,
             started_at: None,
-            tools: None,
+            tools: new.batch.map(|batch| batch.tools.clone()),
             counters: RunCounters::default(),
             usage: Usage::default(),
-            steps: Vec::new(),
-            calls: Vec::new(),
+            steps: new
+                .batch
+                .map(|_| {
+                    let run_id = new.id.clone();
+                    (StepRow { run_id, step: 1, kind: StepKind::Tools, status: StepStatus::Started }, self.now)
+                })
+                .into_iter()
+                .collect(),
+            calls: new.batch.map(|batch| batch.calls.iter().map(kept).collect()).unwrap_or_default(),
             inputs: Vec::new(),
             answered: false,
-            messages: new.message.into_iter().map(|message| (first_seq, message)).collect(),
+            messages: new
+                .message
+                .into_iter()
+                .chain(new.batch.map(|batch| kept(&batch.message)))
+                .map(|message| (first_seq, message))
+                .collect(),
         };
         self.runs.insert(new.id.clone(), row);
         events
@@ -256,7 +279,9 @@ impl State {
         let Some(row) = self.run_of(&resume.owner, &resume.run_id) else { return (Resumed::NoRun, false) };
         let run = row.view().run;
         match run.status {
-            RunStatus::Waiting if !matches!(run.reason, Some(WaitReason::Input | WaitReason::Approval)) => {
+            RunStatus::Waiting
+                if resume.how == GoOn::Resume && !matches!(run.reason, Some(WaitReason::Input | WaitReason::Approval)) =>
+            {
                 let now = self.now;
                 if !self.leases.contains_key(&run.id) {
                     let row = self.run_mut(&run.id);
@@ -265,14 +290,22 @@ impl State {
                 }
                 (Resumed::Run { run, events: Vec::new() }, true)
             }
-            RunStatus::Failed if self.runs_in(&run.conversation_id).last().is_some_and(|newest| newest.run.id == run.id) => {
+            RunStatus::Failed | RunStatus::Completed | RunStatus::Cancelled
+                if (run.status == RunStatus::Failed || resume.how != GoOn::Resume) && self.is_last_and_over(&run) =>
+            {
                 let profile = self.runs[&run.id].profile.clone();
+                let supersedes = self.supersede(resume, &run);
                 let new = NewRun {
                     id: &resume.new_run_id,
                     conversation: &run.conversation_id,
                     owner: &resume.owner,
                     profile: &profile,
                     message: None,
+                    supersedes,
+                    batch: match &resume.how {
+                        GoOn::Resume | GoOn::Turn => None,
+                        GoOn::Call(batch) => Some(batch),
+                    },
                     trace: &resume.trace,
                     now: resume.now,
                 };
@@ -287,5 +320,37 @@ impl State {
             | RunStatus::Completed
             | RunStatus::Cancelled => (Resumed::NotResumable { run }, false),
         }
+    }
+
+    fn is_last_and_over(&self, run: &Run) -> bool {
+        let runs = self.runs_in(&run.conversation_id);
+        runs.last().is_some_and(|newest| newest.run.id == run.id) && runs.iter().all(|row| row.is_over())
+    }
+
+    /// Takes out what the new run takes the place of: all that users have not said, from the beginning of the turn, or from the
+    /// answer with the calls.
+    fn supersede(&mut self, resume: &ResumeRun, run: &Run) -> Vec<MessageId> {
+        let asked = |row: &&RunRow| row.messages.iter().any(|(_, message)| message.role == Role::User && !message.internal);
+        let (since, runs): (i64, Vec<RunId>) = match &resume.how {
+            GoOn::Resume => return Vec::new(),
+            GoOn::Turn => {
+                let runs = self.runs_in(&run.conversation_id);
+                let first = runs.iter().copied().filter(asked).map(|row| row.first_seq).max().unwrap_or(i64::MAX);
+                (0, runs.iter().filter(|row| row.first_seq >= first).map(|row| row.run.id.clone()).collect())
+            }
+            GoOn::Call(batch) => {
+                let at = self.runs[&run.id].messages.iter().find(|(_, message)| message.id == batch.original);
+                (at.map_or(i64::MAX, |(at, _)| *at), vec![run.id.clone()])
+            }
+        };
+        let mut gone = Vec::new();
+        for id in runs {
+            let is_gone = |(at, message): &(i64, Message)| *at >= since && message.role != Role::User;
+            let row = self.run_mut(&id);
+            gone.extend(row.messages.iter().filter(|it| is_gone(it)).map(|(at, message)| (*at, message.id.clone())));
+            row.messages.retain(|it| !is_gone(it));
+        }
+        gone.sort_by_key(|(at, _)| *at);
+        gone.into_iter().map(|(_, id)| id).collect()
     }
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use capstan::domain::conversation::{Conversation, ConversationStatus};
 use capstan::domain::event::StoredEvent;
-use capstan::domain::ids::{ConversationId, RunId, UserId};
+use capstan::domain::ids::{CallId, ConversationId, RunId, UserId};
 use capstan::domain::input::InputState;
 use capstan::domain::message::Message;
 use capstan::domain::run::{Run, RunStatus};
@@ -150,6 +150,17 @@ impl RunStore for ModelStore {
 
     async fn resume_run(&self, resume: ResumeRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
         Ok(self.state().keyed(key, |state| state.resume(&resume)))
+    }
+
+    async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
+        let state = self.state();
+        let Some(row) = state.run_of(owner, run) else { return Ok(None) };
+        let Some(call) = row.calls.iter().find(|known| known.id == *call) else { return Ok(None) };
+        let original = call.message_id.clone();
+        let message = row.messages.iter().find(|(_, message)| message.id == original).map(|(_, message)| message.clone());
+        let calls = row.calls.iter().filter(|call| call.message_id == original).cloned().collect();
+        let tools = row.tools.clone().unwrap_or_default();
+        Ok(message.map(|message| CallBatch { original, message, calls, tools }))
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {

@@ -1,0 +1,207 @@
+//! Going on with a run: one that waits or has failed, a whole turn once more, or from one of its calls.
+//!
+//! What has ended stays ended: a new run goes on after it, and what it says anew takes the place of what was said before.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::approvals::checked_arguments;
+use super::input::{Replay, RequestKey, keyed};
+use super::runs::publish;
+use super::{Error, Result, Service};
+use crate::domain::ids::{CallId, MessageId, PartId, RunId};
+use crate::domain::message::{Message, Part, ToolCallPart};
+use crate::domain::principal::Principal;
+use crate::domain::run::{Run, WaitReason};
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
+use crate::domain::trace::TraceId;
+use crate::store::{CallBatch, GoOn, ResumeRun, Resumed};
+use crate::support::json;
+
+/// A call to make once more.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RetryCall {
+    /// What it is made with; as before if absent.
+    pub arguments: Option<Value>,
+    /// That it may take effect twice is known.
+    pub confirm: bool,
+}
+
+impl Service {
+    /// Goes on with a run that waits for a retry, or after one that has failed.
+    pub async fn resume_run(
+        &self,
+        principal: &Principal,
+        id: &RunId,
+        key: Option<RequestKey>,
+        trace: TraceId,
+    ) -> Result<(Run, Replay)> {
+        let new = RunId::generate(self.ids.as_ref());
+        self.go_on(principal, id, new, GoOn::Resume, key, trace).await
+    }
+
+    /// Answers the message of a run that has ended once more.
+    pub async fn retry_run(
+        &self,
+        principal: &Principal,
+        id: &RunId,
+        key: Option<RequestKey>,
+        trace: TraceId,
+    ) -> Result<(Run, Replay)> {
+        let new = RunId::generate(self.ids.as_ref());
+        self.go_on(principal, id, new, GoOn::Turn, key, trace).await
+    }
+
+    /// Makes a call of a run that has ended once more, and goes on from there.
+    pub async fn retry_call(
+        &self,
+        principal: &Principal,
+        id: &RunId,
+        call: &CallId,
+        retry: RetryCall,
+        key: Option<RequestKey>,
+        trace: TraceId,
+    ) -> Result<(Run, Replay)> {
+        let run = self.run(principal, id).await?;
+        let batch = self.store.call_batch(&principal.user_id, id, call).await?;
+        let batch = batch.ok_or(Error::NotFound("tool call"))?;
+        if !run.status.is_terminal() {
+            return Err(still_going(&run));
+        }
+        let new = RunId::generate(self.ids.as_ref());
+        let batch = self.once_more(batch, call, retry, &new)?;
+        self.go_on(principal, id, new, GoOn::Call(Box::new(batch)), key, trace).await
+    }
+
+    async fn go_on(
+        &self,
+        principal: &Principal,
+        id: &RunId,
+        new_run_id: RunId,
+        how: GoOn,
+        key: Option<RequestKey>,
+        trace: TraceId,
+    ) -> Result<(Run, Replay)> {
+        let (is_resumed, owner, run_id) = (how == GoOn::Resume, principal.user_id.clone(), id.clone());
+        let resume = ResumeRun { owner, run_id, how, new_run_id, trace, now: self.clock.now() };
+        let claim = self.claim(&principal.user_id, key);
+        let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
+        let resumed = self.whole(async move {
+            let (resumed, replay) = keyed(store.resume_run(resume, claim).await?)?;
+            match resumed {
+                Resumed::Run { run, events } => {
+                    tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, "a run goes on");
+                    publish(&hub, &run.conversation_id, events);
+                    hub.notify_queue();
+                    Ok((run, replay))
+                }
+                Resumed::NotResumable { run } if is_resumed => Err(not_resumable(&run)),
+                Resumed::NotResumable { run } if !run.status.is_terminal() => Err(still_going(&run)),
+                Resumed::NotResumable { .. } => Err(Error::Conflict(
+                    "only the newest run of a conversation can be retried, and only while no other is active; this one has been \
+                     retried already, or another message came after it"
+                        .to_owned(),
+                )),
+                Resumed::NoRun => Err(Error::NotFound("run")),
+            }
+        });
+        let (run, replay) = resumed.await?;
+        if replay == Replay::Replayed {
+            self.check_replayed(principal, &run).await?;
+        }
+        Ok((run, replay))
+    }
+
+    /// The answer with the call, as the new run begins with it.
+    fn once_more(&self, batch: CallBatch, id: &CallId, retry: RetryCall, run: &RunId) -> Result<CallBatch> {
+        let CallBatch { original, message, calls, tools } = batch;
+        let mut message = Message {
+            id: MessageId::generate(self.ids.as_ref()),
+            run_id: run.clone(),
+            created_at: self.clock.now().to_rfc3339(),
+            ..message
+        };
+        let mut taken_over = Vec::with_capacity(calls.len());
+        for call in calls {
+            let new_id = CallId::generate(self.ids.as_ref());
+            for part in &mut message.parts {
+                if let Part::ToolCall(part) = part
+                    && part.call_id == call.id
+                {
+                    *part = ToolCallPart { id: PartId::generate(self.ids.as_ref()), call_id: new_id.clone(), ..part.clone() };
+                }
+            }
+            let call = if call.id == *id {
+                let tool = tools.iter().find(|tool| tool.name == call.name);
+                let tool = tool.ok_or_else(|| Error::Conflict(format!("the run has no tool {:?}", call.name)))?;
+                let key_argument = match &tool.replay {
+                    ReplayClass::Keyed { argument } => Some(argument.as_str()),
+                    _ => None,
+                };
+                let arguments = retry.arguments.clone();
+                let arguments = arguments.map(|it| checked_arguments(&tool.parameters, key_argument, it)).transpose()?;
+                made_again(call, arguments, retry.confirm)?
+            } else {
+                ToolCall { key: Some(call.key().clone()), ..call }
+            };
+            taken_over.push(ToolCall { id: new_id, run_id: run.clone(), message_id: message.id.clone(), step: 1, ..call });
+        }
+        for part in &mut message.parts {
+            let id = PartId::generate(self.ids.as_ref());
+            match part {
+                Part::Text(part) => part.id = id,
+                Part::Reasoning(part) => part.id = id,
+                Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
+            }
+        }
+        Ok(CallBatch { original, message, calls: taken_over, tools })
+    }
+}
+
+/// The call as it is to be made again.
+fn made_again(call: ToolCall, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {
+    let may_have_happened = match call.state {
+        ToolCallState::Failed | ToolCallState::Denied => false,
+        ToolCallState::Cancelled | ToolCallState::Unknown => true,
+        ToolCallState::Done | ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Started => {
+            return Err(Error::Conflict(format!(
+                "the call is {}: only one that failed, was denied or cancelled, or whose outcome is unknown is made again",
+                call.state.as_str()
+            )));
+        }
+    };
+    let is_edited = arguments.is_some();
+    // Its server is asked first what became of it, as after a crash.
+    let is_asked_about = matches!(call.replay, ReplayClass::Reconcile { .. }) && !is_edited;
+    let is_unknown = call.state == ToolCallState::Unknown;
+    if is_unknown && !confirmed && !is_asked_about && (is_edited || !call.replay.may_repeat()) {
+        return Err(Error::Conflict(
+            "nobody knows whether this call took effect: look for yourself, and send \"confirm\": true if it is to be made again \
+             all the same"
+                .to_owned(),
+        ));
+    }
+    let state = if is_unknown && !confirmed && is_asked_about { ToolCallState::Started } else { ToolCallState::Planned };
+    // What may have happened is the same call for its tool, which then does it once.
+    let key = (may_have_happened && !is_edited).then(|| call.key().clone());
+    let arguments = arguments.unwrap_or(call.arguments);
+    Ok(ToolCall { state, key, arguments_hash: json::hash(&arguments), arguments, outcome: None, ..call })
+}
+
+fn still_going(run: &Run) -> Error {
+    let status = run.status.as_str();
+    Error::Conflict(format!("the run is {status}: wait for its end, answer what it asks, or cancel it; then it can be retried"))
+}
+
+fn not_resumable(run: &Run) -> Error {
+    if run.reason == Some(WaitReason::Input) {
+        let text = "the run waits for a human's answer and goes on when it has it: POST /api/v1/input-requests/{id}";
+        return Error::Conflict(text.to_owned());
+    }
+    Error::Conflict(format!(
+        "a run that is {} cannot be resumed here: only a waiting run goes on, and a failed one that is the newest of its \
+         conversation, while no other is active",
+        run.status.as_str()
+    ))
+}

@@ -1,0 +1,141 @@
+//! Waking a run that waits, and going on after one that has ended.
+
+use sqlx::Row as _;
+
+use super::accept::{Beginning, NewRun, store_run};
+use super::apply::{add_tool_calls, insert_message};
+use super::connection::Tx;
+use super::load::tool_calls;
+use super::runs::find_run;
+use crate::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
+use crate::domain::run::{Run, RunStatus};
+use crate::store::rows::{RunRow, decode, decode_profile};
+use crate::store::{CallBatch, GoOn, ResumeRun, Resumed, StoreResult, compose};
+
+pub(super) async fn resume_in(tx: &mut Tx, resume: &ResumeRun) -> StoreResult<Resumed> {
+    let Some(row) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Resumed::NoRun) };
+    let run = row.clone().into_run()?;
+    match (&resume.how, run.status) {
+        (GoOn::Resume, RunStatus::Waiting) if compose::can_be_woken(&run) => wake(tx, resume, run).await,
+        (how, status) if compose::can_be_gone_on_from(how, status) => continue_after(tx, resume, row).await,
+        _ => Ok(Resumed::NotResumable { run }),
+    }
+}
+
+/// A waiting run need not wait any longer. One that a worker has claimed meanwhile goes on anyway.
+async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed> {
+    sqlx::query(concat!(
+        "UPDATE runs SET claim_cause = 'request', claimable_at = min(coalesce(claimable_at, ",
+        now!(),
+        "), ",
+        now!(),
+        ") WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM run_leases WHERE run_id = ?1)"
+    ))
+    .bind(resume.run_id.as_str())
+    .execute(&mut **tx)
+    .await?;
+    Ok(Resumed::Run { run, events: Vec::new() })
+}
+
+/// A new run with the profile of the one that has ended goes on from the same history. Only the newest run of its conversation can
+/// be gone on from: what came after any other has answered it, or has been resumed already.
+async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> StoreResult<Resumed> {
+    let conversation_id = ConversationId::from_stored(ended.conversation_id.clone());
+    let is_newest: bool = sqlx::query_scalar(
+        "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ? AND (first_seq > ? OR finished_at IS NULL))",
+    )
+    .bind(&ended.conversation_id)
+    .bind(ended.first_seq)
+    .fetch_one(&mut **tx)
+    .await?;
+    if !is_newest {
+        return Ok(Resumed::NotResumable { run: ended.into_run()? });
+    }
+    let profile = sqlx::query("SELECT profile FROM runs WHERE id = ?").bind(&ended.id).fetch_one(&mut **tx).await?;
+    let profile = decode_profile(&ended.id, profile.try_get("profile")?)?;
+    let superseded = supersede(tx, resume, &conversation_id).await?;
+    let new = NewRun {
+        id: &resume.new_run_id,
+        conversation_id: &conversation_id,
+        owner: &resume.owner,
+        profile: &profile,
+        beginning: Beginning::After(resume, superseded),
+        trace: &resume.trace,
+        now: resume.now,
+    };
+    let (row, _, events) = store_run(tx, new).await?;
+    match &resume.how {
+        GoOn::Call(batch) => take_over(tx, resume, batch, row.first_seq).await?,
+        GoOn::Resume | GoOn::Turn => {}
+    }
+    Ok(Resumed::Run { run: row.into_run()?, events })
+}
+
+/// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
+async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
+    let original = match &resume.how {
+        GoOn::Resume => return Ok(Vec::new()),
+        GoOn::Turn => None,
+        GoOn::Call(batch) => Some(batch.original.as_str()),
+    };
+    // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.
+    let mut superseded: Vec<(String, i64)> = sqlx::query_as(
+        "UPDATE messages SET superseded_by = ?1
+         WHERE conversation_id = ?2 AND role <> 'user' AND superseded_by IS NULL AND CASE WHEN ?4 IS NULL THEN
+             run_id IN (SELECT id FROM runs WHERE conversation_id = ?2 AND first_seq >= (
+                 SELECT max(r.first_seq) FROM messages m JOIN runs r ON r.id = m.run_id
+                 WHERE m.conversation_id = ?2 AND m.role = 'user' AND m.body ->> 'internal' IS NULL))
+         ELSE run_id = ?3 AND position >= (SELECT position FROM messages WHERE id = ?4 AND run_id = ?3) END
+         RETURNING id, position",
+    )
+    .bind(resume.new_run_id.as_str())
+    .bind(conversation.as_str())
+    .bind(resume.run_id.as_str())
+    .bind(original)
+    .fetch_all(&mut **tx)
+    .await?;
+    superseded.sort_by_key(|(_, position)| *position);
+    Ok(superseded.into_iter().map(|(id, _)| MessageId::from_stored(id)).collect())
+}
+
+/// The new run begins where its predecessor had the answer with these calls.
+async fn take_over(tx: &mut Tx, resume: &ResumeRun, batch: &CallBatch, position: i64) -> StoreResult<()> {
+    let new = &resume.new_run_id;
+    insert_message(tx, &batch.message, position).await?;
+    add_tool_calls(tx, new, &batch.calls).await?;
+    sqlx::query(concat!(
+        "INSERT INTO run_steps (run_id, step, kind, status, attempt, started_at) VALUES (?, 1, 'tools', 'started', 1, ",
+        now!(),
+        ")"
+    ))
+    .bind(new.as_str())
+    .execute(&mut **tx)
+    .await?;
+    sqlx::query("UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = ?) WHERE id = ?")
+        .bind(resume.run_id.as_str())
+        .bind(new.as_str())
+        .execute(&mut **tx)
+        .await?;
+    Ok(())
+}
+
+/// The answer of a run that holds a call, with all its calls.
+pub(super) async fn call_batch(tx: &mut Tx, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
+    let found: Option<(String, String, Option<String>)> = sqlx::query_as(
+        "SELECT m.id, m.body, s.definitions FROM tool_calls t JOIN messages m ON m.id = t.message_id
+         JOIN runs r ON r.id = t.run_id LEFT JOIN tool_sets s ON s.hash = r.tools_hash
+         WHERE t.id = ? AND t.run_id = ? AND t.owner_id = ?",
+    )
+    .bind(call.as_str())
+    .bind(run.as_str())
+    .bind(owner.as_str())
+    .fetch_optional(&mut **tx)
+    .await?;
+    let Some((id, body, tools)) = found else { return Ok(None) };
+    let message = decode("messages", "body", &id, &body)?;
+    let tools = tools.map(|text| decode("tool_sets", "definitions", run.as_str(), &text)).transpose()?.unwrap_or_default();
+    let original = MessageId::from_stored(id);
+    let mut calls = tool_calls(tx, run).await?;
+    calls.retain(|call| call.message_id == original);
+    Ok(Some(CallBatch { original, message, calls, tools }))
+}

@@ -1,0 +1,190 @@
+//! A turn and a call once more: one new run each, whatever clicks twice or dies, and no effect that nobody asked for.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+
+async fn ended(server: &Server, input: &str) -> Value {
+    let run = server.start_run(&json!({"input": input})).await;
+    server.finished(run["id"].as_str().unwrap()).await
+}
+
+fn id(run: &Value) -> &str {
+    run["id"].as_str().unwrap()
+}
+
+/// The newest message with results, and the id of the call that it answers last.
+async fn result(server: &Server, run: &Value) -> (String, String) {
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    let results: Vec<&Value> = messages.iter().filter(|message| message["role"] == "tool").collect();
+    let [message] = results.as_slice() else { panic!("one message with results: {messages:#?}") };
+    let part = message["parts"].as_array().unwrap().last().unwrap();
+    let texts: Vec<&str> = part["content"].as_array().unwrap().iter().filter_map(|piece| piece["text"].as_str()).collect();
+    (part["call_id"].as_str().unwrap().to_owned(), texts.join("\n"))
+}
+
+fn detail(answer: &(reqwest::StatusCode, Value)) -> (u16, &str) {
+    (answer.0.as_u16(), answer.1["detail"].as_str().unwrap_or_default())
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_answered_once_more(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let first = ended(&server, r#"[[id:again]][[call:ledger__append {"text":"x"}]][[next]][[say:bye]]"#).await;
+    let (conversation, path) = (first["conversation_id"].as_str().unwrap().to_owned(), format!("/runs/{}/retry", id(&first)));
+    server.set_key(&bob);
+    assert_eq!(server.post_json(&path, &json!({})).await.0, 404, "somebody else's run");
+    server.set_key(&ann);
+
+    // Two clicks without a key: one of them wins. With a key both get the same run.
+    let empty = json!({});
+    let (one, other) = tokio::join!(server.post_json(&path, &empty), server.post_json(&path, &empty));
+    let (won, lost) = if one.0 == 202 { (one, other) } else { (other, one) };
+    assert_eq!((won.0.as_u16(), lost.0.as_u16()), (202, 409), "{} {}", won.1, lost.1);
+    assert!(detail(&lost).1.contains("newest run"), "{}", lost.1);
+    let second = server.finished(id(&won.1)).await;
+    assert_eq!((&second["status"], &second["model"]), (&json!("completed"), &first["model"]));
+    assert_eq!(site.ledger.count("append", "x"), 2, "tools run again");
+    let path = format!("/runs/{}/retry", id(&second));
+    let keyed = || server.post(&path, &empty).header("idempotency-key", "twice").send();
+    let (one, other) = tokio::join!(keyed(), keyed());
+    let (one, other) = (one.unwrap().json::<Value>().await.unwrap(), other.unwrap().json::<Value>().await.unwrap());
+    assert_eq!(one["id"], other["id"]);
+    let third = server.finished(id(&one)).await;
+
+    let messages = server.messages(&conversation).await;
+    let shown: Vec<(&str, &str)> =
+        messages.iter().map(|message| (message["role"].as_str().unwrap(), message["run_id"].as_str().unwrap())).collect();
+    let newest = id(&third);
+    assert_eq!(shown, [("user", id(&first)), ("assistant", newest), ("tool", newest), ("assistant", newest)]);
+    let queued = server.run_events_json(newest).await.remove(0);
+    assert_eq!((&queued["type"], queued["data"]["supersedes"].as_array().unwrap().len()), (&json!("run.queued"), 3));
+    assert_eq!(server.get_json(&format!("/runs/{}", id(&first))).await["status"], "completed");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_call_is_made_again_with_other_arguments(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut server = site.start().await;
+    let script = r#"[[id:edited]][[call:ledger__append {"text":"kept"}]][[call:ledger__append {"txt":"x"}]][[next]][[say:bye]]"#;
+    let first = ended(&server, script).await;
+    let (call, said) = result(&server, &first).await;
+    assert!(said.contains("required property"), "{said}");
+    let path = format!("/runs/{}/tool-calls/{call}/retry", id(&first));
+    let refused = server.post_json(&path, &json!({"arguments": {"text": 7}})).await;
+    assert_eq!(detail(&refused).0, 400, "{}", refused.1);
+    for other in ["call_01980000000070008000000000000003", "x"] {
+        let path = format!("/runs/{}/tool-calls/{other}/retry", id(&first));
+        assert_eq!(server.post_json(&path, &json!({})).await.0, 404);
+    }
+
+    // It dies with the run before anybody has called anything, and again while the call is under way.
+    server.kill9().await;
+    let mut dying = site.start_with(&[("CAPSTAN_FAILPOINTS", "C04=kill")]).await;
+    let answer = dying.post(&path, &json!({"arguments": {"text": "mended"}})).send().await;
+    dying.ended(Duration::from_secs(30)).await;
+    let server = site.start().await;
+    let second = match answer {
+        Ok(answer) => answer.json::<Value>().await.ok(),
+        Err(_) => None,
+    };
+    let second = match second {
+        Some(run) => id(&run).to_owned(),
+        // The answer was lost; the log has the run.
+        None => {
+            let path = format!("/conversations/{}/events?limit=100", first["conversation_id"].as_str().unwrap());
+            let events = server.get_json(&path).await["data"].as_array().unwrap().clone();
+            let queued = events.iter().rfind(|event| event["type"] == "run.queued").unwrap();
+            queued["run_id"].as_str().unwrap().to_owned()
+        }
+    };
+    assert_ne!(second, id(&first));
+    let second = server.finished(&second).await;
+    assert_eq!(second["status"], "completed", "{second}");
+    let (_, said) = result(&server, &second).await;
+    assert!(said.contains("recorded mended") && said.contains("changed"), "{said}");
+    assert_eq!((site.ledger.count("append", "kept"), site.ledger.count("append", "mended")), (1, 1), "its neighbour is kept");
+    let late = server.post_json(&path, &json!({"arguments": {"text": "again"}})).await;
+    assert_eq!(detail(&late).0, 409, "{}", late.1);
+    let (call, _) = result(&server, &second).await;
+    let done = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&second)), &json!({})).await;
+    assert!(detail(&done).0 == 409 && detail(&done).1.contains("the call is done"), "{}", done.1);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_which_nobody_knows_wants_a_word(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", "C13=kill")]).await;
+    let input = r#"[[id:unknown]][[call:ledger__append {"text":"rent"}]][[next]][[say:bye]]"#;
+    let run = server.start_run(&json!({"input": input})).await;
+    server.ended(Duration::from_secs(30)).await;
+    let server = site.start().await;
+    let first = server.finished(id(&run)).await;
+    let (call, _) = result(&server, &first).await;
+    let path = format!("/runs/{}/tool-calls/{call}/retry", id(&first));
+    let refused = server.post_json(&path, &json!({})).await;
+    assert!(detail(&refused).0 == 409 && detail(&refused).1.contains("confirm"), "{}", refused.1);
+    assert_eq!(site.ledger.count("append", "rent"), 1);
+    let (status, second) = server.post_json(&path, &json!({"confirm": true})).await;
+    assert_eq!(status, 202, "{second}");
+    assert_eq!(server.finished(id(&second)).await["status"], "completed");
+    assert_eq!(site.ledger.count("append", "rent"), 2);
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_made_again_asks_again(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut entry = site.ledger.mcp_server();
+    entry["capstan"]["approval"] = json!({"append": "ask"});
+    let site = site.mcp(json!({"mcpServers": {"ledger": entry}}));
+    let server = site.start().await;
+    let waits = async |run: &str| {
+        let path = format!("/runs/{run}");
+        wait::until("the run to wait", Duration::from_secs(30), || async {
+            (server.get_json(&path).await["status"] == "waiting").then_some(())
+        })
+        .await;
+        let open = server.get_json("/approvals?status=pending").await;
+        format!("/approvals/{}", open["data"][0]["id"].as_str().unwrap())
+    };
+    let input = r#"[[id:asks]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
+    let run = server.start_run(&json!({"input": input})).await;
+    let approval = waits(id(&run)).await;
+    let early = server.post_json(&format!("/runs/{}/retry", id(&run)), &json!({})).await;
+    assert!(detail(&early).0 == 409 && detail(&early).1.contains("answer what it asks"), "{}", early.1);
+    assert_eq!(server.post_json(&approval, &json!({"decision": "deny"})).await.0, 200);
+    let first = server.finished(id(&run)).await;
+    let (call, _) = result(&server, &first).await;
+    let (status, second) = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&first)), &json!({})).await;
+    assert_eq!(status, 202, "{second}");
+    let approval = waits(id(&second)).await;
+    assert_eq!(site.ledger.count("append", "one"), 0, "a click is no consent");
+    assert_eq!(server.post_json(&approval, &json!({"decision": "allow"})).await.0, 200);
+    assert_eq!(server.finished(id(&second)).await["status"], "completed");
+    assert_eq!(site.ledger.count("append", "one"), 1);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}

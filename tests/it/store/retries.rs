@@ -1,0 +1,167 @@
+//! A turn that is answered once more, and a call that is made once more.
+
+use capstan::domain::change::{Change, StepKind, StepStatus};
+use capstan::domain::ids::{CallId, MessageId, RunId, UserId};
+use capstan::domain::message::Message;
+use capstan::domain::record::{ClaimCause, Fence};
+use capstan::domain::run::{Run, RunStatus};
+use capstan::domain::tool::{ToolCall, ToolCallState};
+use capstan::domain::trace::TraceId;
+use capstan::store::{CallBatch, GoOn, Keyed, ResumeRun, Resumed};
+use capstan::support::ids::UuidIds;
+use serde_json::{Value, json};
+
+use super::fixture::{NOW, World, assistant, changes, completed, failed, fresh, hello, key, page, planned_call, user};
+
+contract! {
+    a_turn_takes_the_place_of_the_one_before,
+    a_call_is_the_first_step_of_a_run,
+    only_the_newest_run_that_has_ended,
+}
+
+fn retry(owner: &UserId, id: &RunId, how: GoOn) -> ResumeRun {
+    let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
+    ResumeRun { owner: owner.clone(), run_id: id.clone(), how, new_run_id, trace, now: NOW }
+}
+
+async fn ask(world: &World, resume: ResumeRun) -> Resumed {
+    fresh(world.store.resume_run(resume, None).await.unwrap())
+}
+
+fn superseded(resumed: &Resumed) -> Vec<String> {
+    let Resumed::Run { events, .. } = resumed else { panic!("it goes on: {resumed:?}") };
+    let queued: Value = serde_json::from_str(&events[0].data).unwrap();
+    serde_json::from_value(queued["supersedes"].clone()).unwrap_or_default()
+}
+
+async fn listed(world: &World, owner: &UserId, fence: &Fence) -> Vec<MessageId> {
+    let id = &fence.conversation_id;
+    let page = world.store.messages(owner, id, &page(100, None)).await.unwrap().unwrap();
+    let newest = world.store.newest_messages(owner, id, 100).await.unwrap().unwrap();
+    assert_eq!(newest.items, page.items);
+    page.items.into_iter().map(|message| message.id).collect()
+}
+
+async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
+    let owner = user();
+    let first = world.claimed(&owner).await;
+    let hint = Message { role: capstan::domain::message::Role::User, internal: true, ..assistant(&first, "a hint") };
+    let answer = assistant(&first, "half");
+    world.commit_one(changes(&first, vec![Change::AddMessage(hint.clone())])).await.unwrap();
+    world.commit_one(changes(&first, vec![Change::AddMessage(answer.clone())])).await.unwrap();
+    world.commit_one(failed(&first)).await.unwrap();
+    // One that went on after it belongs to the same turn.
+    let resumed = ask(world, retry(&owner, &first.run_id, GoOn::Resume)).await;
+    assert_eq!(superseded(&resumed), Vec::<String>::new());
+    let second = world.claim_one().await;
+    let rest = assistant(&second, "the rest");
+    let hinted = Message { id: MessageId::generate(&UuidIds), run_id: second.run_id.clone(), ..hint.clone() };
+    world.commit_one(changes(&second, vec![Change::AddMessage(hinted)])).await.unwrap();
+    world.commit_one(changes(&second, vec![Change::AddMessage(rest.clone())])).await.unwrap();
+    world.commit_one(completed(&second)).await.unwrap();
+
+    let request = retry(&owner, &second.run_id, GoOn::Turn);
+    let again = fresh(world.store.resume_run(request.clone(), key(&owner, "k", "f")).await.unwrap());
+    assert_eq!(superseded(&again), [answer.id.as_str(), rest.id.as_str()]);
+    let Resumed::Run { run, .. } = again else { unreachable!() };
+    assert_eq!((&run.id, run.status, run.finish_reason), (&request.new_run_id, RunStatus::Queued, None));
+    let replayed = world.store.resume_run(request, key(&owner, "k", "f")).await.unwrap();
+    assert_eq!(replayed, Keyed::Replayed(Resumed::Run { run: run.clone(), events: Vec::new() }));
+    assert_eq!(world.view(&owner, &second.run_id).await.run.status, RunStatus::Completed, "what has ended does not change");
+
+    let third = world.claim_one().await;
+    let record = world.load(&third).await;
+    assert_eq!((record.cause, record.tools.is_none()), (ClaimCause::First, true));
+    assert!(record.history.iter().all(|message| message.id != answer.id && message.id != rest.id));
+    assert_eq!(record.history.iter().filter(|message| !message.internal).count(), 1, "what the user said");
+    let better = assistant(&third, "better");
+    world.commit_one(changes(&third, vec![Change::AddMessage(better.clone())])).await.unwrap();
+    world.commit_one(completed(&third)).await.unwrap();
+    let left = listed(world, &owner, &third).await;
+    assert!(left.contains(&better.id) && !left.contains(&answer.id) && !left.contains(&rest.id), "{left:?}");
+    // Once more: the message is still the first run's.
+    assert_eq!(superseded(&ask(world, retry(&owner, &third.run_id, GoOn::Turn)).await), [better.id.as_str()]);
+}
+
+async fn a_call_is_the_first_step_of_a_run(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let before = assistant(&fence, "before");
+    world.commit_one(changes(&fence, vec![Change::AddMessage(before.clone())])).await.unwrap();
+    let message = assistant(&fence, "calls");
+    let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
+    let work = vec![
+        Change::FreezeTools(Vec::new()),
+        Change::StepStarted { step: 1, kind: StepKind::Model },
+        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::AddMessage(message.clone()),
+        Change::AddToolCalls(calls.clone()),
+    ];
+    world.commit_one(changes(&fence, work)).await.unwrap();
+    let after = assistant(&fence, "after");
+    world.commit_one(changes(&fence, vec![Change::AddMessage(after.clone())])).await.unwrap();
+    world.commit_one(failed(&fence)).await.unwrap();
+
+    let read = async |owner: &UserId, call: &CallId| world.store.call_batch(owner, &fence.run_id, call).await.unwrap();
+    let batch = read(&owner, &calls[1].id).await.unwrap();
+    assert_eq!((&batch.original, &batch.message, &batch.calls), (&message.id, &message, &calls));
+    assert_eq!(read(&user(), &calls[1].id).await, None, "somebody else's");
+    assert_eq!(read(&owner, &CallId::generate(&UuidIds)).await, None);
+
+    let new = RunId::generate(&UuidIds);
+    let copy = Message { id: MessageId::generate(&UuidIds), run_id: new.clone(), ..message.clone() };
+    let of_new = |call: &ToolCall, state, key| ToolCall {
+        id: CallId::generate(&UuidIds),
+        run_id: new.clone(),
+        message_id: copy.id.clone(),
+        step: 1,
+        state,
+        key,
+        arguments: json!({"n": "\u{0}ä"}),
+        ..call.clone()
+    };
+    let again =
+        vec![of_new(&calls[0], ToolCallState::Planned, None), of_new(&calls[1], ToolCallState::Started, Some(calls[1].id.clone()))];
+    let taken_over = CallBatch { original: message.id.clone(), message: copy.clone(), calls: again.clone(), tools: Vec::new() };
+    let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, GoOn::Call(Box::new(taken_over))) };
+    let resumed = ask(world, resume).await;
+    assert_eq!(superseded(&resumed), [message.id.as_str(), after.id.as_str()]);
+    let Resumed::Run { run, events } = resumed else { unreachable!() };
+    let kinds: Vec<_> = events.iter().map(|event| event.kind.as_ref()).collect();
+    assert_eq!(kinds, ["run.queued", "conversation.updated", "message.started", "message.completed"]);
+    assert!(world.log(&fence.conversation_id).await.ends_with(&events));
+
+    let claimed = world.claim_one().await;
+    assert_eq!(claimed.run_id, run.id);
+    let record = world.load(&claimed).await;
+    assert_eq!((record.cause, record.tools.as_deref(), record.elapsed_ms), (ClaimCause::First, Some(&[][..]), 0));
+    let [step] = &record.steps[..] else { panic!("one step: {:?}", record.steps) };
+    assert_eq!((step.step, step.kind, step.status), (1, StepKind::Tools, StepStatus::Started));
+    let keys: Vec<_> = record.calls.iter().map(|call| (call.id.clone(), call.key.clone(), call.state)).collect();
+    assert_eq!(keys, again.iter().map(|call| (call.id.clone(), call.key.clone(), call.state)).collect::<Vec<_>>());
+    let history: Vec<_> = record.history[1..].iter().map(|message| message.id.clone()).collect();
+    assert_eq!(history, [before.id.clone(), copy.id.clone()]);
+    assert_eq!(listed(world, &owner, &claimed).await[1..], history);
+}
+
+async fn only_the_newest_run_that_has_ended(world: &World) {
+    let owner = user();
+    let refused = |resumed: Resumed| match resumed {
+        Resumed::NotResumable { run } => run,
+        other @ (Resumed::Run { .. } | Resumed::NoRun) => panic!("expected a refusal: {other:?}"),
+    };
+    let again = async |run: &Run| ask(world, retry(&owner, &run.id, GoOn::Turn)).await;
+    let run = world.run(&owner).await.run;
+    assert_eq!(refused(again(&run).await), run, "it waits for a worker");
+    let fence = world.claim_one().await;
+    // The newest one is over, and another is still under way.
+    let behind = world.accept(hello(&owner, &fence.conversation_id)).await.run;
+    fresh(world.store.cancel_run(&owner, &behind.id, "user", NOW, None).await.unwrap());
+    refused(again(&behind).await);
+    world.commit_one(completed(&fence)).await.unwrap();
+    refused(again(&run).await);
+    let Resumed::Run { run: next, .. } = again(&behind).await else { panic!("the newest goes on") };
+    refused(again(&behind).await);
+    refused(again(&next).await);
+    assert_eq!(ask(world, retry(&user(), &behind.id, GoOn::Turn)).await, Resumed::NoRun, "somebody else's");
+}
