@@ -258,7 +258,8 @@ async fn ask(wire: &Wire, bond: Bond, fields: &[(&str, &str)], known: Option<&st
     };
     let (status, answer) = wire.submit(&place, &all, basic).await.map_err(Refusal::Failed)?;
     let answer = answer.unwrap_or_default();
-    if !status.is_success() {
+    // GitHub refuses with 200.
+    if !status.is_success() || answer.contains_key("error") {
         return Err(refused(status, &answer));
     }
     let (access, refresh, fresh_for_ms) = read(&answer, &bond.resource).map_err(Refusal::Failed)?;
@@ -275,7 +276,9 @@ fn refused(status: StatusCode, answer: &Map<String, Value>) -> Refusal {
         None => format!("the authorization server answers {status}"),
     };
     match word.as_deref() {
-        Some("invalid_grant" | "invalid_client" | "unauthorized_client") if status.is_client_error() => Refusal::Final(reason),
+        Some("invalid_grant" | "invalid_client" | "unauthorized_client" | "bad_refresh_token") if !status.is_server_error() => {
+            Refusal::Final(reason)
+        }
         _ => Refusal::Failed(reason),
     }
 }
@@ -363,6 +366,7 @@ mod tests {
         let judge = |status: u16, answer: Value| refused(StatusCode::from_u16(status).unwrap(), answer.as_object().unwrap());
         assert!(matches!(judge(400, json!({"error": "invalid_grant"})), Refusal::Final(_)));
         assert!(matches!(judge(401, json!({"error": "invalid_client"})), Refusal::Final(_)));
+        assert!(matches!(judge(200, json!({"error": "bad_refresh_token"})), Refusal::Final(_)));
         assert!(matches!(judge(400, json!({"error": "temporarily_unavailable"})), Refusal::Failed(_)));
         assert!(matches!(judge(503, json!({"error": "invalid_grant"})), Refusal::Failed(_)));
         let leaky = judge(400, json!({"error": "no such token SECRET", "error_description": "SECRET"})).reason();

@@ -108,22 +108,22 @@ impl Login {
             return Ok(Some(token.clone()));
         }
         *current = None;
-        let found = self.tokens.token(&self.of, refused).await?;
-        let state = match (&found, refused) {
-            (Some(_), _) => AuthState::Ok,
-            (None, Some(_)) => AuthState::Needed,
-            // Whether one is needed is the server's to say.
-            (None, None) => AuthState::None,
-        };
-        self.note(state);
-        let Some(Access { token, fresh_for }) = found else { return Ok(None) };
+        let Some(Access { token, fresh_for }) = self.tokens.token(&self.of, refused).await? else { return Ok(None) };
         self.masks.add_token(&token);
         *current = Some((token.clone(), fresh_for.map(|fresh_for| Instant::now() + fresh_for)));
         Ok(Some(token))
     }
 
-    fn note(&self, state: AuthState) {
+    /// Notes what an answer says of the need for a login: `good` if it is one.
+    fn noted<T>(&self, answer: Result<T, Failure>, good: AuthState) -> Result<T, Failure> {
+        let state = match &answer {
+            Ok(_) => good,
+            Err(error) if is_unauthorized(error) => AuthState::Needed,
+            // Says nothing of it.
+            Err(_) => return answer,
+        };
         self.state.store(state as u8, Ordering::SeqCst);
+        answer
     }
 }
 
@@ -154,26 +154,17 @@ impl Authorized {
         F: Future<Output = Result<T, Failure>> + Send,
     {
         let Some(login) = &self.login else { return act(None).await };
-        let plain = |token: &SecretString| token.expose_secret().to_owned();
-        let first = login.token(None).await.map_err(unauthorized)?;
-        let refusal = match act(first.as_ref().map(plain)).await {
-            Err(error) if is_unauthorized(&error) => error,
-            done => return done,
+        let Some(first) = login.token(None).await.map_err(unauthorized)? else {
+            return login.noted(act(None).await, AuthState::None);
         };
-        let Some(first) = first else {
-            login.note(AuthState::Needed);
-            return Err(refusal);
-        };
-        let Some(second) = login.token(Some(&first)).await.map_err(unauthorized)? else {
-            return Err(unauthorized(login.wanted()));
-        };
-        match act(Some(plain(&second))).await {
-            Err(error) if is_unauthorized(&error) => {
-                // It takes none that its authorization server gives.
-                login.note(AuthState::Needed);
-                Err(error)
-            }
-            done => done,
+        match act(Some(first.expose_secret().to_owned())).await {
+            Err(error) if is_unauthorized(&error) => {}
+            done => return login.noted(done, AuthState::Ok),
+        }
+        match login.token(Some(&first)).await.map_err(unauthorized)? {
+            // One that takes no token that its authorization server gives needs a login, too.
+            Some(second) => login.noted(act(Some(second.expose_secret().to_owned())).await, AuthState::Ok),
+            None => login.noted(Err(unauthorized(login.wanted())), AuthState::Ok),
         }
     }
 }
