@@ -122,6 +122,12 @@ impl Cost {
         Some(Self(parts))
     }
 
+    /// So many trillionths of a US dollar.
+    #[must_use]
+    pub fn trillionths(parts: u64) -> Self {
+        Self(parts)
+    }
+
     /// The sum, or the highest amount that there is.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {

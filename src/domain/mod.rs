@@ -27,3 +27,4 @@ pub mod ticket;
 pub mod tool;
 pub mod tool_filter;
 pub mod trace;
+pub mod usage;

@@ -38,18 +38,19 @@ pub(crate) struct AuditParams {
     owner: Option<String>,
 }
 
-impl AuditParams {
-    fn of(&self) -> Answer<AuditOf> {
-        Ok(match self.owner.as_deref() {
-            None => AuditOf::Own,
-            Some(ALL) => AuditOf::Everybody,
-            Some(owner) => {
-                let user = UserId::parse(owner).map_err(|_| Error::invalid("the query's owner is neither a user's id nor all"))?;
-                AuditOf::User(user)
-            }
-        })
-    }
+/// Whose rows a query asks for.
+pub(crate) fn whose(owner: Option<&str>) -> Answer<AuditOf> {
+    Ok(match owner {
+        None => AuditOf::Own,
+        Some(ALL) => AuditOf::Everybody,
+        Some(owner) => {
+            let user = UserId::parse(owner).map_err(|_| Error::invalid("the query's owner is neither a user's id nor all"))?;
+            AuditOf::User(user)
+        }
+    })
+}
 
+impl AuditParams {
     fn rest(&self) -> String {
         let run = self.run_id.as_ref().map(|run| format!("&run_id={run}"));
         let tool = self.tool.as_ref().map(|tool| format!("&tool={}", page::encoded(tool)));
@@ -77,7 +78,7 @@ pub(crate) async fn list(
     if filter.tool.as_ref().is_some_and(|tool| tool.len() > MAX_NAME) {
         return Err(Error::invalid(format!("the query's tool is longer than {MAX_NAME} bytes")).into());
     }
-    let (of, rest) = (filter.of()?, filter.rest());
+    let (of, rest) = (whose(filter.owner.as_deref())?, filter.rest());
     let AuditParams { run_id, tool, outcome, .. } = filter;
     let found = app.service.tool_audit(&principal, of, run_id, tool, outcome, &request).await?;
     Ok(page::answer(found, request.limit, "/api/v1/audit", &rest))

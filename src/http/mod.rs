@@ -27,6 +27,7 @@ mod sse;
 mod system;
 mod tickets;
 mod types;
+mod usage;
 mod wire;
 mod ws;
 

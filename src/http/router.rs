@@ -20,7 +20,7 @@ use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
     agents, approvals, audit, auth, conversations, logins, mcp_logins, mcp_servers, openapi, pins, providers, questions, request,
-    runs, system, tickets, ws,
+    runs, system, tickets, usage, ws,
 };
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
@@ -48,6 +48,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(approvals::grants))
         .routes(routes!(approvals::revoke))
         .routes(routes!(audit::list))
+        .routes(routes!(usage::list))
         .routes(routes!(questions::list))
         .routes(routes!(questions::get, questions::answer))
         .routes(routes!(providers::create, providers::list))

@@ -6,7 +6,7 @@ use crate::domain::ids::{RunId, UserId};
 use crate::domain::principal::{Principal, UserRole};
 use crate::store::{AuditCursor, AuditFilter, Page, PageRequest};
 
-/// Whose calls.
+/// Whose calls, or whose runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditOf {
     /// The caller's own.
@@ -31,15 +31,18 @@ impl Service {
         outcome: Option<AuditOutcome>,
         page: &PageRequest<AuditCursor>,
     ) -> Result<Page<AuditRecord>> {
-        let owner = match (of, principal.role) {
-            (AuditOf::Own, _) => Some(principal.user_id.clone()),
-            (AuditOf::User(user), UserRole::Admin) => Some(user),
-            (AuditOf::User(user), UserRole::Member) if user == principal.user_id => Some(user),
-            (AuditOf::Everybody, UserRole::Admin) => None,
-            (AuditOf::User(_) | AuditOf::Everybody, UserRole::Member) => {
-                return Err(Error::Forbidden("the calls of others are an administrator's to see"));
-            }
-        };
+        let owner = owner_of(principal, of, "the calls of others are an administrator's to see")?;
         Ok(self.store.tool_audit(&AuditFilter { owner, run, tool, outcome }, page).await?)
+    }
+}
+
+/// Whose rows are meant; `None` for everybody's.
+pub(super) fn owner_of(principal: &Principal, of: AuditOf, refusal: &'static str) -> Result<Option<UserId>> {
+    match (of, principal.role) {
+        (AuditOf::Own, _) => Ok(Some(principal.user_id.clone())),
+        (AuditOf::User(user), UserRole::Admin) => Ok(Some(user)),
+        (AuditOf::User(user), UserRole::Member) if user == principal.user_id => Ok(Some(user)),
+        (AuditOf::Everybody, UserRole::Admin) => Ok(None),
+        (AuditOf::User(_) | AuditOf::Everybody, UserRole::Member) => Err(Error::Forbidden(refusal)),
     }
 }

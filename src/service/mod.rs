@@ -29,6 +29,7 @@ mod runs;
 mod snapshot;
 mod stream;
 mod tickets;
+mod usage;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -60,6 +61,7 @@ pub use runs::{Started, Waited};
 pub use snapshot::{ActiveRun, Snapshot};
 pub use stream::{Reader, ResetReason, Scope, StreamItem};
 pub use tickets::{NewTicket, Redeemed, ShownFrom};
+pub use usage::MAX_USAGE_DAYS;
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{

@@ -16,6 +16,7 @@ mod providers;
 mod rows;
 pub mod sqlite;
 mod types;
+mod usage;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use error::StoreError;
@@ -28,6 +29,7 @@ pub use providers::{
     SealedRow, SecretOf,
 };
 pub use types::*;
+pub use usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
 
 use async_trait::async_trait;
 
@@ -308,6 +310,7 @@ pub trait Store:
     + McpServerStore
     + AgentStore
     + McpLoginStore
+    + UsageStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

@@ -41,6 +41,7 @@ mod retention;
 mod runs;
 mod statement;
 mod tickets;
+mod usage;
 
 pub use connect::{PostgresOptions, PostgresStore, REQUEST_TIMEOUT};
 pub use notify::{Merger, Notice, PgNotifier};

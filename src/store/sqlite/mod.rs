@@ -35,5 +35,6 @@ mod resume;
 mod retention;
 mod runs;
 mod tickets;
+mod usage;
 
 pub use connection::SqliteStore;

@@ -41,4 +41,5 @@ mod structured;
 mod switching;
 mod traces;
 mod trouble;
+mod usage;
 mod zombie;

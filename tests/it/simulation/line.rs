@@ -24,8 +24,10 @@ use capstan::domain::provider::ProviderRecord;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::Run;
 use capstan::domain::ticket::StreamTicket;
+use capstan::domain::usage::DayUsage;
 use capstan::store::Asked;
 use capstan::store::*;
+use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
 use tokio_util::task::TaskTracker;
@@ -399,6 +401,13 @@ impl TicketStore for Line {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         self.model.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl UsageStore for Line {
+    async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<DayUsage>> {
+        self.model.usage(filter, page).await
     }
 }
 

@@ -64,4 +64,5 @@ mod retention;
 mod retries;
 mod sqlite_file;
 mod tickets;
+mod usage;
 mod years;

@@ -22,8 +22,10 @@ use capstan::domain::provider::ProviderRecord;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::Run;
 use capstan::domain::ticket::StreamTicket;
+use capstan::domain::usage::DayUsage;
 use capstan::store::Asked;
 use capstan::store::*;
+use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
 
@@ -296,6 +298,13 @@ impl TicketStore for FaultyStore {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         self.inner.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl UsageStore for FaultyStore {
+    async fn usage(&self, filter: &UsageFilter, page: &PageRequest<UsageCursor>) -> StoreResult<Page<DayUsage>> {
+        self.inner.usage(filter, page).await
     }
 }
 

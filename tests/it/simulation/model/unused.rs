@@ -11,12 +11,14 @@ use capstan::domain::pin::{PinStatus, ToolPin};
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::ticket::StreamTicket;
+use capstan::domain::usage::DayUsage;
 use capstan::store::{
     AgentCursor, AgentStore, AgentVersionCursor, AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed,
     LoginTaker, McpLoginStore, McpServerCursor, McpServerStore, McpTokens, NamedChanged, NamedMade, Page, PageRequest, PinScope,
     PinStore, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, SeenTool,
     Store, StoreResult, StoredKey, TicketStore,
 };
+use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
 
@@ -57,6 +59,13 @@ impl TicketStore for ModelStore {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         Ok(0)
+    }
+}
+
+#[async_trait]
+impl UsageStore for ModelStore {
+    async fn usage(&self, _filter: &UsageFilter, _page: &PageRequest<UsageCursor>) -> StoreResult<Page<DayUsage>> {
+        panic!("the model adds nothing up")
     }
 }
 

@@ -1,0 +1,22 @@
+//! What runs have used, added up.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::ids::UserId;
+use super::model::Usage;
+
+/// What the runs of an owner that were accepted on one day for one model have used.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct DayUsage {
+    /// The day, in UTC, as `2026-01-31`.
+    pub day: String,
+    /// Whose runs.
+    pub owner_id: UserId,
+    /// The model that they were accepted for, as `provider/name`. Their fallbacks count here, too.
+    pub model: String,
+    /// How many runs, those that are not over among them.
+    pub runs: u64,
+    /// Tokens, model calls, and what those cost whose prices are known.
+    pub usage: Usage,
+}

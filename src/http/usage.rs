@@ -1,0 +1,55 @@
+//! `/api/v1/usage`: what runs have used.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::audit::whose;
+use super::auth::Caller;
+use super::extract::Params;
+use super::options::App;
+use super::page::{self, PageParams};
+use super::problem::Answer;
+use super::types::ListBody;
+use crate::domain::usage::DayUsage;
+use crate::service::{Error, MAX_USAGE_DAYS};
+
+/// Days if the client does not say.
+const DEFAULT_DAYS: u32 = 30;
+
+/// Which runs.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct UsageParams {
+    /// Those that were accepted on the last days, today among them, in UTC.
+    #[param(minimum = 1, maximum = 366, default = 30)]
+    days: Option<u32>,
+    /// For administrators: those of a user, by their id, or of `all`. The caller's own if absent.
+    #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
+    owner: Option<String>,
+}
+
+/// What runs have used, by day, owner and model, the newest day first
+///
+/// Tokens, model calls, and what those cost whose prices are known. Runs of conversations that were deleted are not in it.
+#[utoipa::path(
+    get, path = "/api/v1/usage", tag = "usage", operation_id = "list_usage", params(UsageParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<DayUsage>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(filter): Params<UsageParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let days = filter.days.unwrap_or(DEFAULT_DAYS);
+    if !(1..=MAX_USAGE_DAYS).contains(&days) {
+        return Err(Error::invalid(format!("the query's days is {days}; it must be 1 to {MAX_USAGE_DAYS}")).into());
+    }
+    let of = whose(filter.owner.as_deref())?;
+    let owner = filter.owner.map(|owner| format!("&owner={owner}")).unwrap_or_default();
+    let found = app.service.usage(&principal, of, days, &request).await?;
+    Ok(page::answer(found, request.limit, "/api/v1/usage", &format!("&days={days}{owner}")))
+}

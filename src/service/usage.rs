@@ -1,0 +1,30 @@
+//! What runs have used, for their owners and for administrators.
+
+use super::audit::owner_of;
+use super::{AuditOf, Result, Service};
+use crate::domain::principal::Principal;
+use crate::domain::usage::DayUsage;
+use crate::store::{DAY_MS, Page, PageRequest, UsageCursor, UsageFilter};
+use crate::support::clock::UnixMillis;
+
+/// The most days that are looked back.
+pub const MAX_USAGE_DAYS: u32 = 366;
+
+impl Service {
+    /// A page of what runs of the last days have used, today among them.
+    ///
+    /// # Errors
+    /// `Forbidden` for those of others, unless the caller is an administrator.
+    pub async fn usage(
+        &self,
+        principal: &Principal,
+        of: AuditOf,
+        days: u32,
+        page: &PageRequest<UsageCursor>,
+    ) -> Result<Page<DayUsage>> {
+        let owner = owner_of(principal, of, "what the runs of others have used is an administrator's to see")?;
+        let today = self.clock.now().0.div_euclid(DAY_MS);
+        let since = UnixMillis((today - i64::from(days.clamp(1, MAX_USAGE_DAYS)) + 1) * DAY_MS);
+        Ok(self.store.usage(&UsageFilter { owner, since }, page).await?)
+    }
+}
