@@ -1,21 +1,17 @@
 //! `capstan cleanup`: what the server does about old rows by and by, now and to the end.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::time::Instant;
+use indicatif::ProgressBar;
 
 use super::cli::print;
 use super::config::Loaded;
 use super::parts::{self, Opener, Sources};
 use super::upkeep;
-use crate::service::{FoldMode, FoldStep, Folder};
-
-/// How often it says how far it is.
-const SAY_EVERY: Duration = Duration::from_secs(1);
+use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges};
+use crate::store::Store;
 
 /// Removes what has expired and folds what is old; or only says what it would fold.
 pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
@@ -28,24 +24,23 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
         let audit = audit.context("old rows of the audit cannot be removed")?;
         print(&format!("removed {tickets} expired tickets, {records} idempotency records and {audit} rows of the audit\n"))?;
     }
+    tidy(&store, loaded.config.retention.tidy_ages(), mode).await?;
     let Some(age_ms) = loaded.config.retention.deltas_ms() else {
         store.close().await;
         return print("nothing is folded: retention.deltas_days is 0\n");
     };
     let mut folder = Folder::new(Arc::clone(&store), age_ms, mode);
-    let mut said = Instant::now();
+    let bar = spinner();
     let last = loop {
         let step =
             folder.step().await.context("old deltas cannot be folded; what was done stays, and the command may be repeated")?;
         if step != FoldStep::Went {
             break step;
         }
-        if said.elapsed() >= SAY_EVERY {
-            said = Instant::now();
-            // There is nobody to tell if standard error is gone.
-            let _ = writeln!(std::io::stderr(), "{} runs, {} events so far", folder.runs(), folder.events());
-        }
+        bar.set_message(format!("{} runs, {} events", folder.runs(), folder.events()));
+        bar.tick();
     };
+    bar.finish_and_clear();
     store.close().await;
     let (runs, events, days) = (folder.runs(), folder.events(), loaded.config.retention.deltas_days);
     let what = match mode {
@@ -58,4 +53,27 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     };
     let rest = if last == FoldStep::Taken { "another process is folding at this moment and does the rest\n" } else { "" };
     print(&format!("{what}{rest}"))
+}
+
+/// Puts old conversations away and deletes those that were put away long ago; or only says how many there are.
+async fn tidy(store: &Arc<dyn Store>, ages: TidyAges, mode: FoldMode) -> anyhow::Result<()> {
+    let mut tidier = Tidier::new(Arc::clone(store), None, ages, mode);
+    let bar = spinner();
+    while tidier.step().await.context("old conversations cannot be tidied; what was done stays, and the command may be repeated")? {
+        let Tidied { archived, deleted } = tidier.tidied();
+        bar.set_message(format!("{archived} conversations archived, {deleted} deleted"));
+        bar.tick();
+    }
+    bar.finish_and_clear();
+    let Tidied { archived, deleted } = tidier.tidied();
+    let line = match mode {
+        FoldMode::Fold => format!("conversations archived: {archived}; deleted: {deleted}\n"),
+        FoldMode::Count => format!("conversations to archive: {archived}; to delete: {deleted}\n"),
+    };
+    print(&line).map(|_| ())
+}
+
+/// Says how far it is, on a terminal.
+fn spinner() -> ProgressBar {
+    ProgressBar::new_spinner()
 }

@@ -12,7 +12,7 @@ use super::config::RetentionConfig;
 use super::parts::Sources;
 use super::telemetry::UPKEEP;
 use crate::live::Hub;
-use crate::service::{FoldMode, FoldStep, Folder, poll_heads};
+use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, poll_heads};
 use crate::store::{Store, StoreResult};
 use crate::support::clock::{SharedClock, UnixMillis};
 
@@ -21,6 +21,9 @@ const CLEAN_EVERY: Duration = Duration::from_secs(600);
 
 /// How often runs are looked for whose deltas have become old.
 const FOLD_EVERY: Duration = Duration::from_secs(600);
+
+/// How often conversations are looked for in which nothing has happened for long.
+const TIDY_EVERY: Duration = Duration::from_secs(3_600);
 
 /// How many times as long as a piece of folding took is the rest after it, in which the database is there for others.
 const FOLD_REST: u32 = 3;
@@ -41,6 +44,7 @@ pub fn start(
     if let Some(age_ms) = retention.deltas_ms() {
         tasks.spawn(fold(Arc::clone(store), age_ms, stop.clone()));
     }
+    tasks.spawn(tidy(Arc::clone(store), Arc::clone(hub), retention.tidy_ages(), stop.clone()));
     tasks.spawn(count_runs(Arc::clone(store), metrics, stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
     tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
@@ -122,6 +126,32 @@ async fn fold(store: Arc<dyn Store>, age_ms: u64, stop: CancellationToken) {
             tracing::info!(runs = folder.runs(), events = folder.events(), "folded old deltas");
         }
         if !pause(FOLD_EVERY, &stop).await {
+            return;
+        }
+    }
+}
+
+/// Begins with a pass at the start, like [`fold`].
+async fn tidy(store: Arc<dyn Store>, hub: Arc<Hub>, ages: TidyAges, stop: CancellationToken) {
+    loop {
+        let mut tidier = Tidier::new(Arc::clone(&store), Some(Arc::clone(&hub)), ages, FoldMode::Fold);
+        loop {
+            let begun = Instant::now();
+            match tidier.step().await {
+                Ok(true) if pause(begun.elapsed() * FOLD_REST, &stop).await => {}
+                Ok(_) => break,
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "old conversations could not be tidied; the next pass goes on");
+                    break;
+                }
+            }
+        }
+        let Tidied { archived, deleted } = tidier.tidied();
+        if archived + deleted > 0 {
+            tracing::info!(archived, deleted, "tidied old conversations");
+        }
+        if !pause(TIDY_EVERY, &stop).await {
             return;
         }
     }

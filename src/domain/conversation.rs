@@ -73,6 +73,16 @@ pub struct Conversation {
     /// The run under way, if any.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub active_run_id: Option<RunId>,
+    /// Whether its owner has pinned it: then it is not put away by itself.
+    #[serde(default)]
+    pub pinned: bool,
+    /// When it was put away, RFC 3339; absent if it is not. Lists leave it out unless they are asked for it, and a new message
+    /// brings it back.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub archived_at: Option<String>,
+    /// Words of its owner's, in their order.
+    #[serde(default)]
+    pub tags: Vec<String>,
     /// The `seq` of its newest event.
     pub last_seq: i64,
     /// When it was made, RFC 3339.

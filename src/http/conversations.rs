@@ -6,7 +6,7 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
 use super::extract::{Id, Input, Params, PreferWait, Wants, cursor};
@@ -21,7 +21,7 @@ use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::run::Run;
-use crate::service::{Access, NewConversationRequest};
+use crate::service::{Access, ConversationChange, ConversationFilter, NewConversationRequest};
 
 /// Which conversations.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -29,6 +29,55 @@ use crate::service::{Access, NewConversationRequest};
 pub(crate) struct FilterParams {
     /// Part of the title.
     q: Option<String>,
+    /// Those that are put away (`true`), the others (`false`), or both (`any`).
+    #[param(inline, default = "false")]
+    archived: Option<Archived>,
+    /// Those that are pinned, or the others; both if absent.
+    pinned: Option<bool>,
+    /// A tag that they have.
+    tag: Option<String>,
+}
+
+/// Which conversations by whether they are put away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Archived {
+    /// Those that are.
+    True,
+    /// Those that are not.
+    #[default]
+    False,
+    /// Both.
+    Any,
+}
+
+impl FilterParams {
+    /// The filter, and the query that says the same on the next page.
+    fn read(self) -> (ConversationFilter, String) {
+        let Self { q, archived, pinned, tag } = self;
+        let archived = archived.unwrap_or_default();
+        let word = match archived {
+            Archived::True => Some("true"),
+            Archived::False => None,
+            Archived::Any => Some("any"),
+        };
+        let mut rest = String::new();
+        let texts = [
+            ("q", q.as_deref()),
+            ("archived", word),
+            ("pinned", pinned.map(|is| if is { "true" } else { "false" })),
+            ("tag", tag.as_deref()),
+        ];
+        for (name, value) in texts.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            rest.push_str(&format!("&{name}={}", page::encoded(value)));
+        }
+        let archived = match archived {
+            Archived::True => Some(true),
+            Archived::False => Some(false),
+            Archived::Any => None,
+        };
+        (ConversationFilter { query: q, archived, pinned, tag }, rest)
+    }
 }
 
 /// Makes a conversation
@@ -64,8 +113,8 @@ pub(crate) async fn list(
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
     let request = params.request()?;
-    let rest = filter.q.as_deref().map_or_else(String::new, |q| format!("&q={}", page::encoded(q)));
-    let found = app.service.conversations(&principal, filter.q, &request).await?;
+    let (filter, rest) = filter.read();
+    let found = app.service.conversations(&principal, filter, &request).await?;
     Ok(page::answer(found, request.limit, "/api/v1/conversations", &rest))
 }
 
@@ -91,7 +140,9 @@ pub(crate) async fn get(
     Ok(page::tagged(&request, StatusCode::OK, &conversation))
 }
 
-/// Renames a conversation
+/// Changes a conversation
+///
+/// Its title, its tags, whether it is pinned and whether it is put away. What is absent stays.
 #[utoipa::path(
     patch, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "update_conversation",
     params(("id" = ConversationId, Path, description = "The conversation")), request_body = UpdateConversationBody,
@@ -103,7 +154,9 @@ pub(crate) async fn update(
     Id(id): Id<ConversationId>,
     Input { body, .. }: Input<UpdateConversationBody>,
 ) -> Answer<Json<Conversation>> {
-    Ok(Json(app.service.rename_conversation(&principal, &id, &body.title).await?))
+    let UpdateConversationBody { title, pinned, archived, tags } = body;
+    let change = ConversationChange { title, pinned, archived, tags };
+    Ok(Json(app.service.change_conversation(&principal, &id, change).await?))
 }
 
 /// Deletes a conversation

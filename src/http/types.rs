@@ -124,7 +124,18 @@ impl RequestBody for CreateConversationBody {
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateConversationBody {
     /// The new title, at most 200 characters.
-    pub title: String,
+    #[serde(default)]
+    pub title: Option<String>,
+    /// Whether it is pinned: then it is not put away by itself.
+    #[serde(default)]
+    pub pinned: Option<bool>,
+    /// Whether it is put away.
+    #[serde(default)]
+    pub archived: Option<bool>,
+    /// All of its tags.
+    #[serde(default)]
+    #[schema(max_items = 20)]
+    pub tags: Option<Vec<String>>,
 }
 
 impl RequestBody for UpdateConversationBody {}

@@ -9,8 +9,14 @@ use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
-use crate::store::{ConversationCursor, ConversationFilter, Created, MessageCursor, NewConversation, Page, PageRequest};
+use crate::store::{
+    ConversationChange, ConversationCursor, ConversationFilter, Created, MessageCursor, NewConversation, Page, PageRequest,
+};
 use crate::support::{failpoint, text};
+
+/// Tags of one conversation, and how long each may be.
+const MAX_TAGS: usize = 20;
+const MAX_TAG_CHARS: usize = 50;
 
 /// A conversation to make.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,25 +63,33 @@ impl Service {
     pub async fn conversations(
         &self,
         principal: &Principal,
-        query: Option<String>,
+        mut filter: ConversationFilter,
         page: &PageRequest<ConversationCursor>,
     ) -> Result<Page<Conversation>> {
-        let query = query.map(|query| text::storable(query.trim()).into_owned()).filter(|query| !query.is_empty());
-        Ok(self.store.conversations(&principal.user_id, &ConversationFilter { query }, page).await?)
+        let query = filter.query.take();
+        filter.query = query.map(|query| text::storable(query.trim()).into_owned()).filter(|query| !query.is_empty());
+        Ok(self.store.conversations(&principal.user_id, &filter, page).await?)
     }
 
-    /// Gives a conversation a title.
-    pub async fn rename_conversation(&self, principal: &Principal, id: &ConversationId, title: &str) -> Result<Conversation> {
-        let title = self.title(title)?;
+    /// Changes what a principal says of a conversation.
+    pub async fn change_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        change: ConversationChange,
+    ) -> Result<Conversation> {
+        let ConversationChange { title, pinned, archived, tags } = change;
+        let title = title.map(|title| self.title(&title)).transpose()?;
+        let change = ConversationChange { title, pinned, archived, tags: tags.map(cleaned_tags).transpose()? };
         let (store, hub, now) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.clock.now());
         let (owner, id) = (principal.user_id.clone(), id.clone());
-        let renamed = self.whole(async move {
-            let renamed = store.rename_conversation(&owner, &id, &title, now).await?;
-            let (conversation, events) = renamed.ok_or(Error::NotFound("conversation"))?;
+        let changed = self.whole(async move {
+            let changed = store.change_conversation(&owner, &id, &change, now).await?;
+            let (conversation, events) = changed.ok_or(Error::NotFound("conversation"))?;
             publish(&hub, &id, events);
             Ok(conversation)
         });
-        renamed.await
+        changed.await
     }
 
     /// Deletes a conversation with all that belongs to it. A run in progress is told to stop.
@@ -111,5 +125,24 @@ impl Service {
             return Err(Error::field("/title", format!("has {chars} characters; at most {limit} are accepted")));
         }
         Ok(text::storable(title).into_owned())
+    }
+}
+
+/// Each tag once, in the order given, without space around it.
+fn cleaned_tags(tags: Vec<String>) -> Result<Vec<String>> {
+    let mut clean: Vec<String> = Vec::with_capacity(tags.len().min(MAX_TAGS));
+    for (place, tag) in tags.iter().enumerate() {
+        let tag = text::storable(tag.trim());
+        if !(1..=MAX_TAG_CHARS).contains(&tag.chars().count()) || tag.contains(char::is_control) {
+            let rule = format!("must have 1 to {MAX_TAG_CHARS} characters, and no control characters");
+            return Err(Error::field(&format!("/tags/{place}"), rule));
+        }
+        if !clean.iter().any(|known| *known == *tag) {
+            clean.push(tag.into_owned());
+        }
+    }
+    match clean.len() {
+        0..=MAX_TAGS => Ok(clean),
+        count => Err(Error::field("/tags", format!("has {count} tags; at most {MAX_TAGS} are accepted"))),
     }
 }

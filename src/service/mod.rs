@@ -29,6 +29,7 @@ mod runs;
 mod snapshot;
 mod stream;
 mod tickets;
+mod tidy;
 mod usage;
 
 use std::collections::HashMap;
@@ -61,12 +62,13 @@ pub use runs::{Started, Waited};
 pub use snapshot::{ActiveRun, Snapshot};
 pub use stream::{Reader, ResetReason, Scope, StreamItem};
 pub use tickets::{NewTicket, Redeemed, ShownFrom};
+pub use tidy::{Tidied, Tidier, TidyAges};
 pub use usage::MAX_USAGE_DAYS;
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{
-    AgentCursor, AgentVersionCursor, AuditCursor, ConversationCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor,
-    Page, PageRequest, ProviderCursor, StoreError,
+    AgentCursor, AgentVersionCursor, AuditCursor, ConversationChange, ConversationCursor, ConversationFilter, InputCursor,
+    InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, StoreError,
 };
 pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

@@ -68,12 +68,12 @@ pub trait ConversationStore: Send + Sync {
         page: &PageRequest<ConversationCursor>,
     ) -> StoreResult<Page<Conversation>>;
 
-    /// Sets the title and appends `conversation.updated`. `None` if there is no such conversation.
-    async fn rename_conversation(
+    /// Changes what its owner says of it, and appends `conversation.updated`. `None` if there is no such conversation.
+    async fn change_conversation(
         &self,
         owner: &UserId,
         id: &ConversationId,
-        title: &str,
+        change: &ConversationChange,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>>;
 
@@ -291,6 +291,22 @@ pub trait RetentionStore: Send + Sync {
     /// process folds at this moment.
     async fn fold_deltas(&self, conversation: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>)
     -> StoreResult<bool>;
+
+    /// Conversations, by id and after the given one, in which nothing has happened for `age_ms` by the database's clock, that are
+    /// not pinned, have no run under way, and are to be tidied so; at most `limit`.
+    async fn idle_conversations(
+        &self,
+        tidying: Tidying,
+        age_ms: u64,
+        after: Option<&ConversationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<(UserId, ConversationId)>>;
+
+    /// Puts those of these away of which that still holds. Returns how many.
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64>;
+
+    /// Deletes a conversation of which that still holds, with all that belongs to it. False if it does not.
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool>;
 }
 
 /// Everything, behind one handle.

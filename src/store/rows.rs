@@ -139,6 +139,9 @@ pub(super) struct ConversationRow {
     pub updated_at: i64,
     pub last_seq: i64,
     pub active_run_id: Option<String>,
+    pub pinned: bool,
+    pub archived_at: Option<i64>,
+    pub tags: String,
 }
 
 impl ConversationRow {
@@ -149,8 +152,12 @@ impl ConversationRow {
         &'static str: ColumnIndex<R>,
         String: Decode<'r, R::Database> + Type<R::Database>,
         i64: Decode<'r, R::Database> + Type<R::Database>,
+        bool: Decode<'r, R::Database> + Type<R::Database>,
     {
         Ok(Self {
+            pinned: row.try_get("pinned")?,
+            archived_at: row.try_get("archived_at")?,
+            tags: row.try_get("tags")?,
             id: row.try_get("id")?,
             title: row.try_get("title")?,
             status: row.try_get("status")?,
@@ -164,10 +171,14 @@ impl ConversationRow {
     /// The conversation as clients see it.
     pub(super) fn into_conversation(self) -> StoreResult<Conversation> {
         let status = word("conversations", "status", &self.id, &self.status, ConversationStatus::from_word)?;
+        let tags = decode("conversations", "tags", &self.id, &self.tags)?;
         Ok(Conversation {
             id: ConversationId::from_stored(self.id),
             title: self.title,
             status,
+            pinned: self.pinned,
+            archived_at: self.archived_at.map(|at| UnixMillis(at).to_rfc3339()),
+            tags,
             active_run_id: self.active_run_id.map(RunId::from_stored),
             last_seq: self.last_seq,
             created_at: UnixMillis(self.created_at).to_rfc3339(),

@@ -217,6 +217,42 @@ impl NewestMessages {
 pub struct ConversationFilter {
     /// Part of the title, case-insensitive.
     pub query: Option<String>,
+    /// Whether it is put away; `None` for all.
+    pub archived: Option<bool>,
+    /// Whether it is pinned; `None` for all.
+    pub pinned: Option<bool>,
+    /// A tag that it has.
+    pub tag: Option<String>,
+}
+
+/// What to change of a conversation. What is absent stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConversationChange {
+    /// The title.
+    pub title: Option<String>,
+    /// Whether it is pinned.
+    pub pinned: Option<bool>,
+    /// Whether it is put away.
+    pub archived: Option<bool>,
+    /// All of its tags.
+    pub tags: Option<Vec<String>>,
+}
+
+impl ConversationChange {
+    /// Another title.
+    #[must_use]
+    pub fn title(title: &str) -> Self {
+        Self { title: Some(title.to_owned()), ..Self::default() }
+    }
+}
+
+/// What becomes of conversations in which nothing has happened for long. Pinned ones are left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tidying {
+    /// They are put away.
+    Archive,
+    /// Those that were put away that long ago are deleted.
+    Delete,
 }
 
 /// A conversation to make.

@@ -14,6 +14,7 @@ use crate::domain::provider::CallLimits;
 use crate::provider::breaker::BreakerLimits;
 use crate::provider::catalogue::ProviderKind;
 use crate::provider::embeddings::EmbeddingLimits;
+use crate::service::TidyAges;
 use crate::support::redact::error_text;
 use crate::tools::mcp::ContainerOptions;
 
@@ -431,11 +432,15 @@ pub struct RetentionConfig {
     pub deltas_days: u32,
     /// Days after the end of a call of a tool until its row of the audit is removed; 0 for never.
     pub audit_days: u32,
+    /// Days without a change until a conversation that is not pinned is put away; 0 for never.
+    pub archive_days: u32,
+    /// Days from then until it is deleted; 0 for never.
+    pub delete_days: u32,
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        Self { deltas_days: 7, audit_days: 365 }
+        Self { deltas_days: 7, audit_days: 365, archive_days: 30, delete_days: 90 }
     }
 }
 
@@ -444,6 +449,12 @@ impl RetentionConfig {
     #[must_use]
     pub fn deltas_ms(&self) -> Option<u64> {
         days_ms(self.deltas_days)
+    }
+
+    /// When conversations are tidied.
+    #[must_use]
+    pub fn tidy_ages(&self) -> TidyAges {
+        TidyAges { archive_ms: days_ms(self.archive_days), delete_ms: days_ms(self.delete_days) }
     }
 
     /// The same of the audit.

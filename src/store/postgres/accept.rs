@@ -348,7 +348,7 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
                  joined = joined + CASE WHEN $22 IS NOT NULL AND $7 IS NULL THEN 1 ELSE 0 END
              WHERE conversation_id = $1 AND last_seq = $3 RETURNING conversation_id AS id
          ), conversation AS (
-             UPDATE conversations c SET title = $4, status = $5, updated_at = $6 FROM head WHERE c.id = head.id
+             UPDATE conversations c SET title = $4, status = $5, updated_at = $6, archived_at = NULL FROM head WHERE c.id = head.id
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
                  agent_version, model, counters, usage, first_seq, created_at, trace_id)

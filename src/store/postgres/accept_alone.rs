@@ -48,7 +48,8 @@ const IDLE: &str = "WITH found AS MATERIALIZED (
     FROM found WHERE h.conversation_id = found.id AND h.last_seq = found.base
     RETURNING found.id, found.base, found.title, h.epoch, h.joined
 ), conversation AS (
-    UPDATE conversations c SET title = head.title, status = 'queued', updated_at = $4 FROM head WHERE c.id = head.id
+    UPDATE conversations c SET title = head.title, status = 'queued', updated_at = $4, archived_at = NULL
+    FROM head WHERE c.id = head.id
 )";
 
 /// The run, its message and their events. The last event is put together from the title that the statement has met.

@@ -166,6 +166,7 @@ fn migrations() -> Migrator {
         step(15, "agents", include_str!("../../../migrations/postgres/0015_agents.sql")),
         step(16, "mcp_logins", include_str!("../../../migrations/postgres/0016_mcp_logins.sql")),
         step(17, "retry", include_str!("../../../migrations/postgres/0017_retry.sql")),
+        step(18, "conversation_order", include_str!("../../../migrations/postgres/0018_conversation_order.sql")),
     ])
 }
 

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection, Postgres, QueryBuilder};
 
 use super::PostgresStore;
 use super::errors::{is_unique_violation, retried};
@@ -12,8 +12,9 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::rows::ConversationRow;
 use crate::store::{
-    ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed,
-    MessageCursor, NewConversation, NewestMessages, Page, PageRequest, SQL_PAGE_BYTES, StoreError, StoreResult, compose, rows,
+    ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim,
+    Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest, SQL_PAGE_BYTES, StoreError, StoreResult, compose,
+    rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -87,7 +88,8 @@ impl ConversationStore for PostgresStore {
 
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
         let row = sqlx::query(
-            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, h.last_seq, r.id AS active_run_id
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
+                 r.id AS active_run_id
              FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
              WHERE c.id = $1 AND c.owner_id = $2",
@@ -108,20 +110,32 @@ impl ConversationStore for PostgresStore {
         // Later than any: the first page.
         let after = page.after.as_ref().map_or((i64::MAX, ""), |after| (after.created_at, after.id.as_str()));
         let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
-        let found = sqlx::query(
-            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, h.last_seq, r.id AS active_run_id
+        // Conditions that ask for nothing would be guessed to leave out most, and the plan would be one for few.
+        let mut wanted = QueryBuilder::<Postgres>::new(
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
+                 r.id AS active_run_id
              FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
-             WHERE c.owner_id = $1 AND (c.created_at, c.id) < ($2, $3) AND ($4::text IS NULL OR c.title ILIKE $4)
-             ORDER BY c.created_at DESC, c.id DESC LIMIT $5",
-        )
-        .bind(owner.as_str())
-        .bind(after.0)
-        .bind(after.1)
-        .bind(filter.query.as_deref().map(like_pattern))
-        .bind(i64::try_from(limit).unwrap_or(100) + 1)
-        .fetch_all(&self.api)
-        .await?;
+             WHERE c.owner_id = ",
+        );
+        wanted.push_bind(owner.as_str());
+        wanted.push(" AND (c.created_at, c.id) < (").push_bind(after.0).push(", ").push_bind(after.1).push(")");
+        if let Some(query) = &filter.query {
+            wanted.push(" AND c.title ILIKE ").push_bind(like_pattern(query));
+        }
+        match filter.archived {
+            Some(true) => wanted.push(" AND c.archived_at IS NOT NULL"),
+            Some(false) => wanted.push(" AND c.archived_at IS NULL"),
+            None => &mut wanted,
+        };
+        if let Some(pinned) = filter.pinned {
+            wanted.push(" AND c.pinned = ").push_bind(pinned);
+        }
+        if let Some(tag) = &filter.tag {
+            wanted.push(" AND c.tags::jsonb ? ").push_bind(storable(tag).into_owned());
+        }
+        wanted.push(" ORDER BY c.created_at DESC, c.id DESC LIMIT ").push_bind(i64::try_from(limit).unwrap_or(100) + 1);
+        let found = wanted.build().fetch_all(&self.api).await?;
         let mut found = found.iter().map(ConversationRow::read).collect::<Result<Vec<_>, _>>()?;
         let more = found.len() > limit;
         found.truncate(limit);
@@ -132,14 +146,14 @@ impl ConversationStore for PostgresStore {
         Ok(Page { items, next })
     }
 
-    async fn rename_conversation(
+    async fn change_conversation(
         &self,
         owner: &UserId,
         id: &ConversationId,
-        title: &str,
+        change: &ConversationChange,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
-        retried(|| self.api.ask(async |connection| rename(connection, owner, id, title, now).await)).await
+        retried(|| self.api.ask(async |connection| apply(connection, owner, id, change, now).await)).await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -226,6 +240,9 @@ impl PostgresStore {
             title: title.clone().into_owned(),
             status: ConversationStatus::Idle,
             active_run_id: None,
+            pinned: false,
+            archived_at: None,
+            tags: Vec::new(),
             last_seq: 0,
             created_at: new.now.to_rfc3339(),
             updated_at: new.now.to_rfc3339(),
@@ -288,31 +305,37 @@ impl PostgresStore {
     }
 }
 
-async fn rename(
+async fn apply(
     connection: &mut PgConnection,
     owner: &UserId,
     id: &ConversationId,
-    title: &str,
+    change: &ConversationChange,
     now: UnixMillis,
 ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
     let mut tx = connection.begin().await?;
     let Some(base) = lock_head(&mut tx, owner, id).await? else { return Ok(None) };
     let row = sqlx::query(
-        "UPDATE conversations c SET title = $2, updated_at = $3 WHERE id = $1
-         RETURNING id, title, status, created_at, updated_at, $4::bigint + 1 AS last_seq,
+        "UPDATE conversations c SET title = coalesce($2, title), updated_at = $3, pinned = coalesce($5, pinned),
+             archived_at = CASE WHEN $6 IS NULL THEN archived_at WHEN $6 THEN coalesce(archived_at, $3) END,
+             tags = coalesce($7, tags)
+         WHERE id = $1
+         RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, $4::bigint + 1 AS last_seq,
              (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id",
     )
     .bind(id.as_str())
-    .bind(storable(title))
+    .bind(change.title.as_deref().map(storable))
     .bind(now.0)
     .bind(base)
+    .bind(change.pinned)
+    .bind(change.archived)
+    .bind(change.tags.as_ref().map(|tags| rows::encode_storable("conversations", "tags", id.as_str(), tags)).transpose()?)
     .fetch_one(&mut *tx)
     .await?;
-    let renamed = conversation(&row)?;
-    let events = vec![compose::conversation_updated(&renamed.title, renamed.status, now)];
+    let changed = conversation(&row)?;
+    let events = vec![compose::conversation_updated(&changed.title, changed.status, now)];
     append(&mut tx, id, base, &events, &[]).await?;
     tx.commit().await?;
-    Ok(Some((renamed, compose::numbered(id, base, events))))
+    Ok(Some((changed, compose::numbered(id, base, events))))
 }
 
 /// What came of an earlier request with the same key, read by the current transaction.

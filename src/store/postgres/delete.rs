@@ -4,12 +4,13 @@
 //! taken from its owner first, with its head and its runs: from then on nobody finds it, and nobody can write to it. What is left
 //! is removed piece by piece. Should the process die over that, the rest is found by its owner, who is nobody.
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::PostgresStore;
 use super::answer::Line;
 use super::conversations::lock_head;
 use super::errors::retried;
+use super::retention::TO_DELETE;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::{DeletedConversation, StoreResult};
 
@@ -21,13 +22,22 @@ const PIECE: i64 = 5_000;
 
 impl PostgresStore {
     pub(super) async fn delete(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
-        let Some(deleted) = retried(|| self.api.ask(async |connection| take_away(connection, owner, id).await)).await? else {
-            return Ok(None);
-        };
-        if let Err(error) = remove_rest(&self.api, id.as_str()).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the rest of a deleted conversation is removed later");
+        let deleted = retried(|| self.api.ask(async |connection| take_away(connection, owner, id, None).await)).await?;
+        if deleted.is_some() {
+            remove_rest_or_later(&self.api, id.as_str()).await;
         }
-        Ok(Some(deleted))
+        Ok(deleted)
+    }
+
+    /// The same of one that was put away `age_ms` ago, if nothing has happened in it since.
+    pub(super) async fn delete_if_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
+        let age_ms = i64::try_from(age_ms).unwrap_or(i64::MAX);
+        let line = &self.chores;
+        let deleted = retried(|| line.ask(async |connection| take_away(connection, owner, id, Some(age_ms)).await)).await?;
+        if deleted.is_some() {
+            remove_rest_or_later(line, id.as_str()).await;
+        }
+        Ok(deleted.is_some())
     }
 
     /// Removes what processes that died have left of deleted conversations.
@@ -41,10 +51,29 @@ impl PostgresStore {
     }
 }
 
-async fn take_away(connection: &mut PgConnection, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+async fn remove_rest_or_later(line: &Line, id: &str) {
+    if let Err(error) = remove_rest(line, id).await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the rest of a deleted conversation is removed later");
+    }
+}
+
+/// With `idle_ms`, only one that was put away that long ago, and in which nothing has happened since.
+async fn take_away(
+    connection: &mut PgConnection,
+    owner: &UserId,
+    id: &ConversationId,
+    idle_ms: Option<i64>,
+) -> StoreResult<Option<DeletedConversation>> {
     let mut tx = connection.begin().await?;
     if lock_head(&mut tx, owner, id).await?.is_none() {
         return Ok(None);
+    }
+    if let Some(idle_ms) = idle_ms {
+        let statement = format!("SELECT EXISTS (SELECT FROM conversations c WHERE id = $2 AND {TO_DELETE})");
+        let holds: bool = sqlx::query_scalar(AssertSqlSafe(statement)).bind(idle_ms).bind(id.as_str()).fetch_one(&mut *tx).await?;
+        if !holds {
+            return Ok(None);
+        }
     }
     // Whoever writes later finds no head that its fence could match.
     let active_run: Option<String> = sqlx::query_scalar(

@@ -1,12 +1,12 @@
-//! Old deltas are folded.
+//! Old deltas are folded, and old conversations tidied.
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::PostgresStore;
 use crate::domain::fold::FoldedDelta;
-use crate::domain::ids::{ConversationId, RunId};
-use crate::store::{EndedRun, RetentionStore, StoreResult, rows};
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::store::{EndedRun, RetentionStore, StoreResult, Tidying, rows};
 
 /// The lock of whoever folds: of several nodes that begin at the same time, one goes on.
 const FOLDING: i64 = 0x0043_4150_464f_4c44;
@@ -37,7 +37,55 @@ impl RetentionStore for PostgresStore {
     ) -> StoreResult<bool> {
         self.chores.ask(async |connection| fold(connection, conversation, folds, through).await).await
     }
+
+    async fn idle_conversations(
+        &self,
+        tidying: Tidying,
+        age_ms: u64,
+        after: Option<&ConversationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<(UserId, ConversationId)>> {
+        let statement = format!(
+            "SELECT owner_id, id FROM conversations c WHERE id > $2 AND {} ORDER BY id LIMIT $3",
+            match tidying {
+                Tidying::Archive => TO_ARCHIVE,
+                Tidying::Delete => TO_DELETE,
+            }
+        );
+        let found: Vec<(String, String)> = sqlx::query_as(AssertSqlSafe(statement))
+            .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+            .bind(after.map_or("", ConversationId::as_str))
+            .bind(i64::from(limit))
+            .fetch_all(&self.chores)
+            .await?;
+        Ok(found.into_iter().map(|(owner, id)| (UserId::from_stored(owner), ConversationId::from_stored(id))).collect())
+    }
+
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
+        let ids: Vec<&str> = ids.iter().map(ConversationId::as_str).collect();
+        let statement = format!("UPDATE conversations c SET archived_at = now_ms() WHERE id = ANY($2) AND {TO_ARCHIVE}");
+        let archived = sqlx::query(AssertSqlSafe(statement))
+            .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+            .bind(ids)
+            .execute(&self.chores)
+            .await?;
+        Ok(archived.rows_affected())
+    }
+
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
+        self.delete_if_idle(owner, id, age_ms).await
+    }
 }
+
+/// Conversations `c` in which nothing has happened for `$1`.
+const TO_ARCHIVE: &str = "c.archived_at IS NULL AND NOT c.pinned AND c.updated_at <= (SELECT now_ms()) - $1
+    AND c.status IN ('idle', 'failed')
+    AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)";
+
+/// The same of those that were put away that long ago. What is left of deleted ones is somebody else's to remove.
+pub(super) const TO_DELETE: &str = "c.archived_at <= (SELECT now_ms()) - $1 AND NOT c.pinned
+    AND c.updated_at <= (SELECT now_ms()) - $1 AND c.status IN ('idle', 'failed') AND c.owner_id <> ''
+    AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)";
 
 async fn fold(
     connection: &mut PgConnection,

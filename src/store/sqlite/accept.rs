@@ -175,7 +175,7 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
         Beginning::After(..) => &[],
     };
     let new_title = compose::title_or_made(&title, parts);
-    sqlx::query("UPDATE conversations SET title = ?, status = ?, updated_at = ? WHERE id = ?")
+    sqlx::query("UPDATE conversations SET title = ?, status = ?, updated_at = ?, archived_at = NULL WHERE id = ?")
         .bind(&new_title)
         .bind(new_status.as_str())
         .bind(new.now.0)

@@ -204,6 +204,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(14, "agents", include_str!("../../../migrations/sqlite/0014_agents.sql")),
         step(15, "mcp_logins", include_str!("../../../migrations/sqlite/0015_mcp_logins.sql")),
         step(16, "retry", include_str!("../../../migrations/sqlite/0016_retry.sql")),
+        step(17, "conversation_order", include_str!("../../../migrations/sqlite/0017_conversation_order.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

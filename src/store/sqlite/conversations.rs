@@ -12,10 +12,10 @@ use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::store::rows::{ConversationRow, decode};
+use crate::store::rows::{ConversationRow, decode, encode_storable};
 use crate::store::{
-    ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim, Keyed,
-    MessageCursor, NewConversation, NewestMessages, Page, PageRequest, SQL_PAGE_BYTES, StoreResult, compose,
+    ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim,
+    Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest, SQL_PAGE_BYTES, StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -24,7 +24,8 @@ use crate::support::text::storable;
 macro_rules! select_conversation {
     ($rest:literal) => {
         concat!(
-            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, h.last_seq, r.id AS active_run_id
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
+                    r.id AS active_run_id
              FROM conversations c
              JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs r ON r.conversation_id = c.id AND r.active = 1 ",
@@ -75,11 +76,16 @@ impl ConversationStore for SqliteStore {
         // SQLite folds the case of ASCII only, so titles are compared here, row by row, until the page is full.
         let wanted = filter.query.as_deref().map(str::to_lowercase);
         let mut rows = sqlx::query(select_conversation!(
-            "WHERE c.owner_id = ? AND (c.created_at, c.id) < (?, ?) ORDER BY c.created_at DESC, c.id DESC"
+            "WHERE c.owner_id = ?1 AND (c.created_at, c.id) < (?2, ?3) AND (?4 IS NULL OR (c.archived_at IS NOT NULL) = ?4)
+               AND (?5 IS NULL OR c.pinned = ?5) AND (?6 IS NULL OR EXISTS (SELECT 1 FROM json_each(c.tags) WHERE value = ?6))
+             ORDER BY c.created_at DESC, c.id DESC"
         ))
         .bind(owner.as_str())
         .bind(created_at)
         .bind(id)
+        .bind(filter.archived)
+        .bind(filter.pinned)
+        .bind(filter.tag.as_deref())
         .fetch(self.reader());
         let mut found: Vec<ConversationRow> = Vec::new();
         let limit = page.limit as usize;
@@ -103,23 +109,31 @@ impl ConversationStore for SqliteStore {
         Ok(Page { items, next })
     }
 
-    async fn rename_conversation(
+    async fn change_conversation(
         &self,
         owner: &UserId,
         id: &ConversationId,
-        title: &str,
+        change: &ConversationChange,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
         let (_turn, mut tx) = self.write_in_turn().await?;
-        let title = storable(title);
-        let renamed = sqlx::query("UPDATE conversations SET title = ?, updated_at = ? WHERE id = ? AND owner_id = ?")
-            .bind(title.as_ref())
-            .bind(now.0)
-            .bind(id.as_str())
-            .bind(owner.as_str())
-            .execute(&mut *tx)
-            .await?;
-        if renamed.rows_affected() == 0 {
+        let tags = change.tags.as_ref().map(|tags| encode_storable("conversations", "tags", id.as_str(), tags)).transpose()?;
+        let changed = sqlx::query(
+            "UPDATE conversations SET title = coalesce(?1, title), updated_at = ?2, pinned = coalesce(?3, pinned),
+                 archived_at = CASE WHEN ?4 IS NULL THEN archived_at WHEN ?4 THEN coalesce(archived_at, ?2) END,
+                 tags = coalesce(?5, tags)
+             WHERE id = ?6 AND owner_id = ?7",
+        )
+        .bind(change.title.as_deref().map(storable).as_deref())
+        .bind(now.0)
+        .bind(change.pinned)
+        .bind(change.archived)
+        .bind(tags)
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .execute(&mut *tx)
+        .await?;
+        if changed.rows_affected() == 0 {
             return Ok(None);
         }
         let Some(before) = find(&mut tx, owner, id).await? else { return Ok(None) };
@@ -132,35 +146,11 @@ impl ConversationStore for SqliteStore {
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
         let (_turn, mut tx) = self.write_in_turn().await?;
-        let deleted = sqlx::query("DELETE FROM conversations WHERE id = ? AND owner_id = ?")
-            .bind(id.as_str())
-            .bind(owner.as_str())
-            .execute(&mut *tx)
-            .await?;
-        if deleted.rows_affected() == 0 {
-            return Ok(None);
+        let deleted = delete(&mut tx, owner, id).await?;
+        if deleted.is_some() {
+            tx.commit().await?;
         }
-        let active: Option<String> = sqlx::query_scalar("SELECT id FROM runs WHERE conversation_id = ? AND active = 1")
-            .bind(id.as_str())
-            .fetch_optional(&mut *tx)
-            .await?;
-        audit::insert_abandoned(&mut tx, id).await?;
-        // Without its head the conversation takes no write of any run.
-        for statement in [
-            "DELETE FROM conversation_heads WHERE conversation_id = ?",
-            "DELETE FROM run_leases WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
-            "DELETE FROM run_steps WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
-            "DELETE FROM input_requests WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
-            "DELETE FROM tool_grants WHERE conversation_id = ?",
-            "DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
-            "DELETE FROM messages WHERE conversation_id = ?",
-            "DELETE FROM events WHERE conversation_id = ?",
-            "DELETE FROM runs WHERE conversation_id = ?",
-        ] {
-            sqlx::query(statement).bind(id.as_str()).execute(&mut *tx).await?;
-        }
-        tx.commit().await?;
-        Ok(Some(DeletedConversation { active_run: active.map(RunId::from_stored) }))
+        Ok(deleted)
     }
 
     async fn messages(
@@ -222,6 +212,38 @@ impl ConversationStore for SqliteStore {
         .await?;
         NewestMessages::read(&found, limit).map(Some)
     }
+}
+
+/// Deletes a conversation with all that belongs to it.
+pub(super) async fn delete(tx: &mut Tx, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
+    let deleted = sqlx::query("DELETE FROM conversations WHERE id = ? AND owner_id = ?")
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .execute(&mut **tx)
+        .await?;
+    if deleted.rows_affected() == 0 {
+        return Ok(None);
+    }
+    let active: Option<String> = sqlx::query_scalar("SELECT id FROM runs WHERE conversation_id = ? AND active = 1")
+        .bind(id.as_str())
+        .fetch_optional(&mut **tx)
+        .await?;
+    audit::insert_abandoned(tx, id).await?;
+    // Without its head the conversation takes no write of any run.
+    for statement in [
+        "DELETE FROM conversation_heads WHERE conversation_id = ?",
+        "DELETE FROM run_leases WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+        "DELETE FROM run_steps WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+        "DELETE FROM input_requests WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+        "DELETE FROM tool_grants WHERE conversation_id = ?",
+        "DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+        "DELETE FROM messages WHERE conversation_id = ?",
+        "DELETE FROM events WHERE conversation_id = ?",
+        "DELETE FROM runs WHERE conversation_id = ?",
+    ] {
+        sqlx::query(statement).bind(id.as_str()).execute(&mut **tx).await?;
+    }
+    Ok(Some(DeletedConversation { active_run: active.map(RunId::from_stored) }))
 }
 
 /// The conversation inside a transaction, unless it is missing or somebody else's.

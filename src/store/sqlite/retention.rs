@@ -1,13 +1,15 @@
-//! Old deltas are folded.
+//! Old deltas are folded, and old conversations tidied.
 
 use async_trait::async_trait;
 use serde_json::json;
+use sqlx::AssertSqlSafe;
 
 use super::SqliteStore;
+use super::conversations::delete;
 use crate::domain::fold::FoldedDelta;
-use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::rows::{encode, read_ended_run};
-use crate::store::{EndedRun, RetentionStore, StoreResult};
+use crate::store::{EndedRun, RetentionStore, StoreResult, Tidying};
 
 #[async_trait]
 impl RetentionStore for SqliteStore {
@@ -64,4 +66,77 @@ impl RetentionStore for SqliteStore {
         tx.commit().await?;
         Ok(true)
     }
+
+    async fn idle_conversations(
+        &self,
+        tidying: Tidying,
+        age_ms: u64,
+        after: Option<&ConversationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<(UserId, ConversationId)>> {
+        let statement = format!(
+            "SELECT owner_id, id FROM conversations c WHERE id > ?2 AND {} ORDER BY id LIMIT ?3",
+            match tidying {
+                Tidying::Archive => TO_ARCHIVE,
+                Tidying::Delete => TO_DELETE,
+            }
+        );
+        let found: Vec<(String, String)> = sqlx::query_as(AssertSqlSafe(statement))
+            .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+            .bind(after.map_or("", ConversationId::as_str))
+            .bind(limit)
+            .fetch_all(self.reader())
+            .await?;
+        Ok(found.into_iter().map(|(owner, id)| (UserId::from_stored(owner), ConversationId::from_stored(id))).collect())
+    }
+
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
+        let ids: Vec<&str> = ids.iter().map(ConversationId::as_str).collect();
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        let statement = format!(
+            "UPDATE conversations AS c SET archived_at = {} WHERE id IN (SELECT value FROM json_each(?2)) AND {TO_ARCHIVE}",
+            now!()
+        );
+        let archived = sqlx::query(AssertSqlSafe(statement))
+            .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+            .bind(json!(ids).to_string())
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+        tx.commit().await?;
+        Ok(archived)
+    }
+
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        let statement = format!("SELECT EXISTS (SELECT 1 FROM conversations c WHERE id = ?2 AND {TO_DELETE})");
+        let holds: bool = sqlx::query_scalar(AssertSqlSafe(statement))
+            .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+            .bind(id.as_str())
+            .fetch_one(&mut *tx)
+            .await?;
+        if !holds || delete(&mut tx, owner, id).await?.is_none() {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        Ok(true)
+    }
 }
+
+/// Conversations `c` in which nothing has happened for `?1`.
+const TO_ARCHIVE: &str = concat!(
+    "c.archived_at IS NULL AND c.pinned = 0 AND c.updated_at <= ",
+    now!(),
+    " - ?1 AND c.status IN ('idle', 'failed')
+     AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)"
+);
+
+/// The same of those that were put away that long ago.
+const TO_DELETE: &str = concat!(
+    "c.archived_at <= ",
+    now!(),
+    " - ?1 AND c.pinned = 0 AND c.updated_at <= ",
+    now!(),
+    " - ?1 AND c.status IN ('idle', 'failed')
+     AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)"
+);

@@ -25,6 +25,7 @@ mod mcp_logins;
 mod mcp_servers;
 mod nodes;
 mod ollama;
+mod order;
 mod overhead;
 mod peers;
 mod pins;

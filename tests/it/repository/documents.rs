@@ -89,3 +89,16 @@ fn every_metric_is_described() {
     let silent: Vec<_> = described.difference(&emitted).collect();
     assert!(silent.is_empty(), "described, and emitted nowhere: {silent:?}");
 }
+
+#[test]
+fn every_test_that_a_feature_is_shown_by_is_there() {
+    let sources: String = ["src", "tests/it"].iter().flat_map(|folder| files(folder, "rs")).map(|file| read(&file)).collect();
+    let page = read("docs/features.md");
+    let rows = page.lines().filter(|line| line.starts_with("| ") && line.chars().nth(2).is_some_and(|c| c.is_ascii_digit()));
+    let shown = rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next());
+    let names: BTreeSet<&str> = shown.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() > 40, "{names:?}");
+    for name in names {
+        assert!(sources.contains(&format!("fn {name}(")), "docs/features.md names a test that is not there: {name}");
+    }
+}

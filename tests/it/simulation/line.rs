@@ -277,14 +277,14 @@ impl ConversationStore for Line {
     ) -> StoreResult<Page<Conversation>> {
         self.call("lists", self.model.conversations(owner, filter, page), |_| {}).await
     }
-    async fn rename_conversation(
+    async fn change_conversation(
         &self,
         owner: &UserId,
         id: &ConversationId,
-        title: &str,
+        change: &ConversationChange,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
-        self.call("renames", self.model.rename_conversation(owner, id, title, now), |_| {}).await
+        self.call("renames", self.model.change_conversation(owner, id, change, now), |_| {}).await
     }
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
         self.call("deletes", self.model.delete_conversation(owner, id), |_| {}).await
@@ -441,6 +441,21 @@ impl RetentionStore for Line {
     }
     async fn fold_deltas(&self, of: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>) -> StoreResult<bool> {
         self.model.fold_deltas(of, folds, through).await
+    }
+    async fn idle_conversations(
+        &self,
+        tidying: Tidying,
+        age_ms: u64,
+        after: Option<&ConversationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<(UserId, ConversationId)>> {
+        self.model.idle_conversations(tidying, age_ms, after, limit).await
+    }
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
+        self.model.archive_idle(ids, age_ms).await
+    }
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
+        self.model.delete_idle(owner, id, age_ms).await
     }
 }
 

@@ -5,7 +5,7 @@ use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::ids::{NodeId, RunId};
 use capstan::domain::message::Part;
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Accepted, Keyed, Refused, Taker};
+use capstan::store::{AcceptRun, Accepted, ConversationChange, Keyed, Refused, Taker};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{
@@ -332,7 +332,8 @@ async fn nothing_that_a_user_writes_breaks_the_store(world: &World) {
         assert!(matches!(&messages.items[0].parts[0], Part::Text(part) if part.text == clean), "{messages:?}");
         assert_eq!(messages.items, std::slice::from_ref(&stored.message));
         assert_eq!(json(&world.log(&id).await[0].data), serde_json::json!({"message": stored.message}));
-        let (renamed, events) = world.store.rename_conversation(&owner, &id, title, NOW).await.unwrap().unwrap();
+        let (renamed, events) =
+            world.store.change_conversation(&owner, &id, &ConversationChange::title(title), NOW).await.unwrap().unwrap();
         assert_eq!(renamed.title, clean);
         assert_eq!(world.log(&id).await.last(), events.last());
     }

@@ -8,7 +8,8 @@ use capstan::domain::ids::ConversationId;
 use capstan::domain::message::Message;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, Cancelled, ConversationFilter, Created, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed,
+    AcceptRun, Accepted, Cancelled, ConversationChange, ConversationFilter, Created, GoOn, Keyed, NewConversation, PAGE_BYTES,
+    ResumeRun, Resumed, Tidying,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -25,6 +26,90 @@ contract! {
     conversations_are_found_by_title,
     pages_of_messages_end_when_they_are_large,
     what_is_somebody_elses_looks_missing,
+    conversations_are_kept_in_order,
+    idle_conversations_are_put_away_and_deleted,
+}
+
+async fn conversations_are_kept_in_order(world: &World) {
+    let owner = user();
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        ids.push(make(world, &owner, &format!("c{n}"), UnixMillis(NOW.0 + n)).await);
+    }
+    let change = async |id: &ConversationId, change: ConversationChange| {
+        world.store.change_conversation(&owner, id, &change, NOW).await.unwrap().unwrap().0
+    };
+    let tags = vec!["früh".to_owned(), "\"quoted\"".to_owned()];
+    let changed =
+        change(&ids[0], ConversationChange { pinned: Some(true), tags: Some(tags.clone()), ..ConversationChange::default() });
+    let changed = changed.await;
+    assert_eq!((changed.title.as_str(), changed.pinned, &changed.tags, &changed.archived_at), ("c0", true, &tags, &None));
+    let away = ConversationChange { archived: Some(true), ..ConversationChange::default() };
+    let first = change(&ids[1], away.clone()).await;
+    assert_eq!(first.archived_at, Some(NOW.to_rfc3339()));
+    assert_eq!(world.store.conversation(&owner, &ids[1]).await.unwrap(), Some(first.clone()));
+    let again = world.store.change_conversation(&owner, &ids[1], &away, UnixMillis(NOW.0 + 9)).await.unwrap().unwrap().0;
+    assert_eq!(again.archived_at, first.archived_at, "it was put away before");
+
+    let titles = async |filter: ConversationFilter| -> Vec<String> {
+        let found = world.store.conversations(&owner, &filter, &page(10, None)).await.unwrap();
+        found.items.into_iter().map(|conversation| conversation.title).collect()
+    };
+    let none = ConversationFilter::default;
+    assert_eq!(titles(none()).await, ["c2", "c1", "c0"]);
+    assert_eq!(titles(ConversationFilter { archived: Some(false), ..none() }).await, ["c2", "c0"]);
+    assert_eq!(titles(ConversationFilter { archived: Some(true), ..none() }).await, ["c1"]);
+    assert_eq!(titles(ConversationFilter { pinned: Some(true), ..none() }).await, ["c0"]);
+    assert_eq!(titles(ConversationFilter { pinned: Some(false), ..none() }).await, ["c2", "c1"]);
+    for tag in &tags {
+        assert_eq!(titles(ConversationFilter { tag: Some(tag.clone()), ..none() }).await, ["c0"]);
+    }
+    assert_eq!(titles(ConversationFilter { tag: Some("quoted".to_owned()), ..none() }).await, [""; 0]);
+    assert_eq!(titles(ConversationFilter { tag: Some(tags[0].clone()), archived: Some(true), ..none() }).await, [""; 0]);
+
+    // A message brings it back.
+    world.accept(hello(&owner, &ids[1])).await;
+    assert_eq!(world.store.conversation(&owner, &ids[1]).await.unwrap().unwrap().archived_at, None);
+    let back = ConversationChange { archived: Some(false), tags: Some(Vec::new()), ..ConversationChange::default() };
+    let changed = change(&ids[0], back).await;
+    assert_eq!((changed.tags.len(), changed.pinned), (0, true));
+}
+
+async fn idle_conversations_are_put_away_and_deleted(world: &World) {
+    const DAY: u64 = 24 * 3_600_000;
+    let owner = user();
+    let [old, pinned, busy, young, away] = ["old", "pinned", "busy", "young", "away"];
+    let mut ids = Vec::new();
+    for title in [old, pinned, busy, young, away] {
+        ids.push(make(world, &owner, title, NOW).await);
+    }
+    world.accept(hello(&owner, &ids[2])).await;
+    let pin = ConversationChange { pinned: Some(true), ..ConversationChange::default() };
+    world.store.change_conversation(&owner, &ids[1], &pin, NOW).await.unwrap();
+    let archive = ConversationChange { archived: Some(true), ..ConversationChange::default() };
+    world.store.change_conversation(&owner, &ids[4], &archive, NOW).await.unwrap();
+    // The database's clock decides; all but the young one are as old as the test's clock is behind it.
+    let young = ids[3].as_str();
+    world.database.rows(&format!("UPDATE conversations SET updated_at = 9000000000000 WHERE id = '{young}' RETURNING id")).await;
+
+    let mine = async |tidying: Tidying, after: Option<&ConversationId>| -> Vec<ConversationId> {
+        let found = world.store.idle_conversations(tidying, DAY, after, 100).await.unwrap();
+        found.into_iter().filter(|(whose, _)| *whose == owner).map(|(_, id)| id).collect()
+    };
+    assert_eq!(mine(Tidying::Archive, None).await, [ids[0].clone()]);
+    assert_eq!(mine(Tidying::Archive, Some(&ids[0])).await, []);
+    assert_eq!(mine(Tidying::Delete, None).await, [ids[4].clone()]);
+    assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), 1, "only the one of which it holds");
+    assert!(world.store.conversation(&owner, &ids[0]).await.unwrap().unwrap().archived_at.is_some());
+    assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), 0);
+    assert!(!world.store.delete_idle(&owner, &ids[0], DAY).await.unwrap(), "it has only just been put away");
+    for id in &ids[1..4] {
+        assert!(!world.store.delete_idle(&owner, id, DAY).await.unwrap(), "{id}");
+    }
+    assert!(!world.store.delete_idle(&user(), &ids[4], DAY).await.unwrap(), "somebody else's");
+    assert!(world.store.delete_idle(&owner, &ids[4], DAY).await.unwrap());
+    assert_eq!(world.store.conversation(&owner, &ids[4]).await.unwrap(), None);
+    assert!(!world.store.delete_idle(&owner, &ids[4], DAY).await.unwrap());
 }
 
 async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, now: UnixMillis) -> ConversationId {
@@ -58,7 +143,8 @@ async fn a_conversation_is_renamed(world: &World) {
     let (owner, id) = (user(), conversation());
     world.accept(hello(&owner, &id)).await;
     let later = UnixMillis(NOW.0 + 5);
-    let (renamed, events) = world.store.rename_conversation(&owner, &id, "New", later).await.unwrap().unwrap();
+    let (renamed, events) =
+        world.store.change_conversation(&owner, &id, &ConversationChange::title("New"), later).await.unwrap().unwrap();
     assert_eq!((renamed.title.as_str(), renamed.last_seq), ("New", 4));
     assert_eq!(renamed.updated_at, later.to_rfc3339());
     assert_eq!(world.log(&id).await[3..], events);
@@ -67,7 +153,10 @@ async fn a_conversation_is_renamed(world: &World) {
         ("conversation.updated", r#"{"title":"New","status":"queued"}"#)
     );
     assert_eq!(world.store.conversation(&owner, &id).await.unwrap(), Some(renamed));
-    assert_eq!(world.store.rename_conversation(&owner, &conversation(), "New", later).await.unwrap(), None);
+    assert_eq!(
+        world.store.change_conversation(&owner, &conversation(), &ConversationChange::title("New"), later).await.unwrap(),
+        None
+    );
 }
 
 async fn what_is_somebody_elses_looks_missing(world: &World) {
@@ -77,7 +166,7 @@ async fn what_is_somebody_elses_looks_missing(world: &World) {
     let store = &world.store;
     assert_eq!(store.conversation(&other, id).await.unwrap(), None);
     assert_eq!(store.conversations(&other, &ConversationFilter::default(), &page(10, None)).await.unwrap().items, []);
-    assert_eq!(store.rename_conversation(&other, id, "mine", NOW).await.unwrap(), None);
+    assert_eq!(store.change_conversation(&other, id, &ConversationChange::title("mine"), NOW).await.unwrap(), None);
     assert_eq!(store.delete_conversation(&other, id).await.unwrap(), None);
     assert_eq!(store.messages(&other, id, &page(10, None)).await.unwrap(), None);
     assert_eq!(store.run(&other, run).await.unwrap(), None);
@@ -181,7 +270,8 @@ async fn conversations_are_found_by_title(world: &World) {
     let percent = make(world, &owner, "100% sure", NOW).await;
     make(world, &owner, "100 percent", NOW).await;
     let find = |query: &str| {
-        let (filter, owner) = (ConversationFilter { query: Some(query.to_owned()) }, owner.clone());
+        let (filter, owner) =
+            (ConversationFilter { query: Some(query.to_owned()), ..ConversationFilter::default() }, owner.clone());
         async move {
             let found = world.store.conversations(&owner, &filter, &page(10, None)).await.unwrap();
             found.items.into_iter().map(|item| item.id).collect::<Vec<_>>()
@@ -193,7 +283,7 @@ async fn conversations_are_found_by_title(world: &World) {
     assert_eq!(find("_").await, []);
     assert_eq!(find("\\").await, []);
     assert_eq!(find("").await.len(), 3);
-    let filter = ConversationFilter { query: Some("e".to_owned()) };
+    let filter = ConversationFilter { query: Some("e".to_owned()), ..ConversationFilter::default() };
     let first = world.store.conversations(&owner, &filter, &page(1, None)).await.unwrap();
     let second = world.store.conversations(&owner, &filter, &page(2, first.next)).await.unwrap();
     assert_eq!((first.items.len(), second.items.len(), second.next), (1, 2, None));

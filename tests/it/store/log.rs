@@ -7,7 +7,7 @@ use capstan::domain::ids::{ConversationId, PartId};
 use capstan::domain::message::{Message, Part, ToolCallPart};
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
-use capstan::store::{AcceptRun, Committed, LogBounds, PAGE_BYTES, Refused, is_full_page};
+use capstan::store::{AcceptRun, Committed, ConversationChange, LogBounds, PAGE_BYTES, Refused, is_full_page};
 use capstan::support::ids::UuidIds;
 use serde_json::json;
 
@@ -171,7 +171,7 @@ async fn numbers_have_no_gaps_under_concurrent_writers(world: &World) {
         let (store, owner, id) = (world.store.clone(), owner.clone(), fence.conversation_id.clone());
         writers.spawn(async move {
             for n in 0..10 {
-                store.rename_conversation(&owner, &id, &n.to_string(), NOW).await.unwrap().unwrap();
+                store.change_conversation(&owner, &id, &ConversationChange::title(&n.to_string()), NOW).await.unwrap().unwrap();
                 let steer = AcceptRun { on_busy: OnBusy::Steer, ..hello(&owner, &id) };
                 store.accept_run(steer, None).await.unwrap();
             }
@@ -274,7 +274,7 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
     let (one, two, three) = (world.claimed(&owner).await, world.claimed(&owner).await, world.claimed(&owner).await);
     let status = |fence: &Fence, status| changes(fence, vec![Change::Status(status, None)]);
     let title = "Ä \"new\" \\ one\n\u{7f}\u{1f}\u{2028}\u{1F600}</script>";
-    world.store.rename_conversation(&owner, &one.conversation_id, title, NOW).await.unwrap().unwrap();
+    world.store.change_conversation(&owner, &one.conversation_id, &ConversationChange::title(title), NOW).await.unwrap().unwrap();
     let batch = [
         (status(&one, RunStatus::Processing), Processing),
         (status(&two, RunStatus::Processing), Processing),
@@ -297,8 +297,8 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
 
     // A run waits behind the first one, and the second one is renamed while it runs.
     world.accept(hello(&owner, &one.conversation_id)).await;
-    world.store.rename_conversation(&owner, &one.conversation_id, "One", NOW).await.unwrap().unwrap();
-    world.store.rename_conversation(&owner, &two.conversation_id, "Two", NOW).await.unwrap().unwrap();
+    world.store.change_conversation(&owner, &one.conversation_id, &ConversationChange::title("One"), NOW).await.unwrap().unwrap();
+    world.store.change_conversation(&owner, &two.conversation_id, &ConversationChange::title("Two"), NOW).await.unwrap().unwrap();
     let batch = [
         (status(&one, RunStatus::ToolLoop), ToolLoop),
         (completed(&one), Idle),

@@ -175,7 +175,14 @@ async fn finished_runs_cost_nothing_on_postgres() {
 
     let costs = [
         cost(&world, "list of conversations", async |store, n| {
-            let page = store.conversations(&owner(n), &ConversationFilter::default(), &page(50, None)).await.unwrap();
+            let page = store
+                .conversations(
+                    &owner(n),
+                    &ConversationFilter { archived: Some(false), ..ConversationFilter::default() },
+                    &page(50, None),
+                )
+                .await
+                .unwrap();
             assert_eq!(page.items.len(), 50);
         })
         .await,

@@ -203,14 +203,14 @@ impl ConversationStore for FaultyStore {
     ) -> StoreResult<Page<Conversation>> {
         self.inner.conversations(owner, filter, page).await
     }
-    async fn rename_conversation(
+    async fn change_conversation(
         &self,
         owner: &UserId,
         id: &ConversationId,
-        title: &str,
+        change: &ConversationChange,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
-        self.inner.rename_conversation(owner, id, title, now).await
+        self.inner.change_conversation(owner, id, change, now).await
     }
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
         self.inner.delete_conversation(owner, id).await
@@ -338,6 +338,21 @@ impl RetentionStore for FaultyStore {
     }
     async fn fold_deltas(&self, of: &ConversationId, folds: &[FoldedDelta], through: Option<&RunId>) -> StoreResult<bool> {
         self.inner.fold_deltas(of, folds, through).await
+    }
+    async fn idle_conversations(
+        &self,
+        tidying: Tidying,
+        age_ms: u64,
+        after: Option<&ConversationId>,
+        limit: u32,
+    ) -> StoreResult<Vec<(UserId, ConversationId)>> {
+        self.inner.idle_conversations(tidying, age_ms, after, limit).await
+    }
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
+        self.inner.archive_idle(ids, age_ms).await
+    }
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
+        self.inner.delete_idle(owner, id, age_ms).await
     }
 }
 

@@ -60,11 +60,11 @@ impl ConversationStore for ModelStore {
         panic!("nobody lists conversations of the model")
     }
 
-    async fn rename_conversation(
+    async fn change_conversation(
         &self,
         owner: &UserId,
         id: &ConversationId,
-        title: &str,
+        change: &ConversationChange,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
         let mut state = self.state();
@@ -72,9 +72,11 @@ impl ConversationStore for ModelStore {
             return Ok(None);
         }
         let row = state.conversations.get_mut(id).unwrap();
-        title.clone_into(&mut row.title);
+        if let Some(title) = &change.title {
+            title.clone_into(&mut row.title);
+        }
         row.updated_at = now;
-        let event = updated(title, row.status, now);
+        let event = updated(&row.title, row.status, now);
         let events = state.append(id, vec![event]);
         Ok(state.shown(id).map(|conversation| (conversation, events)))
     }

@@ -16,7 +16,7 @@ use capstan::store::{
     AgentCursor, AgentStore, AgentVersionCursor, AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed,
     LoginTaker, McpLoginStore, McpServerCursor, McpServerStore, McpTokens, NamedChanged, NamedMade, Page, PageRequest, PinScope,
     PinStore, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, SeenTool,
-    Store, StoreResult, StoredKey, TicketStore,
+    Store, StoreResult, StoredKey, TicketStore, Tidying,
 };
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
@@ -99,6 +99,21 @@ impl RetentionStore for ModelStore {
     }
     async fn fold_deltas(&self, _of: &ConversationId, _folds: &[FoldedDelta], _through: Option<&RunId>) -> StoreResult<bool> {
         panic!("the model is never old")
+    }
+    async fn idle_conversations(
+        &self,
+        _tidying: Tidying,
+        _age_ms: u64,
+        _after: Option<&ConversationId>,
+        _limit: u32,
+    ) -> StoreResult<Vec<(UserId, ConversationId)>> {
+        Ok(Vec::new())
+    }
+    async fn archive_idle(&self, _ids: &[ConversationId], _age_ms: u64) -> StoreResult<u64> {
+        Ok(0)
+    }
+    async fn delete_idle(&self, _owner: &UserId, _id: &ConversationId, _age_ms: u64) -> StoreResult<bool> {
+        Ok(false)
     }
 }
 

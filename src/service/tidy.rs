@@ -1,0 +1,101 @@
+//! What becomes of conversations in which nothing has happened for long: they are put away, and much later deleted.
+//!
+//! In pieces, each of which holds by itself: a process that dies over it leaves nothing to mend. Whether a conversation is still
+//! idle is looked at again in the write that tidies it.
+
+use std::sync::Arc;
+
+use super::retention::FoldMode;
+use crate::domain::ids::ConversationId;
+use crate::live::Hub;
+use crate::store::{Store, StoreResult, Tidying};
+
+/// Conversations that are looked up at a time.
+const PIECE: u32 = 100;
+
+/// After how long; `None` for never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TidyAges {
+    /// From the last change until a conversation is put away, in milliseconds.
+    pub archive_ms: Option<u64>,
+    /// From then until it is deleted.
+    pub delete_ms: Option<u64>,
+}
+
+/// How many there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tidied {
+    /// Put away, or to be put away.
+    pub archived: u64,
+    /// Deleted, or to be deleted.
+    pub deleted: u64,
+}
+
+/// One pass over all conversations.
+pub struct Tidier {
+    store: Arc<dyn Store>,
+    /// Who is told that a conversation is gone, if anybody in this process listens.
+    hub: Option<Arc<Hub>>,
+    mode: FoldMode,
+    /// What is left to do, the next last.
+    left: Vec<(Tidying, u64)>,
+    last: Option<ConversationId>,
+    tidied: Tidied,
+}
+
+impl Tidier {
+    /// A pass that has not begun. With [`FoldMode::Count`] nothing is changed.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, hub: Option<Arc<Hub>>, ages: TidyAges, mode: FoldMode) -> Self {
+        // What is put away now is not deleted in the same pass.
+        let archive = ages.archive_ms.map(|age| (Tidying::Archive, age));
+        let delete = ages.delete_ms.map(|age| (Tidying::Delete, age));
+        let left = archive.into_iter().chain(delete).collect();
+        Self { store, hub, mode, left, last: None, tidied: Tidied::default() }
+    }
+
+    /// How many so far.
+    #[must_use]
+    pub fn tidied(&self) -> Tidied {
+        self.tidied
+    }
+
+    /// Does one piece. False if nothing is left.
+    ///
+    /// # Errors
+    /// If the store fails. The pass may be continued.
+    pub async fn step(&mut self) -> StoreResult<bool> {
+        let Some((tidying, age_ms)) = self.left.last().copied() else { return Ok(false) };
+        let found = self.store.idle_conversations(tidying, age_ms, self.last.as_ref(), PIECE).await?;
+        let count = match (self.mode, tidying) {
+            (FoldMode::Count, _) => found.len() as u64,
+            (FoldMode::Fold, Tidying::Archive) => {
+                let ids: Vec<ConversationId> = found.iter().map(|(_, id)| id.clone()).collect();
+                self.store.archive_idle(&ids, age_ms).await?
+            }
+            (FoldMode::Fold, Tidying::Delete) => {
+                let mut deleted = 0;
+                for (owner, id) in &found {
+                    if self.store.delete_idle(owner, id, age_ms).await? {
+                        deleted += 1;
+                        if let Some(hub) = &self.hub {
+                            hub.deleted(id);
+                        }
+                    }
+                }
+                deleted
+            }
+        };
+        match tidying {
+            Tidying::Archive => self.tidied.archived += count,
+            Tidying::Delete => self.tidied.deleted += count,
+        }
+        if found.len() < PIECE as usize {
+            self.left.pop();
+            self.last = None;
+        } else {
+            self.last = found.into_iter().next_back().map(|(_, id)| id);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,100 @@
+//! Conversations pinned, tagged and put away, and what becomes of those in which nothing has happened for long.
+
+use reqwest::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::database::Kind;
+use crate::support::server::{Server, Site};
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+async fn change(server: &Server, id: &str, body: &Value) -> (u16, Value) {
+    let answer = server.request(Method::PATCH, &format!("/conversations/{id}")).json(body).send().await.unwrap();
+    (answer.status().as_u16(), answer.json().await.unwrap())
+}
+
+async fn titles(server: &Server, query: &str) -> Vec<String> {
+    let list = server.get_json(&format!("/conversations{query}")).await;
+    list["data"].as_array().unwrap().iter().map(|found| found["title"].as_str().unwrap().to_owned()).collect()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn people_keep_their_conversations_in_order(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let site = Site::new(kind).await;
+    let server = site.start().await;
+    let mut ids = Vec::new();
+    for title in ["one", "two", "three"] {
+        let (status, made) = server.post_json("/conversations", &json!({ "title": title })).await;
+        assert_eq!(
+            (status.as_u16(), &made["pinned"], &made["tags"], made.get("archived_at")),
+            (201, &json!(false), &json!([]), None)
+        );
+        ids.push(made["id"].as_str().unwrap().to_owned());
+    }
+    let (status, changed) = change(&server, &ids[0], &json!({"pinned": true, "tags": [" work ", "a&b", "work"]})).await;
+    assert_eq!((status, &changed["tags"], &changed["title"]), (200, &json!(["work", "a&b"]), &json!("one")));
+    let (status, changed) = change(&server, &ids[1], &json!({"archived": true})).await;
+    assert!(status == 200 && changed["archived_at"].is_string(), "{changed}");
+    assert_eq!(titles(&server, "").await, ["three", "one"]);
+    assert_eq!(titles(&server, "?archived=true").await, ["two"]);
+    assert_eq!(titles(&server, "?archived=any").await, ["three", "two", "one"]);
+    assert_eq!(titles(&server, "?pinned=true&tag=a%26b").await, ["one"]);
+    // The link of a page says the same as the request.
+    let page = server.get("/conversations?archived=any&limit=1&q=t").send().await.unwrap();
+    let link = page.headers()["link"].to_str().unwrap().to_owned();
+    let next = link.trim_start_matches("</api/v1/conversations").split('>').next().unwrap();
+    assert_eq!(titles(&server, next).await, ["two"]);
+    for (body, pointer) in [
+        (json!({"tags": [""]}), "/tags/0"),
+        (json!({"tags": ["x".repeat(51)]}), "/tags/0"),
+        (json!({"tags": (0..21).map(|n| n.to_string()).collect::<Vec<_>>()}), "/tags"),
+        (json!({"title": "x".repeat(201)}), "/title"),
+    ] {
+        let (status, problem) = change(&server, &ids[0], &body).await;
+        assert!(status == 400 && problem["errors"][0]["pointer"] == pointer, "{problem}");
+    }
+    assert_eq!(change(&server, &ids[0], &json!({"colour": "red"})).await.0, 400);
+    assert_eq!(server.get("/conversations?archived=maybe").send().await.unwrap().status(), 400);
+    // A message brings it back.
+    let sent = server.send(&ids[1], "hello", "queue").await;
+    server.finished(sent["run"]["id"].as_str().unwrap()).await;
+    assert_eq!(titles(&server, "").await, ["three", "two", "one"]);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let site = Site::new(kind).await;
+    let server = site.start().await;
+    let mut ids = Vec::new();
+    for title in ["idle", "pinned", "new"] {
+        let (_, made) = server.post_json("/conversations", &json!({ "title": title })).await;
+        let id = made["id"].as_str().unwrap().to_owned();
+        let sent = server.send(&id, "hello", "queue").await;
+        server.finished(sent["run"]["id"].as_str().unwrap()).await;
+        ids.push(id);
+    }
+    change(&server, &ids[1], &json!({"pinned": true})).await;
+    let older = async |days: i64| {
+        let by = days * DAY_MS;
+        let old = format!("id IN ('{}', '{}')", ids[0], ids[1]);
+        let update =
+            format!("UPDATE conversations SET updated_at = updated_at - {by}, archived_at = archived_at - {by} WHERE {old}");
+        site.database.rows(&format!("{update} RETURNING id")).await;
+    };
+    older(31).await;
+    let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
+    assert!(ok && said.contains("conversations to archive: 1; to delete: 0"), "{said}");
+    assert_eq!(titles(&server, "").await, ["new", "pinned", "idle"]);
+    let (ok, said) = site.command(&["cleanup"]).await;
+    assert!(ok && said.contains("conversations archived: 1; deleted: 0"), "{said}");
+    assert_eq!(titles(&server, "").await, ["new", "pinned"]);
+    assert_eq!(server.messages(&ids[0]).await.len(), 2, "nothing of it is lost");
+    older(91).await;
+    let (ok, said) = site.command(&["cleanup"]).await;
+    assert!(ok && said.contains("conversations archived: 0; deleted: 1"), "{said}");
+    assert_eq!(titles(&server, "?archived=any").await, ["new", "pinned"]);
+    assert_eq!(server.get(&format!("/conversations/{}", ids[0])).send().await.unwrap().status(), 404);
+}
