@@ -15,6 +15,8 @@ pub enum InputKind {
     UnknownOutcome,
     /// What a model wants to know of its user.
     Question,
+    /// What an MCP server wants to know before it goes on with a call.
+    Elicitation,
     /// Whether a tool may be called. A resource of its own on the wire.
     Approval,
 }
@@ -26,6 +28,7 @@ impl InputKind {
         match self {
             Self::UnknownOutcome => "unknown_outcome",
             Self::Question => "question",
+            Self::Elicitation => "elicitation",
             Self::Approval => "approval",
         }
     }
@@ -33,7 +36,7 @@ impl InputKind {
     /// Reads the word.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::UnknownOutcome, Self::Question, Self::Approval].into_iter().find(|kind| kind.as_str() == word)
+        [Self::UnknownOutcome, Self::Question, Self::Elicitation, Self::Approval].into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
@@ -98,10 +101,34 @@ pub struct Question {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
+    /// What an MCP server asks for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub elicitation: Option<Box<Elicitation>>,
     /// What an approval is bound to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(ignore)]
     pub approval: Option<Box<ApprovalTerms>>,
+}
+
+/// The answer that gives an MCP server what it asks for.
+pub const ACCEPT: &str = "accept";
+/// The answer that gives it nothing; it may go on without.
+pub const DECLINE: &str = "decline";
+/// The answer that wants the call to end.
+pub const CANCEL: &str = "cancel";
+
+/// What an MCP server asks for: a form to fill in, or a page to visit. Nothing else of it is believed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Elicitation {
+    /// The server that asks.
+    pub server: String,
+    /// JSON Schema of the form: an object with plain values.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<Object>)]
+    pub requested_schema: Option<Value>,
+    /// The page: an `https:` URL, or one of this machine. It is shown and never fetched.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub url: Option<String>,
 }
 
 /// What a human answers.
@@ -113,6 +140,10 @@ pub struct InputAnswer {
     /// What else is to be said. The model reads it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text: Option<String>,
+    /// The form that an MCP server asked for, filled in. Not in events.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<Object>)]
+    pub content: Option<Value>,
     /// How far an approval holds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(ignore)]
@@ -127,7 +158,7 @@ impl InputAnswer {
     /// An answer to a question that is no approval.
     #[must_use]
     pub fn new(choice: impl Into<String>, text: Option<String>) -> Self {
-        Self { choice: choice.into(), text, scope: None, arguments: None }
+        Self { choice: choice.into(), text, content: None, scope: None, arguments: None }
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn begin(draft: &mut Draft<'_>, id: &CallId) {
         run_id: fence.run_id.clone(),
         call_id: Some(call.id),
         kind: InputKind::Question,
-        question: Question { text: text.to_owned(), choices, tool: None, arguments: None, approval: None },
+        question: Question { text: text.to_owned(), choices, tool: None, arguments: None, elicitation: None, approval: None },
         state: InputState::Pending,
         answer: None,
         expires_in_ms: Some(draft.profile().ask_expires_ms).filter(|limit| *limit > 0),

@@ -355,7 +355,7 @@ impl<'a> Draft<'a> {
         }
         let InputRequest { id, call_id, kind, .. } = request.clone();
         self.event(match kind {
-            InputKind::UnknownOutcome | InputKind::Question => {
+            InputKind::UnknownOutcome | InputKind::Question | InputKind::Elicitation => {
                 EventBody::InputResolved { id: id.clone(), state, answer: None, by: None }
             }
             InputKind::Approval => EventBody::ApprovalResolved {

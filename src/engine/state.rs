@@ -4,7 +4,7 @@ use super::offer;
 use crate::domain::approval::ToolGrant;
 use crate::domain::change::{Change, StepRow, StepStatus};
 use crate::domain::ids::CallId;
-use crate::domain::input::InputRequest;
+use crate::domain::input::{InputKind, InputRequest};
 use crate::domain::message::Message;
 use crate::domain::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
@@ -169,6 +169,12 @@ impl RunState {
     /// The question about a call that the run has not acted on.
     pub(super) fn question_about(&self, call: &CallId) -> Option<&InputRequest> {
         self.record.inputs.iter().find(|request| request.call_id.as_ref() == Some(call))
+    }
+
+    /// What the server of a call has asked on the way.
+    pub(super) fn questions_of_servers(&self, call: &CallId) -> impl Iterator<Item = &InputRequest> {
+        let of_call = self.record.inputs.iter().filter(move |request| request.call_id.as_ref() == Some(call));
+        of_call.filter(|request| request.kind == InputKind::Elicitation)
     }
 
     /// The tools that the run may use in the next model call, or in the one under way.

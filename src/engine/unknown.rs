@@ -17,19 +17,26 @@ const SKIP: (&str, &str) = ("skip", "Unclear: tell the model so, and go on");
 
 /// Judges a call that was started by a worker that is gone.
 pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
+    // Whoever asked is gone with the connection on which the answer was awaited.
+    let of_servers: Vec<InputRequest> = draft.work.questions_of_servers(id).cloned().collect();
+    for question in of_servers {
+        draft.close_question(&question, InputState::Cancelled);
+    }
     if let Some(question) = draft.work.question_about(id).cloned() {
         if let Some(answer) = question.answer {
             // Before it is acted on: should the worker die over it, nobody knows again, and the answer is of before.
             draft.change(Change::InputClosed { id: question.id, state: InputState::Applied });
             match question.kind {
                 InputKind::Question => asking::answered(draft, id, &answer),
-                InputKind::UnknownOutcome | InputKind::Approval => act_on(draft, id, &answer),
+                InputKind::UnknownOutcome | InputKind::Elicitation | InputKind::Approval => act_on(draft, id, &answer),
             }
         } else if question.expires_in_ms == Some(0) {
             draft.close_question(&question, InputState::Expired);
             match question.kind {
                 InputKind::Question => asking::unanswered(draft, id),
-                InputKind::UnknownOutcome | InputKind::Approval => unknown(draft, id, texts::NOBODY_ANSWERED.to_owned()),
+                InputKind::UnknownOutcome | InputKind::Elicitation | InputKind::Approval => {
+                    unknown(draft, id, texts::NOBODY_ANSWERED.to_owned());
+                }
             }
         }
         return;
@@ -102,6 +109,7 @@ fn ask(draft: &mut Draft<'_>, id: &CallId) {
             choices: [HAPPENED, DID_NOT_HAPPEN, SKIP].map(choice).into(),
             tool: Some(call.name),
             arguments: Some(call.arguments),
+            elicitation: None,
             approval: None,
         },
         state: InputState::Pending,

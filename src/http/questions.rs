@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
@@ -21,11 +22,15 @@ use crate::domain::input::{InputAnswer, InputRecord, InputState};
 #[serde(deny_unknown_fields)]
 pub(crate) struct AnswerBody {
     /// The `value` of one of the question's choices. Questions of a model can be answered in words alone.
-    #[serde(skip_serializing_if = "String::is_empty", default)]
+    #[serde(skip_serializing_if = "String::is_empty", default, alias = "action")]
     choice: String,
     /// What else is to be said. The model reads it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     text: Option<String>,
+    /// The form that an MCP server asks for, filled in, if `choice` (or `action`, which is the same) is `accept`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<Object>)]
+    content: Option<Value>,
 }
 
 impl RequestBody for AnswerBody {}
@@ -81,7 +86,7 @@ pub(crate) async fn answer(
     Id(id): Id<InputId>,
     Input { body, key }: Input<AnswerBody>,
 ) -> Answer<Response> {
-    let answer = InputAnswer::new(body.choice, body.text);
+    let answer = InputAnswer { content: body.content, ..InputAnswer::new(body.choice, body.text) };
     let (record, replay) = app.service.resolve_input(&principal, &id, answer, key).await?;
     Ok((replayed(replay), Json(record)).into_response())
 }

@@ -103,7 +103,7 @@ impl Service {
         }
         let text = reason.map(|reason| text::storable(&reason).into_owned());
         let scope = (decision == Decision::Allow).then(|| scope.unwrap_or_default());
-        Ok(InputAnswer { choice: decision.as_str().to_owned(), text, scope, arguments })
+        Ok(InputAnswer { choice: decision.as_str().to_owned(), text, content: None, scope, arguments })
     }
 }
 

@@ -255,7 +255,7 @@ fn awaited(reason: WaitReason) -> &'static str {
 fn questions(known: &Explanation) -> String {
     let resource = |kind: InputKind| match kind {
         InputKind::Approval => "approvals",
-        InputKind::Question | InputKind::UnknownOutcome => "input-requests",
+        InputKind::Question | InputKind::UnknownOutcome | InputKind::Elicitation => "input-requests",
     };
     let hint = |(id, kind, text): &(InputId, InputKind, String)| format!(" POST /api/v1/{}/{id} answers: {text}", resource(*kind));
     known.questions.iter().map(hint).collect()

@@ -6,10 +6,12 @@ use super::input::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, Result, Service};
 use crate::domain::ids::InputId;
-use crate::domain::input::{InputAnswer, InputKind, InputRecord, InputState};
+use crate::domain::input::{ACCEPT, InputAnswer, InputKind, InputRecord, InputState};
 use crate::domain::principal::Principal;
 use crate::store::{Asked, InputCursor, Page, PageRequest, ResolveInput, Resolved};
 use crate::support::text;
+use crate::tools::schema;
+use serde_json::Value;
 
 /// What is looked for when there is none.
 const INPUT_REQUEST: &str = "input request";
@@ -91,11 +93,38 @@ impl Service {
             let known: Vec<&str> = choices.iter().map(|choice| choice.value.as_str()).collect();
             return Err(Error::field("/choice", format!("must be one of {}", known.join(", "))));
         }
+        let form = asked.request.question.elicitation.as_ref().and_then(|asks| asks.requested_schema.as_ref());
+        let content = checked_content(form.filter(|_| answer.choice == ACCEPT), answer.content)?;
         let limit = self.limits.max_message_chars;
         let words = answer.text.as_deref().unwrap_or_default();
         if words.chars().count() > limit {
             return Err(Error::field("/text", format!("at most {limit} characters are accepted")));
         }
-        Ok(InputAnswer { text: answer.text.as_deref().map(|words| text::storable(words).into_owned()), ..answer })
+        Ok(InputAnswer { text: answer.text.as_deref().map(|words| text::storable(words).into_owned()), content, ..answer })
     }
+}
+
+/// The most that a form may be filled in with, in bytes of JSON.
+const MAX_CONTENT: usize = 64 * 1024;
+
+/// A form filled in as its server asked for it; nothing where there is no form, or it is not filled in.
+fn checked_content(form: Option<&Value>, content: Option<Value>) -> Result<Option<Value>> {
+    let (form, content) = match (form, content) {
+        (None, None) => return Ok(None),
+        (None, Some(_)) => return Err(Error::field("/content", "is for a form that is accepted".to_owned())),
+        (Some(form), content) => (form, content.unwrap_or_else(|| Value::Object(serde_json::Map::new()))),
+    };
+    if content.to_string().len() > MAX_CONTENT {
+        return Err(Error::field("/content", format!("at most {MAX_CONTENT} bytes are accepted")));
+    }
+    let is_plain = |value: &Value| match value {
+        Value::Null | Value::Object(_) => false,
+        Value::Array(items) => items.iter().all(Value::is_string),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+    };
+    if !content.as_object().is_some_and(|fields| fields.values().all(is_plain)) {
+        return Err(Error::field("/content", "must be an object whose fields are plain values, or lists of texts".to_owned()));
+    }
+    schema::check_once(form, &content).map_err(|error| Error::field("/content", error.to_string()))?;
+    Ok(Some(content))
 }

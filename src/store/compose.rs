@@ -8,7 +8,7 @@ use crate::domain::change::Change;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, MessageId, RunId};
-use crate::domain::input::{InputKind, InputRequest, InputState};
+use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role};
 use crate::domain::record::RunWrite;
 use crate::domain::run::{Run, RunStatus, WaitReason};
@@ -125,8 +125,9 @@ pub(super) fn run_cancelled(run: &RunId, attempt: u32, by: &str, now: UnixMillis
 pub(super) fn input_answered(request: &InputRequest, attempt: u32, resolve: &ResolveInput) -> NewEvent {
     let (id, answer, by) = (request.id.clone(), resolve.answer.clone(), Some(resolve.owner.clone()));
     let body = match request.kind {
-        InputKind::UnknownOutcome | InputKind::Question => {
-            EventBody::InputResolved { id, state: InputState::Answered, answer: Some(answer), by }
+        InputKind::UnknownOutcome | InputKind::Question | InputKind::Elicitation => {
+            // What a form was filled in with is for its server alone.
+            EventBody::InputResolved { id, state: InputState::Answered, answer: Some(InputAnswer { content: None, ..answer }), by }
         }
         InputKind::Approval => EventBody::ApprovalResolved {
             id,

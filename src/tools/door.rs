@@ -218,7 +218,8 @@ impl Toolbox for Door {
         let (Some(server), ReplayClass::Reconcile { tool }) = (&definition.server, &definition.replay) else {
             return Reconciled::Unclear("there is nobody to be asked".to_owned());
         };
-        let (progress, _reports) = tokio::sync::mpsc::channel(1);
+        // Nobody listens: whoever is only asked what became of a call has nothing to ask.
+        let (progress, _) = tokio::sync::mpsc::channel(1);
         let answer = self.mcp.call(McpCall {
             owner,
             server,

@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::ids::{McpServerId, UserId};
+use crate::domain::input::{Elicitation, InputAnswer};
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;
@@ -35,8 +36,28 @@ pub struct Progress {
     pub message: Option<String>,
 }
 
-/// Where a call reports its progress. Bounded: a full channel drops reports.
-pub type ProgressSender = tokio::sync::mpsc::Sender<Progress>;
+/// What a server asks its user in the middle of a call.
+#[derive(Debug)]
+pub struct Asks {
+    /// In words.
+    pub text: String,
+    /// What it asks for.
+    pub elicitation: Elicitation,
+    /// Where the answer goes. Dropped without one: nobody has answered.
+    pub answer: tokio::sync::oneshot::Sender<InputAnswer>,
+}
+
+/// What a call says before its end.
+#[derive(Debug)]
+pub enum Report {
+    /// How far it is.
+    Progress(Progress),
+    /// What its server asks. Its time does not run until there is an answer.
+    Asks(Box<Asks>),
+}
+
+/// Where a call reports. Bounded: a full channel drops progress.
+pub type ProgressSender = tokio::sync::mpsc::Sender<Report>;
 
 /// Looks up a variable of this process's environment.
 pub type Environment = std::sync::Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::asker::Asker;
 use super::claimed::{first_input, know_grants};
 use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
@@ -548,6 +549,17 @@ impl Drive<'_> {
         let held = self.held.clone();
         let self_stop = self.surround.options.self_stop;
         let log = self.log.clone();
+        let deps = &self.surround.deps;
+        let asker = Asker {
+            store: deps.store.clone(),
+            hub: deps.hub.clone(),
+            ids: deps.ids.clone(),
+            log: log.clone(),
+            fence: self.held.fence.clone(),
+            owner: owner.clone(),
+            tool: call.name.clone(),
+            expires_ms: self.state.record.profile.ask_expires_ms,
+        };
         self.tools.push(Box::pin(async move {
             let id = call.id.clone();
             let Some(definition) = definition else {
@@ -560,7 +572,7 @@ impl Drive<'_> {
                 std::future::pending::<()>().await;
             }
             let (progress, reports) = mpsc::channel(16);
-            let shown = progress::show(&log, &id, reports);
+            let shown = progress::show(&log, &id, reports, Some(&asker));
             let execution = tools.execute(&owner, &definition, &call, timeout, progress, stop);
             // The reports end when the execution drops its sender; its outcome must not wait for them.
             let (outcome, ()) = futures_util::future::join(execution, shown).await;

@@ -3,6 +3,7 @@
 //! Owns the runs that this process has claimed, and the one writer of their log. Must not know HTTP, nor any wire of a
 //! provider.
 
+mod asker;
 mod claimed;
 mod control;
 mod driver;

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::asker::Asker;
 use super::log_writer::{RunLog, Urgency};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::engine::StreamItem;
 use crate::support::text::prefix_chars;
-use crate::tools::Progress;
+use crate::tools::{Progress, Report};
 
 /// A tool may report as often as it likes; its call shows so often how far it is.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -20,7 +23,8 @@ const MESSAGE_CHARS: usize = 500;
 
 /// Shows the newest report of each [`INTERVAL`], and not before the log has room for it: every one of them is stored. What has not
 /// been shown when the reports end is dropped, since the call's outcome follows.
-pub async fn show(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Progress>) {
+pub async fn show(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Report>, asker: Option<&Asker>) {
+    let mut asked = FuturesUnordered::new();
     let mut newest: Option<Progress> = None;
     let mut next = Instant::now();
     loop {
@@ -31,9 +35,11 @@ pub async fn show(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Progr
         tokio::select! {
             biased;
             report = reports.recv() => match report {
-                Some(report) => newest = Some(report),
-                None => return,
+                Some(Report::Progress(report)) => newest = Some(report),
+                Some(Report::Asks(asks)) => asked.extend(asker.map(|asker| asker.ask(call, *asks))),
+                None => break,
             },
+            Some(()) = asked.next() => {}
             () = may_show, if newest.is_some() => {
                 if let Some(Progress { progress, total, message }) = newest.take() {
                     let message = message.map(|message| prefix_chars(&message, MESSAGE_CHARS).to_owned());
@@ -44,6 +50,8 @@ pub async fn show(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Progr
             }
         }
     }
+    // The call is over, and nobody waits for the answers: what is open is closed before its outcome is written.
+    while asked.next().await.is_some() {}
 }
 
 #[cfg(test)]
@@ -69,12 +77,12 @@ mod tests {
         let tool = async move {
             for n in 0_u32..1_000 {
                 let message = Some(format!("{n}{}", "\u{e4}".repeat(600)));
-                let _ = sender.try_send(Progress { progress: f64::from(n), total: None, message });
+                let _ = sender.try_send(Report::Progress(Progress { progress: f64::from(n), total: None, message }));
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
         let call = CallId::from_stored("call_1".to_owned());
-        futures_util::future::join(tool, show(&log, &call, reports)).await;
+        futures_util::future::join(tool, show(&log, &call, reports, None)).await;
         let shown = writer.pending_data();
         assert!(began.elapsed() < Duration::from_millis(1_010), "{:?}", began.elapsed());
         let places: Vec<_> = shown.iter().map(|data| data.split(',').nth(1)).collect();

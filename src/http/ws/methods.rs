@@ -83,10 +83,12 @@ struct CancelParams {
 #[serde(deny_unknown_fields)]
 struct ResolveParams {
     id: InputId,
-    #[serde(default)]
+    #[serde(default, alias = "action")]
     choice: String,
     #[serde(default)]
     text: Option<String>,
+    #[serde(default)]
+    content: Option<Value>,
     #[serde(default)]
     idempotency_key: Option<String>,
 }
@@ -233,8 +235,8 @@ async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answe
 
 /// Like `POST /api/v1/input-requests/{id}`. The same key over HTTP is the same request.
 async fn resolve_input(app: &App, principal: &Principal, params: ResolveParams) -> Answer<Reply> {
-    let ResolveParams { id, choice, text, idempotency_key } = params;
-    let answer = InputAnswer::new(choice, text);
+    let ResolveParams { id, choice, text, content, idempotency_key } = params;
+    let answer = InputAnswer { content, ..InputAnswer::new(choice, text) };
     let path = format!("/api/v1/input-requests/{id}");
     let body = serde_json::to_value(&answer).unwrap_or_default();
     let key = idempotency_key.map(|key| request_key(key, &path, &body)).transpose()?;

@@ -59,6 +59,8 @@ pub struct ServerConfig {
     pub max_timeout: Option<Duration>,
     /// The most calls that it works on at a time.
     pub concurrency: usize,
+    /// Whether it may ask the user of a call for input. Each owner then has a connection of their own.
+    pub elicitation: bool,
     /// Whether each owner has a connection, or a process, of their own, where others are shared by all.
     pub per_owner: bool,
 }
@@ -178,6 +180,7 @@ impl Entry<'_> {
             timeout: None,
             max_timeout: None,
             concurrency: DEFAULT_CONCURRENCY,
+            elicitation: false,
             per_owner: false,
         };
         if let Some(extra) = entry.get("capstan") {
@@ -317,6 +320,7 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                     server.replay.insert(tool.clone(), replay(tool, word)?);
                 }
             }
+            "elicitation" => server.elicitation = value.as_bool().ok_or("capstan.elicitation must be true or false")?,
             "per_owner" => server.per_owner = value.as_bool().ok_or("capstan.per_owner must be true or false")?,
             "timeout" => server.timeout = Some(duration(key, value)?),
             "max_timeout" => server.max_timeout = Some(duration(key, value)?),
@@ -332,6 +336,8 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             unknown => return Err(format!("capstan.{unknown} is not known")),
         }
     }
+    // A question does not say whose call it belongs to.
+    server.per_owner |= server.elicitation;
     Ok(())
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use rmcp::RoleClient;
 use rmcp::model::{
-    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, JsonObject, MetaObject,
-    PaginatedRequestParams, PingRequest, Prompt, ProtocolVersion, RequestId, RequestMetaObject, Resource, ServerResult, Tool,
+    CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, InputRequest, InputRequests,
+    InputRequiredResult, InputResponses, JsonObject, MetaObject, PaginatedRequestParams, PingRequest, Prompt, ProtocolVersion,
+    RequestId, RequestMetaObject, Resource, ServerResult, Tool,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
@@ -17,6 +18,7 @@ use rmcp::service::{
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::Value;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,16 +27,17 @@ use super::ServerTransport;
 use super::attentive::Attentive;
 use super::container::{Containers, Launch};
 use super::content;
-use super::handler::{Handler, Heard};
+use super::handler::{Handler, Heard, MAX_QUESTIONS, readable, result_of};
 use super::masks::Masks;
 use super::oauth::Login;
 use super::orphans::Words;
 use super::process::{LastWords, Process, Program, last_words};
 use super::remote::Remote;
 use super::stdio::{Ending, StdioTransport};
+use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
 use crate::support::text::prefix_chars;
-use crate::tools::{Environment, ProgressSender};
+use crate::tools::{Asks, Environment, ProgressSender, Report};
 
 /// The most pages of a list that are asked for.
 const MAX_PAGES: usize = 100;
@@ -88,6 +91,8 @@ pub struct Endpoint<'a> {
     pub transport: &'a ServerTransport,
     /// What must not be shown.
     pub masks: &'a Masks,
+    /// Whether it may ask the users of its calls for input.
+    pub elicits: bool,
     /// Whether it was greeted in the new way the last time.
     pub stateless: &'a AtomicBool,
     /// Whether the first transport over HTTP was the one that it knew the last time.
@@ -104,6 +109,7 @@ pub struct Endpoint<'a> {
 pub struct Connection {
     name: String,
     masks: Masks,
+    elicits: bool,
     service: tokio::sync::Mutex<RunningService<RoleClient, Handler>>,
     peer: Peer<RoleClient>,
     heard: Arc<Heard>,
@@ -166,12 +172,13 @@ impl Connection {
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks, words, containers, .. } = server;
+        let Endpoint { name, transport, masks, elicits, words, containers, .. } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
         let heard = Arc::new(Heard::default());
+        let handler = Handler { server: name.to_owned(), elicits, heard: heard.clone() };
         let token = CancellationToken::new();
         let (service, process, ending) = match transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
@@ -196,7 +203,7 @@ impl Connection {
                 let transport = StdioTransport::new(stdout, stdin, name, masks);
                 let ending = transport.ending();
                 let transport = Attentive::new(transport, name, heard.clone());
-                let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token.clone());
+                let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token.clone());
                 let greeted = tokio::select! {
                     greeted = greeted => greeted,
                     () = after_exit(process.exit_token()) => Err(ClientInitializeError::ConnectionClosed("its process has exited".to_owned())),
@@ -223,14 +230,14 @@ impl Connection {
             }
             ServerTransport::Http { url, headers, style, reach, .. } => {
                 let remote = Remote::new(url, headers, *reach, server).map_err(|reason| OpenError::Other(reason.into()))?;
-                let (service, ending) = remote.greet(*style, lifecycle, &heard, token).await?;
+                let (service, ending) = remote.greet(*style, lifecycle, &handler, token).await?;
                 (service, None, ending)
             }
         };
         let peer = service.peer().clone();
         let (name, masks, tasks) = (name.to_owned(), masks.clone(), tasks.clone());
         let (service, stale) = (tokio::sync::Mutex::new(service), AtomicBool::new(false));
-        let connection = Self { name, masks, peer, service, heard, process, ending, tasks, stale };
+        let connection = Self { name, masks, elicits, peer, service, heard, process, ending, tasks, stale };
         match connection.unknown_version() {
             None => Ok(connection),
             Some(version) => {
@@ -337,52 +344,132 @@ impl Connection {
         progress: &ProgressSender,
         cancel: &CancellationToken,
     ) -> Reply {
-        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let mut questions = 0;
+        loop {
+            let asked = match self.call_once(params.clone(), &meta, limits, &mut questions, progress, cancel).await {
+                Once::Reply(reply) => return reply,
+                Once::Asks(asked) => asked,
+            };
+            let Some(answers) = self.input(asked.input_requests.unwrap_or_default(), &mut questions, progress, cancel).await else {
+                return if cancel.is_cancelled() { Reply::Cancelled } else { Reply::Refused(ASKS.to_owned()) };
+            };
+            params.input_responses = Some(answers);
+            params.request_state = asked.request_state;
+        }
+    }
+
+    /// Asks the user what a server wants to know before it carries out a call. `None` if it asks for what nobody gives.
+    async fn input(
+        &self,
+        requests: InputRequests,
+        questions: &mut usize,
+        progress: &ProgressSender,
+        cancel: &CancellationToken,
+    ) -> Option<InputResponses> {
+        let mut answers = InputResponses::new();
+        if !self.elicits || requests.is_empty() {
+            return None;
+        }
+        for (key, request) in requests {
+            let InputRequest::Elicitation(request) = request else { return None };
+            *questions += 1;
+            let (answer, answered) = oneshot::channel();
+            // One that goes on asking after that is not called again.
+            let (text, elicitation) = readable(&self.name, request.params).filter(|_| *questions <= MAX_QUESTIONS)?;
+            progress.send(Report::Asks(Box::new(Asks { text, elicitation, answer }))).await.ok()?;
+            let answer = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return None,
+                answer = answered => answer.unwrap_or_else(|_| InputAnswer::new(CANCEL, None)),
+            };
+            answers.insert(key, serde_json::to_value(result_of(answer)).ok()?);
+        }
+        Some(answers)
+    }
+
+    async fn call_once(
+        &self,
+        params: CallToolRequestParams,
+        meta: &JsonObject,
+        limits: Limits,
+        questions: &mut usize,
+        progress: &ProgressSender,
+        cancel: &CancellationToken,
+    ) -> Once {
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let mut options = PeerRequestOptions::no_options();
-        options.meta = (!meta.is_empty()).then_some(RequestMetaObject(MetaObject(meta)));
+        options.meta = (!meta.is_empty()).then(|| RequestMetaObject(MetaObject(meta.clone())));
         let mut handle = match self.peer.send_cancellable_request(request, options).await {
             Ok(handle) => handle,
-            Err(error) => return Reply::NotSent(self.lost(&error)),
+            Err(error) => return Once::Reply(Reply::NotSent(self.lost(&error))),
         };
+        // Before anything else: a server may ask at once.
+        let mut reports = self.heard.reports_of(handle.progress_token.clone());
         // Whoever listens at the second point waits there until the server has acted.
         failpoint::reached("C11");
         failpoint::reached("C12");
         let mut underway = Underway { peer: &self.peer, id: &handle.id.clone(), tasks: &self.tasks, is_over: false };
-        let mut reports = self.heard.reports_of(handle.progress_token.clone());
         let Limits { silence, whole } = limits;
-        let began = Instant::now();
-        let mut limit = began + silence.min(whole);
+        let mut end = Instant::now() + whole;
+        let mut limit = (Instant::now() + silence).min(end);
         let mut furthest = f64::NEG_INFINITY;
+        // Since when a person thinks about which question.
+        let mut thinks: Option<(Instant, Thought)> = None;
         loop {
             tokio::select! {
                 biased;
                 response = &mut handle.rx => {
                     underway.is_over = true;
+                    reports.answered();
                     return match response {
-                        Ok(Ok(result)) => reply_from(result),
-                        Ok(Err(error)) => self.reply_from_error(&error).await,
-                        Err(_) => self.reply_from_error(&ServiceError::TransportClosed).await,
+                        Ok(Ok(ServerResult::InputRequiredResult(asked))) if self.elicits => Once::Asks(asked),
+                        Ok(Ok(result)) => Once::Reply(reply_from(result)),
+                        Ok(Err(error)) => Once::Reply(self.reply_from_error(&error).await),
+                        Err(_) => Once::Reply(self.reply_from_error(&ServiceError::TransportClosed).await),
                     };
                 }
                 () = cancel.cancelled() => {
                     self.give_up(handle, "the run was cancelled").await;
                     failpoint::reached("C21");
                     underway.is_over = true;
-                    return Reply::Cancelled;
+                    return Once::Reply(Reply::Cancelled);
                 }
-                report = reports.next() => {
-                    limit = (began + whole).min(Instant::now() + silence);
-                    // Progress only goes forward; what was overtaken on the way is old news.
-                    if report.progress > furthest {
-                        furthest = report.progress;
-                        let _ = progress.try_send(report);
+                answer = answer_of(&mut thinks) => {
+                    let Some((since, thought)) = thinks.take() else { continue };
+                    let answer = answer.unwrap_or_else(|| InputAnswer::new(CANCEL, None));
+                    let _ = thought.server.send(answer);
+                    // The server's time does not run while a person thinks.
+                    end += since.elapsed();
+                    limit = end.min(Instant::now() + silence);
+                }
+                said = reports.next() => match said {
+                    Report::Asks(asks) => {
+                        *questions += 1;
+                        let (answer, person) = oneshot::channel();
+                        let Asks { text, elicitation, answer: server } = *asks;
+                        // One at a time.
+                        if *questions > MAX_QUESTIONS || thinks.is_some() {
+                            let _ = server.send(InputAnswer::new(DECLINE, None));
+                            continue;
+                        }
+                        thinks = Some((Instant::now(), Thought { person, server }));
+                        let asks = Report::Asks(Box::new(Asks { text, elicitation, answer }));
+                        let _ = progress.send(asks).await;
                     }
-                }
-                () = tokio::time::sleep_until(limit) => {
+                    Report::Progress(report) => {
+                        limit = end.min(Instant::now() + silence);
+                        // Progress only goes forward; what was overtaken on the way is old news.
+                        if report.progress > furthest {
+                            furthest = report.progress;
+                            let _ = progress.try_send(Report::Progress(report));
+                        }
+                    }
+                },
+                () = tokio::time::sleep_until(limit), if thinks.is_none() => {
                     self.give_up(handle, "the time limit is over").await;
                     underway.is_over = true;
-                    return Reply::TimedOut(if limit == began + whole { whole } else { silence });
+                    return Once::Reply(Reply::TimedOut(if limit == end { whole } else { silence }));
                 }
             }
         }
@@ -475,6 +562,31 @@ impl Connection {
                 let _ = closed.await;
             }
         }
+    }
+}
+
+/// What a server may not ask for.
+const ASKS: &str = "it asks for input that it is not given";
+
+/// What became of one request of a call.
+enum Once {
+    /// The call is over.
+    Reply(Reply),
+    /// The server wants to know more, and to be called again then.
+    Asks(InputRequiredResult),
+}
+
+/// A question that a person thinks about, and the server that waits for the answer.
+struct Thought {
+    person: oneshot::Receiver<InputAnswer>,
+    server: oneshot::Sender<InputAnswer>,
+}
+
+/// What the person answers, if they do. Never resolves while there is no question.
+async fn answer_of(thinks: &mut Option<(Instant, Thought)>) -> Option<InputAnswer> {
+    match thinks {
+        Some((_, thought)) => (&mut thought.person).await.ok(),
+        None => std::future::pending().await,
     }
 }
 

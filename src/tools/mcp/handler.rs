@@ -1,39 +1,82 @@
-//! What a server may say to us unasked: progress of calls, and that its tools changed. It may ask for nothing.
+//! What a server may say to us unasked: progress of calls, that its tools changed, and, if its entry allows that, what it wants to
+//! know of the user of a call. It may ask for nothing else.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rmcp::ClientHandler;
-use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ProgressNotificationParam, ProgressToken};
-use tokio::sync::mpsc;
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability, ErrorData,
+    FormElicitationCapability, Implementation, ListRootsRequestMethod, ProgressNotificationParam, ProgressToken,
+    UrlElicitationCapability,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ClientHandler, RoleClient};
+use tokio::sync::{mpsc, oneshot};
 
-use crate::tools::Progress;
+use crate::domain::input::{ACCEPT, DECLINE, Elicitation, InputAnswer};
+use crate::tools::{Asks, Progress, Report};
 
 /// How many reports of one call may wait; more are dropped.
 const REPORTS: usize = 16;
+/// The most that a server may ask during one call: a person who is asked more often clicks anything.
+pub const MAX_QUESTIONS: usize = 5;
+/// The longest question, in characters.
+const MAX_TEXT: usize = 4_000;
+/// The largest schema of a form, in bytes of JSON.
+const MAX_SCHEMA: usize = 16 * 1024;
+/// The longest URL, in bytes.
+const MAX_URL: usize = 2_000;
 
 /// What was heard on one connection.
 #[derive(Default)]
 pub struct Heard {
-    reports: Mutex<HashMap<ProgressToken, mpsc::Sender<Progress>>>,
+    calls: Mutex<HashMap<ProgressToken, Listener>>,
     tools_changed: AtomicBool,
+    /// A call was given up without an answer: its server may still be at work on it, and ask for it.
+    has_strays: AtomicBool,
+}
+
+/// Who listens to what is said of a call.
+#[derive(Clone)]
+struct Listener {
+    reports: mpsc::Sender<Progress>,
+    questions: mpsc::Sender<Asks>,
 }
 
 impl Heard {
-    /// The reports of the call with this token, until the receiver is dropped.
+    /// What is said of the call with this token, until the receiver is dropped.
     pub fn reports_of(self: &Arc<Self>, token: ProgressToken) -> Reports {
-        let (sender, receiver) = mpsc::channel(REPORTS);
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), sender);
-        Reports { heard: self.clone(), token, receiver }
+        let (reports, receiver) = mpsc::channel(REPORTS);
+        let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
+        let listener = Listener { reports, questions };
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), listener);
+        Reports { heard: self.clone(), token, receiver, asked, is_answered: false }
     }
 
     /// Hands on a report of the call with this token.
     pub fn report(&self, token: &ProgressToken, report: &ProgressNotificationParam) {
-        let sender = self.reports.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned();
-        if let Some(sender) = sender {
+        let listener = self.calls.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned();
+        if let Some(listener) = listener {
             // A full channel drops the report: the next one says more anyway.
-            let _ = sender.try_send(Progress { progress: report.progress, total: report.total, message: report.message.clone() });
+            let report = Progress { progress: report.progress, total: report.total, message: report.message.clone() };
+            let _ = listener.reports.try_send(report);
+        }
+    }
+
+    /// Asks the user of the one call that is under way. A question does not say which call it belongs to: with two of them, or after
+    /// one that was given up, it could reach somebody whom it is not for.
+    async fn ask(&self, text: String, elicitation: Elicitation) -> InputAnswer {
+        let only = {
+            let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut calls = calls.values();
+            calls.next().filter(|_| calls.next().is_none() && !self.has_strays.load(Ordering::SeqCst)).cloned()
+        };
+        let (answer, answered) = oneshot::channel();
+        let asked = only.is_some_and(|listener| listener.questions.try_send(Asks { text, elicitation, answer }).is_ok());
+        match asked {
+            true => answered.await.unwrap_or_else(|_| InputAnswer::new(crate::domain::input::CANCEL, None)),
+            false => InputAnswer::new(DECLINE, None),
         }
     }
 
@@ -48,38 +91,109 @@ impl Heard {
     }
 }
 
-/// The progress reports of one call.
+/// What is said of one call.
 pub struct Reports {
     heard: Arc<Heard>,
     token: ProgressToken,
     receiver: mpsc::Receiver<Progress>,
+    asked: mpsc::Receiver<Asks>,
+    is_answered: bool,
 }
 
 impl Reports {
-    /// The next report. Never resolves when there is none.
-    pub async fn next(&mut self) -> Progress {
-        match self.receiver.recv().await {
-            Some(report) => report,
-            None => std::future::pending().await,
+    /// What is said next. Never resolves when there is nothing.
+    pub async fn next(&mut self) -> Report {
+        tokio::select! {
+            biased;
+            Some(asks) = self.asked.recv() => Report::Asks(Box::new(asks)),
+            Some(report) = self.receiver.recv() => Report::Progress(report),
+            else => std::future::pending().await,
         }
+    }
+
+    /// The server has answered the call and is done with it.
+    pub fn answered(&mut self) {
+        self.is_answered = true;
     }
 }
 
 impl Drop for Reports {
     fn drop(&mut self) {
-        self.heard.reports.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
+        self.heard.calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
+        if !self.is_answered {
+            self.heard.has_strays.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// What a server asks for, if it may be asked of a person. `None`: it is declined.
+pub fn readable(server: &str, request: ElicitRequestParams) -> Option<(String, Elicitation)> {
+    let (text, requested_schema, url) = match request {
+        ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
+            let schema = serde_json::to_value(requested_schema).ok().filter(|schema| schema.to_string().len() <= MAX_SCHEMA)?;
+            (message, Some(schema), None)
+        }
+        ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, None, Some(visitable(url)?)),
+        _ => return None,
+    };
+    let fits = !text.trim().is_empty() && text.chars().count() <= MAX_TEXT;
+    fits.then(|| (text, Elicitation { server: server.to_owned(), requested_schema, url }))
+}
+
+/// A URL that a person may be sent to: by https, or on this machine.
+fn visitable(url: String) -> Option<String> {
+    let parsed = reqwest::Url::parse(&url).ok().filter(|_| url.len() <= MAX_URL)?;
+    let is_here = matches!(parsed.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+    let is_fine = parsed.scheme() == "https" || (parsed.scheme() == "http" && is_here);
+    (is_fine && parsed.username().is_empty() && parsed.password().is_none()).then_some(url)
+}
+
+/// An answer as its server wants it.
+pub fn result_of(answer: InputAnswer) -> ElicitResult {
+    match (answer.choice.as_str(), answer.content) {
+        (ACCEPT, Some(content)) => ElicitResult::new(ElicitationAction::Accept).with_content(content),
+        (ACCEPT, None) => ElicitResult::new(ElicitationAction::Accept),
+        (DECLINE, _) => ElicitResult::new(ElicitationAction::Decline),
+        _ => ElicitResult::new(ElicitationAction::Cancel),
     }
 }
 
 /// Our side of a connection.
-pub struct Handler;
+#[derive(Clone)]
+pub struct Handler {
+    /// The server's name.
+    pub server: String,
+    /// Whether it may ask its users.
+    pub elicits: bool,
+    /// Where what it says is heard.
+    pub heard: Arc<Heard>,
+}
 
 impl ClientHandler for Handler {
     // News of tools that changed and progress are heard by `Attentive`: this handler is told in a task of its own, perhaps long
     // after the answer that the server sent behind it.
 
     fn get_info(&self) -> ClientConfig {
-        // No capabilities: servers may ask neither for model calls nor for input nor for folders.
-        ClientConfig::new(ClientCapabilities::default(), Implementation::new("capstan", env!("CARGO_PKG_VERSION")))
+        // Servers may ask neither for model calls nor for folders.
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.elicitation = self.elicits.then(|| {
+            ElicitationCapability::new().with_form(FormElicitationCapability::new()).with_url(UrlElicitationCapability::new())
+        });
+        ClientConfig::new(capabilities, Implementation::new("capstan", env!("CARGO_PKG_VERSION")))
+    }
+
+    async fn create_elicitation(
+        &self,
+        request: ElicitRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        let readable = readable(&self.server, request).filter(|_| self.elicits);
+        let Some((text, elicitation)) = readable else { return Ok(ElicitResult::new(ElicitationAction::Decline)) };
+        Ok(result_of(self.heard.ask(text, elicitation).await))
+    }
+
+    #[expect(deprecated, reason = "servers of before may ask, and get an answer")]
+    async fn list_roots(&self, _context: RequestContext<RoleClient>) -> Result<rmcp::model::ListRootsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListRootsRequestMethod>())
     }
 }

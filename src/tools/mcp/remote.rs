@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::attentive::Attentive;
 use super::config::HttpStyle;
 use super::connection::{Endpoint, OpenError, chain, status_of};
-use super::handler::{Handler, Heard};
+use super::handler::Handler;
 use super::oauth::{AuthState, Authorized};
 use super::process::LastWords;
 use super::sse::SseTransport;
@@ -82,21 +82,21 @@ impl<'a> Remote<'a> {
         &self,
         style: HttpStyle,
         lifecycle: ClientLifecycleMode,
-        heard: &Arc<Heard>,
+        handler: &Handler,
         token: CancellationToken,
     ) -> Result<Greeted, OpenError> {
         let is_old = self.server.is_old;
         let first = match style {
-            HttpStyle::Sse => self.old(lifecycle, heard, token).await,
-            HttpStyle::Streamable => self.new_way(lifecycle, heard, token).await,
+            HttpStyle::Sse => self.old(lifecycle, handler, token).await,
+            HttpStyle::Streamable => self.new_way(lifecycle, handler, token).await,
             HttpStyle::Either if is_old.load(Ordering::SeqCst) => {
-                let greeted = self.old(lifecycle, heard, token).await;
+                let greeted = self.old(lifecycle, handler, token).await;
                 // It may have learnt the newer one.
                 is_old.store(greeted.is_ok(), Ordering::SeqCst);
                 greeted
             }
-            HttpStyle::Either => match self.new_way(lifecycle.clone(), heard, token.clone()).await {
-                Err(error) if may_be_old(&error) => match self.old(lifecycle, heard, token).await {
+            HttpStyle::Either => match self.new_way(lifecycle.clone(), handler, token.clone()).await {
+                Err(error) if may_be_old(&error) => match self.old(lifecycle, handler, token).await {
                     Ok(greeted) => {
                         is_old.store(true, Ordering::SeqCst);
                         Ok(greeted)
@@ -109,28 +109,23 @@ impl<'a> Remote<'a> {
         first.map_err(|error| self.told(error))
     }
 
-    async fn new_way(
-        &self,
-        lifecycle: ClientLifecycleMode,
-        heard: &Arc<Heard>,
-        token: CancellationToken,
-    ) -> Result<Greeted, Unfit> {
+    async fn new_way(&self, lifecycle: ClientLifecycleMode, handler: &Handler, token: CancellationToken) -> Result<Greeted, Unfit> {
         // A new session may be one with another server behind it: what its tools are is looked at before anything is sent again.
         let config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str());
         let config = config.custom_headers(self.headers.clone()).reinit_on_expired_session(false);
         let transport = StreamableHttpClientTransport::with_client(self.client.clone(), config);
-        let transport = Attentive::new(transport, self.server.name, Arc::clone(heard));
-        let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token).await;
+        let transport = Attentive::new(transport, self.server.name, Arc::clone(&handler.heard));
+        let greeted = serve_client_with_lifecycle_and_ct(handler.clone(), transport, lifecycle, token).await;
         Ok((greeted.map_err(|error| Unfit::Greeting(Box::new(error)))?, Ending::default()))
     }
 
-    async fn old(&self, lifecycle: ClientLifecycleMode, heard: &Arc<Heard>, token: CancellationToken) -> Result<Greeted, Unfit> {
+    async fn old(&self, lifecycle: ClientLifecycleMode, handler: &Handler, token: CancellationToken) -> Result<Greeted, Unfit> {
         let noise = Noise::new(self.server.name, self.server.masks);
         let opened = SseTransport::open(self.client.clone(), &self.url, self.headers.clone(), noise).await;
         let transport = opened.map_err(Unfit::Closed)?;
         let ending = transport.ending();
-        let transport = Attentive::new(transport, self.server.name, Arc::clone(heard));
-        let greeted = serve_client_with_lifecycle_and_ct(Handler, transport, lifecycle, token).await;
+        let transport = Attentive::new(transport, self.server.name, Arc::clone(&handler.heard));
+        let greeted = serve_client_with_lifecycle_and_ct(handler.clone(), transport, lifecycle, token).await;
         Ok((greeted.map_err(|error| Unfit::Greeting(Box::new(error)))?, ending))
     }
 

@@ -24,7 +24,7 @@ use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, co
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::support::clock::{SharedClock, UnixMillis};
-use crate::tools::{Environment, Progress, ProgressSender, ServerStatus, names};
+use crate::tools::{Environment, Progress, ProgressSender, Report, ServerStatus, names};
 
 /// How long a server may take from its start to its list of tools.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -321,7 +321,7 @@ impl Server {
             Ok(slot) => slot,
             Err(_) => {
                 let message = Some(format!("waits: {} works on {} other calls", self.name, self.config.concurrency));
-                let _ = progress.try_send(Progress { progress: 0.0, total: None, message });
+                let _ = progress.try_send(Report::Progress(Progress { progress: 0.0, total: None, message }));
                 self.slots.acquire().await?
             }
         };
@@ -537,6 +537,7 @@ impl Server {
             name: &self.name,
             transport,
             masks,
+            elicits: self.config.elicitation,
             stateless: &self.stateless,
             is_old: &self.is_old,
             words,

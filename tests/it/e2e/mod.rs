@@ -13,6 +13,7 @@ mod damaged;
 mod database;
 mod dialects;
 mod drain;
+mod elicitation;
 mod filter;
 mod flood;
 mod harness;

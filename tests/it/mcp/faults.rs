@@ -227,7 +227,7 @@ async fn a_server_may_ask_for_nothing() {
     let replies: Value = serde_json::from_str(&text(&tools.call("s__asks", json!({})).await)).unwrap();
     assert!(replies[0]["error"]["code"].is_i64(), "no model is called for it: {replies}");
     assert_eq!(replies[1]["result"], json!({"action": "decline"}), "nobody is asked for it");
-    assert_eq!(replies[2]["result"], json!({"roots": []}), "it sees no folders");
+    assert_eq!(replies[2]["error"]["code"], -32601, "it sees no folders");
     assert_eq!(replies[3]["result"], json!({}), "but it may ask whether we are there");
     assert_eq!(server.log("capabilities"), [json!({})]);
     tools.shutdown().await;

@@ -152,7 +152,7 @@ async fn progress_is_passed_on_and_a_cancelled_call_returns_at_once() {
         )
         .await;
     assert_eq!(outcome.state, ToolCallState::Done, "{outcome:?}");
-    let first = reports.recv().await.unwrap();
+    let first = super::setup::heard(&mut reports).await.unwrap();
     assert_eq!(first.total, Some(6.0));
 
     let cancel = CancellationToken::new();

@@ -81,7 +81,7 @@ async fn progress_extends_the_limit_of_a_call() {
     assert_eq!((outcome.state, text(&outcome)), (ToolCallState::Done, "all steps".to_owned()));
     assert!(outcome.duration_ms >= 1_000, "{outcome:?}");
     let mut heard = Vec::new();
-    while let Some(report) = reports.recv().await {
+    while let Some(report) = super::setup::heard(&mut reports).await {
         heard.push(report.progress);
     }
     assert!(heard.windows(2).all(|pair| pair[0] < pair[1]) && heard.len() >= 3, "{heard:?}");
@@ -153,7 +153,7 @@ async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
     let call = |progress| tools.call_with("s__slow", json!({}), PATIENCE, progress, CancellationToken::new());
     let (one, two) = tokio::join!(call(progress), call(other));
     assert_eq!((one.state, two.state), (ToolCallState::Done, ToolCallState::Done));
-    let waits = reports.recv().await.unwrap();
+    let waits = super::setup::heard(&mut reports).await.unwrap();
     assert_eq!(waits.message.unwrap(), "waits: s works on 1 other calls");
     assert!(reports.recv().await.is_none(), "only the second one had to wait");
     let log = std::fs::read_to_string(server.folder.path().join("log")).unwrap();

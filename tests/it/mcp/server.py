@@ -16,6 +16,8 @@ tools = ["echo", "die", "hang", "environment", "noise", "progress", "change", "o
 catalogue = next((json.load(open(habit.removeprefix("catalogue="))) for habit in habits if habit.startswith("catalogue=")), None)
 if catalogue:
     tools = list(catalogue)
+if "elicits" in habits:
+    tools += ["form", "page", "nag", "staged"]
 lock = threading.Lock()
 replies = []
 version = next((habit.removeprefix("version=") for habit in habits if habit.startswith("version=")), None)
@@ -51,6 +53,20 @@ def answer(request, text, **more):
 
 def stateless():
     return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if "stateless" in habits else {}
+
+
+def colour(message="Which colour?"):
+    fields = {"colour": {"type": "string", "enum": ["red", "green"]}, "count": {"type": "integer", "minimum": 1}}
+    schema = {"type": "object", "properties": fields, "required": ["colour"]}
+    return {"mode": "form", "message": message, "requestedSchema": schema}
+
+
+def ask(name, params):
+    send(id=name, method="elicitation/create", params=params)
+    while not any(reply["id"] == name for reply in replies):
+        time.sleep(0.01)
+    reply = next(reply for reply in replies if reply["id"] == name)
+    return reply.get("result", reply.get("error"))
 
 
 def call(request):
@@ -121,6 +137,20 @@ def call(request):
         while len(replies) < 4:
             time.sleep(0.01)
         answer(request, json.dumps(sorted(replies, key=lambda reply: reply["id"])))
+    elif name == "form":
+        answer(request, json.dumps(ask("e%s" % request["id"], colour())))
+    elif name == "nag":
+        answer(request, json.dumps([ask("e%s-%d" % (request["id"], n), colour("Again, %d?" % n))["action"] for n in range(7)]))
+    elif name == "page":
+        page = {"mode": "url", "message": "Sign in", "url": arguments["text"], "elicitationId": "1"}
+        answer(request, json.dumps(ask("e%s" % request["id"], page)))
+    elif name == "staged":
+        if "inputResponses" in params:
+            answer(request, json.dumps([params["inputResponses"], params["requestState"]]))
+        else:
+            asked = {"colour": {"method": "elicitation/create", "params": colour()}}
+            result = {"resultType": "input_required", "inputRequests": asked, "requestState": "opaque"}
+            send(id=request["id"], result=result)
     elif name == "vanish":
         tools.remove("echo")
         send(method="notifications/tools/list_changed")

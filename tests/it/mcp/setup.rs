@@ -10,7 +10,7 @@ use capstan::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome
 use capstan::support::clock::SystemClock;
 use capstan::support::ids::UuidIds;
 use capstan::tools::mcp::{ContainerOptions, McpConfig};
-use capstan::tools::{Door, DoorOptions, Progress, ServerStatus, Toolbox as _};
+use capstan::tools::{Door, DoorOptions, Progress, Report, ServerStatus, Toolbox as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,14 @@ pub fn packages() -> PathBuf {
 /// The program of a server that is a package for Node.
 pub fn entry(package: &str) -> String {
     packages().join("node_modules/@modelcontextprotocol").join(package).join("dist/index.js").display().to_string()
+}
+
+/// What is said of progress next.
+pub async fn heard(reports: &mut mpsc::Receiver<Report>) -> Option<Progress> {
+    match reports.recv().await? {
+        Report::Progress(progress) => Some(progress),
+        Report::Asks(asks) => panic!("nobody is asked: {asks:?}"),
+    }
 }
 
 /// A door with servers behind it.
@@ -91,7 +99,7 @@ impl Tools {
         name: &str,
         arguments: Value,
         timeout: Duration,
-        progress: mpsc::Sender<Progress>,
+        progress: mpsc::Sender<Report>,
         cancel: CancellationToken,
     ) -> ToolOutcome {
         let definition = self.definition(name);

@@ -9,7 +9,7 @@ use capstan::domain::approval::{ApprovalMode, ToolSafety};
 use capstan::domain::ids::{CallId, UserId};
 use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::tools::{Progress, ProgressSender, ServerStatus, Toolbox};
+use capstan::tools::{Progress, ProgressSender, Report, ServerStatus, Toolbox};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -146,7 +146,7 @@ impl Toolbox for Hands {
         self.act(call);
         let work = async {
             if self.dice.chance(200) {
-                let _ = progress.try_send(Progress { progress: 0.5, total: Some(1.0), message: None });
+                let _ = progress.try_send(Report::Progress(Progress { progress: 0.5, total: Some(1.0), message: None }));
             }
             self.dice.stumble().await;
             match self.dice.below(20) {

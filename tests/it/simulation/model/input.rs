@@ -102,7 +102,7 @@ impl State {
         }
         let (id, by, answer) = (id.clone(), Some(owner.clone()), answer.clone());
         let body = match record.request.kind {
-            InputKind::UnknownOutcome | InputKind::Question => {
+            InputKind::UnknownOutcome | InputKind::Question | InputKind::Elicitation => {
                 EventBody::InputResolved { id, state: InputState::Answered, answer: Some(answer), by }
             }
             InputKind::Approval => EventBody::ApprovalResolved {

@@ -1,0 +1,124 @@
+//! What a server asks in the middle of a call: written down, put to the user, and closed before the call's outcome is written.
+//!
+//! The call stays under way, so its run keeps its lease. Should the process die, the answer has nobody to go to any more: whoever
+//! takes the run up closes the question and judges the call by its class.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::log_writer::RunLog;
+use crate::domain::change::Change;
+use crate::domain::event::EventBody;
+use crate::domain::ids::{CallId, InputId, UserId};
+use crate::domain::input::{ACCEPT, CANCEL, DECLINE, InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::record::Fence;
+use crate::live::{Hub, Subscription, Tail};
+use crate::store::Store;
+use crate::support::ids::SharedIds;
+use crate::tools::Asks;
+
+/// The answers that a human can give, and what they mean.
+const CHOICES: [(&str, &str); 3] =
+    [(ACCEPT, "Give it what it asks for"), (DECLINE, "Give it nothing; it may go on without"), (CANCEL, "Stop what it is doing")];
+
+/// How soon a question is looked at again if nobody says that something happened.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Puts the questions of one call to its user.
+pub struct Asker {
+    /// Where questions and answers are kept.
+    pub store: Arc<dyn Store>,
+    /// Where answers are heard of.
+    pub hub: Arc<Hub>,
+    /// Makes their ids.
+    pub ids: SharedIds,
+    /// The log of the run.
+    pub log: RunLog,
+    /// The run.
+    pub fence: Fence,
+    /// Who is asked.
+    pub owner: UserId,
+    /// The tool that is being called, and what with.
+    pub tool: String,
+    /// How long there may be no answer; 0 for any time.
+    pub expires_ms: u64,
+}
+
+impl Asker {
+    /// Asks, and hands on the answer if there is one before its time is over or the call is.
+    pub async fn ask(&self, call: &CallId, asks: Asks) {
+        let Asks { text, elicitation, mut answer } = asks;
+        let heard = self.hub.subscribe(&self.fence.conversation_id);
+        let request = InputRequest {
+            id: InputId::generate(self.ids.as_ref()),
+            conversation_id: self.fence.conversation_id.clone(),
+            run_id: self.fence.run_id.clone(),
+            call_id: Some(call.clone()),
+            kind: InputKind::Elicitation,
+            question: Question {
+                text,
+                choices: CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into(),
+                tool: Some(self.tool.clone()),
+                arguments: None,
+                elicitation: Some(Box::new(elicitation)),
+                approval: None,
+            },
+            state: InputState::Pending,
+            answer: None,
+            expires_in_ms: Some(self.expires_ms).filter(|limit| *limit > 0),
+        };
+        let InputRequest { id, kind, call_id, question, .. } = request.clone();
+        let asked = EventBody::InputRequested { id: id.clone(), kind, call_id, question };
+        // Without its row there is no question, and the run is about to be loaded again.
+        if self.log.commit(&[asked], vec![Change::AskInput(request)]).await.is_err() {
+            return;
+        }
+        let expires = Instant::now() + Duration::from_millis(self.expires_ms);
+        let why = tokio::select! {
+            biased;
+            given = self.answered(&id, &heard) => return self.hand_on(id, given, answer).await,
+            () = answer.closed() => InputState::Cancelled,
+            () = tokio::time::sleep_until(expires), if self.expires_ms > 0 => InputState::Expired,
+        };
+        // It may have been answered in that moment; after it, the store takes no answer, or the next look finds it.
+        if let Some(given) = self.look(&id).await {
+            return self.hand_on(id, given, answer).await;
+        }
+        let closed = EventBody::InputResolved { id: id.clone(), state: why, answer: None, by: None };
+        let _ = self.log.commit(&[closed], vec![Change::InputClosed { id, state: why }]).await;
+    }
+
+    async fn hand_on(&self, id: InputId, given: InputAnswer, answer: tokio::sync::oneshot::Sender<InputAnswer>) {
+        // Written first: what is handed on is used up.
+        let applied = Change::InputClosed { id, state: InputState::Applied };
+        if self.log.commit(&[], vec![applied]).await.is_ok() {
+            let _ = answer.send(given);
+        }
+    }
+
+    async fn answered(&self, id: &InputId, heard: &Subscription) -> InputAnswer {
+        loop {
+            if let Some(answer) = self.look(id).await {
+                return answer;
+            }
+            let resolved = async {
+                loop {
+                    match heard.next().await {
+                        Tail::Events(events) if events.iter().all(|event| event.kind != "input.resolved") => {}
+                        Tail::Events(_) | Tail::Reread => return,
+                        Tail::Deleted | Tail::Closed => std::future::pending().await,
+                    }
+                }
+            };
+            // A wake-up can be lost; the rows cannot.
+            let _ = tokio::time::timeout(LOOK_AGAIN, resolved).await;
+        }
+    }
+
+    async fn look(&self, id: &InputId) -> Option<InputAnswer> {
+        let found = self.store.input_request(&self.owner, id).await.ok().flatten()?;
+        found.request.answer.filter(|_| found.request.state == InputState::Answered)
+    }
+}

@@ -1,0 +1,218 @@
+//! What servers ask their users in the middle of a call.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::mcp::setup;
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+use crate::support::ws::WsClient;
+
+/// A site whose one server asks, if it may.
+struct Asking {
+    site: Site,
+    model: ModelMock,
+    _folder: tempfile::TempDir,
+}
+
+async fn asking(kind: Kind, habits: &[&str], capstan: Value) -> Asking {
+    let model = ModelMock::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/mcp/server.py");
+    let mut args = vec![script.to_owned(), folder.path().display().to_string(), "elicits".to_owned()];
+    args.extend(habits.iter().map(|habit| (*habit).to_owned()));
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let site = site.mcp(json!({"mcpServers": {"s": {"command": "python3", "args": args, "capstan": capstan}}}));
+    Asking { site, model, _folder: folder }
+}
+
+fn script(call: &str) -> Value {
+    json!({"input": format!("[[id:asks]][[call:{call}]][[next]][[say:bye]]")})
+}
+
+/// The next open question.
+async fn asked(server: &Server) -> Value {
+    wait::until("a question", Duration::from_secs(30), || async {
+        let open = server.get_json("/input-requests?status=pending").await;
+        open["data"].as_array().unwrap().first().cloned()
+    })
+    .await
+}
+
+fn path(question: &Value) -> String {
+    format!("/input-requests/{}", question["id"].as_str().unwrap())
+}
+
+/// What the tool has answered in the end.
+async fn told(server: &Server, run: &Value) -> String {
+    let ended = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let results = messages.iter().find(|message| message["role"] == "tool").unwrap();
+    results["parts"][0]["content"][0]["text"].as_str().unwrap().to_owned()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_is_filled_in_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let Asking { site, model, _folder } = asking(kind, &[], json!({"elicitation": true})).await;
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let run = server.start_run(&script("s__form {}")).await;
+    let question = asked(&server).await;
+    let form = &question["question"]["elicitation"];
+    assert_eq!((&question["kind"], &question["question"]["text"]), (&json!("elicitation"), &json!("Which colour?")));
+    assert_eq!(
+        (&form["server"], &form["requested_schema"]["properties"]["colour"]["enum"]),
+        (&json!("s"), &json!(["red", "green"]))
+    );
+    assert_eq!(server.get_json(&format!("/runs/{}", run["id"].as_str().unwrap())).await["status"], "tool_loop");
+
+    let path = path(&question);
+    for wrong in [
+        json!({"action": "perhaps"}),
+        json!({"action": "accept"}),
+        json!({"action": "accept", "content": {"colour": "blue"}}),
+        json!({"action": "accept", "content": {"colour": "red", "count": 0}}),
+        json!({"action": "accept", "content": {"colour": "red", "more": {"a": 1}}}),
+        json!({"action": "decline", "content": {"colour": "red"}}),
+    ] {
+        let (status, refused) = server.post_json(&path, &wrong).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong} {refused}");
+    }
+    server.set_key(&bob);
+    assert_eq!(server.post_json(&path, &json!({"action": "cancel"})).await.0, StatusCode::NOT_FOUND);
+    server.set_key(&ann);
+    let answer = json!({"action": "accept", "content": {"colour": "green", "count": 7}});
+    let (one, other) = tokio::join!(server.post_json(&path, &answer), server.post_json(&path, &answer));
+    let mut statuses = [one.0.as_u16(), other.0.as_u16()];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 409], "{} {}", one.1, other.1);
+    let result: Value = serde_json::from_str(&told(&server, &run).await).unwrap();
+    assert_eq!(result, json!({"action": "accept", "content": {"colour": "green", "count": 7}}));
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let resolved = events.iter().find(|event| event["type"] == "input.resolved").unwrap();
+    assert_eq!(resolved["data"]["answer"], json!({"choice": "accept"}), "what is filled in is for the server alone");
+    assert!(!server.log_text().contains("\"green\""), "nor for the log");
+
+    // The other answers, and another wire.
+    let run = server.start_run(&script("s__form {}")).await;
+    let question = asked(&server).await;
+    let mut socket = WsClient::connect(&server.url, Some(&ann)).await;
+    let declined = socket.call("input.resolve", json!({"id": question["id"], "action": "decline"})).await;
+    assert_eq!(declined["result"]["input_request"]["state"], "answered", "{declined}");
+    assert_eq!(told(&server, &run).await, r#"{"action": "decline"}"#);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_answers(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    // The server's second does not run while a person thinks, or it would be over first.
+    let Asking { site, model: _model, _folder } = asking(kind, &[], json!({"elicitation": true, "timeout": "1s"})).await;
+    let site = site.env("CAPSTAN_AGENT__ASK_EXPIRES_MS", "2500");
+    let server = site.start().await;
+    let run = server.start_run(&script("s__form {}")).await;
+    let question = asked(&server).await;
+    assert_eq!(told(&server, &run).await, r#"{"action": "cancel"}"#);
+    assert_eq!(server.get_json(&path(&question)).await["state"], "expired");
+
+    // The run is cancelled meanwhile.
+    let run = server.start_run(&script("s__form {}")).await;
+    let question = asked(&server).await;
+    server.post_json(&format!("/runs/{}/cancel", run["id"].as_str().unwrap()), &json!({})).await;
+    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "cancelled");
+    assert_eq!(server.get_json(&path(&question)).await["state"], "cancelled");
+
+    audit::assert_sound(&site.database).await;
+}
+
+/// Nobody is there any more who could be given the answer.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_dies_over_a_question(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let Asking { site, model: _model, _folder } = asking(kind, &[], json!({"elicitation": true})).await;
+    let mut server = site.start().await;
+    let run = server.start_run(&script("s__form {}")).await;
+    let question = asked(&server).await;
+    server.kill9().await;
+    let server = site.start().await;
+    let said = told(&server, &run).await;
+    assert!(said.contains("may or may not") || said.contains("not known") || said.contains("nobody knows"), "{said}");
+    assert_eq!(server.get_json(&path(&question)).await["state"], "cancelled");
+    let late = server.post_json(&path(&question), &json!({"action": "decline"})).await;
+    assert_eq!(late.0, StatusCode::CONFLICT, "{}", late.1);
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_asks_so_often_and_for_so_much(#[values(Kind::Sqlite)] kind: Kind) {
+    let Asking { site, model: _model, _folder } = asking(kind, &[], json!({"elicitation": true})).await;
+    let server = site.start().await;
+    let run = server.start_run(&script("s__nag {}")).await;
+    for _ in 0..5 {
+        let question = asked(&server).await;
+        assert_eq!(server.post_json(&path(&question), &json!({"action": "decline"})).await.0, StatusCode::OK);
+    }
+    let said = told(&server, &run).await;
+    assert_eq!(said.matches("decline").count(), 7, "{said}");
+    assert_eq!(server.get_json("/input-requests").await["data"].as_array().unwrap().len(), 5);
+
+    for refused in ["http://example.org/", "javascript:alert(1)", "https://a:b@example.org/"] {
+        let run = server.start_run(&script(&format!(r#"s__page {{"text":"{refused}"}}"#))).await;
+        assert_eq!(told(&server, &run).await, r#"{"action": "decline"}"#, "{refused}");
+    }
+    let run = server.start_run(&script(r#"s__page {"text":"https://example.org/login"}"#)).await;
+    let question = asked(&server).await;
+    assert_eq!(question["question"]["elicitation"], json!({"server": "s", "url": "https://example.org/login"}));
+    assert_eq!(server.post_json(&path(&question), &json!({"choice": "accept"})).await.0, StatusCode::OK);
+    assert_eq!(told(&server, &run).await, r#"{"action": "accept"}"#);
+
+    // Off by default.
+    let Asking { site, model: _model, _folder } = asking(kind, &[], json!({})).await;
+    let server = site.start().await;
+    let run = server.start_run(&script("s__form {}")).await;
+    assert_eq!(told(&server, &run).await, r#"{"action": "decline"}"#);
+    assert_eq!(server.get_json("/input-requests").await["data"], json!([]));
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_session_is_called_again_with_the_answer(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let Asking { site, model: _model, _folder } = asking(kind, &["stateless"], json!({"elicitation": true})).await;
+    let server = site.start().await;
+    let run = server.start_run(&script("s__staged {}")).await;
+    let question = asked(&server).await;
+    let answer = json!({"action": "accept", "content": {"colour": "red"}});
+    assert_eq!(server.post_json(&path(&question), &answer).await.0, StatusCode::OK);
+    let said: Value = serde_json::from_str(&told(&server, &run).await).unwrap();
+    assert_eq!(said, json!([{"colour": answer}, "opaque"]));
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demonstration_server_is_answered() {
+    let model = ModelMock::start().await;
+    let entry = json!({"command": "node", "args": [setup::entry("server-everything")], "capstan": {"elicitation": true}});
+    let site = Site::scripted(Kind::Sqlite, &model).await.mcp(json!({"mcpServers": {"everything": entry}}));
+    let server = site.start().await;
+    let run = server.start_run(&script("everything__trigger-elicitation-request {}")).await;
+    let question = asked(&server).await;
+    let schema = &question["question"]["elicitation"]["requested_schema"];
+    assert!(schema["properties"]["name"].is_object(), "{question:#}");
+    let answer = json!({"action": "accept", "content": {"name": "Ada Lovelace"}});
+    let (status, answered) = server.post_json(&path(&question), &answer).await;
+    assert_eq!(status, StatusCode::OK, "{answered}");
+    let ended = server.finished(run["id"].as_str().unwrap()).await;
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    assert!(serde_json::to_string(&messages).unwrap().contains("Ada Lovelace"), "{messages:#?}");
+}
