@@ -264,12 +264,31 @@ impl AgentProfile {
             ("tool_timeout_ms", self.tool_timeout_ms),
             ("tool_parallelism", u64::from(self.tool_parallelism)),
         ];
-        match counts.into_iter().find(|(_, count)| *count == 0) {
-            Some((field, _)) => wrong(field, "must be at least 1".to_owned()),
-            None => Ok(()),
+        if let Some((field, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return wrong(field, "must be at least 1".to_owned());
+        }
+        let times = [
+            ("tool_timeout_ms", self.tool_timeout_ms),
+            ("max_run_ms", self.max_run_ms),
+            ("ask_expires_ms", self.ask_expires_ms),
+            ("approval/expires_ms", self.approval.expires_ms),
+            ("llm_retry/max_retry_after_ms", self.llm_retry.max_retry_after_ms),
+            ("llm_retry/delays_ms", self.llm_retry.delays_ms.iter().copied().max().unwrap_or_default()),
+        ];
+        if let Some((field, _)) = times.into_iter().find(|(_, time)| *time > LONGEST_MS) {
+            return wrong(field, format!("must be at most {LONGEST_MS}, which is a year"));
+        }
+        match self.llm_retry.delays_ms.len() {
+            0..=MAX_RETRIES => Ok(()),
+            count => wrong("llm_retry/delays_ms", format!("has {count} entries; the most is {MAX_RETRIES}")),
         }
     }
 }
+
+/// The longest time that a profile can name, in milliseconds.
+const LONGEST_MS: u64 = 366 * 24 * 3_600_000;
+/// The most retries of a model call.
+const MAX_RETRIES: usize = 100;
 
 /// Whether it is written `provider/name`.
 #[must_use]

@@ -2,8 +2,6 @@
 //!
 //! A version says what differs from the agent of the server's settings. Must not know where it is kept.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value};
 
 use super::agent::{AgentProfile, InvalidProfile};
@@ -157,44 +155,6 @@ fn merge(value: &mut Value, document: &ProfileDocument) {
     }
 }
 
-/// What nobody but an administrator may give an agent: more than the agent of the settings has, or less care.
-///
-/// # Errors
-/// [`InvalidProfile`]: the first field that goes too far.
-pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
-    let limits = [
-        ("max_rounds", u64::from(base.max_rounds), u64::from(profile.max_rounds), false),
-        ("max_run_ms", base.max_run_ms, profile.max_run_ms, true),
-        ("max_run_tokens", base.max_run_tokens, profile.max_run_tokens, true),
-        ("tool_timeout_ms", base.tool_timeout_ms, profile.tool_timeout_ms, false),
-        ("tool_parallelism", u64::from(base.tool_parallelism), u64::from(profile.tool_parallelism), false),
-        ("max_parallel_calls", u64::from(base.max_parallel_calls), u64::from(profile.max_parallel_calls), false),
-        ("max_crashes", u64::from(base.max_crashes), u64::from(profile.max_crashes), false),
-    ];
-    let raised = limits.into_iter().find(|(_, most, wanted, zero_is_none)| match (most, wanted) {
-        (0, _) if *zero_is_none => false,
-        (_, 0) if *zero_is_none => true,
-        (most, wanted) => wanted > most,
-    });
-    if let Some((field, most, ..)) = raised {
-        let reason = format!("only an administrator can give more than the server's own agent has, which is {most}");
-        return Err(InvalidProfile { field: field.to_owned(), reason });
-    }
-    let rules = |profile: &AgentProfile| -> BTreeMap<_, _> { profile.approval.tools.clone() };
-    let kept = rules(base);
-    let eased =
-        rules(profile).into_iter().find(|(tool, mode)| kept.get(tool).map_or(*mode == Default::default(), |least| mode < least));
-    if let Some((tool, _)) = eased {
-        let reason = "only an administrator can say that a tool asks less often".to_owned();
-        return Err(InvalidProfile { field: format!("approval/tools/{tool}"), reason });
-    }
-    if base.approval.ask_untrusted && !profile.approval.ask_untrusted {
-        let reason = "only an administrator can turn it off".to_owned();
-        return Err(InvalidProfile { field: "approval/ask_untrusted".to_owned(), reason });
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,20 +209,5 @@ mod tests {
         ] {
             assert!(limits.lower(&mut profile).is_err(), "{limits:?}");
         }
-    }
-
-    #[rstest]
-    #[case(json!({"max_rounds": 21}), Some("max_rounds"))]
-    #[case(json!({"max_run_ms": 0}), Some("max_run_ms"))]
-    #[case(json!({"max_run_ms": 500}), None)]
-    #[case(json!({"approval": {"tools": {"x": "auto"}}}), Some("approval/tools/x"))]
-    #[case(json!({"approval": {"tools": {"strict": "ask"}}}), Some("approval/tools/strict"))]
-    #[case(json!({"approval": {"tools": {"x": "ask"}}}), None)]
-    #[case(json!({"approval": {"ask_untrusted": false}}), Some("approval/ask_untrusted"))]
-    fn members_stay_within_the_server_s_agent(#[case] said: Value, #[case] refused: Option<&str>) {
-        let own = json!({"max_run_ms": 1_000, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
-        let base = profile_of(&AgentProfile::default(), "default", 1, &document(own)).unwrap();
-        let profile = profile_of(&base, "mine", 1, &document(said)).unwrap();
-        assert_eq!(within(&base, &profile).err().map(|error| error.field).as_deref(), refused);
     }
 }

@@ -139,8 +139,11 @@ pub struct ApprovalTerms {
     pub description: String,
     /// SHA-256 of the arguments that are shown.
     pub arguments_hash: String,
-    /// SHA-256 of the tool's definition, and of where its server is.
+    /// SHA-256 of the tool's definition.
     pub definition_hash: String,
+    /// The same of its definition and of where its server is, if that can be changed: what an answer for later calls is bound to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub consent_hash: Option<String>,
     /// Whether its server says that it destroys something.
     pub destructive: bool,
     /// How far an answer may hold.

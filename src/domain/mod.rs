@@ -3,6 +3,7 @@
 //! Owns no state and does no I/O. Must not know how anything is stored, sent or executed.
 
 pub mod agent;
+pub mod agent_bounds;
 pub mod agent_record;
 pub mod approval;
 pub mod audit;

@@ -133,7 +133,9 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
         tool: tool.tool.clone(),
         description: tool.description.clone(),
         arguments_hash: call.arguments_hash.clone(),
-        definition_hash: tool.consent_hash().into_owned(),
+        definition_hash: tool.definition_hash.clone(),
+        // The call itself is refused where it leads elsewhere by then.
+        consent_hash: tool.destination.is_some().then(|| tool.consent_hash().into_owned()),
         destructive: tool.safety.destructive,
         scopes,
         parameters: tool.parameters.clone(),
@@ -148,7 +150,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
 fn is_bound_to(draft: &Draft<'_>, question: &InputRequest, call: &ToolCall) -> bool {
     let tool = definition(draft, call);
     question.question.approval.as_ref().is_some_and(|terms| {
-        terms.arguments_hash == call.arguments_hash && tool.is_some_and(|tool| tool.consent_hash() == terms.definition_hash)
+        terms.arguments_hash == call.arguments_hash && tool.is_some_and(|tool| tool.definition_hash == terms.definition_hash)
     })
 }
 

@@ -10,7 +10,8 @@ use super::input::{Replay, RequestKey, keyed};
 use super::providers::{TRIES, may_change};
 use super::{Error, Result, Service};
 use crate::domain::agent::{AgentProfile, InvalidProfile};
-use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument, profile_of, within};
+use crate::domain::agent_bounds::{bring_within, within};
+use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument, profile_of};
 use crate::domain::ids::AgentId;
 use crate::domain::preset::{self, Preset, id_of};
 use crate::domain::principal::{Principal, UserRole};
@@ -199,6 +200,10 @@ impl Service {
             let mut after = self.changeable_agent(principal, agent, None).await?;
             let earlier = self.store.agent_version(&after.id, number).await?;
             let earlier = earlier.ok_or_else(|| Error::field("/version", format!("the agent has no version {number}")))?;
+            // A request that is repeated changes nothing more.
+            if after.pinned.is_none() && earlier.profile == after.profile {
+                return self.agent(principal, &AgentRef::Id(after.id)).await;
+            }
             let note = if note.is_empty() { format!("as version {number}") } else { note.to_owned() };
             let version = self.next_version(principal, &mut after, earlier.profile, note)?;
             after.pinned = None;
@@ -252,27 +257,30 @@ impl Service {
         let Ok(by) = agent.parse::<AgentRef>();
         let found = self.any_agent(principal, &by).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
         let no_version = |number: u32| missing(format!("the agent {agent:?} has no version {number}"));
-        let (name, version, document, is_own) = match found {
+        let (name, version, document, source) = match found {
             AnyAgent::Default(_) | AnyAgent::Preset(_) if number.is_some_and(|number| number != 1) => {
                 return Err(no_version(number.unwrap_or_default()));
             }
             AnyAgent::Default(_) => return Ok((base.clone(), false)),
-            AnyAgent::Preset(preset) => (preset.name.to_owned(), 1, preset.profile, false),
+            AnyAgent::Preset(preset) => (preset.name.to_owned(), 1, preset.profile, Source::Program),
             AnyAgent::Kept(record) => {
                 let current = record.current();
                 let document = match number.filter(|number| *number != current) {
                     None => record.profile,
                     Some(number) => self.store.agent_version(&record.id, number).await?.ok_or_else(|| no_version(number))?.profile,
                 };
-                (record.name, number.unwrap_or(current), document, record.owner.is_some())
+                let source = if record.owner.is_some() { Source::Own } else { Source::Everybody };
+                (record.name, number.unwrap_or(current), document, source)
             }
         };
         let cannot = |InvalidProfile { field, reason }| {
             Error::Conflict(format!("the agent {name:?} cannot be used as it is: its {field}: {reason}; change the agent"))
         };
-        let profile = profile_of(base, &name, version, &document).map_err(cannot)?;
-        if is_own && principal.role == UserRole::Member {
-            within(base, &profile).map_err(cannot)?;
+        let mut profile = profile_of(base, &name, version, &document).map_err(cannot)?;
+        match (source, principal.role) {
+            (Source::Own, UserRole::Member) => within(base, &profile).map_err(cannot)?,
+            (Source::Program, UserRole::Member) => bring_within(base, &mut profile),
+            (Source::Own | Source::Program, UserRole::Admin) | (Source::Everybody, _) => {}
         }
         Ok((profile, document.contains_key("model")))
     }
@@ -387,7 +395,12 @@ impl Service {
         let base = &self.default_profile;
         let effective = match &agent {
             AnyAgent::Default(_) => Ok(base.clone()),
-            AnyAgent::Preset(preset) => profile_of(base, preset.name, 1, &preset.profile),
+            AnyAgent::Preset(preset) => profile_of(base, preset.name, 1, &preset.profile).map(|mut profile| {
+                if viewer.role == UserRole::Member {
+                    bring_within(base, &mut profile);
+                }
+                profile
+            }),
             AnyAgent::Kept(record) => {
                 let profile = profile_of(base, &record.name, record.current(), &record.profile);
                 profile.and_then(|profile| match (&record.owner, viewer.role) {
@@ -398,6 +411,16 @@ impl Service {
         };
         ShownAgent { agent, effective: effective.map(Box::new) }
     }
+}
+
+/// Who has made an agent that a run asks for.
+enum Source {
+    /// The owner of the run.
+    Own,
+    /// An administrator.
+    Everybody,
+    /// It comes with the program.
+    Program,
 }
 
 fn name_taken(name: &str) -> Error {

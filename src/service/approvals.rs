@@ -77,7 +77,7 @@ impl Service {
             conversation,
             server: terms.server.clone(),
             tool: terms.tool.clone(),
-            definition_hash: terms.definition_hash.clone(),
+            definition_hash: terms.consent_hash.as_ref().unwrap_or(&terms.definition_hash).clone(),
         })
     }
 

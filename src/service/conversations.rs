@@ -78,6 +78,9 @@ impl Service {
         id: &ConversationId,
         change: ConversationChange,
     ) -> Result<Conversation> {
+        if change == ConversationChange::default() {
+            return Err(Error::invalid("the body changes nothing: give title, pinned, archived or tags"));
+        }
         let ConversationChange { title, pinned, archived, tags } = change;
         let title = title.map(|title| self.title(&title)).transpose()?;
         let change = ConversationChange { title, pinned, archived, tags: tags.map(cleaned_tags).transpose()? };

@@ -17,6 +17,7 @@ use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
 use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
+use crate::domain::tool_filter::{ServerHint, ToolFilter};
 use crate::support::clock::UnixMillis;
 use crate::support::json::{keep_fields, nesting};
 use crate::support::text::storable_json;
@@ -430,6 +431,9 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     keep_fields::<LlmRetry>(value.get_mut("llm_retry"));
     keep_fields::<ApprovalPolicy>(value.get_mut("approval"));
     keep_fields::<RepairPolicy>(value.get_mut("repair"));
+    keep_fields::<ToolFilter>(value.get_mut("tool_filter"));
+    let servers = value.pointer_mut("/tool_filter/servers").and_then(serde_json::Value::as_object_mut);
+    servers.into_iter().flatten().for_each(|(_, server)| keep_fields::<ServerHint>(Some(server)));
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
 }
 

@@ -50,7 +50,16 @@ pub fn search_terms(text: &str) -> Vec<String> {
         }
         terms.push(word);
     }
+    // `GitHub` is also found as `github`, and `PDFs` as `pdfs`.
+    terms.extend(joined(text));
     terms
+}
+
+/// The words of a text that are written in capitals and small letters, uncut and in lower case.
+#[must_use]
+pub fn joined(text: &str) -> Vec<String> {
+    let whole = text.split(|c: char| Kind::of(c) == Kind::Other || Kind::of(c) == Kind::Unspaced);
+    whole.filter(|word| words(word).len() > 1).map(str::to_lowercase).collect()
 }
 
 /// Whether `words` hold all of `wanted` side by side.

@@ -92,9 +92,9 @@ impl Models {
 /// If a provider's settings cannot be used, or the configured model belongs to no configured provider.
 pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Result<Models> {
     let wanted = loaded.is_set("agent.model").then(|| loaded.config.agent.model.clone());
-    let others = loaded.config.agent.fallbacks.iter().chain(&loaded.config.embeddings.model);
-    let named: Vec<&str> = wanted.iter().chain(others).map(String::as_str).collect();
-    let mut endpoints = endpoints(loaded, environment, &named)?;
+    let named: Vec<&str> = wanted.iter().chain(&loaded.config.agent.fallbacks).map(String::as_str).collect();
+    let embedding: Vec<&str> = loaded.config.embeddings.model.iter().map(String::as_str).collect();
+    let mut endpoints = endpoints(loaded, environment, &named, &embedding)?;
     let mut warnings = Vec::new();
 
     let mut found_model = None;
@@ -147,7 +147,7 @@ pub async fn check_fallbacks(fallbacks: &[String], models: &Models, store: &dyn 
 
 /// The endpoints of all providers that are configured, those of the environment included, by name. Those that need no key are
 /// configured if a model of theirs is `named`.
-fn endpoints(loaded: &Loaded, environment: &Environment, named: &[&str]) -> anyhow::Result<Vec<Endpoint>> {
+fn endpoints(loaded: &Loaded, environment: &Environment, named: &[&str], embedding: &[&str]) -> anyhow::Result<Vec<Endpoint>> {
     let configured = &loaded.config.providers;
     let known = catalogue::providers()?;
     let mut found = BTreeMap::new();
@@ -159,8 +159,16 @@ fn endpoints(loaded: &Loaded, environment: &Environment, named: &[&str]) -> anyh
         {
             config.get_or_insert_default().base_url = Some(ollama_url(host).into());
         }
-        let is_wanted = named.iter().filter_map(|model| model.split_once('/')).any(|(provider, _)| provider == name);
-        if let Some(endpoint) = Endpoint::of(name, Some(provider), config.as_ref(), environment, is_wanted)? {
+        let is_named =
+            |models: &[&str]| models.iter().filter_map(|model| model.split_once('/')).any(|(provider, _)| provider == name);
+        let (is_wanted, is_embedder) = (is_named(named), is_named(embedding));
+        let mut endpoint = Endpoint::of(name, Some(provider), config.as_ref(), environment, is_wanted)?;
+        if endpoint.is_none() && is_embedder {
+            // Wanted for its vectors only, it answers nobody who names no model.
+            endpoint = Endpoint::of(name, Some(provider), config.as_ref(), environment, true)?;
+            endpoint.iter_mut().for_each(|endpoint| endpoint.rank = None);
+        }
+        if let Some(endpoint) = endpoint {
             found.insert(name.clone(), endpoint);
         }
     }

@@ -29,6 +29,9 @@ const MAX_QUERY: usize = 4_000;
 /// A user who says fewer words than this, such as "yes, do it", is understood by what was said before, too.
 const FEW_WORDS: usize = 8;
 
+/// How much of that, in characters: enough for what "it" is, not enough to drown a new question.
+const MAX_EARLIER: usize = 400;
+
 /// What is missing before the next model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
@@ -182,12 +185,10 @@ pub fn tool_query(state: &RunState) -> String {
             Role::Assistant => true,
             Role::Tool => false,
         });
-        for message in earlier {
-            if query.len() >= MAX_QUERY {
-                break;
-            }
+        // The last exchange.
+        for message in earlier.take(2) {
             query.push('\n');
-            query.push_str(text::prefix_chars(&message.text(), MAX_QUERY));
+            query.push_str(text::prefix_chars(&message.text(), MAX_EARLIER / 2));
         }
     }
     text::prefix_chars(query.trim(), MAX_QUERY).to_owned()

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::categories::place;
 use crate::domain::tool::ToolDefinition;
 use crate::domain::tool_filter::ToolFilter;
-use crate::support::words::{holds, words};
+use crate::support::words::{holds, joined, words};
 
 /// How many times `k` tools of servers that the user names may come in: all of them, unless a server has hundreds.
 const NAMED_SHARE: usize = 2;
@@ -13,7 +13,7 @@ const NAMED_SHARE: usize = 2;
 /// The tools of servers that the user names or hints at first, then the best others until there are `k`. `order` names the
 /// fittest first; what it leaves out comes last, by name.
 pub(super) fn best(filter: &ToolFilter, usable: &[&ToolDefinition], said: &str, order: &[String]) -> Vec<String> {
-    let said = words(said);
+    let said = (words(said), joined(said));
     let rank: HashMap<&str, usize> = order.iter().enumerate().rev().map(|(at, name)| (name.as_str(), at)).collect();
     let mut tools = usable.to_vec();
     tools.sort_by_key(|tool| (rank.get(tool.name.as_str()).copied().unwrap_or(usize::MAX), tool.name.as_str()));
@@ -21,15 +21,23 @@ pub(super) fn best(filter: &ToolFilter, usable: &[&ToolDefinition], said: &str, 
     let hinted: HashSet<&str> = places.into_iter().filter(|place| is_meant(filter, place, &said)).collect();
     let (of_hinted, others): (Vec<_>, Vec<_>) =
         tools.into_iter().partition(|tool| tool.server.is_some() && hinted.contains(place(tool)));
-    let mut names: Vec<String> =
-        of_hinted.into_iter().take(filter.k.saturating_mul(NAMED_SHARE)).map(|tool| tool.name.clone()).collect();
+    let mut names: Vec<String> = of_hinted
+        .into_iter()
+        .take(filter.k.saturating_mul(NAMED_SHARE).min(ToolFilter::MAX_K))
+        .map(|tool| tool.name.clone())
+        .collect();
     let left = filter.k.saturating_sub(names.len());
     names.extend(others.into_iter().take(left).map(|tool| tool.name.clone()));
     names
 }
 
 /// Whether the user speaks of a server: by its name, or by a word that means it.
-fn is_meant(filter: &ToolFilter, place: &str, said: &[String]) -> bool {
+fn is_meant(filter: &ToolFilter, place: &str, (said, uncut): &(Vec<String>, Vec<String>)) -> bool {
     let hints = filter.servers.get(place).map(|hint| hint.words.as_slice()).unwrap_or_default();
-    std::iter::once(place).chain(hints.iter().map(String::as_str)).any(|name| holds(said, &words(name)))
+    // `GitHub` is `github` to some.
+    let is_said = |name: &str| {
+        let wanted = words(name);
+        holds(said, &wanted) || holds(said, &joined(name)) || (wanted.len() == 1 && uncut.contains(&wanted[0]))
+    };
+    std::iter::once(place).chain(hints.iter().map(String::as_str)).any(is_said)
 }

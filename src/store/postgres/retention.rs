@@ -78,7 +78,7 @@ impl RetentionStore for PostgresStore {
 }
 
 /// Conversations `c` in which nothing has happened for `$1`.
-const TO_ARCHIVE: &str = "c.archived_at IS NULL AND NOT c.pinned AND c.updated_at <= (SELECT now_ms()) - $1
+const TO_ARCHIVE: &str = "c.archived_at IS NULL AND NOT c.pinned AND c.updated_at <= (SELECT now_ms()) - $1 AND c.owner_id <> ''
     AND c.status IN ('idle', 'failed')
     AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)";
 

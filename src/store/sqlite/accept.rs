@@ -109,6 +109,11 @@ async fn steer(tx: &mut Tx, accept: AcceptRun, active: RunRow) -> StoreResult<Ac
         .bind(accept.conversation_id.as_str())
         .execute(&mut **tx)
         .await?;
+    sqlx::query("UPDATE conversations SET updated_at = ?, archived_at = NULL WHERE id = ?")
+        .bind(accept.now.0)
+        .bind(accept.conversation_id.as_str())
+        .execute(&mut **tx)
+        .await?;
     Ok(Accepted::Steered { run: active.into_run()?, message, first_seq, events })
 }
 

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use super::masks::is_harmless;
 use crate::support::redact::names_secret;
 
-/// What is called a secret among arguments only: in sentences these are ordinary words.
+/// What is called a secret among arguments only, also as the last word of a name: in sentences these are ordinary words. What they
+/// name may be harmless, as in `--auth none`.
 const FLAGS: [&str; 7] = ["auth", "pass", "pwd", "pat", "cookie", "credential", "credentials"];
 
 /// A secret in an argument.
@@ -21,7 +23,7 @@ pub struct Found<'a> {
 pub fn secrets<'a>(args: &[&'a str]) -> Vec<Vec<Found<'a>>> {
     let mut flag: Option<&str> = None;
     let each = args.iter().map(|arg| {
-        let follows = flag.take().filter(|name| is_secret(name) && !arg.starts_with('-') && !arg.is_empty());
+        let follows = flag.take().filter(|name| is_secret(name, arg) && !arg.starts_with('-') && !arg.is_empty());
         flag = arg.starts_with('-').then(|| name_of(arg));
         match follows {
             Some(name) => vec![Found { name, at: 0..arg.len() }],
@@ -51,7 +53,7 @@ fn assigned(text: &str) -> Option<(Range<usize>, &str)> {
         let name = name_of(&text[start..end]);
         let value = &text[end + 1..];
         let gap = value.len() - value.trim_start().len();
-        if is_secret(name) && !value.trim().is_empty() {
+        if is_secret(name, value.trim()) && !value.trim().is_empty() {
             let from = end + 1 + gap;
             return Some((from..from + value.trim().len(), name));
         }
@@ -76,7 +78,7 @@ pub fn in_address(text: &str) -> Vec<Found<'_>> {
     let mut start = question + 1;
     for pair in text[start..].split('&') {
         if let Some((name, value)) = pair.split_once('=')
-            && is_secret(name)
+            && is_secret(name, value)
             && !value.is_empty()
         {
             let from = start + name.len() + 1;
@@ -87,8 +89,9 @@ pub fn in_address(text: &str) -> Vec<Found<'_>> {
     found
 }
 
-fn is_secret(name: &str) -> bool {
-    names_secret(name) || FLAGS.contains(&name.to_ascii_lowercase().as_str())
+fn is_secret(name: &str, value: &str) -> bool {
+    let last = name.rsplit(['-', '_', '.']).next().unwrap_or_default().to_ascii_lowercase();
+    names_secret(name) || (FLAGS.contains(&last.as_str()) && !is_harmless(value))
 }
 
 fn name_of(text: &str) -> &str {
@@ -115,6 +118,7 @@ mod tests {
         for (args, expected) in [
             (vec!["--api-key", "K", "--root", "/srv"], vec!["--api-key", "<api-key>", "--root", "/srv"]),
             (vec!["--auth", "K", "--auth"], vec!["--auth", "<auth>", "--auth"]),
+            (vec!["--db-pass=K", "MYSQL_PWD=K"], vec!["--db-pass=<db-pass>", "MYSQL_PWD=<MYSQL_PWD>"]),
             (vec!["--token", "--verbose", "x"], vec!["--token", "--verbose", "x"]),
             (
                 vec!["--token=K", "--env=API_KEY=K", "-eTOKEN=K"],

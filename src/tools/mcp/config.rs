@@ -106,12 +106,12 @@ pub enum ServerTransport {
 }
 
 impl ServerTransport {
-    /// Hash of where it leads: the endpoint without its parameters, or the program or image.
+    /// Hash of where it leads: the endpoint without its parameters, or the program or image with its arguments.
     #[must_use]
     pub fn destination(&self) -> String {
         let place = match self {
-            Self::Stdio { command, .. } => json!(["command", command]),
-            Self::Container { container, command, .. } => json!(["container", container.image, command]),
+            Self::Stdio { command, args, .. } => json!(["command", command, args]),
+            Self::Container { container, command, args, .. } => json!(["container", container.image, command, args]),
             Self::Http { url, .. } => json!(["url", url.split(['?', '#']).next()]),
         };
         stable::hash(&place)

@@ -75,13 +75,16 @@ impl Vectors {
             error.not_asked = true;
             return Err(error);
         }
-        let came = AtomicBool::new(false);
+        let (sent, came) = (AtomicBool::new(false), AtomicBool::new(false));
         let left = patience.saturating_sub(began.elapsed());
-        let scored = tokio::time::timeout(left, self.scored(&embedder, query, tools, &came)).await;
+        let scored = tokio::time::timeout(left, self.scored(&embedder, query, tools, (&sent, &came))).await;
         let scored = scored.map_err(late).and_then(|scored| scored);
-        let failed = (scored.is_err() && !came.load(Ordering::Relaxed)).then(Instant::now);
-        if let Some(place) = lock(&self.places).get_mut(&embedder.place) {
-            place.failed = failed;
+        // Whoever only stood behind another one knows nothing of the place, and one that refuses a text is well.
+        let is_refused = scored.as_ref().is_err_and(|error| error.kind == ModelErrorKind::InvalidRequest);
+        if sent.load(Ordering::Relaxed)
+            && let Some(place) = lock(&self.places).get_mut(&embedder.place)
+        {
+            place.failed = (scored.is_err() && !is_refused && !came.load(Ordering::Relaxed)).then(Instant::now);
         }
         Ok(by_score(scored?.into_iter().zip(tools.iter().map(|tool| &tool.name))))
     }
@@ -99,7 +102,7 @@ impl Vectors {
         embedder: &Embedder,
         query: &str,
         tools: &[ToolDefinition],
-        came: &AtomicBool,
+        (sent, came): (&AtomicBool, &AtomicBool),
     ) -> Result<Vec<f32>, ModelError> {
         let texts: Vec<String> = tools.iter().map(|tool| format!("{}: {}", tool.name, tool.description)).collect();
         let keys: Vec<Key> = texts.iter().map(|text| key(embedder, text)).collect();
@@ -117,6 +120,7 @@ impl Vectors {
         for batch in std::iter::once(first).chain(rest.chunks(per_request)) {
             let with_query = asked.is_none().then(|| query.to_owned());
             let wanted: Vec<String> = with_query.into_iter().chain(batch.iter().map(|(_, text)| (*text).clone())).collect();
+            sent.store(true, Ordering::Relaxed);
             let vectors = embedder.client.embed(&embedder.model, &wanted).await?;
             came.store(true, Ordering::Relaxed);
             metrics::counter!("capstan_embedding_tokens_total").increment(vectors.input_tokens);

@@ -61,6 +61,8 @@ async fn a_run_gets_the_version_that_counts_when_it_is_accepted(#[values(Kind::S
     assert!(told(&server, &model, "poet", "four").await.1.contains("Rhyme."));
     let back = asked(&server, Method::POST, &format!("{path}/rollback"), &json!({"version": 1}), 200).await;
     assert_eq!((&back["version"], back.get("pinned_version")), (&json!(3), None));
+    let again = asked(&server, Method::POST, &format!("{path}/rollback"), &json!({"version": 1}), 200).await;
+    assert_eq!(again["version"], 3, "a repeated request makes no other version");
     let versions = server.get_json("/agents/poet/versions").await;
     let notes: Vec<&str> = versions["data"].as_array().unwrap().iter().map(|version| version["note"].as_str().unwrap()).collect();
     assert_eq!(notes, ["as version 1", "second", "first"]);

@@ -56,6 +56,7 @@ async fn people_keep_their_conversations_in_order(#[values(Kind::Sqlite, Kind::P
         assert!(status == 400 && problem["errors"][0]["pointer"] == pointer, "{problem}");
     }
     assert_eq!(change(&server, &ids[0], &json!({"colour": "red"})).await.0, 400);
+    assert_eq!(change(&server, &ids[0], &json!({})).await.0, 400);
     assert_eq!(server.get("/conversations?archived=maybe").send().await.unwrap().status(), 400);
     // A message brings it back.
     let sent = server.send(&ids[1], "hello", "queue").await;

@@ -103,6 +103,10 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
     assert!(world.store.conversation(&owner, &ids[0]).await.unwrap().unwrap().archived_at.is_some());
     assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), 0);
     assert!(!world.store.delete_idle(&owner, &ids[0], DAY).await.unwrap(), "it has only just been put away");
+    // Put away as long ago, but pinned, busy, or changed since.
+    let others = ids[1..4].iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
+    world.database.rows(&format!("UPDATE conversations SET archived_at = 1 WHERE id IN ({others}) RETURNING id")).await;
+    assert_eq!(mine(Tidying::Delete, None).await, [ids[4].clone()]);
     for id in &ids[1..4] {
         assert!(!world.store.delete_idle(&owner, id, DAY).await.unwrap(), "{id}");
     }

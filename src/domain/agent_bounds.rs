@@ -1,0 +1,180 @@
+//! What members may give their agents: no more than the agent of the settings has, and no less care.
+
+use super::agent::{AgentProfile, InvalidProfile, OnUnknown, ToolsPolicy};
+use super::approval::ApprovalMode;
+
+/// What nobody but an administrator may give an agent: more than the agent of the settings has, or less care.
+///
+/// # Errors
+/// [`InvalidProfile`]: the first field that goes too far.
+pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
+    if let Some(Bound { field, most, .. }) = bounds(base, profile).into_iter().find(Bound::is_passed) {
+        return refuse(field, format!("only an administrator can give more than the server's own agent has, which is {most}"));
+    }
+    let guards = [
+        ("breaker_failures", base.breaker_failures, profile.breaker_failures),
+        ("duplicate_calls", base.duplicate_calls, profile.duplicate_calls),
+        ("empty_replies", base.empty_replies, profile.empty_replies),
+        ("error_rounds", base.error_rounds, profile.error_rounds),
+        ("max_crashes", base.max_crashes, profile.max_crashes),
+    ];
+    if let Some((field, most, _)) = guards.into_iter().find(|(_, most, wanted)| *most > 0 && !(1..=*most).contains(wanted)) {
+        let reason = format!("only an administrator can give another value than 1 to {most}, as the server's own agent has it");
+        return refuse(field, reason);
+    }
+    if profile.on_unknown == OnUnknown::Rerun && base.on_unknown != OnUnknown::Rerun {
+        let reason = "only an administrator can have calls made again of which nobody knows what became";
+        return refuse("on_unknown", reason.to_owned());
+    }
+    offers_no_more(base, profile)?;
+    asks_no_less(base, profile)
+}
+
+/// Takes what goes beyond the agent of the settings out of one that comes with the program, for members: they can use it wherever
+/// they can use that one.
+pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
+    profile.max_rounds = profile.max_rounds.min(base.max_rounds);
+    profile.tool_timeout_ms = profile.tool_timeout_ms.min(base.tool_timeout_ms);
+    profile.tool_parallelism = profile.tool_parallelism.min(base.tool_parallelism);
+    if base.tools_policy == ToolsPolicy::None {
+        profile.tools_policy = ToolsPolicy::None;
+    }
+    if profile.on_unknown == OnUnknown::Rerun {
+        profile.on_unknown = base.on_unknown;
+    }
+}
+
+fn refuse(field: &str, reason: String) -> Result<(), InvalidProfile> {
+    Err(InvalidProfile { field: field.to_owned(), reason })
+}
+
+fn offers_no_more(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
+    let may_offer = match &base.tools {
+        None => true,
+        Some(allowed) => profile.tools.as_ref().is_some_and(|wanted| wanted.iter().all(|tool| allowed.contains(tool))),
+    };
+    if !may_offer {
+        return refuse("tools", "only an administrator can offer tools that the server's own agent does not".to_owned());
+    }
+    let is_stricter = base.tools_policy == ToolsPolicy::EveryRound || profile.tools_policy == ToolsPolicy::None;
+    if !is_stricter && profile.tools_policy != base.tools_policy {
+        let reason = "only an administrator can offer tools more often than the server's own agent does";
+        return refuse("tools_policy", reason.to_owned());
+    }
+    Ok(())
+}
+
+/// A rule of an agent comes before what the entry of the tool's server says, so that any but the strictest may ease that.
+fn asks_no_less(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
+    let (kept, wanted) = (&base.approval.tools, &profile.approval.tools);
+    let eased = wanted.iter().find(|(tool, mode)| **mode != ApprovalMode::AlwaysAsk && kept.get(*tool) != Some(*mode));
+    if let Some((tool, _)) = eased {
+        let reason = "a member can only have it always ask";
+        return refuse(&format!("approval/tools/{tool}"), reason.to_owned());
+    }
+    if !kept.keys().all(|tool| wanted.contains_key(tool)) {
+        return refuse("approval/tools", "only an administrator can take a rule away".to_owned());
+    }
+    if base.approval.ask_untrusted && !profile.approval.ask_untrusted {
+        return refuse("approval/ask_untrusted", "only an administrator can turn it off".to_owned());
+    }
+    Ok(())
+}
+
+/// A number of a profile, and the most that it may be.
+struct Bound {
+    field: &'static str,
+    most: u64,
+    wanted: u64,
+    /// Whether 0 means that there is no limit.
+    zero_is_none: bool,
+}
+
+impl Bound {
+    fn is_passed(&self) -> bool {
+        match (self.most, self.wanted) {
+            (0, _) if self.zero_is_none => false,
+            (_, 0) if self.zero_is_none => true,
+            (most, wanted) => wanted > most,
+        }
+    }
+}
+
+fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 10] {
+    let bound = |field, most, wanted| Bound { field, most, wanted, zero_is_none: false };
+    let limit = |field, most, wanted| Bound { field, most, wanted, zero_is_none: true };
+    let output = |profile: &AgentProfile| profile.options.max_output_tokens.map_or(0, u64::from);
+    let retries = |profile: &AgentProfile| profile.llm_retry.delays_ms.len() as u64;
+    [
+        bound("max_rounds", base.max_rounds.into(), profile.max_rounds.into()),
+        bound("tool_timeout_ms", base.tool_timeout_ms, profile.tool_timeout_ms),
+        bound("tool_parallelism", base.tool_parallelism.into(), profile.tool_parallelism.into()),
+        bound("max_parallel_calls", base.max_parallel_calls.into(), profile.max_parallel_calls.into()),
+        bound("tool_result_chars", base.tool_result_chars as u64, profile.tool_result_chars as u64),
+        bound("llm_retry/max_retry_after_ms", base.llm_retry.max_retry_after_ms, profile.llm_retry.max_retry_after_ms),
+        bound("llm_retry/delays_ms", retries(base).max(FEW_RETRIES), retries(profile)),
+        limit("max_run_ms", base.max_run_ms, profile.max_run_ms),
+        limit("max_run_tokens", base.max_run_tokens, profile.max_run_tokens),
+        limit("options/max_output_tokens", output(base), output(profile)),
+    ]
+}
+
+/// So many retries are anybody's to choose.
+const FEW_RETRIES: u64 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::agent_record::profile_of;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    fn profile(base: &AgentProfile, said: Value) -> AgentProfile {
+        profile_of(base, "mine", 1, &said.as_object().cloned().unwrap()).unwrap()
+    }
+
+    fn strict() -> AgentProfile {
+        let said = json!({"max_run_ms": 1_000, "tools": ["a", "b"], "tools_policy": "first_round_only",
+            "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
+        profile(&AgentProfile::default(), said)
+    }
+
+    #[rstest]
+    #[case(json!({}), None)]
+    #[case(json!({"max_rounds": 21}), Some("max_rounds"))]
+    #[case(json!({"max_run_ms": 0}), Some("max_run_ms"))]
+    #[case(json!({"max_run_ms": 500}), None)]
+    #[case(json!({"approval": {"tools": {"x": "auto"}}}), Some("approval/tools/x"))]
+    #[case(json!({"approval": {"tools": {"strict": "ask"}}}), Some("approval/tools/strict"))]
+    #[case(json!({"approval": {"tools": {"x": "ask"}}}), Some("approval/tools/x"))]
+    #[case(json!({"approval": {"tools": {"x": "always_ask"}}}), None)]
+    #[case(json!({"approval": {"ask_untrusted": false}}), Some("approval/ask_untrusted"))]
+    #[case(json!({"tools": null}), Some("tools"))]
+    #[case(json!({"tools": ["b"]}), None)]
+    #[case(json!({"tools": ["b", "c"]}), Some("tools"))]
+    #[case(json!({"tools_policy": "every_round"}), Some("tools_policy"))]
+    #[case(json!({"tools_policy": "none"}), None)]
+    #[case(json!({"on_unknown": "rerun"}), Some("on_unknown"))]
+    #[case(json!({"on_unknown": "ask"}), None)]
+    #[case(json!({"breaker_failures": 0}), Some("breaker_failures"))]
+    #[case(json!({"duplicate_calls": 9}), Some("duplicate_calls"))]
+    #[case(json!({"max_crashes": 0}), Some("max_crashes"))]
+    #[case(json!({"options": {"max_output_tokens": 101}}), Some("options/max_output_tokens"))]
+    #[case(json!({"options": {"max_output_tokens": null}}), Some("options/max_output_tokens"))]
+    #[case(json!({"llm_retry": {"delays_ms": [1, 1, 1, 1, 1, 1]}}), Some("llm_retry/delays_ms"))]
+    fn members_stay_within_the_server_s_agent(#[case] said: Value, #[case] refused: Option<&str>) {
+        let base = strict();
+        let wanted = profile(&base, said);
+        assert_eq!(within(&base, &wanted).err().map(|error| error.field).as_deref(), refused);
+    }
+
+    #[test]
+    fn what_comes_with_the_program_is_brought_within() {
+        let base = AgentProfile { max_rounds: 3, tool_parallelism: 1, tools_policy: ToolsPolicy::None, ..AgentProfile::default() };
+        let mut preset =
+            profile(&base, json!({"max_rounds": 20, "tool_parallelism": 32, "tools_policy": "every_round", "on_unknown": "rerun"}));
+        bring_within(&base, &mut preset);
+        assert_eq!((preset.max_rounds, preset.tool_parallelism, preset.tools_policy), (3, 1, ToolsPolicy::None));
+        assert_eq!(preset.on_unknown, OnUnknown::TellModel);
+    }
+}
