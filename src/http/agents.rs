@@ -346,6 +346,8 @@ pub(crate) async fn update(
     ),
     responses(
         (status = 204, description = "It is gone"),
+        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+         content_type = "application/problem+json"),
         (status = 412, description = "It has another revision by now", body = ProblemBody, content_type = "application/problem+json"),
     ),
 )]
@@ -365,7 +367,11 @@ pub(crate) async fn delete(
 #[utoipa::path(
     get, path = "/api/v1/agents/{agent}/versions", tag = "agents", operation_id = "list_agent_versions",
     params(("agent" = String, Path, description = "The agent by id or by name"), PageParams),
-    responses((status = 200, description = "A page", body = ListBody<AgentVersionBody>, headers(("Link" = String)))),
+    responses(
+        (status = 200, description = "A page", body = ListBody<AgentVersionBody>, headers(("Link" = String))),
+        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+         content_type = "application/problem+json"),
+    ),
 )]
 pub(crate) async fn versions(
     State(app): State<App>,
@@ -390,7 +396,11 @@ pub(crate) async fn versions(
         ("agent" = String, Path, description = "The agent by id or by name"),
         ("version" = u32, Path, description = "The number of the version"),
     ),
-    responses((status = 200, description = "The version", body = AgentVersionBody)),
+    responses(
+        (status = 200, description = "The version", body = AgentVersionBody),
+        (status = 409, description = "Nobody keeps it: it is of the program or of the settings", body = ProblemBody,
+         content_type = "application/problem+json"),
+    ),
 )]
 pub(crate) async fn version(
     State(app): State<App>,

@@ -275,7 +275,7 @@ pub(crate) struct RetryCallBody {
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     arguments: Option<Value>,
-    /// For a call whose outcome nobody knows: that it may take effect twice.
+    /// For a call that may have taken effect already and is not declared as one that may be repeated: that it may do so twice.
     #[serde(default)]
     confirm: bool,
 }

@@ -139,9 +139,13 @@ impl Service {
                     ReplayClass::Keyed { argument } => Some(argument.as_str()),
                     _ => None,
                 };
-                let arguments = retry.arguments.clone();
-                let arguments = arguments.map(|it| checked_arguments(&tool.parameters, key_argument, it)).transpose()?;
-                made_again(call, arguments, retry.confirm)?
+                let checked = |arguments| checked_arguments(&tool.parameters, key_argument, arguments);
+                // What does not fit the schema was told to the model, and never sent.
+                let was_sendable = checked(call.arguments.clone()).is_ok();
+                let arguments = retry.arguments.clone().map(checked).transpose()?;
+                made_again(call, was_sendable, arguments, retry.confirm)?
+            } else if call.outcome.is_none() {
+                return Err(Error::Conflict(format!("another call of the same answer, {}, has no outcome", call.id)));
             } else {
                 ToolCall { key: Some(call.key().clone()), ..call }
             };
@@ -160,29 +164,35 @@ impl Service {
 }
 
 /// The call as it is to be made again.
-fn made_again(call: ToolCall, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {
-    let may_have_happened = match call.state {
-        ToolCallState::Failed | ToolCallState::Denied => false,
-        ToolCallState::Cancelled | ToolCallState::Unknown => true,
+fn made_again(call: ToolCall, was_sendable: bool, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {
+    match call.state {
+        ToolCallState::Failed | ToolCallState::Denied | ToolCallState::Cancelled | ToolCallState::Unknown => {}
         ToolCallState::Done | ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Started => {
             return Err(Error::Conflict(format!(
                 "the call is {}: only one that failed, was denied or cancelled, or whose outcome is unknown is made again",
                 call.state.as_str()
             )));
         }
-    };
+    }
     let is_edited = arguments.is_some();
+    // An error is no proof that nothing happened: the tool may have run out of time over it. Only what nobody allowed was not made.
+    let may_have_happened = was_sendable && (call.state != ToolCallState::Denied || call.key.is_some());
+    let is_harmless = match &call.replay {
+        ReplayClass::Read | ReplayClass::Idempotent => true,
+        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => !is_edited,
+        ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
+    };
     // Its server is asked first what became of it, as after a crash.
     let is_asked_about = matches!(call.replay, ReplayClass::Reconcile { .. }) && !is_edited;
-    let is_unknown = call.state == ToolCallState::Unknown;
-    if is_unknown && !confirmed && !is_asked_about && (is_edited || !call.replay.may_repeat()) {
+    if may_have_happened && !confirmed && !is_harmless && !is_asked_about {
         return Err(Error::Conflict(
-            "nobody knows whether this call took effect: look for yourself, and send \"confirm\": true if it is to be made again \
-             all the same"
+            "this call may have taken effect, whatever became of it: look for yourself, and send \"confirm\": true if it is to be \
+             made again all the same"
                 .to_owned(),
         ));
     }
-    let state = if is_unknown && !confirmed && is_asked_about { ToolCallState::Started } else { ToolCallState::Planned };
+    let is_asked = may_have_happened && !confirmed && is_asked_about;
+    let state = if is_asked { ToolCallState::Started } else { ToolCallState::Planned };
     // What may have happened is the same call for its tool, which then does it once.
     let key = (may_have_happened && !is_edited).then(|| call.key().clone());
     let arguments = arguments.unwrap_or(call.arguments);

@@ -21,7 +21,7 @@ const QUOTED: usize = 200;
 
 /// The arguments of the question.
 pub(super) fn question(definition: &ToolDefinition, call: &ToolCall) -> Value {
-    json!({"key": call.id, "tool": definition.tool, "arguments": call.arguments})
+    json!({"key": call.key(), "tool": definition.tool, "arguments": call.arguments})
 }
 
 /// What the answer says. All but the two documented ones are unclear.

@@ -27,7 +27,9 @@ impl Unfinished {
     /// All unfinished runs of a conversation, oldest first.
     pub(super) async fn of_conversation(connection: &mut PgConnection, conversation: &ConversationId) -> StoreResult<Vec<Self>> {
         let found = sqlx::query(
-            "SELECT r.id, r.attempt, r.active, r.started_at IS NOT NULL OR l.run_id IS NOT NULL AS begun
+            // One that begins with calls is ended by a worker, which gives each its outcome.
+            "SELECT r.id, r.attempt, r.active, r.started_at IS NOT NULL OR l.run_id IS NOT NULL
+                 OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id) AS begun
              FROM runs r LEFT JOIN run_leases l ON l.run_id = r.id
              WHERE r.conversation_id = $1 AND r.finished_at IS NULL ORDER BY r.first_seq",
         )

@@ -203,7 +203,11 @@ async fn take_over(tx: &mut PgConnection, resume: &ResumeRun, batch: &CallBatch,
              INSERT INTO run_steps (run_id, step, kind, status, attempt, started_at)
              VALUES ($1, 1, 'tools', 'started', 1, now_ms())
          )
-         UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = $2) WHERE id = $1",
+         -- The answer was the first round, and what had joined before it was heard in its request.
+         UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = $2),
+             counters = (counters::jsonb || jsonb_build_object('rounds', 1, 'heard',
+                 (SELECT joined FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id)))::text
+         WHERE id = $1",
     )
     .bind(new.as_str())
     .bind(resume.run_id.as_str())

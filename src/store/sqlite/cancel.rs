@@ -53,7 +53,10 @@ impl SqliteStore {
 pub(super) async fn request(tx: &mut Tx, row: &RunRow, by: &str, now: UnixMillis) -> StoreResult<Ask> {
     let leased: bool =
         sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM run_leases WHERE run_id = ?)").bind(&row.id).fetch_one(&mut **tx).await?;
-    if !leased && row.started_at.is_none() && row.run_status()? == RunStatus::Queued {
+    // One that begins with calls is ended by a worker, which gives each its outcome.
+    let has_calls: bool =
+        sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM tool_calls WHERE run_id = ?)").bind(&row.id).fetch_one(&mut **tx).await?;
+    if !leased && !has_calls && row.started_at.is_none() && row.run_status()? == RunStatus::Queued {
         return Ok(Ask::Ended(end_unstarted(tx, row, by, now).await?));
     }
     // Without a lease the run waits, for a time or for something outside: it need not any longer.

@@ -111,11 +111,17 @@ async fn take_over(tx: &mut Tx, resume: &ResumeRun, batch: &CallBatch, position:
     .bind(new.as_str())
     .execute(&mut **tx)
     .await?;
-    sqlx::query("UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = ?) WHERE id = ?")
-        .bind(resume.run_id.as_str())
-        .bind(new.as_str())
-        .execute(&mut **tx)
-        .await?;
+    // The answer was the first round, and what had joined before it was heard in its request.
+    sqlx::query(
+        "UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = ?1),
+             counters = json_set(counters, '$.rounds', 1, '$.heard',
+                 (SELECT joined FROM conversation_heads WHERE conversation_id = runs.conversation_id))
+         WHERE id = ?2",
+    )
+    .bind(resume.run_id.as_str())
+    .bind(new.as_str())
+    .execute(&mut **tx)
+    .await?;
     Ok(())
 }
 

@@ -193,7 +193,11 @@ impl State {
             last_seq: None,
             started_at: None,
             tools: new.batch.map(|batch| batch.tools.clone()),
-            counters: RunCounters::default(),
+            counters: match new.batch {
+                // The answer was the first round, and what had joined before it was heard in its request.
+                Some(_) => RunCounters { rounds: 1, heard: self.conversations[new.conversation].joined, ..RunCounters::default() },
+                None => RunCounters::default(),
+            },
             usage: Usage::default(),
             steps: new
                 .batch
@@ -220,7 +224,8 @@ impl State {
     /// Whether nobody works on the run and nobody ever has.
     fn ends_at_once(&self, id: &RunId) -> bool {
         let row = &self.runs[id];
-        !self.leases.contains_key(id) && row.started_at.is_none() && row.run.status == RunStatus::Queued
+        let is_fresh = row.started_at.is_none() && row.calls.is_empty() && row.run.status == RunStatus::Queued;
+        is_fresh && !self.leases.contains_key(id)
     }
 
     /// Asks a run that has not ended to end. The events, if it is over now; else a worker will end it.
