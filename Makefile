@@ -41,7 +41,7 @@ bench-decode: ## Measure decoding against parsing alone, and count allocations p
 	cargo bench --locked --manifest-path fuzz/Cargo.toml --bench decode
 
 bench-tools: ## Measure what a tool call costs beside what its tool takes, on both stores, in a release build
-	CAPSTAN_TOOL_ROUNDS=$(or $(ROUNDS),200) cargo nextest run --release --locked --features failpoints --no-capture -E 'test(a_tool_call_costs_little)'
+	CAPSTAN_TOOL_ROUNDS=$(or $(ROUNDS),20) cargo nextest run --release --locked --features failpoints --no-capture -E 'test(a_tool_call_costs_little)'
 
 openapi: ## Write openapi/capstan.json from the code
 	cargo run --locked -- openapi > openapi/capstan.json
