@@ -19,10 +19,10 @@ use crate::store::{McpTokens, Store, StoreError, StoreResult};
 use crate::support::seal::Vault;
 use crate::tools::mcp::oauth::{Access, Refusal, TokenOf, TokenSet, Tokens, Wire, refresh};
 
-/// How long a refresh is one process's own: longer than its one request may take.
-const CLAIM_MS: u32 = 30_000;
+/// How long a refresh is one process's own: longer than its one request may take, and than what came of it may take to be stored.
+const CLAIM_MS: u32 = 60_000;
 /// How long it is waited for, and how often it is looked at.
-const PATIENCE: Duration = Duration::from_secs(35);
+const PATIENCE: Duration = Duration::from_secs(65);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a token is shown before a refresh is tried again that has failed.
 const GRACE: Duration = Duration::from_secs(10);

@@ -79,7 +79,9 @@ impl TokenSet {
     /// What is shown to the server, if these tokens are for the server at `url`.
     #[must_use]
     pub fn access_for(&self, url: &str) -> Option<SecretString> {
-        (self.bond.url == url).then(|| SecretString::from(self.access.as_str()))
+        // An entry need not be written as a URL is in the end: `https://Host` is `https://host/`.
+        let is_ours = Url::parse(url).is_ok_and(|url| url.as_str() == self.bond.url);
+        is_ours.then(|| SecretString::from(self.access.as_str()))
     }
 
     /// Whether they can be refreshed.
@@ -259,7 +261,7 @@ async fn ask(wire: &Wire, bond: Bond, fields: &[(&str, &str)], known: Option<&st
     let (status, answer) = wire.submit(&place, &all, basic).await.map_err(Refusal::Failed)?;
     let answer = answer.unwrap_or_default();
     // GitHub refuses with 200.
-    if !status.is_success() || answer.contains_key("error") {
+    if !status.is_success() || answer.get("error").is_some_and(|error| !error.is_null()) {
         return Err(refused(status, &answer));
     }
     let (access, refresh, fresh_for_ms) = read(&answer, &bond.resource).map_err(Refusal::Failed)?;
@@ -299,8 +301,9 @@ fn read(answer: &Map<String, Value>, resource: &str) -> Result<(String, Option<S
         return Err("the authorization server gives a token for another resource".to_owned());
     }
     let seconds = answer.get("expires_in").and_then(|value| value.as_i64().or_else(|| value.as_str()?.parse().ok()));
-    let fresh_for_ms = seconds.map(|seconds| {
-        let seconds = seconds.clamp(0, MAX_SECONDS);
+    // What was never fresh would be refreshed before every request.
+    let fresh_for_ms = seconds.filter(|seconds| *seconds > 0).map(|seconds| {
+        let seconds = seconds.min(MAX_SECONDS);
         seconds * 1_000 - (AHEAD_SECONDS * 1_000).min(seconds * 250)
     });
     Ok((access, token("refresh_token")?, fresh_for_ms))
@@ -350,7 +353,8 @@ mod tests {
     #[case(json!({"access_token": "a", "token_type": "bearer"}), Some(None))]
     #[case(json!({"access_token": "a", "token_type": "Bearer", "expires_in": 3600}), Some(Some(3_540_000)))]
     #[case(json!({"access_token": "a", "token_type": "Bearer", "expires_in": "8"}), Some(Some(6_000)))]
-    #[case(json!({"access_token": "a", "token_type": "Bearer", "expires_in": -5}), Some(Some(0)))]
+    #[case(json!({"access_token": "a", "token_type": "Bearer", "expires_in": -5}), Some(None))]
+    #[case(json!({"access_token": "a", "token_type": "Bearer", "expires_in": 0}), Some(None))]
     #[case(json!({"access_token": "a", "token_type": "mac"}), None)]
     #[case(json!({"access_token": "a"}), None)]
     #[case(json!({"access_token": "a\r\nx: y", "token_type": "Bearer"}), None)]

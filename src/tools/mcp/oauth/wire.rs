@@ -37,6 +37,9 @@ impl Wire {
     pub fn new(url: &str, reach: Reach) -> Result<Self, String> {
         let server = Url::parse(url).map_err(|error| format!("url: {error}"))?;
         outbound::check(&server, reach).map_err(|error| format!("url: {error}"))?;
+        if server.scheme() != "https" && !http::is_loopback(server.as_str()) {
+            return Err("url: a login is made over https:// only, because its token goes with every request".to_owned());
+        }
         let mut secure = server.clone();
         let _ = secure.set_scheme("https");
         let is_inside = matches!(outbound::check(&secure, Reach::Public), Err(Forbidden::Address));
