@@ -100,7 +100,7 @@ async fn a_run_keeps_its_trace_on_another_node() {
     lines_of(&first, &run, TRACE);
     let second = site.start().await;
     second.finished(&run).await;
-    let found = lines_of(&second, &run, TRACE);
+    let found = all_lines_of(&second, &run, TRACE).await;
     for message in ["lease expired, run put back into the queue", "run ended"] {
         assert!(found.iter().any(|line| line == message), "{message} in {found:?}");
     }
