@@ -1,7 +1,7 @@
 # Everything a contributor types. `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test crash-matrix lint fmt simulation fuzz bench bench-decode bench-tools openapi deny
+.PHONY: help run build test crash-matrix lint fmt simulation fuzz bench bench-context bench-decode bench-tools openapi deny
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -39,6 +39,9 @@ fuzz: ## Run every fuzzer of fuzz/ for TIME=60 seconds each, or TARGET=name; wan
 
 bench-decode: ## Measure decoding against parsing alone, and count allocations per token
 	cargo bench --locked --manifest-path fuzz/Cargo.toml --bench decode
+
+bench-context: ## Measure what building a request costs, for conversations of 10 to 2,000 messages
+	cargo bench --locked --manifest-path fuzz/Cargo.toml --bench context
 
 bench-tools: ## Measure what a tool call costs beside what its tool takes, on both stores, in a release build
 	CAPSTAN_TOOL_ROUNDS=$(or $(ROUNDS),20) cargo nextest run --release --locked --features failpoints --no-capture -E 'test(a_tool_call_costs_little)'

@@ -6,6 +6,7 @@ pub mod support;
 
 pub mod domain;
 
+pub mod documents;
 pub mod engine;
 pub mod live;
 pub mod provider;

@@ -24,6 +24,7 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
         let audit = audit.context("old rows of the audit cannot be removed")?;
         print(&format!("removed {tickets} expired tickets, {records} idempotency records and {audit} rows of the audit\n"))?;
     }
+    remove_files(store.as_ref(), loaded.config.retention.unused_files_ms(), mode).await?;
     tidy(&store, loaded.config.retention.tidy_ages(), mode).await?;
     let Some(age_ms) = loaded.config.retention.deltas_ms() else {
         store.close().await;
@@ -53,6 +54,22 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     };
     let rest = if last == FoldStep::Taken { "another process is folding at this moment and does the rest\n" } else { "" };
     print(&format!("{what}{rest}"))
+}
+
+/// Removes files that no message has; or only says how many there are.
+async fn remove_files(store: &dyn Store, age_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<()> {
+    let line = match (mode, age_ms) {
+        (FoldMode::Fold, _) => {
+            let removed = upkeep::remove_unused_files(store, age_ms).await.context("unused files cannot be removed")?;
+            format!("files without a message removed: {removed}\n")
+        }
+        (FoldMode::Count, Some(age_ms)) => {
+            let count = store.count_unused_files(age_ms).await.context("unused files cannot be counted")?;
+            format!("files without a message to remove: {count}\n")
+        }
+        (FoldMode::Count, None) => "files without a message are kept: retention.unused_files_days is 0\n".to_owned(),
+    };
+    print(&line).map(|_| ())
 }
 
 /// Puts old conversations away and deletes those that were put away long ago; or only says how many there are.

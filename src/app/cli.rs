@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::config::{self, Environment, Flag, Loaded};
 use super::secrets::{self, RotateArgs};
-use super::{chat, cleanup, doctor, healthcheck, keys, serve};
+use super::{chat, cleanup, doctor, healthcheck, keys, reading, serve};
 use crate::domain::principal::UserRole;
 use crate::service::FoldMode;
 use crate::tools::mcp::orphans;
@@ -102,6 +102,14 @@ enum Command {
     Chat(ChatArgs),
     /// Ask the server of this configuration whether it is ready; exit code 0 if so. For container health checks.
     Healthcheck,
+    /// Started by the server itself: says what the file on standard input is.
+    #[command(name = reading::COMMAND, hide = true)]
+    ReadFile {
+        /// The most characters of its text.
+        most_chars: usize,
+        /// Its name.
+        name: String,
+    },
     /// Started by the server itself: waits until it is gone, and ends what it has left behind.
     #[command(name = orphans::GUARD_COMMAND, hide = true)]
     EndOrphans {
@@ -207,6 +215,7 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         Command::Secrets { command: SecretsCommand::Rotate(args) } => runtime()?.block_on(secrets::rotate(&load()?, args)),
         Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
+        Command::ReadFile { most_chars, name } => reading::run(&name, most_chars),
         Command::EndOrphans { word, engine } => {
             let small = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             small.block_on(orphans::guard(&word, engine.as_deref()));

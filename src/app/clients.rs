@@ -34,6 +34,12 @@ impl Made {
         let own = self.models.iter().find(|model| model.name == name).and_then(|model| model.prices);
         own.or_else(|| catalogue::model_at(&self.place, name).prices())
     }
+
+    /// The tokens of a model's window, as its owner says or as is known of it.
+    pub fn window(&self, name: &str) -> Option<u64> {
+        let own = self.models.iter().find(|model| model.name == name).and_then(|model| model.context);
+        own.or_else(|| catalogue::model_at(&self.place, name).context)
+    }
 }
 
 /// What says that two versions of a record are the same place, asked with the same key: a hash, because the key is in it.

@@ -16,6 +16,7 @@ mod listen;
 mod models;
 mod notify;
 mod parts;
+mod reading;
 mod records;
 mod secrets;
 mod serve;

@@ -237,6 +237,15 @@ impl ModelClient for Records {
         let prices = catalogue::model(&request.model).prices();
         Ok(priced(self.configured.stream(request).await?, prices))
     }
+
+    async fn window(&self, owner: &UserId, model: &str) -> Option<u64> {
+        let (provider, name) = model.split_once('/')?;
+        match self.find(owner, provider).await {
+            Ok(Some(made)) => made.window(name),
+            // Who cannot be found now is asked for all the same later, and then says why not.
+            Ok(None) | Err(_) => catalogue::model(model).context,
+        }
+    }
 }
 
 #[async_trait]

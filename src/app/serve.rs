@@ -1,20 +1,22 @@
 //! `capstan serve`: puts the parts together, keeps them running, and ends them in order.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use metrics_exporter_prometheus::PrometheusHandle;
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::config::{Config, EmbeddingsConfig, Environment, Loaded, PinMode, Role};
+use super::config::{Config, ContextsConfig, EmbeddingsConfig, Environment, Loaded, PinMode, Role};
 use super::lifecycle::{self, Signals};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
+use super::reading::ReadingProcesses;
 use super::records::{Records, RecordsOptions};
 use super::servers::KeptInStore;
 use super::watchdog::{self, Watchdog};
@@ -22,9 +24,10 @@ use super::{listen, notify, secrets, telemetry, upkeep};
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
-use crate::service::{FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
+use crate::service::{FileDeps, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
 use crate::store::Store;
 use crate::support::outbound::Reach;
+use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
 use crate::tools::{Door, Toolbox as _};
 use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
 
@@ -134,6 +137,7 @@ impl Server {
                     clock: Arc::clone(&sources.clock),
                     ids: Arc::clone(&sources.ids),
                     embeddings: embedding_source(&config, &records),
+                    contexts: contexts(&config, environment)?,
                 };
                 Some(Worker::start(deps, worker_options(&config, node.clone())).await.context("the worker cannot start")?)
             }
@@ -147,7 +151,8 @@ impl Server {
             ProviderDeps { vault, endpoints: records, reach_of_members, max_per_owner: config.limits.max_providers_per_owner };
         let max_per_owner = config.limits.max_mcp_servers_per_owner;
         let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner };
-        let service = service.with_configured_keys(keys).with_providers(providers).with_mcp_servers(mcp_servers);
+        let files = FileDeps { reader: Arc::new(ReadingProcesses::new()?), limits: config.limits.files() };
+        let service = service.with_configured_keys(keys).with_providers(providers).with_mcp_servers(mcp_servers).with_files(files);
         let service = Arc::new(service);
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
         let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
@@ -250,6 +255,32 @@ fn embedding_source(config: &Config, records: &Arc<Records>) -> Option<Embedding
         texts_per_request: batch,
         cache_bytes: cache_mib * 1024 * 1024,
     })
+}
+
+/// Those whom agents may ask; `None` if there are none.
+fn contexts(config: &Config, environment: &Environment) -> anyhow::Result<Option<Arc<Contexts>>> {
+    let ContextsConfig { each_ms, all_ms, max_chars, failures, rest_ms, providers } = &config.contexts;
+    let mut sources = BTreeMap::new();
+    for (name, provider) in providers {
+        let key = match &provider.key_env {
+            Some(variable) => {
+                let key = environment.get(variable);
+                let key = key.with_context(|| format!("contexts.providers.{name}.key_env names {variable}, which is not set"))?;
+                Some(SecretString::from(key.to_owned()))
+            }
+            None => None,
+        };
+        sources.insert(name.clone(), ContextSource { url: provider.url.clone(), key });
+    }
+    let options = ContextOptions {
+        sources,
+        each: Duration::from_millis(*each_ms),
+        all: Duration::from_millis(*all_ms),
+        max_chars: *max_chars,
+        failures: *failures,
+        rest: Duration::from_millis(*rest_ms),
+    };
+    Ok((!options.sources.is_empty()).then(|| Arc::new(Contexts::new(options))))
 }
 
 fn worker_options(config: &Config, node: NodeId) -> WorkerOptions {

@@ -82,6 +82,7 @@ fn describe() {
     describe_histogram!("capstan_step_seconds", Unit::Seconds, "Time of one step, by kind");
     describe_counter!("capstan_tokens_total", "Tokens used, by direction");
     describe_counter!("capstan_model_failures_total", "Failed model calls, by code");
+    describe_counter!("capstan_contexts_total", "Questions to context providers, by provider and outcome");
     describe_counter!("capstan_tools_held_total", "Tools that were not offered to a run, because their definitions have changed");
     describe_counter!("capstan_tool_rankings_total", "Times that the tools of a run were put in order, by what");
     describe_counter!("capstan_embedding_failures_total", "Times that there were no vectors of tools, by code");
@@ -96,6 +97,7 @@ fn describe() {
     describe_gauge!("capstan_open_streams", "Open event streams, by wire");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");
     describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until an answer began, by route");
+    describe_gauge!("capstan_file_bytes", Unit::Bytes, "Bytes of uploaded files");
     describe_counter!("capstan_stalls_total", "Times that a task has not yielded its thread for 5 s");
     describe_histogram!("capstan_commit_batch_writes", Unit::Count, "Writes in one transaction of the log writer");
     describe_histogram!("capstan_commit_seconds", Unit::Seconds, "Time of one transaction of the log writer");

@@ -25,6 +25,9 @@ const FOLD_EVERY: Duration = Duration::from_secs(600);
 /// How often conversations are looked for in which nothing has happened for long.
 const TIDY_EVERY: Duration = Duration::from_secs(3_600);
 
+/// How often files are looked for that no message has.
+const FILES_EVERY: Duration = Duration::from_secs(600);
+
 /// How many times as long as a piece of folding took is the rest after it, in which the database is there for others.
 const FOLD_REST: u32 = 3;
 
@@ -47,6 +50,7 @@ pub fn start(
     tasks.spawn(tidy(Arc::clone(store), Arc::clone(hub), retention.tidy_ages(), stop.clone()));
     tasks.spawn(count_runs(Arc::clone(store), metrics, stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
+    tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
     tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
 }
 
@@ -81,6 +85,37 @@ async fn clean(store: Arc<dyn Store>, clock: SharedClock, audit_ms: Option<u64>,
         match records {
             Ok(removed) => tracing::debug!(removed, "removed old idempotency records"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old idempotency records could not be removed"),
+        }
+    }
+}
+
+/// Begins with a pass at the start, like [`fold`].
+async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: CancellationToken) {
+    loop {
+        match remove_unused_files(store.as_ref(), age_ms).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "removed files that no message has"),
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "unused files could not be removed"),
+        }
+        if let Ok(bytes) = store.file_bytes().await {
+            #[expect(clippy::cast_precision_loss, reason = "nobody has 2^52 bytes")]
+            metrics::gauge!("capstan_file_bytes").set(bytes as f64);
+        }
+        if !pause(FILES_EVERY, &stop).await {
+            return;
+        }
+    }
+}
+
+/// Removes files that no message has and that are old enough, piece by piece. Returns how many.
+pub async fn remove_unused_files(store: &dyn Store, age_ms: Option<u64>) -> StoreResult<u64> {
+    let Some(age_ms) = age_ms else { return Ok(0) };
+    let mut removed = 0;
+    loop {
+        let gone = store.remove_unused_files(age_ms).await?;
+        removed += gone;
+        if gone == 0 {
+            return Ok(removed);
         }
     }
 }

@@ -5,7 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalPolicy;
+use super::context::ContextPolicy;
 use super::model::{InvalidOption, ModelOptions};
+use super::plan::{PlanPolicy, Strategy};
+use super::prompt::PromptPolicy;
+use super::response_analysis::ResponseAnalysis;
+use super::sampling::SamplingByTurn;
 use super::tool_filter::ToolFilter;
 
 /// What to do when the rounds are used up.
@@ -120,11 +125,18 @@ pub struct LlmRetry {
     pub delays_ms: Vec<u64>,
     /// The longest `Retry-After` that is obeyed; a longer one fails the run. In milliseconds.
     pub max_retry_after_ms: u64,
+    /// How often a model is asked again whose answer is not of the form that was asked for.
+    #[serde(skip_serializing_if = "is_two")]
+    pub validation_retries: u32,
+}
+
+fn is_two(count: &u32) -> bool {
+    *count == 2
 }
 
 impl Default for LlmRetry {
     fn default() -> Self {
-        Self { delays_ms: vec![3_000, 6_000], max_retry_after_ms: 600_000 }
+        Self { delays_ms: vec![3_000, 6_000], max_retry_after_ms: 600_000, validation_retries: 2 }
     }
 }
 
@@ -183,10 +195,25 @@ pub struct AgentProfile {
     pub final_text: Option<String>,
     /// The agent's layer of the system prompt.
     pub system_prompt: String,
+    /// The other layers.
+    #[serde(skip_serializing_if = "PromptPolicy::is_default")]
+    pub prompt: PromptPolicy,
+    /// Who is asked, before each turn, what else the model should know: names of configured context providers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub context_providers: Vec<String>,
     /// How the model says what it wants to do.
     pub output: OutputMode,
     /// Options of model calls.
     pub options: ModelOptions,
+    /// What those do not say, by whether a call is offered tools.
+    #[serde(skip_serializing_if = "SamplingByTurn::is_default")]
+    pub sampling: SamplingByTurn,
+    /// How the run goes about its work.
+    #[serde(skip_serializing_if = "Strategy::is_default")]
+    pub strategy: Strategy,
+    /// How plans are made and carried out, where the strategy is one.
+    #[serde(skip_serializing_if = "PlanPolicy::is_default")]
+    pub plan: PlanPolicy,
     /// Model calls with tools in one run.
     pub max_rounds: u32,
     /// What follows when they are used up.
@@ -198,6 +225,9 @@ pub struct AgentProfile {
     /// Which of them the model is offered if there are many.
     #[serde(skip_serializing_if = "ToolFilter::is_default")]
     pub tool_filter: ToolFilter,
+    /// How much the model reads of the conversation.
+    #[serde(skip_serializing_if = "ContextPolicy::is_default")]
+    pub context: ContextPolicy,
     /// The longest that one tool call may take, in milliseconds.
     pub tool_timeout_ms: u64,
     /// How much of a tool's answer the model reads, in characters.
@@ -222,6 +252,9 @@ pub struct AgentProfile {
     pub empty_replies: u32,
     /// Consecutive rounds of nothing but errors after which the model gets a hint; 0 for off.
     pub error_rounds: u32,
+    /// What the words of an answer lead to.
+    #[serde(skip_serializing_if = "ResponseAnalysis::is_default")]
+    pub response_analysis: ResponseAnalysis,
     /// The longest that a run may take from its first start, waiting included, in milliseconds; 0 for no limit.
     pub max_run_ms: u64,
     /// Input and output tokens of one run together; 0 for no limit.
@@ -255,9 +288,24 @@ impl AgentProfile {
         if let Err(InvalidOption { field, reason }) = self.options.check() {
             return wrong(&format!("options/{field}"), reason.to_string());
         }
+        if let Err((field, reason)) = self.sampling.check() {
+            return wrong(&format!("sampling/{field}"), reason);
+        }
+        if let Err((field, reason)) = self.plan.check() {
+            return wrong(&format!("plan/{field}"), reason);
+        }
+        if let Err((field, reason)) = self.response_analysis.check() {
+            return wrong(&format!("response_analysis/{field}"), reason);
+        }
+        if self.llm_retry.validation_retries as usize > MAX_RETRIES {
+            return wrong("llm_retry/validation_retries", format!("must be at most {MAX_RETRIES}"));
+        }
         let k = self.tool_filter.k;
         if !(1..=ToolFilter::MAX_K).contains(&k) {
             return wrong("tool_filter/k", format!("must be 1 to {}", ToolFilter::MAX_K));
+        }
+        if let Err((field, reason)) = self.context.check() {
+            return wrong(&format!("context/{field}"), reason);
         }
         let counts = [
             ("max_rounds", u64::from(self.max_rounds)),
@@ -306,13 +354,19 @@ impl Default for AgentProfile {
             fallbacks_for: FallbacksFor::default(),
             final_text: None,
             system_prompt: "You are a helpful assistant.".to_owned(),
+            prompt: PromptPolicy::default(),
+            context_providers: Vec::new(),
             output: OutputMode::default(),
             options: ModelOptions::default(),
+            sampling: SamplingByTurn::default(),
+            strategy: Strategy::default(),
+            plan: PlanPolicy::default(),
             max_rounds: 20,
             on_limit: OnLimit::default(),
             tools_policy: ToolsPolicy::default(),
             tools: None,
             tool_filter: ToolFilter::default(),
+            context: ContextPolicy::default(),
             tool_timeout_ms: 30_000,
             tool_result_chars: 6_000,
             repair: RepairPolicy::default(),
@@ -325,6 +379,7 @@ impl Default for AgentProfile {
             duplicate_calls: 2,
             empty_replies: 2,
             error_rounds: 2,
+            response_analysis: ResponseAnalysis::default(),
             max_run_ms: 0,
             max_run_tokens: 0,
             on_interrupt: OnInterrupt::default(),

@@ -26,6 +26,19 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
         let reason = "only an administrator can have calls made again of which nobody knows what became";
         return refuse("on_unknown", reason.to_owned());
     }
+    if base.context.limit.is_some() && profile.context.unit != base.context.unit {
+        return refuse(
+            "context/unit",
+            "only an administrator can count in another unit than the server's own agent does".to_owned(),
+        );
+    }
+    if profile.prompt.server != base.prompt.server {
+        return refuse("prompt/server", "only an administrator can change what stands first in every prompt".to_owned());
+    }
+    if let Some(name) = profile.context_providers.iter().find(|name| !base.context_providers.contains(name)) {
+        let reason = format!("only an administrator can ask providers that the server's own agent does not, such as {name}");
+        return refuse("context_providers", reason);
+    }
     offers_no_more(base, profile)?;
     asks_no_less(base, profile)
 }
@@ -36,6 +49,11 @@ pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
     profile.max_rounds = profile.max_rounds.min(base.max_rounds);
     profile.tool_timeout_ms = profile.tool_timeout_ms.min(base.tool_timeout_ms);
     profile.tool_parallelism = profile.tool_parallelism.min(base.tool_parallelism);
+    let is_larger = profile.context.unit != base.context.unit
+        || profile.context.limit.unwrap_or(u64::MAX) > base.context.limit.unwrap_or(u64::MAX);
+    if base.context.limit.is_some() && is_larger {
+        profile.context = base.context.clone();
+    }
     if base.tools_policy == ToolsPolicy::None {
         profile.tools_policy = ToolsPolicy::None;
     }
@@ -100,11 +118,12 @@ impl Bound {
     }
 }
 
-fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 10] {
+fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 13] {
     let bound = |field, most, wanted| Bound { field, most, wanted, zero_is_none: false };
     let limit = |field, most, wanted| Bound { field, most, wanted, zero_is_none: true };
     let output = |profile: &AgentProfile| profile.options.max_output_tokens.map_or(0, u64::from);
     let retries = |profile: &AgentProfile| profile.llm_retry.delays_ms.len() as u64;
+    let checks = |profile: &AgentProfile| u64::from(profile.llm_retry.validation_retries);
     [
         bound("max_rounds", base.max_rounds.into(), profile.max_rounds.into()),
         bound("tool_timeout_ms", base.tool_timeout_ms, profile.tool_timeout_ms),
@@ -113,8 +132,11 @@ fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 10] {
         bound("tool_result_chars", base.tool_result_chars as u64, profile.tool_result_chars as u64),
         bound("llm_retry/max_retry_after_ms", base.llm_retry.max_retry_after_ms, profile.llm_retry.max_retry_after_ms),
         bound("llm_retry/delays_ms", retries(base).max(FEW_RETRIES), retries(profile)),
+        bound("plan/max_steps", base.plan.max_steps.into(), profile.plan.max_steps.into()),
+        bound("llm_retry/validation_retries", checks(base).max(FEW_RETRIES), checks(profile)),
         limit("max_run_ms", base.max_run_ms, profile.max_run_ms),
         limit("max_run_tokens", base.max_run_tokens, profile.max_run_tokens),
+        limit("context/limit", base.context.limit.unwrap_or(0), profile.context.limit.unwrap_or(0)),
         limit("options/max_output_tokens", output(base), output(profile)),
     ]
 }
@@ -135,7 +157,7 @@ mod tests {
 
     fn strict() -> AgentProfile {
         let said = json!({"max_run_ms": 1_000, "tools": ["a", "b"], "tools_policy": "first_round_only",
-            "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
+            "context": {"limit": 8_000}, "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
         profile(&AgentProfile::default(), said)
     }
 
@@ -162,6 +184,10 @@ mod tests {
     #[case(json!({"options": {"max_output_tokens": 101}}), Some("options/max_output_tokens"))]
     #[case(json!({"options": {"max_output_tokens": null}}), Some("options/max_output_tokens"))]
     #[case(json!({"llm_retry": {"delays_ms": [1, 1, 1, 1, 1, 1]}}), Some("llm_retry/delays_ms"))]
+    #[case(json!({"context": {"limit": 9_000}}), Some("context/limit"))]
+    #[case(json!({"context": {"limit": null}}), Some("context/limit"))]
+    #[case(json!({"context": {"unit": "chars"}}), Some("context/unit"))]
+    #[case(json!({"context": {"limit": 6_000, "keep_last": 4}}), None)]
     fn members_stay_within_the_server_s_agent(#[case] said: Value, #[case] refused: Option<&str>) {
         let base = strict();
         let wanted = profile(&base, said);
@@ -174,6 +200,13 @@ mod tests {
         let mut preset =
             profile(&base, json!({"max_rounds": 20, "tool_parallelism": 32, "tools_policy": "every_round", "on_unknown": "rerun"}));
         bring_within(&base, &mut preset);
+        assert_eq!(preset.context, base.context, "no limit asks for no more");
+        let small = profile(&base, json!({"context": {"limit": 8_000}}));
+        for said in [json!({"context": {"limit": 32_768}}), json!({"context": {"unit": "chars", "limit": 7_000}})] {
+            let mut larger = profile(&base, said);
+            bring_within(&small, &mut larger);
+            assert_eq!(larger.context, small.context);
+        }
         assert_eq!((preset.max_rounds, preset.tool_parallelism, preset.tools_policy), (3, 1, ToolsPolicy::None));
         assert_eq!(preset.on_unknown, OnUnknown::TellModel);
     }

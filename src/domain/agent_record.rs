@@ -190,6 +190,10 @@ mod tests {
     #[case(json!({"tool_filter": {"k": 0}}), "tool_filter/k")]
     #[case(json!({"tool_filter": {"mode": "some"}}), "tool_filter/mode")]
     #[case(json!({"options": {"temperature": 9.0}}), "options/temperature")]
+    #[case(json!({"sampling": {"tool_turn": {"top_p": 2.0}}}), "sampling/tool_turn/top_p")]
+    #[case(json!({"response_analysis": {"deflection": 11}}), "response_analysis/deflection")]
+    #[case(json!({"response_analysis": {"phrases": {"claim": [""]}}}), "response_analysis/phrases/claim")]
+    #[case(json!({"llm_retry": {"validation_retries": 101}}), "llm_retry/validation_retries")]
     fn what_is_wrong_is_named(#[case] said: Value, #[case] field: &str) {
         let error = profile_of(&AgentProfile::default(), "x", 1, &document(said)).unwrap_err();
         assert!(error.field.starts_with(field) || error.reason.contains(field), "{error:?}");

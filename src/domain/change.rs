@@ -4,10 +4,12 @@
 
 use serde_json::Value;
 
+use super::context::ContextSummary;
 use super::ids::{CallId, InputId, RunId};
 use super::input::{InputRequest, InputState};
 use super::message::Message;
 use super::model::Usage;
+use super::plan::Plan;
 use super::problem::ProblemBody;
 use super::run::{FinishReason, RunStatus, WaitReason};
 use super::tool::{ToolCall, ToolDefinition, ToolOutcome};
@@ -87,6 +89,10 @@ pub struct RunCounters {
     pub cut_answers: u32,
     /// Consecutive answers that were not of the form that the agent wants.
     pub malformed_answers: u32,
+    /// Consecutive answers after which the model was told to go on, because something was left; a call that succeeds ends the row.
+    pub continuations: u32,
+    /// Answers of the turn after which the model was told to go on without questions.
+    pub deflections: u32,
     /// Whether the next model call is the last one, without tools.
     pub force_final: bool,
     /// Tools that are no longer offered.
@@ -108,6 +114,11 @@ pub struct RunCounters {
     pub chosen_tools: Option<ChosenTools>,
     /// Whether the model was asked for categories and has named none.
     pub named_no_category: bool,
+    /// The plan, where the agent has one made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Plan>,
+    /// Whether the last call was forced because too little of the budget of a request remained.
+    pub no_room: bool,
 }
 
 /// One change to the rows of a run.
@@ -121,6 +132,8 @@ pub enum Change {
     FreezeTools(Vec<ToolDefinition>),
     /// New counters.
     Counters(RunCounters),
+    /// What stands from now on for the messages that requests leave out, in this run and in later ones.
+    Summarize(ContextSummary),
     /// Total usage of the run.
     Usage(Usage),
     /// A step begins, or begins again with a higher attempt.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::{ConversationId, RunId};
+use super::run::WaitReason;
 
 /// Where a conversation stands: the status of its active run, stored with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -70,6 +71,9 @@ pub struct Conversation {
     pub title: String,
     /// Where it stands.
     pub status: ConversationStatus,
+    /// What its run waits for, if it does.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<WaitReason>,
     /// The run under way, if any.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub active_run_id: Option<RunId>,
@@ -83,6 +87,12 @@ pub struct Conversation {
     /// Words of its owner's, in their order.
     #[serde(default)]
     pub tags: Vec<String>,
+    /// What its runs add to their agent's system prompt, or put in its place, as the agent says. Lists leave it out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub system_prompt: Option<String>,
+    /// What its user wants of every answer: a part of the system prompt that is marked as theirs. Lists leave it out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub instructions: Option<String>,
     /// The `seq` of its newest event.
     pub last_seq: i64,
     /// When it was made, RFC 3339.

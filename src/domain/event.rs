@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::{ApprovalRequest, ApprovalScope, ApprovalState};
+use super::context::ContextUnit;
 use super::ids::{CallId, ConversationId, InputId, MessageId, PartId, RunId, UserId};
 use super::input::{InputAnswer, InputKind, InputState, Question};
 use super::message::{Message, Part, Role, ToolContent};
 use super::model::Usage;
+use super::plan::{PlanStepState, PlannedStep};
 use super::problem::ProblemBody;
-use super::run::{FinishReason, WaitReason};
+use super::run::{FinishReason, Notice, WaitReason};
 use super::tool_filter::ToolsOffered;
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
@@ -78,12 +80,30 @@ events! {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         model: Option<String>,
     }
-    /// The model's window was too small for the request: the run goes on with a shorter one. What is stored is not touched.
+    /// What the request of a model step costs of its budget, by the server's estimate.
+    ContextBudget = "context.budget" {
+        /// What is counted.
+        unit: ContextUnit,
+        /// The whole budget.
+        window: u64,
+        /// What the request costs: instructions, tools and messages.
+        used: u64,
+        /// What is left beside what is kept free. Less than nothing, if it does not fit and nothing may be left out.
+        remaining: i64,
+    }
+    /// The request would have been too large for its budget, or was for the model's window: the run goes on with a shorter one. What
+    /// is stored is not touched.
     ContextCompacted = "context.compacted" {
-        /// Messages that are left out, oldest first.
+        /// Messages that are left out from now on, oldest first.
         messages: u32,
         /// Texts, pictures and arguments of calls that are cut.
         texts: u32,
+        /// The newest message that is left out, if something stands for it in the conversation from now on.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        through: Option<MessageId>,
+        /// What stands for all messages that are left out; empty, if nothing does.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        summary: Option<String>,
     }
     /// A provider refused a tool's definition, or its server has changed it: the tool is not offered in this run.
     ToolQuarantined = "tool.quarantined" {
@@ -109,6 +129,9 @@ events! {
         /// Why no model could be reached, where the answer is the agent's `final_text`.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         error: Option<ProblemBody>,
+        /// What is to be told about the answer.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        notice: Option<Notice>,
     }
     /// The run ended with an error.
     RunFailed = "run.failed" {
@@ -154,9 +177,10 @@ events! {
     StepReset = "step.reset" {
         /// The step.
         step: u32,
-        /// `retry`, `crash`, `handed_back` or `continuation`: the step is made again. `failed` or `cancelled`: the run ends.
+        /// `retry`, `crash` or `handed_back`: the step is made again. `failed` or `cancelled`: the run ends.
         /// `calls_dropped`: calls that came with the answer are not carried out. What is kept after the last two is shown again.
-        /// `restarted`: the model began its answer anew, which follows.
+        /// `restarted`: the model began its answer anew, which follows. `continuation`: the answer was not the end of the work; it is
+        /// kept as an internal message, and the run goes on.
         reason: String,
     }
     /// A part of a message begins.
@@ -255,6 +279,26 @@ events! {
         /// The arguments.
         arguments: Value,
     }
+    /// A plan was made.
+    PlanCreated = "plan.created" {
+        /// Its steps, in order.
+        steps: Vec<PlannedStep>,
+    }
+    /// A step of the plan begins: what follows up to its end belongs to it.
+    PlanStepStarted = "plan.step_started" {
+        /// Counts from 1.
+        step: u32,
+    }
+    /// A step of the plan has ended.
+    PlanStepCompleted = "plan.step_completed" {
+        /// Counts from 1.
+        step: u32,
+        /// `done`, `failed`, or `skipped`: the plan was given up, and the run goes on without it.
+        state: PlanStepState,
+        /// The call that was made for it.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        call_id: Option<CallId>,
+    }
     /// A human is asked.
     InputRequested = "input.requested" {
         /// The question's id, for the answer.
@@ -320,6 +364,9 @@ events! {
         title: Option<String>,
         /// The status.
         status: super::conversation::ConversationStatus,
+        /// Messages that are not part of the conversation any more, because it was rewound.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        supersedes: Vec<MessageId>,
     }
 }
 

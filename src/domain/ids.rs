@@ -111,6 +111,8 @@ id!(/// An MCP server that somebody keeps, or one of the configuration.
     McpServerId, "mcp_");
 id!(/// An agent that somebody keeps, or one that comes with the program.
     AgentId, "agent_");
+id!(/// A file that was uploaded.
+    FileId, "file_");
 id!(/// A server process, new at each start.
     NodeId, "node_");
 

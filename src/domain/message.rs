@@ -238,4 +238,10 @@ pub struct FilePart {
     /// A name to show.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub name: Option<String>,
+    /// Characters of the text of an uploaded file, which it costs in a request.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub text_chars: Option<u64>,
+    /// What a model reads that does not get the bytes of an uploaded file. Never stored: made for a request.
+    #[serde(skip)]
+    pub text: Option<String>,
 }

@@ -1,5 +1,7 @@
 //! The agents that come with the program: one for each way of working that its ancestors had, as files.
 
+use std::sync::LazyLock;
+
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
@@ -35,15 +37,20 @@ struct File {
     profile: ProfileDocument,
 }
 
-/// All of them, by name.
-#[must_use]
-pub fn presets() -> Vec<Preset> {
+/// Read once: each run that names an agent looks among them.
+static PRESETS: LazyLock<Vec<Preset>> = LazyLock::new(|| {
     // That each file can be read is tested.
     let read = |(name, text): (&'static str, &str)| {
         let File { description, profile } = toml::from_str(text).ok()?;
         Some(Preset { id: id_of(name), name, description, profile })
     };
     FILES.into_iter().filter_map(read).collect()
+});
+
+/// All of them, by name.
+#[must_use]
+pub fn presets() -> &'static [Preset] {
+    &PRESETS
 }
 
 /// Whether a name is one of theirs.
@@ -68,13 +75,13 @@ mod tests {
     use crate::domain::approval::OnDeny;
 
     fn profile(name: &str) -> AgentProfile {
-        let preset = presets().into_iter().find(|preset| preset.name == name).unwrap();
+        let preset = presets().iter().find(|preset| preset.name == name).unwrap();
         profile_of(&AgentProfile::default(), name, 1, &preset.profile).unwrap()
     }
 
     #[test]
     fn every_file_is_an_agent() {
-        let names: Vec<&str> = presets().into_iter().map(|preset| preset.name).collect();
+        let names: Vec<&str> = presets().iter().map(|preset| preset.name).collect();
         assert_eq!(names, FILES.map(|(name, _)| name));
         assert!(names.is_sorted());
         for name in names {
@@ -87,11 +94,15 @@ mod tests {
     fn they_have_the_constants_of_their_ancestors() {
         let cms = profile("cms");
         assert_eq!((cms.max_rounds, cms.on_limit, cms.tool_parallelism), (20, OnLimit::Fail, 1));
-        assert_eq!((cms.llm_retry.delays_ms, cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FailRun));
+        assert_eq!((cms.llm_retry.delays_ms.clone(), cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FailRun));
         assert_eq!(cms.on_unknown, OnUnknown::Rerun);
         let desktop = profile("desktop");
         assert_eq!((desktop.max_rounds, desktop.on_limit, desktop.tool_result_chars), (10, OnLimit::Summarize, 6_000));
+        assert_eq!((desktop.context.limit, desktop.context.keep_last, desktop.context.compress_results), (Some(32_768), 10, true));
         assert_eq!((desktop.breaker_failures, desktop.duplicate_calls, desktop.empty_replies, desktop.error_rounds), (3, 2, 2, 2));
+        assert_eq!((desktop.response_analysis.incomplete, desktop.response_analysis.deflection), (3, 3));
+        assert_eq!((desktop.sampling.tool_turn.temperature, desktop.sampling.talk_turn.top_p), (Some(0.1), Some(0.9)));
+        assert!(cms.response_analysis.claims && !desktop.response_analysis.claims);
         let react = profile("react");
         assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));
         assert_eq!((react.llm_retry.delays_ms, react.approval.on_deny), (vec![1_000, 2_000, 4_000], OnDeny::EndTurn));

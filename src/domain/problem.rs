@@ -116,6 +116,8 @@ codes! {
     MisdirectedRequest = "misdirected_request", 421, false, "This server does not answer for that host";
     /// The same idempotency key was used with another body.
     IdempotencyMismatch = "idempotency_mismatch", 422, false, "The idempotency key was used for another request";
+    /// A file that is not accepted, or that a message cannot have.
+    UnusableFile = "unusable_file", 422, false, "The file cannot be used";
     /// Too much at a time.
     TooManyRequests = "too_many_requests", 429, true, "Too many requests";
     /// Our fault; the log says more.

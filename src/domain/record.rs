@@ -6,11 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::AgentProfile;
 use super::change::{Change, RunCounters, StepRow};
+use super::context::ContextSummary;
 use super::event::NewEvent;
 use super::ids::{ConversationId, RunId, UserId};
 use super::input::InputRequest;
 use super::message::Message;
 use super::model::Usage;
+use super::plan::PlanPhase;
+use super::prompt::OwnLayers;
 use super::run::{RunStatus, WaitReason};
 use super::tool::{ToolCall, ToolDefinition};
 
@@ -106,6 +109,8 @@ pub struct RunRecord {
     pub reason: Option<WaitReason>,
     /// The frozen profile.
     pub profile: AgentProfile,
+    /// What its conversation adds to the system prompt, as it was when the run was loaded.
+    pub own_layers: OwnLayers,
     /// The frozen tools; `None` before the first start.
     pub tools: Option<Vec<ToolDefinition>>,
     /// The stored counters.
@@ -116,7 +121,12 @@ pub struct RunRecord {
     pub elapsed_ms: u64,
     /// Messages of the conversation's earlier runs and of this one, run by run, oldest first. Messages that wait for a later
     /// run are not among them.
+    /// Of those that the summary stands for, only what the user asks was loaded.
     pub history: Vec<Message>,
+    /// What stands for the messages that requests leave out.
+    pub summary: Option<ContextSummary>,
+    /// How many messages at the beginning of what was loaded the summary stood for then.
+    pub covered: usize,
     /// This run's steps, oldest first.
     pub steps: Vec<StepRow>,
     /// This run's tool calls, by step and position.
@@ -130,9 +140,19 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// The model that is asked now, as `provider/name`: the profile's own, or the fallback that has taken over.
+    /// The model that is asked now, as `provider/name`: the one that its plan wants, the profile's own, or the fallback that has
+    /// taken over.
     #[must_use]
     pub fn model(&self) -> &str {
+        let policy = &self.profile.plan;
+        let planned = self.counters.plan.as_ref().and_then(|plan| match plan.phase {
+            PlanPhase::Planning | PlanPhase::Telling => policy.planner.as_deref(),
+            PlanPhase::Executing => policy.router.as_deref(),
+            PlanPhase::Over => None,
+        });
+        if let Some(planned) = planned {
+            return planned;
+        }
         let fallbacks = &self.profile.fallbacks;
         let at = (self.counters.fallback as usize).min(fallbacks.len());
         at.checked_sub(1).and_then(|at| fallbacks.get(at)).unwrap_or(&self.profile.model)

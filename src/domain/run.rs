@@ -136,6 +136,14 @@ impl FinishReason {
     }
 }
 
+/// What a client should tell about a run that has completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Notice {
+    /// The answer claims a change, and no call that changes anything has succeeded in the run.
+    NothingWritten,
+}
+
 /// A run as clients see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Run {

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::structured::Reader;
-use super::{PartialAnswer, RunState, arguments, offer, size, structured};
+use super::{PartialAnswer, RunState, arguments, offer, plan, size, structured};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, ReasoningPart, Role, TextPart, ToolCallPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, ModelTurn, Prices, TurnPart, Usage};
+use crate::domain::plan::PlanPhase;
 use crate::domain::run::FinishReason;
 use crate::support::clock::UnixMillis;
 use crate::support::ids::IdSource;
@@ -102,7 +103,8 @@ impl Assembler {
         let (run_id, conversation_id) = (record.fence.run_id.clone(), record.fence.conversation_id.clone());
         let reader = structured::reader(state);
         let asked = size::tokens(size::request(request));
-        let silent = offer::missing_in(state) == offer::Missing::Categories;
+        let is_planning = plan::phase(record) == Some(PlanPhase::Planning);
+        let silent = is_planning || offer::missing_in(state) == offer::Missing::Categories;
         Self { reader, asked, silent, ..Self::new(run_id, conversation_id, record.model().to_owned(), step) }
     }
 

@@ -11,7 +11,7 @@ use crate::domain::message::{Message, Part, Role, TextPart, ToolContent};
 use crate::support::text::prefix_chars;
 
 /// No text is cut below this, in characters.
-const LEAST_CHARS: usize = 500;
+pub(super) const LEAST_CHARS: usize = 500;
 
 const NO_PICTURE: &str = "[a picture or file is left out here]";
 
@@ -46,7 +46,7 @@ pub(super) fn halve(messages: &mut Vec<Message>) -> LeftOut {
 }
 
 /// A hint of the loop is no beginning: the question that it belongs to stands before it.
-fn is_beginning(message: &Message) -> bool {
+pub(super) fn is_beginning(message: &Message) -> bool {
     message.role == Role::User && !message.internal
 }
 
@@ -67,7 +67,7 @@ fn first_to_keep(messages: &[Message], budget: usize) -> usize {
 }
 
 /// Puts words in the place of all pictures and files but those of the newest message that has any.
-fn drop_old_pictures(messages: &mut [Message]) -> u32 {
+pub(super) fn drop_old_pictures(messages: &mut [Message]) -> u32 {
     let newest = messages.iter().rposition(|message| message.parts.iter().any(has_picture)).unwrap_or(0);
     let mut count = 0_u32;
     for part in messages.iter_mut().take(newest).flat_map(|message| &mut message.parts) {
@@ -97,7 +97,7 @@ fn has_picture(part: &Part) -> bool {
 }
 
 /// Thoughts of a turn that is over, with what ties its calls to them.
-fn drop_thoughts(message: &mut Message) {
+pub(super) fn drop_thoughts(message: &mut Message) {
     message.parts.retain(|part| !matches!(part, Part::Reasoning(_)));
     for part in &mut message.parts {
         if let Part::ToolCall(call) = part {
@@ -119,11 +119,28 @@ fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -
     while saved(limit) < excess && limit > LEAST_CHARS {
         limit = (limit * 9 / 10).max(LEAST_CHARS);
     }
+    cut_all(messages, limit, spared)
+}
+
+/// The length of the longest text, in characters.
+pub(super) fn longest(messages: &[Message], spared: Option<usize>) -> usize {
+    let mut longest = 0;
+    each_text(&mut messages.to_vec(), spared, &mut |text| longest = longest.max(text.chars().count()));
+    longest
+}
+
+/// Cuts all texts that are longer than so many characters. What would not be shorter with its middle left out stays whole. How
+/// many are cut.
+pub(super) fn cut_all(messages: &mut [Message], limit: usize, spared: Option<usize>) -> u32 {
     let mut count = 0_u32;
     each_text(messages, spared, &mut |text| {
         let chars = text.chars().count();
-        if chars > limit {
-            *text = without_middle(text, chars, limit);
+        if chars <= limit {
+            return;
+        }
+        let cut = without_middle(text, chars, limit);
+        if cut.len() < text.len() {
+            *text = cut;
             count = count.saturating_add(1);
         }
     });

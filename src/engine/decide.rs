@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::draft::Draft;
-use super::{Decision, Input, PartialAnswer, RunState, Surroundings, model_failure, model_step, offer, texts, tool_step, unknown};
+use super::{
+    Decision, Input, PartialAnswer, RunState, Surroundings, analysis, model_failure, model_step, offer, texts, tool_step, unknown,
+};
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
@@ -82,6 +84,7 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
         }
         if record.tools.is_none() {
             draft.change(Change::FreezeTools(frozen(tools, profile.tools.as_deref())));
+            analysis::correct_claim(draft);
         }
         return go_on(draft);
     }

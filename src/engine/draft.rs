@@ -2,7 +2,7 @@
 //!
 //! Changes take effect on a working copy as they are added, so that the rules of one decision see each other's results.
 
-use super::{Command, Decision, RunState, Surroundings, approval, offer, results, texts};
+use super::{Command, Decision, RunState, Surroundings, analysis, approval, offer, results, texts};
 use crate::domain::agent::{AgentProfile, BreakerAction};
 use crate::domain::approval::{ApprovalRequest, ApprovalState};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
@@ -13,7 +13,7 @@ use crate::domain::input::{InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::Usage;
 use crate::domain::problem::{ProblemBody, ProblemCode};
-use crate::domain::run::{FinishReason, RunStatus, WaitReason};
+use crate::domain::run::{FinishReason, Notice, RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 
 pub(super) struct Draft<'a> {
@@ -122,7 +122,7 @@ impl<'a> Draft<'a> {
     }
 
     fn conversation_updated(&mut self, status: ConversationStatus) {
-        self.event(EventBody::ConversationUpdated { title: None, status });
+        self.event(EventBody::ConversationUpdated { title: None, status, supersedes: Vec::new() });
     }
 
     // Steps.
@@ -183,6 +183,15 @@ impl<'a> Draft<'a> {
     /// A hint to the model, which clients hide.
     pub(super) fn hint(&mut self, text: &str) {
         let message = Message { internal: true, ..self.message(Role::User, vec![self.text_part(text)]) };
+        self.event(EventBody::MessageCreated { message: message.clone() });
+        self.change(Change::AddMessage(message));
+    }
+
+    /// Keeps an answer that is not the end of the work for the model alone. Whoever has seen it drops it, as whoever reads the rows
+    /// is told to hide it.
+    pub(super) fn set_aside(&mut self, step: u32, message: Message) {
+        let message = Message { internal: true, ..message };
+        self.reset(step, "continuation");
         self.event(EventBody::MessageCreated { message: message.clone() });
         self.change(Change::AddMessage(message));
     }
@@ -425,7 +434,8 @@ impl<'a> Draft<'a> {
         let joined = Some(self.base.record.joined);
         let usage = self.work.record.usage;
         self.conversation_updated(ConversationStatus::from(RunStatus::Completed));
-        self.event(EventBody::RunCompleted { finish_reason, usage, error: error.clone() });
+        let notice = analysis::ends_with_empty_claim(self).then_some(Notice::NothingWritten);
+        self.event(EventBody::RunCompleted { finish_reason, usage, error: error.clone(), notice });
         self.change(Change::Finish { status: RunStatus::Completed, finish_reason: Some(finish_reason), error, joined });
         self.command(Command::Stop);
     }

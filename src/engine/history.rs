@@ -9,46 +9,96 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Value, json};
 
 use super::compaction::{self, LeftOut};
-use super::{RunState, offer, results, structured, texts};
+use super::sendable::{MAX_NAME, is_sendable_name};
+pub use super::sendable::{Unsendable, check_sendable};
+use super::source::Source;
+use super::{RunState, context, offer, plan, prompt, results, structured, texts};
 use crate::domain::agent::OutputMode;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::{ModelOptions, ModelRequest, ToolChoice};
 use crate::domain::record::RunRecord;
+use crate::domain::summary;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
 /// The request of the current model step: system prompt, sendable history, tools on offer.
 #[must_use]
 pub fn model_request(state: &RunState) -> ModelRequest {
-    let record = &state.record;
-    let mut options = ModelOptions { tool_choice: tool_choice(state), ..record.profile.options.clone() };
-    let tools: Vec<ToolDefinition> = match offer::missing_in(state) {
-        // Such a call is about the tools alone: whatever forces or forms the user's answer is for the next one.
-        offer::Missing::Categories => {
-            (options.tool_choice, options.output_schema) = (None, None);
-            vec![offer::selector(&record.profile.tool_filter, &state.usable_tools())]
-        }
-        offer::Missing::Nothing | offer::Missing::Ranking => state.offered_tools().into_iter().cloned().collect(),
-    };
-    let mut request = ModelRequest {
-        owner: Some(record.owner.clone()),
-        model: record.model().to_owned(),
-        system: record.profile.system_prompt.trim().to_owned(),
-        messages: sendable(state),
-        tools,
-        options,
-    };
-    match record.profile.output {
+    if let Some(request) = plan::request(state) {
+        return request;
+    }
+    let source = Source::of(state);
+    let (mut request, messages) = parts(&source);
+    request.messages = messages;
+    match source.record.profile.output {
         OutputMode::Tools => {}
         OutputMode::Structured => structured::project(&mut request),
     }
     request
 }
 
+/// A request without its messages, and those, cut to their budget. What puts tools into words comes on top of it.
+pub(super) fn parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
+    let (request, mut messages) = uncut_parts(source);
+    context::fit(source, &framed(source, &request), &mut messages);
+    (request, messages)
+}
+
+/// What a request costs beside its messages.
+pub(super) fn framed<'r>(source: &Source<'_>, request: &'r ModelRequest) -> Cow<'r, ModelRequest> {
+    match source.record.profile.output {
+        OutputMode::Tools => Cow::Borrowed(request),
+        OutputMode::Structured => {
+            let mut projected = request.clone();
+            structured::project(&mut projected);
+            Cow::Owned(projected)
+        }
+    }
+}
+
+/// The same before anything is cut.
+pub(super) fn uncut_parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
+    let record = source.record;
+    let tools = source.offered();
+    let mut options = ModelOptions { tool_choice: choice_among(record, &tools), ..record.profile.options.clone() };
+    let tools: Vec<ToolDefinition> = match source.missing() {
+        // Such a call is about the tools alone: whatever forces or forms the user's answer is for the next one.
+        offer::Missing::Categories => {
+            (options.tool_choice, options.output_schema) = (None, None);
+            vec![source.selector()]
+        }
+        offer::Missing::Nothing | offer::Missing::Ranking => tools.into_iter().cloned().collect(),
+    };
+    record.profile.sampling.fill(&mut options, !tools.is_empty());
+    let request = ModelRequest {
+        owner: Some(record.owner.clone()),
+        model: record.model().to_owned(),
+        system: system(source),
+        messages: Vec::new(),
+        tools,
+        options,
+    };
+    (request, sendable(source))
+}
+
+/// The instructions, and what stands for the messages that are left out.
+fn system(source: &Source<'_>) -> String {
+    let prompt = prompt::system(source);
+    match source.record.summary.as_ref().and_then(summary::section) {
+        None => prompt,
+        Some(section) if prompt.is_empty() => section,
+        Some(section) => format!("{prompt}\n\n{section}"),
+    }
+}
+
 /// Which tools the current model step may or must call.
 pub(super) fn tool_choice(state: &RunState) -> Option<ToolChoice> {
-    let choice = state.record.profile.options.tool_choice.as_ref();
-    let may_be = may_be_forced(choice, state.record.counters.rounds, &state.offered_tools());
+    choice_among(&state.record, &state.offered_tools())
+}
+
+fn choice_among(record: &RunRecord, tools: &[&ToolDefinition]) -> Option<ToolChoice> {
+    let choice = record.profile.options.tool_choice.as_ref();
+    let may_be = may_be_forced(choice, record.counters.rounds, tools);
     choice.filter(|_| may_be).cloned()
 }
 
@@ -63,10 +113,13 @@ fn may_be_forced(choice: Option<&ToolChoice>, rounds: u32, tools: &[&ToolDefinit
     }
 }
 
-fn sendable(state: &RunState) -> Vec<Message> {
-    let record = &state.record;
-    let mut builder = Builder::new(record, offer::missing_in(state) == offer::Missing::Categories);
-    for message in &record.history {
+/// What was said and done, as every provider takes it.
+pub(super) fn sendable(source: &Source<'_>) -> Vec<Message> {
+    let record = source.record;
+    let shown = source.shown();
+    let words_only = source.missing() == offer::Missing::Categories || plan::phase(record).is_some();
+    let mut builder = Builder::new(record, &shown.rest, words_only);
+    for message in shown.asked.into_iter().chain(shown.rest) {
         // Hints hold for the run in which they were given.
         if message.internal && message.run_id != record.fence.run_id {
             continue;
@@ -78,7 +131,7 @@ fn sendable(state: &RunState) -> Vec<Message> {
             Role::Tool => {}
         }
     }
-    let mut messages = builder.finish(state);
+    let mut messages = builder.finish(record);
     if record.counters.halved {
         compaction::halve(&mut messages);
     }
@@ -87,7 +140,7 @@ fn sendable(state: &RunState) -> Vec<Message> {
 
 /// Whether the request of the current model step holds what its model has signed, or ids that its provider gave.
 pub(super) fn holds_signed(state: &RunState) -> bool {
-    let messages = sendable(state);
+    let messages = sendable(&Source::of(state));
     messages.iter().flat_map(|message| &message.parts).any(|part| match part {
         Part::Reasoning(_) => true,
         Part::ToolCall(call) => call.raw.is_some() || call.provider_call_id.is_some(),
@@ -97,7 +150,7 @@ pub(super) fn holds_signed(state: &RunState) -> bool {
 
 /// What a halved request would leave out. Nothing, if it cannot be made smaller.
 pub(super) fn left_out_by_halving(state: &RunState) -> LeftOut {
-    compaction::halve(&mut sendable(state))
+    compaction::halve(&mut sendable(&Source::of(state)))
 }
 
 struct Builder<'a> {
@@ -114,10 +167,10 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(record: &'a RunRecord, words_only: bool) -> Self {
-        let (history, calls) = (&record.history, &record.calls);
+    fn new(record: &'a RunRecord, shown: &[&'a Message], words_only: bool) -> Self {
+        let calls = &record.calls;
         let mut results = HashMap::new();
-        for part in history.iter().filter(|message| message.role == Role::Tool).flat_map(|message| &message.parts) {
+        for part in shown.iter().filter(|message| message.role == Role::Tool).flat_map(|message| &message.parts) {
             if let Part::ToolResult(result) = part {
                 results.entry(&result.call_id).or_insert(result);
             }
@@ -222,13 +275,13 @@ impl<'a> Builder<'a> {
     }
 
     /// A request begins with the user and ends with something to answer.
-    fn finish(mut self, state: &RunState) -> Vec<Message> {
+    fn finish(mut self, record: &RunRecord) -> Vec<Message> {
         if self.messages.first().is_none_or(|message| message.role != Role::User) {
             let opening = if self.messages.is_empty() { texts::GO_ON } else { texts::NO_BEGINNING };
-            self.messages.insert(0, user_text(state, self.messages.first(), opening));
+            self.messages.insert(0, user_text(record, self.messages.first(), opening));
         }
         if self.messages.last().is_some_and(|message| message.role == Role::Assistant) {
-            let closing = user_text(state, self.messages.last(), texts::GO_ON);
+            let closing = user_text(record, self.messages.last(), texts::GO_ON);
             self.messages.push(closing);
         }
         self.messages
@@ -243,13 +296,6 @@ fn is_user_content(part: &Part) -> bool {
     }
 }
 
-/// The longest tool name that all providers take, in characters.
-const MAX_NAME: usize = 64;
-
-fn is_sendable_name(name: &str) -> bool {
-    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
-}
-
 /// A name that providers take back. Models make up names that their own providers then refuse.
 fn sendable_name(name: &str) -> Cow<'_, str> {
     if is_sendable_name(name) {
@@ -261,8 +307,8 @@ fn sendable_name(name: &str) -> Cow<'_, str> {
 }
 
 /// A message that stands only in the request. Its ids are borrowed from a neighbour: no provider sees them.
-fn user_text(state: &RunState, near: Option<&Message>, text: &str) -> Message {
-    let fence = &state.record.fence;
+pub(super) fn user_text(record: &RunRecord, near: Option<&Message>, text: &str) -> Message {
+    let fence = &record.fence;
     let uuid = fence.run_id.as_str().trim_start_matches(crate::domain::ids::RunId::PREFIX);
     let id = crate::domain::ids::PartId::from_stored(format!("{}{uuid}", crate::domain::ids::PartId::PREFIX));
     Message {
@@ -281,116 +327,4 @@ fn user_text(state: &RunState, near: Option<&Message>, text: &str) -> Message {
         internal: true,
         created_at: String::new(),
     }
-}
-
-/// Why a provider would refuse a history.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unsendable {
-    /// There is nothing to answer.
-    #[error("the history holds no message")]
-    Nothing,
-    /// Message number `at` speaks out of turn: the first is not the user's, one side speaks twice, results stand without
-    /// calls, or the last is an answer.
-    #[error("message {at} speaks out of turn")]
-    OutOfTurn {
-        /// Counts from 0.
-        at: usize,
-    },
-    /// Message number `at` says nothing.
-    #[error("message {at} is empty")]
-    Empty {
-        /// Counts from 0.
-        at: usize,
-    },
-    /// Message number `at` holds a part that its role cannot have, arguments that are no object, or a name that no
-    /// tool can have.
-    #[error("message {at} holds a part that does not belong there")]
-    Misplaced {
-        /// Counts from 0.
-        at: usize,
-    },
-    /// The calls of message number `at` are not answered one by one, in order, by the message after it.
-    #[error("the calls of message {at} are not answered in order")]
-    Unanswered {
-        /// Counts from 0.
-        at: usize,
-    },
-    /// A call, or the provider's id of one, stands twice in the history.
-    #[error("call {call_id} stands in the history twice")]
-    RepeatedCall {
-        /// The call.
-        call_id: CallId,
-    },
-}
-
-/// Tests a history against the rules that providers have in common.
-///
-/// # Errors
-/// The first rule that is broken.
-pub fn check_sendable(messages: &[Message]) -> Result<(), Unsendable> {
-    let Some(last) = messages.last() else { return Err(Unsendable::Nothing) };
-    let mut seen = HashSet::new();
-    let mut echoed = HashSet::new();
-    let mut before: Option<&Message> = None;
-    for (at, message) in messages.iter().enumerate() {
-        check_parts(at, message)?;
-        let expected: Vec<&CallId> =
-            before.map(|message| message.tool_calls().map(|call| &call.call_id).collect()).unwrap_or_default();
-        if !expected.is_empty() && message.role != Role::Tool {
-            return Err(Unsendable::Unanswered { at: at - 1 });
-        }
-        match (message.role, before.map(|message| message.role)) {
-            (Role::User, Some(Role::User))
-            | (Role::Assistant, None | Some(Role::Assistant))
-            | (Role::Tool, None | Some(Role::User | Role::Tool)) => return Err(Unsendable::OutOfTurn { at }),
-            (Role::Tool, Some(Role::Assistant)) => {
-                if expected.is_empty() {
-                    return Err(Unsendable::OutOfTurn { at });
-                }
-                if results_of(message) != expected {
-                    return Err(Unsendable::Unanswered { at: at - 1 });
-                }
-            }
-            (Role::User, None | Some(Role::Assistant | Role::Tool)) | (Role::Assistant, Some(Role::User | Role::Tool)) => {}
-        }
-        for call in message.tool_calls() {
-            let is_echoed = call.provider_call_id.as_deref().is_some_and(|id| !echoed.insert(id));
-            if !seen.insert(&call.call_id) || is_echoed {
-                return Err(Unsendable::RepeatedCall { call_id: call.call_id.clone() });
-            }
-        }
-        before = Some(message);
-    }
-    if last.role == Role::Assistant {
-        let at = messages.len() - 1;
-        let is_open = last.tool_calls().next().is_some();
-        return Err(if is_open { Unsendable::Unanswered { at } } else { Unsendable::OutOfTurn { at } });
-    }
-    Ok(())
-}
-
-fn results_of(message: &Message) -> Vec<&CallId> {
-    message.parts.iter().filter_map(|part| if let Part::ToolResult(result) = part { Some(&result.call_id) } else { None }).collect()
-}
-
-fn check_parts(at: usize, message: &Message) -> Result<(), Unsendable> {
-    let mut says_something = false;
-    for part in &message.parts {
-        let (belongs, says) = match (part, message.role) {
-            (Part::Text(text), Role::User | Role::Assistant) => (!text.text.trim().is_empty(), true),
-            (Part::Reasoning(_), Role::Assistant) => (true, false),
-            (Part::ToolCall(call), Role::Assistant) => (call.arguments.is_object() && is_sendable_name(&call.name), true),
-            (Part::ToolResult(result), Role::Tool) => (!result.content.is_empty(), true),
-            (Part::Image(_) | Part::File(_), Role::User) => (true, true),
-            (Part::Text(_), Role::Tool)
-            | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
-            | (Part::ToolResult(_), Role::User | Role::Assistant)
-            | (Part::Image(_) | Part::File(_), Role::Assistant | Role::Tool) => (false, false),
-        };
-        if !belongs {
-            return Err(Unsendable::Misplaced { at });
-        }
-        says_something |= says;
-    }
-    if says_something { Ok(()) } else { Err(Unsendable::Empty { at }) }
 }

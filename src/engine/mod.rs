@@ -9,11 +9,13 @@
 //! late may get no more than one answer without tools. A run that fails answers nobody; the message stands in the history of
 //! the next one.
 
+mod analysis;
 mod approval;
 mod arguments;
 mod asking;
 mod assembly;
 mod compaction;
+mod context;
 mod decide;
 mod draft;
 pub mod history;
@@ -22,8 +24,12 @@ mod model_failure;
 mod model_step;
 mod names;
 mod offer;
+mod plan;
+mod prompt;
 mod results;
+mod sendable;
 mod size;
+mod source;
 mod state;
 mod structured;
 #[cfg(test)]

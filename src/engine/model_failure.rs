@@ -5,7 +5,9 @@ use super::compaction::LeftOut;
 use super::draft::Draft;
 use super::history::{holds_signed, left_out_by_halving};
 use super::model_step::begin;
+use super::plan;
 use crate::domain::change::ReleaseCause;
+use crate::domain::context::ContextStrategy;
 use crate::domain::event::EventBody;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::problem::{ProblemBody, ProblemCode};
@@ -31,11 +33,12 @@ pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
     if let Some(tool) = refused_tool(draft, &error) {
         return quarantine(draft, step, tool, error.message);
     }
-    if let Some(left_out) = compaction(draft, &error) {
+    let is_planned = plan::phase(&draft.base.record).is_some();
+    if let Some(left_out) = compaction(draft, &error).filter(|_| !is_planned) {
         return compact(draft, step, left_out);
     }
     let code = ProblemCode::from(error.kind);
-    if error.refused_signed && !draft.work.record.counters.unsigned && holds_signed(draft.base) {
+    if !is_planned && error.refused_signed && !draft.work.record.counters.unsigned && holds_signed(draft.base) {
         return unsign(draft, step, code.body(error.message));
     }
     match next(draft, &error) {
@@ -50,6 +53,8 @@ pub(super) fn failed(draft: &mut Draft<'_>, error: ModelError) {
             counters.left_alone_ms = counters.left_alone_ms.saturating_add(after_ms);
             wait(draft, step, after_ms, code.body(error.message));
         }
+        // A filter's refusal is an answer: the loop asks nobody else either.
+        Next::Switch(_) | Next::GiveUp(_) if is_planned && error.kind.another_model_may_help() => plan::model_failed(draft, step),
         Next::Switch(model) => switch(draft, step, model, code.body(error.message)),
         // Who was reached and has said no is not out of reach: that text would hide it.
         Next::GiveUp(detail) => match draft.profile().final_text.clone().filter(|_| error.kind.is_outage()) {
@@ -137,7 +142,8 @@ fn refused_tool(draft: &Draft<'_>, error: &ModelError) -> Option<String> {
 
 /// What can be left out of a request that was too large. Asked once: a request that is still too large would stay so.
 fn compaction(draft: &Draft<'_>, error: &ModelError) -> Option<LeftOut> {
-    if error.kind != ModelErrorKind::ContextOverflow || draft.work.record.counters.halved {
+    let may_shorten = draft.profile().context.strategy != ContextStrategy::None;
+    if error.kind != ModelErrorKind::ContextOverflow || draft.work.record.counters.halved || !may_shorten {
         return None;
     }
     let left_out = left_out_by_halving(draft.base);
@@ -146,7 +152,7 @@ fn compaction(draft: &Draft<'_>, error: &ModelError) -> Option<LeftOut> {
 
 fn compact(draft: &mut Draft<'_>, step: u32, left_out: LeftOut) {
     draft.counters().halved = true;
-    draft.event(EventBody::ContextCompacted { messages: left_out.messages, texts: left_out.texts });
+    draft.event(EventBody::ContextCompacted { messages: left_out.messages, texts: left_out.texts, through: None, summary: None });
     again(draft, step);
 }
 

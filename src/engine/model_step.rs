@@ -1,8 +1,9 @@
 //! Model steps: begin, judge the answer, try again.
 
+use super::context::{self, Begin, Room};
 use super::decide::next_step;
 use super::draft::Draft;
-use super::{Command, PartialAnswer, offer, texts, tool_step};
+use super::{Command, PartialAnswer, analysis, offer, plan, texts, tool_step};
 use crate::domain::agent::{BreakerAction, OnLimit};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind};
 use crate::domain::event::EventBody;
@@ -14,9 +15,6 @@ use crate::domain::run::{FinishReason, RunStatus};
 /// Answers in a row that were cut inside a tool call and may be tried again.
 const CUT_ANSWERS: u32 = 2;
 
-/// Answers in a row that were not of the wanted form and are asked for again.
-const CORRECTIONS: u32 = 2;
-
 /// Begins the next model call, unless a limit says that the run ends, or that this call is the last one.
 pub(super) fn begin(draft: &mut Draft<'_>) {
     if draft.base.is_draining() {
@@ -27,6 +25,9 @@ pub(super) fn begin(draft: &mut Draft<'_>) {
     }
     let was_forced = draft.work.record.counters.force_final;
     renew(draft);
+    if plan::begin(draft) {
+        return;
+    }
     if !draft.work.record.counters.force_final {
         if is_over_budget(draft, draft.work.record.usage) {
             draft.force_final(texts::FORCED_BUDGET);
@@ -53,8 +54,16 @@ pub(super) fn begin(draft: &mut Draft<'_>) {
     if offer::waits_for_ranking(draft) {
         return;
     }
+    let room = match context::make_room(draft) {
+        Begin::Now(room) => room,
+        Begin::Never => return,
+    };
     let step = next_step(draft, StepKind::Model);
     draft.start_step(step, StepKind::Model);
+    if let Some(Room { window, used, remaining }) = room {
+        let unit = draft.profile().context.unit;
+        draft.event(EventBody::ContextBudget { unit, window, used, remaining });
+    }
     draft.command(Command::CallModel);
 }
 
@@ -64,6 +73,7 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
     if !draft.work.has_unseen_messages() {
         return;
     }
+    plan::interrupted(draft);
     let heard = draft.work.record.joined;
     let counters = draft.counters();
     *counters = RunCounters {
@@ -76,11 +86,12 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
         unsigned: counters.unsigned,
         quarantined_tools: std::mem::take(&mut counters.quarantined_tools),
         dropped_tools: std::mem::take(&mut counters.dropped_tools),
+        plan: counters.plan.take(),
         ..RunCounters::default()
     };
 }
 
-fn is_over_budget(draft: &Draft<'_>, usage: Usage) -> bool {
+pub(super) fn is_over_budget(draft: &Draft<'_>, usage: Usage) -> bool {
     let limit = draft.profile().max_run_tokens;
     limit > 0 && usage.input_tokens.saturating_add(usage.output_tokens) >= limit
 }
@@ -151,6 +162,9 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
     let counters = draft.counters();
     counters.model_failures = 0;
     counters.left_alone_ms = 0;
+    if plan::phase(&draft.base.record).is_some() {
+        return plan::finished(draft, step, message, turn, closing);
+    }
     if offer::missing_in(draft.base) == offer::Missing::Categories {
         return offer::categories_named(draft, step, &message, turn);
     }
@@ -178,6 +192,13 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
             end_turn(draft, FinishReason::Refused);
         }
         Verdict::Final => {
+            if let Some(shortfall) = analysis::must_go_on(draft, &message, turn.finish, is_last) {
+                draft.set_aside(step, message);
+                draft.complete_step(step, Some(usage));
+                let hint = analysis::nudge(draft, shortfall);
+                draft.hint(hint);
+                return begin(draft);
+            }
             let reason = last_reason(draft, before, is_last).unwrap_or(turn.finish.as_finish_reason());
             store_words(draft, step, message, closing, usage);
             end_turn(draft, reason);
@@ -226,7 +247,8 @@ fn correct(draft: &mut Draft<'_>, step: u32, message: &Message, malformed: &Malf
     draft.complete_step(step, Some(usage));
     let counters = draft.counters();
     counters.malformed_answers = counters.malformed_answers.saturating_add(1);
-    if counters.malformed_answers > CORRECTIONS && !draft.work.has_unseen_messages() {
+    let is_once_too_often = counters.malformed_answers > draft.profile().llm_retry.validation_retries;
+    if is_once_too_often && !draft.work.has_unseen_messages() {
         let detail = format!("the model was asked for one JSON object and wrote something else: {}", malformed.reason);
         return draft.fail(ProblemCode::InvalidOutput, detail);
     }
@@ -259,13 +281,13 @@ fn last_reason(draft: &Draft<'_>, before: Usage, is_last: bool) -> Option<Finish
     if !is_last {
         return None;
     }
-    if is_over_budget(draft, before) {
+    if is_over_budget(draft, before) || draft.work.record.counters.no_room {
         return Some(FinishReason::Budget);
     }
     (draft.work.record.counters.rounds >= draft.profile().max_rounds).then_some(FinishReason::MaxRounds)
 }
 
-fn store_answer(draft: &mut Draft<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
+pub(super) fn store_answer(draft: &mut Draft<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
     for event in closing {
         draft.event(event);
     }
@@ -278,7 +300,7 @@ fn store_answer(draft: &mut Draft<'_>, step: u32, message: Message, closing: Vec
 }
 
 /// Stores an answer whose calls are not carried out.
-fn store_words(draft: &mut Draft<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
+pub(super) fn store_words(draft: &mut Draft<'_>, step: u32, message: Message, closing: Vec<EventBody>, usage: Usage) {
     let (message, closing) = without_calls(draft, step, message, closing, "calls_dropped");
     store_answer(draft, step, message, closing, usage);
 }

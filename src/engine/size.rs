@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::domain::message::{Message, Part, ToolContent};
+use crate::domain::message::{FilePart, Message, Part, ToolContent};
 use crate::domain::model::ModelRequest;
 
-/// What a picture costs, whatever the length of its data: providers count its tiles. A file has no length here at all.
-const PICTURE: usize = 6_000;
+/// What a picture costs, whatever the length of its data: providers count its tiles.
+pub(super) const PICTURE: usize = 6_000;
 
 /// Tokens, at four bytes each.
 pub(super) fn tokens(bytes: usize) -> u64 {
@@ -35,8 +35,14 @@ fn part(part: &Part) -> usize {
         Part::Reasoning(reasoning) => reasoning.text.len(),
         Part::ToolCall(call) => json(&call.arguments),
         Part::ToolResult(result) => result.content.iter().map(content).sum(),
-        Part::Image(_) | Part::File(_) => PICTURE,
+        Part::Image(file) | Part::File(file) => self::file(file),
     }
+}
+
+/// What a picture or a file costs: its text, where that is known to be longer than pages are.
+pub(super) fn file(file: &FilePart) -> usize {
+    let text = file.text_chars.and_then(|chars| usize::try_from(chars).ok());
+    text.unwrap_or(0).max(PICTURE)
 }
 
 fn content(content: &ToolContent) -> usize {
@@ -47,7 +53,7 @@ fn content(content: &ToolContent) -> usize {
 }
 
 /// About as long as it is written, without writing it.
-fn json(value: &Value) -> usize {
+pub(super) fn json(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 4,
         Value::String(text) => text.len() + 2,

@@ -1,11 +1,12 @@
 //! A run as the loop sees it.
 
-use super::offer;
+use super::{offer, plan};
 use crate::domain::approval::ToolGrant;
 use crate::domain::change::{Change, StepRow, StepStatus};
 use crate::domain::ids::CallId;
 use crate::domain::input::{InputKind, InputRequest};
 use crate::domain::message::Message;
+use crate::domain::prompt::{ProvidedContext, ServerNote};
 use crate::domain::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
@@ -23,13 +24,28 @@ pub struct RunState {
     grants: Vec<ToolGrant>,
     /// Tools that are held back from the run.
     held: Vec<String>,
+    /// Models of the run whose windows are known, and the tokens of those.
+    windows: Vec<(String, u64)>,
+    /// The servers that its tools come from, and those that it has to do without.
+    servers: Vec<ServerNote>,
+    /// What context providers have said of its turn.
+    contexts: Vec<ProvidedContext>,
 }
 
 impl RunState {
     /// Takes over what was loaded.
     #[must_use]
     pub fn load(record: RunRecord) -> Self {
-        Self { record, released: false, draining: false, grants: Vec::new(), held: Vec::new() }
+        Self {
+            record,
+            released: false,
+            draining: false,
+            grants: Vec::new(),
+            held: Vec::new(),
+            windows: Vec::new(),
+            servers: Vec::new(),
+            contexts: Vec::new(),
+        }
     }
 
     /// Carries out in memory what the store carries out in rows. If the store then fails, the state is void: load it again.
@@ -50,6 +66,7 @@ impl RunState {
             Change::Started => {}
             Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
             Change::Counters(counters) => record.counters = counters.clone(),
+            Change::Summarize(summary) => record.summary = Some(summary.clone()),
             Change::Usage(usage) => record.usage = *usage,
             Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
                 Some(row) => row.status = StepStatus::Started,
@@ -135,6 +152,33 @@ impl RunState {
         &self.held
     }
 
+    /// Takes in how many tokens the windows of models hold, as `provider/name`.
+    pub fn know_windows(&mut self, windows: Vec<(String, u64)>) {
+        self.windows = windows;
+    }
+
+    pub(super) fn window_of(&self, model: &str) -> Option<u64> {
+        self.windows.iter().find(|(known, _)| known == model).map(|(_, tokens)| *tokens)
+    }
+
+    /// Takes in what the model may be told of the servers of its tools.
+    pub fn know_servers(&mut self, servers: Vec<ServerNote>) {
+        self.servers = servers;
+    }
+
+    pub(super) fn servers(&self) -> &[ServerNote] {
+        &self.servers
+    }
+
+    /// Takes in what context providers have said.
+    pub fn know_contexts(&mut self, contexts: Vec<ProvidedContext>) {
+        self.contexts = contexts;
+    }
+
+    pub(super) fn contexts(&self) -> &[ProvidedContext] {
+        &self.contexts
+    }
+
     /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way
     /// may end, and its result is kept.
     pub fn drain(&mut self) {
@@ -185,7 +229,10 @@ impl RunState {
 
     /// Those that the model is told of.
     pub(super) fn offered_tools(&self) -> Vec<&ToolDefinition> {
-        offer::offered(self.usable_tools(), &self.record, &self.record.history)
+        match plan::phase(&self.record) {
+            Some(phase) => plan::offered(self, phase),
+            None => offer::offered(self.usable_tools(), &self.record, self.record.history.iter()),
+        }
     }
 
     /// A copy without what is large and never changes within a decision: messages and tool definitions.
@@ -201,11 +248,14 @@ impl RunState {
                 status: record.status,
                 reason: record.reason,
                 profile: record.profile.clone(),
+                own_layers: record.own_layers.clone(),
                 tools: None,
                 counters: record.counters.clone(),
                 usage: record.usage,
                 elapsed_ms: record.elapsed_ms,
                 history: Vec::new(),
+                summary: record.summary.clone(),
+                covered: 0,
                 steps: record.steps.clone(),
                 calls: record.calls.clone(),
                 inputs: record.inputs.clone(),
@@ -216,6 +266,9 @@ impl RunState {
             draining: self.draining,
             grants: Vec::new(),
             held: Vec::new(),
+            windows: Vec::new(),
+            servers: Vec::new(),
+            contexts: Vec::new(),
         }
     }
 }

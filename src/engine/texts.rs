@@ -27,6 +27,10 @@ pub(super) const FORCED_ROUNDS: &str = "The limit of rounds is reached and tools
 pub(super) const FORCED_BUDGET: &str = "The token budget of this run is used up and tools are no longer available. Sum up briefly what was \
      done and what was found. Say only what the tool results above say, and name what is still open.";
 
+/// Before the last call, when the next one would not fit into the context.
+pub(super) const FORCED_CONTEXT: &str = "There is no room left for more tool calls, and tools are no longer available. Sum up briefly what was \
+     done and what was found. Say only what the tool results above say, and name what is still open.";
+
 /// Before the last call, after rounds of nothing but repeated calls.
 pub(super) const FORCED_DUPLICATES: &str = "You keep repeating calls that have been answered. Tools are no longer available. Answer now from the \
      results above, and name what is still open.";
@@ -34,6 +38,25 @@ pub(super) const FORCED_DUPLICATES: &str = "You keep repeating calls that have b
 /// Before the last call, when a tool has failed too often.
 pub(super) const FORCED_BREAKER: &str = "A tool has failed too often and tools are no longer available. Answer now from the results above, and \
      say what could not be done.";
+
+/// After an answer that says that something is left to do.
+pub(super) const GO_ON_WORKING: &str = "You stopped before the task was finished. Go on with what is left, by calling tools. Sum up only when \
+     everything is done.";
+
+/// After an answer that asks back or refuses, while there are tools to go on with.
+pub(super) const GO_ON_UNASKED: &str = "Do not ask questions and do not offer help. Go on with the task, with the tools that you have. What cannot \
+     be done, name at the end, with the reason.";
+
+/// Before the first call of a turn, when the answer before it has claimed a change and there was none.
+pub(super) const NOTHING_WRITTEN: &str = "Correction: your last answer said that something was changed, but in that turn no call that changes \
+     anything succeeded. Nothing was saved. Do not build on it; make the change now if it is still wanted, and tell the user.";
+
+/// Before the first call of the loop that goes on where a plan was given up.
+pub(super) const PLAN_LEFT: &str = "The plan for this task was given up. What its steps have done stands above, with their results: do not do it again. \
+     Go on with what is left.";
+
+/// What came of a step for which no tool was called.
+pub(super) const NO_CALL_FOR_STEP: &str = "no tool was called";
 
 /// After rounds of nothing but errors.
 pub(super) const ERROR_ROUNDS: &str = "The last tool calls all failed. Read the errors, then change the arguments, use another tool, or tell the \

@@ -2,13 +2,14 @@
 
 use super::draft::Draft;
 use super::names::{self, Meant};
-use super::{approval, arguments, asking, lenient, model_step, results, texts, unknown};
+use super::{approval, arguments, asking, lenient, model_step, plan, results, texts, unknown};
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
+use crate::domain::plan::Strategy;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
@@ -135,8 +136,10 @@ fn refused(
         let names: Vec<&str> = draft.base.offered_tools().into_iter().map(|tool| tool.name.as_str()).collect();
         return Some(ToolOutcome::failed(texts::unknown_tool(&call.name, near, &names), 0));
     }
-    if call.position >= profile.max_parallel_calls.max(1) {
-        return by_rule(texts::too_many_calls(profile.max_parallel_calls.max(1)));
+    // A step of a plan is one call.
+    let most = if plan::phase(&draft.base.record).is_some() { 1 } else { profile.max_parallel_calls.max(1) };
+    if call.position >= most {
+        return by_rule(texts::too_many_calls(most));
     }
     if let Some(reason) = fault {
         return Some(ToolOutcome::failed(texts::bad_arguments(reason), 0));
@@ -149,7 +152,8 @@ fn refused(
 
 /// The same call, if an earlier step of the run has answered it. The first one: later ones only quote it.
 fn answered_before<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d ToolCall> {
-    if draft.profile().duplicate_calls == 0 {
+    // Whoever takes over from a plan shall not do again what that has done.
+    if draft.profile().duplicate_calls == 0 && draft.profile().strategy != Strategy::PlanExecute {
         return None;
     }
     draft.work.record.calls.iter().find(|earlier| {
@@ -319,6 +323,7 @@ fn failure(draft: &Draft<'_>, step: u32) -> Option<(ProblemCode, String)> {
 fn end(draft: &mut Draft<'_>, step: u32) {
     draft.add_tool_message(step);
     draft.complete_step(step, None);
+    plan::called(draft);
     let has_unheard = draft.work.has_unseen_messages();
     model_step::renew(draft);
     if model_step::is_cut_too_often(draft) {
@@ -331,7 +336,10 @@ fn end(draft: &mut Draft<'_>, step: u32) {
         draft.say(texts::DENIED, FinishReason::Stop);
         return draft.complete(FinishReason::Stop);
     }
-    count_rounds(draft, step);
+    // The rounds of a plan are its steps.
+    if plan::phase(&draft.base.record).is_none() {
+        count_rounds(draft, step);
+    }
     model_step::begin(draft);
 }
 
@@ -340,7 +348,10 @@ fn count_rounds(draft: &mut Draft<'_>, step: u32) {
     let profile = draft.profile();
     let has_only_errors = draft.work.batch(step).all(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.is_error));
     let has_only_duplicates = draft.work.batch(step).all(|call| answered_before(draft, call).is_some());
+    let has_progress =
+        draft.work.batch(step).any(|call| call.state == ToolCallState::Done && answered_before(draft, call).is_none());
     let counters = draft.counters();
+    counters.continuations = if has_progress { 0 } else { counters.continuations };
     counters.error_rounds = if has_only_errors { counters.error_rounds.saturating_add(1) } else { 0 };
     counters.duplicate_rounds = if has_only_duplicates { counters.duplicate_rounds.saturating_add(1) } else { 0 };
     if profile.error_rounds > 0 && counters.error_rounds >= profile.error_rounds {

@@ -3,9 +3,8 @@
 use std::convert::Infallible;
 
 use axum::extract::{FromRequestParts, Path, State};
-use axum::http::header::LOCATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::{Json, RequestPartsExt as _};
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,6 @@ use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::{Answer, Problem};
 use super::providers::{Scope, given, tag, wanted_versions};
-use super::runs::replayed;
 use super::types::ListBody;
 use crate::domain::agent::AgentProfile;
 use crate::domain::agent_record::{AgentRecord, AgentVersion, ProfileDocument};
@@ -270,12 +268,8 @@ pub(crate) async fn create(
     let new = NewAgent { name, description, profile, note, is_global: scope == Scope::Global };
     let (shown, replay) = app.service.create_agent(&principal, new, key).await?;
     let agent = Agent::of(shown);
-    let mut headers = replayed(replay);
-    headers.extend(agent.revision.map(tag).unwrap_or_default());
-    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/agents/{}", agent.id)) {
-        headers.insert(LOCATION, value);
-    }
-    Ok((StatusCode::CREATED, headers, Json(agent)).into_response())
+    let place = format!("/api/v1/agents/{}", agent.id);
+    Ok(page::made(replay, agent.revision, &place, agent))
 }
 
 /// Agents, by name

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
@@ -16,12 +16,16 @@ use super::problem::Answer;
 use super::request::Trace;
 use super::runs::{EventParams, accept, event_page, replayed};
 use super::sse;
-use super::types::{AcceptedBody, CreateConversationBody, EventEnvelope, ListBody, SendMessageBody, UpdateConversationBody};
+use super::types::{
+    AcceptedBody, CompactedBody, CreateConversationBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody,
+    UpdateConversationBody,
+};
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::run::Run;
-use crate::service::{Access, ConversationChange, ConversationFilter, NewConversationRequest};
+use crate::domain::status_words::StatusWords;
+use crate::service::{Access, ConversationChange, ConversationFilter, NewConversationRequest, Page};
 
 /// Which conversations.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -80,6 +84,32 @@ impl FilterParams {
     }
 }
 
+/// Whose words a status is shown in, too.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WordsParams {
+    /// Adds `word`: where the conversation stands in the words of the agent `cms` or `chat`.
+    #[param(inline)]
+    words: Option<StatusWords>,
+}
+
+/// A conversation, and where it stands in the words that were asked for.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ConversationInWords {
+    #[serde(flatten)]
+    conversation: Conversation,
+    /// Where it stands, in the words that were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    word: Option<&'static str>,
+}
+
+impl WordsParams {
+    fn show(&self, conversation: Conversation) -> ConversationInWords {
+        let word = self.words.map(|words| words.word(conversation.status, conversation.reason));
+        ConversationInWords { conversation, word }
+    }
+}
+
 /// Makes a conversation
 #[utoipa::path(
     post, path = "/api/v1/conversations", tag = "conversations", operation_id = "create_conversation",
@@ -91,8 +121,9 @@ pub(crate) async fn create(
     Caller(principal): Caller,
     Input { body, key }: Input<CreateConversationBody>,
 ) -> Answer<Response> {
-    let CreateConversationBody { id, title } = body;
-    let (conversation, replay) = app.service.create_conversation(&principal, NewConversationRequest { id, title }, key).await?;
+    let CreateConversationBody { id, title, system_prompt, instructions } = body;
+    let new = NewConversationRequest { id, title, system_prompt, instructions };
+    let (conversation, replay) = app.service.create_conversation(&principal, new, key).await?;
     let mut headers = replayed(replay);
     if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/conversations/{}", conversation.id)) {
         headers.insert(LOCATION, value);
@@ -103,30 +134,35 @@ pub(crate) async fn create(
 /// Conversations, newest first
 #[utoipa::path(
     get, path = "/api/v1/conversations", tag = "conversations", operation_id = "list_conversations",
-    params(FilterParams, PageParams),
-    responses((status = 200, description = "A page", body = ListBody<Conversation>, headers(("Link" = String)))),
+    params(FilterParams, WordsParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<ConversationInWords>, headers(("Link" = String)))),
 )]
 pub(crate) async fn list(
     State(app): State<App>,
     Caller(principal): Caller,
     Params(filter): Params<FilterParams>,
+    Params(words): Params<WordsParams>,
     Params(params): Params<PageParams>,
 ) -> Answer<Response> {
     let request = params.request()?;
-    let (filter, rest) = filter.read();
-    let found = app.service.conversations(&principal, filter, &request).await?;
-    Ok(page::answer(found, request.limit, "/api/v1/conversations", &rest))
+    let (filter, mut rest) = filter.read();
+    if let Some(words) = words.words {
+        rest.push_str(&format!("&words={}", words.as_str()));
+    }
+    let Page { items, next } = app.service.conversations(&principal, filter, &request).await?;
+    let items = items.into_iter().map(|conversation| words.show(conversation)).collect();
+    Ok(page::answer(Page { items, next }, request.limit, "/api/v1/conversations", &rest))
 }
 
 /// A conversation
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "get_conversation",
     params(
-        ("id" = ConversationId, Path, description = "The conversation"),
+        ("id" = ConversationId, Path, description = "The conversation"), WordsParams,
         ("If-None-Match" = Option<String>, Header, description = "The ETag that the client has"),
     ),
     responses(
-        (status = 200, description = "The conversation", body = Conversation, headers(("ETag" = String))),
+        (status = 200, description = "The conversation", body = ConversationInWords, headers(("ETag" = String))),
         (status = 304, description = "The client has this state already"),
     ),
 )]
@@ -134,15 +170,16 @@ pub(crate) async fn get(
     State(app): State<App>,
     Caller(principal): Caller,
     Id(id): Id<ConversationId>,
+    Params(words): Params<WordsParams>,
     request: HeaderMap,
 ) -> Answer<Response> {
-    let conversation = app.service.conversation(&principal, &id).await?;
+    let conversation = words.show(app.service.conversation(&principal, &id).await?);
     Ok(page::tagged(&request, StatusCode::OK, &conversation))
 }
 
 /// Changes a conversation
 ///
-/// Its title, its tags, whether it is pinned and whether it is put away. What is absent stays.
+/// Its title, its tags, whether it is pinned and whether it is put away, and its parts of the system prompt. What is absent stays.
 #[utoipa::path(
     patch, path = "/api/v1/conversations/{id}", tag = "conversations", operation_id = "update_conversation",
     params(("id" = ConversationId, Path, description = "The conversation")), request_body = UpdateConversationBody,
@@ -154,9 +191,28 @@ pub(crate) async fn update(
     Id(id): Id<ConversationId>,
     Input { body, .. }: Input<UpdateConversationBody>,
 ) -> Answer<Json<Conversation>> {
-    let UpdateConversationBody { title, pinned, archived, tags } = body;
-    let change = ConversationChange { title, pinned, archived, tags };
+    let UpdateConversationBody { title, pinned, archived, tags, system_prompt, instructions } = body;
+    let change = ConversationChange { title, pinned, archived, tags, system_prompt, instructions };
     Ok(Json(app.service.change_conversation(&principal, &id, change).await?))
+}
+
+/// Leaves older messages out of requests
+///
+/// All but the newest, as many as the server's own agent keeps (`agent.context.keep_last`). A summary stands for them from now on; what is
+/// stored stays whole. Not while a run is under way, which does so by itself when it has to.
+#[utoipa::path(
+    post, path = "/api/v1/conversations/{id}/compact", tag = "conversations", operation_id = "compact_conversation",
+    params(("id" = ConversationId, Path, description = "The conversation")), request_body = Option<EmptyBody>,
+    responses((status = 200, description = "What is left out", body = CompactedBody)),
+)]
+pub(crate) async fn compact(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(id): Id<ConversationId>,
+    Input { key, .. }: Input<EmptyBody>,
+) -> Answer<Response> {
+    let ((messages, summary), replay) = app.service.compact_conversation(&principal, &id, key).await?;
+    Ok((StatusCode::OK, replayed(replay), Json(CompactedBody::new(messages, summary))).into_response())
 }
 
 /// Deletes a conversation

@@ -128,7 +128,7 @@ async fn read(request: Request, app: &App) -> Answer<Bytes> {
 
 /// The whole body, or `None` if it is larger than `most`. What is too much is read and dropped, up to [`MOST_DISCARDED`]: a
 /// client that is still writing when the connection is closed never gets to see the answer.
-async fn collect(request: Request, most: usize) -> Result<Option<Bytes>, axum::Error> {
+pub(crate) async fn collect(request: Request, most: usize) -> Result<Option<Bytes>, axum::Error> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let mut is_too_large = announced.is_some_and(|length| length > most as u64);
     // This client has asked before it sends.

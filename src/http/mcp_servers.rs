@@ -2,8 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::LOCATION;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,7 +14,6 @@ use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::providers::{Scope, ShownScope, tag, wanted_versions};
-use super::runs::replayed;
 use super::types::{EmptyBody, ListBody};
 use crate::domain::ids::McpServerId;
 use crate::domain::mcp_server::McpServerRecord;
@@ -193,12 +191,8 @@ pub(crate) async fn create(
     let new = NewMcpServer { name, entry, variables, enabled, is_global: scope == Scope::Global };
     let (shown, replay) = app.service.create_mcp_server(&principal, new, key).await?;
     let server = McpServer::of(shown, &principal);
-    let mut headers = replayed(replay);
-    headers.extend(server.version.map(tag).unwrap_or_default());
-    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/mcp-servers/{}", server.id)) {
-        headers.insert(LOCATION, value);
-    }
-    Ok((StatusCode::CREATED, headers, Json(server)).into_response())
+    let place = format!("/api/v1/mcp-servers/{}", server.id);
+    Ok(page::made(replay, server.version, &place, server))
 }
 
 /// MCP servers, by name

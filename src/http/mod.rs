@@ -9,6 +9,8 @@ mod audit;
 mod auth;
 mod conversations;
 mod extract;
+mod files;
+mod history;
 mod logins;
 mod mcp_logins;
 mod mcp_servers;

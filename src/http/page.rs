@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use axum::Json;
-use axum::http::header::{ETAG, IF_NONE_MATCH, LINK};
+use axum::http::header::{ETAG, IF_NONE_MATCH, LINK, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use super::problem::Answer;
+use super::providers::tag;
+use super::runs::replayed;
 use super::types::ListBody;
-use crate::service::Error;
-use crate::service::{InvalidCursor, Page, PageRequest};
+use crate::service::{Error, InvalidCursor, Page, PageRequest, Replay};
 use crate::support::json;
 
 /// Rows of a page if the client does not say.
@@ -82,6 +83,16 @@ pub(crate) fn next_link(target: Option<String>) -> HeaderMap {
         headers.insert(LINK, value);
     }
     headers
+}
+
+/// Answers that something was made, at `place`, with its version as its entity tag if it has one.
+pub(crate) fn made<T: Serialize>(replay: Replay, version: Option<i64>, place: &str, body: T) -> Response {
+    let mut headers = replayed(replay);
+    headers.extend(version.map(tag).unwrap_or_default());
+    if let Ok(value) = HeaderValue::from_str(place) {
+        headers.insert(LOCATION, value);
+    }
+    (StatusCode::CREATED, headers, Json(body)).into_response()
 }
 
 /// Answers with a value and its entity tag, or with 304 if the client has it.

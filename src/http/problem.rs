@@ -42,6 +42,9 @@ impl From<service::Error> for Problem {
         if let service::Error::NoRandomness(_) = &error {
             tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "a secret could not be made");
         }
+        if let service::Error::NoReader(_) = &error {
+            tracing::error!(error = &error as &dyn std::error::Error, cause = error.source(), "a file cannot be read");
+        }
         if let service::Error::Sealing(error) = &error {
             tracing::error!(error = error as &dyn std::error::Error, "a secret cannot be sealed or opened");
         }

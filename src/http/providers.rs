@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::header::{ETAG, IF_MATCH, LOCATION};
+use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use secrecy::SecretString;
@@ -15,7 +15,6 @@ use super::extract::{Id, Input, Params, RequestBody};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
-use super::runs::replayed;
 use super::types::ListBody;
 use crate::domain::cost::Prices;
 use crate::domain::ids::ProviderId;
@@ -269,12 +268,8 @@ pub(crate) async fn create(
     let is_global = scope == Scope::Global;
     let new = NewProvider { name, kind, base_url, key: secret, models, limits, accent, enabled, is_global };
     let (record, replay) = app.service.create_provider(&principal, new, key).await?;
-    let mut headers = replayed(replay);
-    headers.extend(tag(record.version));
-    if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/providers/{}", record.id)) {
-        headers.insert(LOCATION, value);
-    }
-    Ok((StatusCode::CREATED, headers, Json(Provider::of(record, &principal))).into_response())
+    let (version, place) = (record.version, format!("/api/v1/providers/{}", record.id));
+    Ok(page::made(replay, Some(version), &place, Provider::of(record, &principal)))
 }
 
 /// Providers, by name

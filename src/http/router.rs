@@ -19,8 +19,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
-    agents, approvals, audit, auth, conversations, logins, mcp_logins, mcp_servers, openapi, pins, providers, questions, request,
-    runs, system, tickets, usage, ws,
+    agents, approvals, audit, auth, conversations, files, history, logins, mcp_logins, mcp_servers, openapi, pins, providers,
+    questions, request, runs, system, tickets, usage, ws,
 };
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
@@ -38,6 +38,12 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::get, conversations::update, conversations::delete))
         .routes(routes!(conversations::messages, conversations::send))
+        .routes(routes!(conversations::compact))
+        .routes(routes!(files::upload, files::list))
+        .routes(routes!(files::get, files::delete))
+        .routes(routes!(files::content))
+        .routes(routes!(history::rewind))
+        .routes(routes!(history::export))
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::get, agents::update, agents::delete))
         .routes(routes!(agents::versions))

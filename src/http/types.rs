@@ -10,15 +10,17 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::extract::RequestBody;
 use crate::domain::agent_record::RunLimits;
-use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::context::ContextSummary;
+use crate::domain::ids::{ConversationId, FileId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
 use crate::domain::pin::ToolPin;
 use crate::domain::run::{OnBusy, Run};
+use crate::domain::summary::section;
 use crate::domain::tool::ToolDefinition;
 use crate::domain::trace::TraceId;
 use crate::service::ServerStatus;
-use crate::service::{Content, NewPart, StartRun};
+use crate::service::{Content, NewFilePart, NewPart, StartRun};
 
 /// A message for the agent, in a new conversation or in one that exists.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -111,6 +113,12 @@ pub(crate) struct CreateConversationBody {
     /// A title, at most 200 characters.
     #[serde(default)]
     pub title: Option<String>,
+    /// Its own part of the system prompt, at most 10,000 characters.
+    #[serde(default)]
+    pub system_prompt: Option<String>,
+    /// What its user wants of every answer, at most 10,000 characters.
+    #[serde(default)]
+    pub instructions: Option<String>,
 }
 
 impl RequestBody for CreateConversationBody {
@@ -136,6 +144,12 @@ pub(crate) struct UpdateConversationBody {
     #[serde(default)]
     #[schema(max_items = 20)]
     pub tags: Option<Vec<String>>,
+    /// Its own part of the system prompt, at most 10,000 characters; empty for none. Runs that begin later have it.
+    #[serde(default)]
+    pub system_prompt: Option<String>,
+    /// What its user wants of every answer, at most 10,000 characters; empty for nothing. Runs that begin later have it.
+    #[serde(default)]
+    pub instructions: Option<String>,
 }
 
 impl RequestBody for UpdateConversationBody {}
@@ -266,22 +280,32 @@ pub(crate) enum PartBody {
         /// The text.
         text: String,
     },
-    /// A picture.
+    /// A picture: `url` with `media_type`, or `file_id`.
     Image {
-        /// Its media type, such as `image/png`.
-        media_type: String,
+        /// Its media type, such as `image/png`; needed with `url`.
+        #[serde(default)]
+        media_type: Option<String>,
         /// An `https:` or `data:` URL.
-        url: String,
+        #[serde(default)]
+        url: Option<String>,
+        /// A picture that was uploaded.
+        #[serde(default)]
+        file_id: Option<FileId>,
         /// A name to show.
         #[serde(default)]
         name: Option<String>,
     },
-    /// A file.
+    /// A file: `url` with `media_type`, or `file_id`.
     File {
-        /// Its media type, such as `application/pdf`.
-        media_type: String,
+        /// Its media type, such as `application/pdf`; needed with `url`.
+        #[serde(default)]
+        media_type: Option<String>,
         /// An `https:` or `data:` URL.
-        url: String,
+        #[serde(default)]
+        url: Option<String>,
+        /// A file that was uploaded.
+        #[serde(default)]
+        file_id: Option<FileId>,
         /// A name to show.
         #[serde(default)]
         name: Option<String>,
@@ -292,8 +316,31 @@ impl From<PartBody> for NewPart {
     fn from(part: PartBody) -> Self {
         match part {
             PartBody::Text { text } => Self::Text(text),
-            PartBody::Image { media_type, url, name } => Self::Image { media_type, url, name },
-            PartBody::File { media_type, url, name } => Self::File { media_type, url, name },
+            PartBody::Image { media_type, url, file_id, name } => Self::Image(NewFilePart { media_type, url, file_id, name }),
+            PartBody::File { media_type, url, file_id, name } => Self::File(NewFilePart { media_type, url, file_id, name }),
         }
+    }
+}
+
+/// What requests leave out of a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct CompactedBody {
+    /// Messages that are left out from now on and were not before.
+    messages: u32,
+    /// All that are left out.
+    left_out: u32,
+    /// The newest of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    through: Option<MessageId>,
+    /// What stands for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summary: Option<String>,
+}
+
+impl CompactedBody {
+    pub(crate) fn new(messages: u32, summary: Option<ContextSummary>) -> Self {
+        let words = summary.as_ref().and_then(section);
+        let left_out = summary.as_ref().map_or(0, |summary| summary.messages);
+        Self { messages, left_out, through: summary.map(|summary| summary.covers), summary: words }
     }
 }

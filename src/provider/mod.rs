@@ -49,6 +49,7 @@ pub use self::list::list_models;
 pub use self::priced::priced;
 pub use self::router::Router;
 pub use self::transport::endpoint_url;
+use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
 use crate::support::outbound::Forbidden;
 
@@ -66,6 +67,11 @@ pub trait ModelClient: Send + Sync {
     /// # Errors
     /// A typed failure; none is retried here.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
+
+    /// The tokens of a model's window, as `provider/name`, if they are known of it.
+    async fn window(&self, _owner: &UserId, _model: &str) -> Option<u64> {
+        None
+    }
 }
 
 /// A provider that cannot be used as it is configured. The messages name the setting, never its value if that is a secret.

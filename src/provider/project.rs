@@ -34,6 +34,9 @@ impl<'a> CallIds<'a> {
 
 /// What the model reads in place of something that its wire cannot carry.
 pub(super) fn not_sent(what: &str, file: &FilePart) -> String {
+    if let Some(text) = &file.text {
+        return text.clone();
+    }
     let name = file.name.as_deref().unwrap_or("without a name");
     format!("[{what} {name}, {}: not sent to the model]", file.media_type)
 }

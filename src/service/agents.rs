@@ -288,7 +288,7 @@ impl Service {
     /// The agents that nobody keeps. Their names are nobody's to take.
     fn agents_of_the_program(&self) -> Vec<AnyAgent> {
         let default = &self.default_profile.name;
-        let presets = preset::presets().into_iter().filter(|preset| preset.name != default).map(AnyAgent::Preset);
+        let presets = preset::presets().iter().filter(|preset| preset.name != default).cloned().map(AnyAgent::Preset);
         std::iter::once(AnyAgent::Default(default.clone())).chain(presets).collect()
     }
 

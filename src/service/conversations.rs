@@ -4,19 +4,23 @@ use std::sync::Arc;
 
 use super::input::{Replay, RequestKey, keyed};
 use super::runs::publish;
-use super::{Error, Result, Service};
+use super::{Error, ExportForm, Result, Service};
+use crate::domain::context::ContextSummary;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::store::{
-    ConversationChange, ConversationCursor, ConversationFilter, Created, MessageCursor, NewConversation, Page, PageRequest,
+    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, Created, MessageCursor, NewConversation, Page,
+    PageRequest,
 };
 use crate::support::{failpoint, text};
 
 /// Tags of one conversation, and how long each may be.
 const MAX_TAGS: usize = 20;
 const MAX_TAG_CHARS: usize = 50;
+/// Characters of a conversation's own prompt, and of what its user wants.
+const MAX_PROMPT_CHARS: usize = 10_000;
 
 /// A conversation to make.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +29,10 @@ pub struct NewConversationRequest {
     pub id: Option<ConversationId>,
     /// A title; empty if absent.
     pub title: Option<String>,
+    /// Its own part of the system prompt.
+    pub system_prompt: Option<String>,
+    /// What its user wants of every answer.
+    pub instructions: Option<String>,
 }
 
 impl Service {
@@ -40,15 +48,17 @@ impl Service {
             id: request.id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref())),
             owner: principal.user_id.clone(),
             title,
+            system_prompt: layer("/system_prompt", request.system_prompt)?.filter(|text| !text.is_empty()),
+            instructions: layer("/instructions", request.instructions)?.filter(|text| !text.is_empty()),
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
         match keyed(self.store.create_conversation(new, claim).await?)? {
-            (Created::Conversation(conversation), Replay::Fresh) => Ok((conversation, Replay::Fresh)),
+            (Created::Conversation(conversation), Replay::Fresh) => Ok((*conversation, Replay::Fresh)),
             (Created::Conversation(conversation), Replay::Replayed) => {
                 // The record of the earlier request outlives the conversation.
                 self.conversation(principal, &conversation.id).await?;
-                Ok((conversation, Replay::Replayed))
+                Ok((*conversation, Replay::Replayed))
             }
             (Created::Exists, _) => Err(Error::Conflict("this conversation id is taken; mint another one".to_owned())),
         }
@@ -79,11 +89,19 @@ impl Service {
         change: ConversationChange,
     ) -> Result<Conversation> {
         if change == ConversationChange::default() {
-            return Err(Error::invalid("the body changes nothing: give title, pinned, archived or tags"));
+            return Err(Error::invalid(
+                "the body changes nothing: give title, pinned, archived, tags, system_prompt or instructions",
+            ));
         }
-        let ConversationChange { title, pinned, archived, tags } = change;
-        let title = title.map(|title| self.title(&title)).transpose()?;
-        let change = ConversationChange { title, pinned, archived, tags: tags.map(cleaned_tags).transpose()? };
+        let ConversationChange { title, pinned, archived, tags, system_prompt, instructions } = change;
+        let change = ConversationChange {
+            title: title.map(|title| self.title(&title)).transpose()?,
+            pinned,
+            archived,
+            tags: tags.map(cleaned_tags).transpose()?,
+            system_prompt: layer("/system_prompt", system_prompt)?,
+            instructions: layer("/instructions", instructions)?,
+        };
         let (store, hub, now) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.clock.now());
         let (owner, id) = (principal.user_id.clone(), id.clone());
         let changed = self.whole(async move {
@@ -93,6 +111,35 @@ impl Service {
             Ok(conversation)
         });
         changed.await
+    }
+
+    /// Leaves the older messages of a conversation out of requests from now on. How many more those are, and what stands for all
+    /// that are left out. What is kept is what the server's own agent keeps.
+    pub async fn compact_conversation(
+        &self,
+        principal: &Principal,
+        id: &ConversationId,
+        key: Option<RequestKey>,
+    ) -> Result<((u32, Option<ContextSummary>), Replay)> {
+        let (owner, conversation) = (principal.user_id.clone(), id.clone());
+        let policy = self.default_profile.context.clone();
+        let compact = Compact { owner, conversation, policy, now: self.clock.now() };
+        let claim = self.claim(&principal.user_id, key);
+        let (store, hub, id) = (Arc::clone(&self.store), Arc::clone(&self.hub), id.clone());
+        let done = self.whole(async move {
+            let (compacted, replay) = keyed(store.compact(compact, claim).await?)?;
+            match compacted {
+                Compacted::Done { messages, summary, events } => {
+                    publish(&hub, &id, events);
+                    Ok(((messages, summary), replay))
+                }
+                Compacted::Busy => Err(Error::Conflict(
+                    "a run is under way, which leaves out by itself what does not fit: wait for its end, or cancel it".to_owned(),
+                )),
+                Compacted::NoConversation => Err(Error::NotFound("conversation")),
+            }
+        });
+        done.await
     }
 
     /// Deletes a conversation with all that belongs to it. A run in progress is told to stop.
@@ -109,6 +156,11 @@ impl Service {
             Ok(())
         });
         deleted.await
+    }
+
+    /// The beginning of a conversation's document. Its messages come from [`Self::messages`].
+    pub async fn export_beginning(&self, principal: &Principal, id: &ConversationId, form: ExportForm) -> Result<String> {
+        Ok(form.beginning(&self.conversation(principal, id).await?, self.clock.now()))
     }
 
     /// A page of messages, oldest first.
@@ -128,6 +180,16 @@ impl Service {
             return Err(Error::field("/title", format!("has {chars} characters; at most {limit} are accepted")));
         }
         Ok(text::storable(title).into_owned())
+    }
+}
+
+/// A part of the system prompt, without space around it.
+fn layer(pointer: &str, text: Option<String>) -> Result<Option<String>> {
+    let Some(text) = text else { return Ok(None) };
+    let text = text.trim();
+    match text.chars().count() {
+        0..=MAX_PROMPT_CHARS => Ok(Some(text::storable(text).into_owned())),
+        count => Err(Error::field(pointer, format!("has {count} characters; at most {MAX_PROMPT_CHARS} are accepted"))),
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Error {
     #[error("there is no such {0}")]
     NotFound(&'static str),
     /// The conversation is busy and the request said `reject`.
-    #[error("run {0} is active in this conversation; wait for it, or send the message with another on_busy")]
+    #[error("run {0} is active in this conversation; wait for it or cancel it, or send the message with another on_busy")]
     RunActive(RunId),
     /// The state does not allow it.
     #[error("{0}")]
@@ -45,6 +45,20 @@ pub enum Error {
     /// The idempotency key was used with another request.
     #[error("this Idempotency-Key was used with another request; use a new key")]
     IdempotencyMismatch,
+    /// A file that is not accepted, or that a message cannot have.
+    #[error("{detail}")]
+    UnusableFile {
+        /// The thing, the reason, the way out.
+        detail: String,
+        /// Where in the request it is named.
+        errors: Vec<FieldError>,
+    },
+    /// A file is too large.
+    #[error("the file has more than {0} bytes, which is the most that is accepted")]
+    FileTooLarge(usize),
+    /// Too many uploads at a time.
+    #[error("too many files are being uploaded at this moment; try again in a few seconds")]
+    TooManyUploads,
     /// Too many runs at a time.
     #[error("{0} runs are under way already; wait for one to end")]
     TooManyRuns(u32),
@@ -57,6 +71,9 @@ pub enum Error {
     /// A secret could not be made.
     #[error("the operating system gives no random bytes")]
     NoRandomness(#[source] getrandom::Error),
+    /// Nobody can tell what a file is.
+    #[error("the process that reads files cannot be started")]
+    NoReader(#[source] std::io::Error),
     /// It is to be seen by this principal, but not to be changed.
     #[error("{0}")]
     Forbidden(&'static str),
@@ -87,6 +104,14 @@ impl Error {
         Self::Invalid { detail: format!("{place}: {detail}"), errors }
     }
 
+    /// A file that cannot be used, and where the request names it.
+    #[must_use]
+    pub fn file(pointer: &str, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        let errors = vec![FieldError { pointer: pointer.to_owned(), detail: detail.clone() }];
+        Self::UnusableFile { detail: format!("{pointer}: {detail}"), errors }
+    }
+
     /// A fault of a request that is in none of its fields, but in its query or its headers.
     #[must_use]
     pub fn invalid(detail: impl Into<String>) -> Self {
@@ -104,7 +129,9 @@ impl Error {
             Self::Conflict(_) => ProblemCode::Conflict,
             Self::CursorGone { .. } => ProblemCode::CursorGone,
             Self::IdempotencyMismatch => ProblemCode::IdempotencyMismatch,
-            Self::TooManyRuns(_) => ProblemCode::TooManyRequests,
+            Self::UnusableFile { .. } => ProblemCode::UnusableFile,
+            Self::FileTooLarge(_) => ProblemCode::PayloadTooLarge,
+            Self::TooManyRuns(_) | Self::TooManyUploads => ProblemCode::TooManyRequests,
             Self::UnknownModel(_) | Self::NoModel(_) => ProblemCode::UnknownModel,
             Self::Forbidden(_) => ProblemCode::Forbidden,
             Self::Stale => ProblemCode::PreconditionFailed,
@@ -113,7 +140,7 @@ impl Error {
             Self::Sealing(SealError::NoKey(_) | SealError::File { .. } | SealError::NoRandomness(_)) => ProblemCode::Internal,
             Self::Ending => ProblemCode::Unavailable,
             Self::Store(error) if error.is_transient() => ProblemCode::Unavailable,
-            Self::Store(_) | Self::NoRandomness(_) => ProblemCode::Internal,
+            Self::Store(_) | Self::NoRandomness(_) | Self::NoReader(_) => ProblemCode::Internal,
         }
     }
 
@@ -126,18 +153,22 @@ impl Error {
             Self::Sealing(_) if code == ProblemCode::Conflict => {
                 code.body("its key cannot be opened with the master keys of this server; give the key anew")
             }
-            Self::Store(_) | Self::NoRandomness(_) | Self::Sealing(_) => code.body(if code == ProblemCode::Unavailable {
-                "the server cannot reach its database; try again in a few seconds"
-            } else {
-                "the server could not do this; its log has the cause under this request_id"
-            }),
-            Self::Invalid { detail, errors } => ProblemBody { errors, ..code.body(detail) },
+            Self::Store(_) | Self::NoRandomness(_) | Self::NoReader(_) | Self::Sealing(_) => {
+                code.body(if code == ProblemCode::Unavailable {
+                    "the server cannot reach its database; try again in a few seconds"
+                } else {
+                    "the server could not do this; its log has the cause under this request_id"
+                })
+            }
+            Self::Invalid { detail, errors } | Self::UnusableFile { detail, errors } => ProblemBody { errors, ..code.body(detail) },
             other @ (Self::InvalidCursor(_)
             | Self::NotFound(_)
             | Self::RunActive(_)
             | Self::Conflict(_)
             | Self::CursorGone { .. }
             | Self::IdempotencyMismatch
+            | Self::FileTooLarge(_)
+            | Self::TooManyUploads
             | Self::TooManyRuns(_)
             | Self::UnknownModel(_)
             | Self::NoModel(_)

@@ -100,7 +100,7 @@ impl Service {
                 Resumed::NotResumable { run } if !run.status.is_terminal() => Err(still_going(&run)),
                 Resumed::NotResumable { .. } => Err(Error::Conflict(
                     "only the newest run of a conversation can be retried, and only while no other is active; this one has been \
-                     retried already, or another message came after it"
+                     retried already, another message came after it, or the conversation was rewound past it"
                         .to_owned(),
                 )),
                 Resumed::NoRun => Err(Error::NotFound("run")),

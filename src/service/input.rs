@@ -2,13 +2,16 @@
 
 use super::{Error, Result, Service};
 use crate::domain::agent_record::RunLimits;
-use crate::domain::ids::{ConversationId, PartId};
+use crate::domain::ids::{ConversationId, FileId, PartId, UserId};
 use crate::domain::message::{FilePart, Part, TextPart};
 use crate::domain::model::ModelOptions;
 use crate::domain::run::OnBusy;
 use crate::domain::trace::TraceId;
 use crate::store::{IdempotencyClaim, Keyed};
 use crate::support::{failpoint, text};
+
+/// Characters of the name of a file; what is longer is cut.
+pub(super) const MAX_FILE_NAME: usize = 255;
 
 /// The content of a new message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,23 +28,22 @@ pub enum NewPart {
     /// Text.
     Text(String),
     /// A picture.
-    Image {
-        /// Its media type.
-        media_type: String,
-        /// An `https:` or `data:` URL.
-        url: String,
-        /// A name to show.
-        name: Option<String>,
-    },
+    Image(NewFilePart),
     /// A file.
-    File {
-        /// Its media type.
-        media_type: String,
-        /// An `https:` or `data:` URL.
-        url: String,
-        /// A name to show.
-        name: Option<String>,
-    },
+    File(NewFilePart),
+}
+
+/// A picture or a file: at a URL, with its media type; or one that was uploaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewFilePart {
+    /// Its media type.
+    pub media_type: Option<String>,
+    /// An `https:` or `data:` URL.
+    pub url: Option<String>,
+    /// An uploaded file.
+    pub file_id: Option<FileId>,
+    /// A name to show.
+    pub name: Option<String>,
 }
 
 /// A message for the agent.
@@ -97,7 +99,7 @@ pub(super) fn keyed<T>(outcome: Keyed<T>) -> Result<(T, Replay)> {
 }
 
 impl Service {
-    pub(super) fn claim(&self, owner: &crate::domain::ids::UserId, key: Option<RequestKey>) -> Option<IdempotencyClaim> {
+    pub(super) fn claim(&self, owner: &UserId, key: Option<RequestKey>) -> Option<IdempotencyClaim> {
         let key = key.filter(|_| !failpoint::is_planted("key-dropped"));
         key.map(|RequestKey { key, fingerprint }| IdempotencyClaim {
             owner: owner.clone(),
@@ -107,8 +109,20 @@ impl Service {
         })
     }
 
-    /// The parts of a new message: not empty, within the limits, and storable.
-    pub(super) fn parts(&self, content: &Content, field: &str) -> Result<Vec<Part>> {
+    /// The parts of a new message: not empty, within the limits, and storable; with its files, which are the owner's.
+    pub(super) async fn parts(
+        &self,
+        owner: &UserId,
+        conversation: Option<&ConversationId>,
+        content: &Content,
+        field: &str,
+    ) -> Result<Vec<Part>> {
+        let mut parts = self.parts_alone(content, field)?;
+        self.attach(owner, conversation, &mut parts, field).await?;
+        Ok(parts)
+    }
+
+    fn parts_alone(&self, content: &Content, field: &str) -> Result<Vec<Part>> {
         let limit = self.limits.max_message_chars;
         let parts = match content {
             Content::Text(text) => vec![self.text_part(text)],
@@ -150,12 +164,29 @@ impl Service {
     fn part(&self, part: &NewPart, pointer: &str) -> Result<Part> {
         match part {
             NewPart::Text(text) => Ok(self.text_part(text)),
-            NewPart::Image { media_type, url, name } => Ok(Part::Image(self.file(media_type, url, name.as_deref(), pointer)?)),
-            NewPart::File { media_type, url, name } => Ok(Part::File(self.file(media_type, url, name.as_deref(), pointer)?)),
+            NewPart::Image(file) => Ok(Part::Image(self.file_part(file, pointer)?)),
+            NewPart::File(file) => Ok(Part::File(self.file_part(file, pointer)?)),
         }
     }
 
-    fn file(&self, media_type: &str, url: &str, name: Option<&str>, pointer: &str) -> Result<FilePart> {
+    fn file_part(&self, new: &NewFilePart, pointer: &str) -> Result<FilePart> {
+        let id = PartId::generate(self.ids.as_ref());
+        let name = new.name.as_deref().map(|name| text::storable(text::prefix_chars(name, MAX_FILE_NAME)).into_owned());
+        let (media_type, url) = match (&new.url, &new.file_id, &new.media_type) {
+            (Some(url), None, Some(media_type)) => (media_type, url),
+            // What the file is, is known from its bytes.
+            (None, Some(file), _) => {
+                let file_id = Some(file.as_str().to_owned());
+                return Ok(FilePart { id, media_type: String::new(), url: None, file_id, name, text_chars: None, text: None });
+            }
+            (Some(_), None, None) => {
+                return Err(Error::field(pointer, "missing field `media_type`: a url comes with the type of what is there"));
+            }
+            (Some(_), Some(_), _) => return Err(Error::field(pointer, "has a url and a file_id; give one of them")),
+            (None, None, _) => {
+                return Err(Error::field(pointer, "missing field `url`: give a url, or the file_id of an uploaded file"));
+            }
+        };
         if !(url.starts_with("https://") || url.starts_with("data:")) {
             return Err(Error::field(&format!("{pointer}/url"), "must be an https: or data: URL"));
         }
@@ -168,12 +199,7 @@ impl Service {
         if !well_formed {
             return Err(Error::field(&format!("{pointer}/media_type"), "must be a media type such as image/png"));
         }
-        Ok(FilePart {
-            id: PartId::generate(self.ids.as_ref()),
-            media_type: media_type.to_owned(),
-            url: Some(text::storable(url).into_owned()),
-            file_id: None,
-            name: name.map(|name| text::storable(text::prefix_chars(name, 255)).into_owned()),
-        })
+        let url = Some(text::storable(url).into_owned());
+        Ok(FilePart { id, media_type: media_type.clone(), url, file_id: None, name, text_chars: None, text: None })
     }
 }

@@ -13,6 +13,8 @@ mod conversations;
 mod error;
 mod events;
 mod explain;
+mod export;
+mod files;
 mod going_on;
 mod input;
 mod keys;
@@ -25,6 +27,7 @@ mod poller;
 mod providers;
 mod questions;
 mod retention;
+mod rewinding;
 mod runs;
 mod snapshot;
 mod stream;
@@ -44,8 +47,10 @@ pub use conversations::NewConversationRequest;
 pub use error::{Error, Result};
 pub use events::{Cursor, EventPage, StreamStart};
 pub use explain::RunExplanation;
+pub use export::ExportForm;
+pub use files::{FileDeps, FileLimits, FileReader, Unreadable, UploadSeat};
 pub use going_on::RetryCall;
-pub use input::{Content, NewPart, Replay, RequestKey, StartRun};
+pub use input::{Content, NewFilePart, NewPart, Replay, RequestKey, StartRun};
 pub use keys::{NewKey, hash_key, new_key};
 pub use logins::{BegunLogin, ComesBack};
 pub use mcp_logins::CameBack;
@@ -67,8 +72,8 @@ pub use usage::MAX_USAGE_DAYS;
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{
-    AgentCursor, AgentVersionCursor, AuditCursor, ConversationChange, ConversationCursor, ConversationFilter, InputCursor,
-    InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, StoreError,
+    AgentCursor, AgentVersionCursor, AuditCursor, ConversationChange, ConversationCursor, ConversationFilter, FileCursor,
+    InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, StoreError,
 };
 pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};
@@ -169,6 +174,8 @@ pub struct Service {
     find_model: Option<Arc<dyn FindModel>>,
     providers: Option<ProviderDeps>,
     mcp_servers: Option<McpDeps>,
+    files: FileDeps,
+    uploads: Arc<files::Uploads>,
 }
 
 impl Service {
@@ -192,6 +199,8 @@ impl Service {
             find_model: None,
             providers: None,
             mcp_servers: None,
+            files: FileDeps::default(),
+            uploads: Arc::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::InvalidOption;
+use crate::domain::plan::PlanPolicy;
 use crate::domain::principal::Principal;
 use crate::domain::run::{Run, RunStatus};
 use crate::live::{Hub, Subscription, Tail};
@@ -62,7 +63,8 @@ fn is_settled(run: &Run) -> bool {
 impl Service {
     /// Accepts a message. When this returns, message and run are stored and cannot be lost.
     pub async fn start_run(&self, principal: &Principal, request: StartRun, key: Option<RequestKey>) -> Result<Started> {
-        let parts = self.parts(&request.content, request.content_field)?;
+        let (owner, field) = (&principal.user_id, request.content_field);
+        let parts = self.parts(owner, request.conversation_id.as_ref(), &request.content, field).await?;
         let profile = self.profile(principal, &request).await?;
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
         // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
@@ -246,6 +248,24 @@ impl Service {
         Ok(usable)
     }
 
+    /// How a profile has plans made, by models that this owner's runs can ask. Whoever names a model means that one.
+    async fn usable_plan(&self, principal: &Principal, profile: &AgentProfile, names_model: bool) -> Result<PlanPolicy> {
+        let mut plan = profile.plan.clone();
+        for model in [&mut plan.planner, &mut plan.router] {
+            let Some(name) = model.as_deref() else { continue };
+            if names_model {
+                *model = None;
+            } else if !self.serves(&principal.user_id, name).await? {
+                tracing::warn!(
+                    model = name,
+                    "a model for plans is left out: no provider of this name is configured, or kept for this owner"
+                );
+                *model = None;
+            }
+        }
+        Ok(plan)
+    }
+
     /// The profile that is frozen into the run.
     async fn profile(&self, principal: &Principal, request: &StartRun) -> Result<AgentProfile> {
         let (mut profile, names_model) = self.agent_profile(principal, request.agent.as_deref()).await?;
@@ -262,6 +282,7 @@ impl Service {
             (FallbacksFor::Unnamed, None) | (FallbacksFor::All, _) => {}
         }
         profile.fallbacks = self.usable_fallbacks(principal, &profile).await?;
+        profile.plan = self.usable_plan(principal, &profile, request.model.is_some()).await?;
         if let Some(options) = &request.options {
             if let Err(InvalidOption { field, reason }) = options.check() {
                 return Err(Error::field(&format!("/options/{field}"), reason));

@@ -180,10 +180,13 @@ impl Fold {
             }
             EventBody::ApprovalResolved { id, .. } => self.approvals.retain(|approval| approval.id != id),
             EventBody::InputResolved { id, .. } => self.asked.retain(|request| request.id != id),
-            EventBody::RunQueued { supersedes, .. } => self.messages.retain(|message| !supersedes.contains(&message.id)),
+            EventBody::RunQueued { supersedes, .. } | EventBody::ConversationUpdated { supersedes, .. } => {
+                self.messages.retain(|message| !supersedes.contains(&message.id));
+            }
             EventBody::RunStarted { .. }
             | EventBody::RunResumed { .. }
             | EventBody::RunRetrying { .. }
+            | EventBody::ContextBudget { .. }
             | EventBody::ContextCompacted { .. }
             | EventBody::ToolQuarantined { .. }
             | EventBody::RunWaiting { .. }
@@ -195,7 +198,9 @@ impl Fold {
             | EventBody::ToolProgress { .. }
             | EventBody::ToolCompleted { .. }
             | EventBody::ToolOutcomeUnknown { .. }
-            | EventBody::ConversationUpdated { .. } => {}
+            | EventBody::PlanCreated { .. }
+            | EventBody::PlanStepStarted { .. }
+            | EventBody::PlanStepCompleted { .. } => {}
         }
     }
 

@@ -1,10 +1,11 @@
 //! What the store itself puts together when it carries out a request: the first message, run and events. Pure functions, the
 //! same for every database.
 
-use super::{AcceptRun, GoOn, ResolveInput, ResumeRun, rows};
+use super::{AcceptRun, Compacted, GoOn, ResolveInput, ResumeRun, rows};
 use crate::domain::agent::AgentProfile;
 use crate::domain::approval::ApprovalState;
 use crate::domain::change::Change;
+use crate::domain::context::ContextSummary;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, MessageId, RunId};
@@ -12,6 +13,7 @@ use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role};
 use crate::domain::record::RunWrite;
 use crate::domain::run::{Run, RunStatus, WaitReason};
+use crate::domain::summary;
 use crate::support::clock::UnixMillis;
 use crate::support::text;
 
@@ -154,7 +156,19 @@ pub(super) fn full_owner(queue_position: Option<i64>, running: i64, cap: u32) ->
 
 /// `conversation.updated`, an event of no run.
 pub(super) fn conversation_updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
-    NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status }, None, 0, now)
+    NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status, supersedes: Vec::new() }, None, 0, now)
+}
+
+/// Messages that one event names at most, so that none gets large.
+const MAX_NAMED: usize = 1_000;
+
+/// `conversation.updated` after these messages were taken out of a conversation in which nothing is under way.
+pub(super) fn rewound(title: &str, superseded: &[MessageId], now: UnixMillis) -> Vec<NewEvent> {
+    let events = superseded.chunks(MAX_NAMED).map(|supersedes| {
+        let (title, supersedes) = (Some(title.to_owned()), supersedes.to_vec());
+        NewEvent::new(&EventBody::ConversationUpdated { title, status: ConversationStatus::Idle, supersedes }, None, 0, now)
+    });
+    events.collect()
 }
 
 /// The type of events whose title, and whose status where a run ends, are known only to the transaction that stores them.
@@ -214,11 +228,34 @@ pub(super) fn numbered(conversation: &ConversationId, base: i64, events: Vec<New
     events.into_iter().zip(base + 1..).map(|(event, seq)| rows::stored(event, conversation, seq)).collect()
 }
 
+/// What came of leaving older messages out, and the event that says so, if there were any.
+pub(super) fn compacted(
+    before: Option<ContextSummary>,
+    after: Option<ContextSummary>,
+    now: UnixMillis,
+) -> (Compacted, Option<NewEvent>) {
+    let Some(after) = after else { return (Compacted::Done { messages: 0, summary: before, events: Vec::new() }, None) };
+    let messages = after.messages.saturating_sub(before.map_or(0, |before| before.messages));
+    let event =
+        EventBody::ContextCompacted { messages, texts: 0, through: Some(after.covers.clone()), summary: summary::section(&after) };
+    let event = NewEvent::new(&event, None, 0, now);
+    (Compacted::Done { messages, summary: Some(after), events: Vec::new() }, Some(event))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::ids::PartId;
     use crate::domain::message::TextPart;
+
+    #[test]
+    fn many_messages_are_named_by_several_events() {
+        let ids: Vec<_> = (0..=MAX_NAMED).map(|n| MessageId::from_stored(format!("msg_{n}"))).collect();
+        let events = rewound("T", &ids, UnixMillis(0));
+        assert_eq!(events.len(), 2);
+        assert_eq!(events[1].data, r#"{"title":"T","status":"idle","supersedes":["msg_1000"]}"#);
+        assert!(rewound("T", &[], UnixMillis(0)).is_empty());
+    }
 
     #[test]
     fn titles_are_one_short_line() {

@@ -7,12 +7,14 @@
 mod agents;
 mod compose;
 mod error;
+mod files;
 mod mcp_logins;
 mod mcp_servers;
 mod open;
 mod pins;
 pub mod postgres;
 mod providers;
+mod rewind;
 mod rows;
 pub mod sqlite;
 mod types;
@@ -20,6 +22,7 @@ mod usage;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use error::StoreError;
+pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, NewFile};
 pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};
 pub use open::{Durability, StoreOptions, open};
@@ -28,6 +31,7 @@ pub use providers::{
     LoginTaker, NameCursor, NamedChanged, NamedMade, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
     SealedRow, SecretOf,
 };
+pub use rewind::{Rewind, RewindFrom, Rewound};
 pub use types::*;
 pub use usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
 
@@ -76,6 +80,12 @@ pub trait ConversationStore: Send + Sync {
         change: &ConversationChange,
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>>;
+
+    /// Has something stand for the older messages in which no run is under way.
+    async fn compact(&self, compact: Compact, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>>;
+
+    /// Takes messages out of a conversation in which no run is under way, and appends `conversation.updated` that names them.
+    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>>;
 
     /// Deletes the conversation with all its rows. Its active run is fenced off first, so that no late writer recreates
     /// anything. Returns the run that was active, for the caller to tell its worker; `None` if there is no such conversation.
@@ -327,6 +337,7 @@ pub trait Store:
     + AgentStore
     + McpLoginStore
     + UsageStore
+    + FileStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

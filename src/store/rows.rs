@@ -10,13 +10,18 @@ use super::{AuditCursor, Claim, EndedRun, InputCursor, Page, RunView, StoreError
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::{ApprovalPolicy, ToolGrant};
 use crate::domain::audit::{AuditOutcome, AuditRecord};
+use crate::domain::context::ContextPolicy;
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
 use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, RunId, UserId};
 use crate::domain::input::{InputKind, InputRecord, InputRequest, InputState};
 use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
+use crate::domain::plan::PlanPolicy;
+use crate::domain::prompt::{OwnLayers, PromptPolicy};
+use crate::domain::response_analysis::ResponseAnalysis;
 use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
+use crate::domain::sampling::SamplingByTurn;
 use crate::domain::tool_filter::{ServerHint, ToolFilter};
 use crate::support::clock::UnixMillis;
 use crate::support::json::{keep_fields, nesting};
@@ -140,9 +145,12 @@ pub(super) struct ConversationRow {
     pub updated_at: i64,
     pub last_seq: i64,
     pub active_run_id: Option<String>,
+    pub reason: Option<String>,
     pub pinned: bool,
     pub archived_at: Option<i64>,
     pub tags: String,
+    pub system_prompt: Option<String>,
+    pub instructions: Option<String>,
 }
 
 impl ConversationRow {
@@ -159,6 +167,8 @@ impl ConversationRow {
             pinned: row.try_get("pinned")?,
             archived_at: row.try_get("archived_at")?,
             tags: row.try_get("tags")?,
+            system_prompt: row.try_get("system_prompt")?,
+            instructions: row.try_get("instructions")?,
             id: row.try_get("id")?,
             title: row.try_get("title")?,
             status: row.try_get("status")?,
@@ -166,6 +176,7 @@ impl ConversationRow {
             updated_at: row.try_get("updated_at")?,
             last_seq: row.try_get("last_seq")?,
             active_run_id: row.try_get("active_run_id")?,
+            reason: row.try_get("reason")?,
         })
     }
 
@@ -173,6 +184,8 @@ impl ConversationRow {
     pub(super) fn into_conversation(self) -> StoreResult<Conversation> {
         let status = word("conversations", "status", &self.id, &self.status, ConversationStatus::from_word)?;
         let tags = decode("conversations", "tags", &self.id, &self.tags)?;
+        let reason =
+            self.reason.as_deref().map(|reason| word("runs", "reason", &self.id, reason, WaitReason::from_word)).transpose()?;
         Ok(Conversation {
             id: ConversationId::from_stored(self.id),
             title: self.title,
@@ -180,12 +193,26 @@ impl ConversationRow {
             pinned: self.pinned,
             archived_at: self.archived_at.map(|at| UnixMillis(at).to_rfc3339()),
             tags,
+            reason,
+            system_prompt: self.system_prompt,
+            instructions: self.instructions,
             active_run_id: self.active_run_id.map(RunId::from_stored),
             last_seq: self.last_seq,
             created_at: UnixMillis(self.created_at).to_rfc3339(),
             updated_at: UnixMillis(self.updated_at).to_rfc3339(),
         })
     }
+}
+
+/// What a conversation adds to the system prompts of its runs.
+pub(super) fn own_layers<'r, R>(row: &'r R) -> Result<OwnLayers, sqlx::Error>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    Option<String>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let [system_prompt, instructions] = ["system_prompt", "instructions"].map(|column| row.try_get::<Option<String>, _>(column));
+    Ok(OwnLayers { system_prompt: system_prompt?.unwrap_or_default(), instructions: instructions?.unwrap_or_default() })
 }
 
 /// The columns that make an [`InputRecord`].
@@ -428,10 +455,15 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     let Ok(mut value) = serde_json::from_str::<serde_json::Value>(text) else { return Err(error) };
     keep_fields::<AgentProfile>(Some(&mut value));
     keep_fields::<ModelOptions>(value.get_mut("options"));
+    keep_fields::<PlanPolicy>(value.get_mut("plan"));
+    keep_fields::<SamplingByTurn>(value.get_mut("sampling"));
+    keep_fields::<ResponseAnalysis>(value.get_mut("response_analysis"));
     keep_fields::<LlmRetry>(value.get_mut("llm_retry"));
     keep_fields::<ApprovalPolicy>(value.get_mut("approval"));
     keep_fields::<RepairPolicy>(value.get_mut("repair"));
     keep_fields::<ToolFilter>(value.get_mut("tool_filter"));
+    keep_fields::<PromptPolicy>(value.get_mut("prompt"));
+    keep_fields::<ContextPolicy>(value.get_mut("context"));
     let servers = value.pointer_mut("/tool_filter/servers").and_then(serde_json::Value::as_object_mut);
     servers.into_iter().flatten().for_each(|(_, server)| keep_fields::<ServerHint>(Some(server)));
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))

@@ -236,6 +236,10 @@ pub struct ConversationChange {
     pub archived: Option<bool>,
     /// All of its tags.
     pub tags: Option<Vec<String>>,
+    /// Its own part of the system prompt; empty for none.
+    pub system_prompt: Option<String>,
+    /// What its user wants of every answer; empty for nothing.
+    pub instructions: Option<String>,
 }
 
 impl ConversationChange {
@@ -264,6 +268,10 @@ pub struct NewConversation {
     pub owner: UserId,
     /// Its title, possibly empty.
     pub title: String,
+    /// Its own part of the system prompt.
+    pub system_prompt: Option<String>,
+    /// What its user wants of every answer.
+    pub instructions: Option<String>,
     /// When it is made.
     pub now: UnixMillis,
 }
@@ -273,9 +281,52 @@ pub struct NewConversation {
 #[serde(rename_all = "snake_case")]
 pub enum Created {
     /// It is new.
-    Conversation(crate::domain::conversation::Conversation),
+    Conversation(Box<crate::domain::conversation::Conversation>),
     /// The id is taken, by this owner or another.
     Exists,
+}
+
+/// Older messages of a conversation that requests are to leave out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compact {
+    /// Whose conversation it is.
+    pub owner: UserId,
+    /// The conversation.
+    pub conversation: ConversationId,
+    /// What is kept, and how much is said of the rest.
+    pub policy: crate::domain::context::ContextPolicy,
+    /// The time of the event.
+    pub now: UnixMillis,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compacted {
+    /// It is done, or there was nothing to do.
+    Done {
+        /// Messages that are left out from now on.
+        messages: u32,
+        /// What stands for all that are left out.
+        summary: Option<crate::domain::context::ContextSummary>,
+        /// Events written by this request. Empty when replayed.
+        #[serde(skip)]
+        events: Vec<StoredEvent>,
+    },
+    /// A run is under way.
+    Busy,
+    /// No such conversation, or somebody else's.
+    NoConversation,
+}
+
+impl Compacted {
+    /// With the events that say so.
+    pub(super) fn with(self, written: Vec<StoredEvent>) -> Self {
+        match self {
+            Self::Done { messages, summary, .. } => Self::Done { messages, summary, events: written },
+            Self::Busy | Self::NoConversation => self,
+        }
+    }
 }
 
 /// A conversation that was deleted.
@@ -432,6 +483,17 @@ pub enum GoOn {
     Turn,
     /// From calls of one of its messages, once it has ended: that message and what was said since are superseded.
     Call(Box<CallBatch>),
+}
+
+impl GoOn {
+    /// The message whose place is taken first, where it is not the beginning of the turn.
+    #[must_use]
+    pub fn original(&self) -> Option<&str> {
+        match self {
+            Self::Resume | Self::Turn => None,
+            Self::Call(batch) => Some(batch.original.as_str()),
+        }
+    }
 }
 
 /// An answer of a model with the calls that it holds.

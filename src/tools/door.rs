@@ -20,6 +20,7 @@ use super::schema::Validators;
 use super::{Environment, ProgressSender, ServerStatus, Toolbox};
 use crate::domain::ids::UserId;
 use crate::domain::message::ToolContent;
+use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::clock::SharedClock;
 use crate::support::outbound::Reach;
@@ -189,6 +190,10 @@ impl Toolbox for Door {
         let mut definitions = self.built_ins.definitions().to_vec();
         definitions.extend(self.mcp.definitions(owner).await);
         definitions
+    }
+
+    async fn notes(&self, owner: &UserId) -> Vec<ServerNote> {
+        self.mcp.notes(owner).await
     }
 
     async fn execute(

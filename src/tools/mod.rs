@@ -4,6 +4,7 @@
 //! by the worker before and after it knocks at the door.
 
 mod builtin;
+pub mod contexts;
 mod door;
 pub mod mcp;
 pub mod names;
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::input::{Elicitation, InputAnswer};
+use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
 pub use builtin::OPTIONAL as OPTIONAL_TOOLS;
@@ -127,6 +129,11 @@ pub trait Toolbox: Send + Sync {
 
     /// The state of each server whose tools the runs of `owner` are offered.
     async fn servers(&self, owner: &UserId) -> Vec<ServerStatus>;
+
+    /// The same servers, as a model may be told of them. Connects to none.
+    async fn notes(&self, _owner: &UserId) -> Vec<ServerNote> {
+        Vec::new()
+    }
 
     /// Ends all servers with their process groups.
     async fn shutdown(&self);

@@ -4,9 +4,13 @@ use tokio::sync::mpsc;
 
 use super::driver::Surround;
 use crate::domain::approval::ApprovalMode;
+use crate::domain::context::ContextUnit;
+use crate::domain::message::{Message, Role};
+use crate::domain::prompt::ToolNotes;
 use crate::domain::record::RunRecord;
 use crate::engine::{Input, RunState};
 use crate::store::{ControlSignal, StoreResult};
+use crate::tools::contexts::ContextQuestion;
 
 /// Asks for the tools on offer. That may mean to start servers, and nobody who wants the run to end shall have to wait for them.
 pub async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Input {
@@ -38,6 +42,34 @@ pub async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &
     }
 }
 
+/// Finds out what stands in the system prompt beside the words of agent and conversation.
+pub async fn know_surroundings(surround: &Surround, state: &mut RunState) {
+    let record = &state.record;
+    let (profile, owner) = (&record.profile, &record.owner);
+    if record.cancel_requested_by.is_some() {
+        return;
+    }
+    let servers = match profile.prompt.tool_notes {
+        ToolNotes::Off => Vec::new(),
+        ToolNotes::Unavailable | ToolNotes::All => surround.deps.tools.notes(owner).await,
+    };
+    let contexts = match &surround.deps.contexts {
+        Some(contexts) if !profile.context_providers.is_empty() => {
+            let newest = record.history.iter().rev().find(|message| message.role == Role::User && !message.internal);
+            let question = ContextQuestion {
+                user_id: owner,
+                conversation_id: &record.fence.conversation_id,
+                run_id: &record.fence.run_id,
+                input: &newest.map(Message::text).unwrap_or_default(),
+            };
+            contexts.gather(&profile.context_providers, &question).await
+        }
+        Some(_) | None => Vec::new(),
+    };
+    state.know_servers(servers);
+    state.know_contexts(contexts);
+}
+
 /// Loads the answers to approvals that hold for later calls, if one of the run's tools has use for them. What destroys asks
 /// each time.
 pub async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) -> StoreResult<RunState> {
@@ -53,4 +85,18 @@ pub async fn know_grants(surround: &Surround, mut state: RunState, input: &Input
         state.know_grants(grants);
     }
     Ok(state)
+}
+
+/// Finds out how much the models of the run can read, if that decides its budget.
+pub async fn know_windows(surround: &Surround, state: &mut RunState) {
+    let RunRecord { owner, profile, .. } = &state.record;
+    if profile.context.limit.is_some() || profile.context.unit != ContextUnit::Tokens {
+        return;
+    }
+    let mut windows = Vec::new();
+    let of_plans = profile.plan.planner.iter().chain(&profile.plan.router);
+    for model in std::iter::once(&profile.model).chain(&profile.fallbacks).chain(of_plans) {
+        windows.extend(surround.deps.models.window(owner, model).await.map(|window| (model.clone(), window)));
+    }
+    state.know_windows(windows);
 }

@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
-use super::claimed::{first_input, know_grants};
+use super::attachments::Attachments;
+use super::claimed::{first_input, know_grants, know_surroundings, know_windows};
 use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
 use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
-use super::{WorkerDeps, WorkerOptions};
-use super::{pins, progress};
+use super::{WorkerDeps, WorkerOptions, pins, progress};
 use crate::domain::agent::OnUnknown;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
@@ -53,6 +53,8 @@ pub struct Surround {
     pub options: WorkerOptions,
     /// The writer of the log.
     pub writer: LogWriter,
+    /// Puts files into requests.
+    pub attachments: Arc<Attachments>,
     /// Puts tools in order.
     pub ranker: Arc<Ranker>,
     /// Definitions of tools that are known to be accepted.
@@ -183,7 +185,7 @@ async fn give_up(surround: &Surround, guard: &mut HeldGuard, left: Left) {
         surround.writer.for_run(guard.held.fence.clone(), left.attempt, CancellationToken::new(), surround.deps.clock.clone());
     let error = ProblemCode::Internal.body(GIVEN_UP);
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
-    let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into() };
+    let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into(), supersedes: Vec::new() };
     if let Err(error) = log.commit(&[updated, EventBody::RunFailed { error }], vec![end]).await {
         tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
     }
@@ -266,6 +268,8 @@ async fn attempt(
     if let Err(error) = pins::hold(surround, &mut state, &mut input).await {
         return End::from(&error);
     }
+    know_windows(surround, &mut state).await;
+    know_surroundings(surround, &mut state).await;
     let mut drive = Drive {
         surround,
         held,
@@ -529,8 +533,7 @@ impl Drive<'_> {
             self.is_unsendable = true;
             return;
         };
-        let deps = &self.surround.deps;
-        self.model = Some(ModelCall::new(deps.models.clone(), deps.ids.clone(), &self.state, request));
+        self.model = Some(ModelCall::new(self.surround, &self.state, request));
     }
 
     fn rank_tools(&mut self) {

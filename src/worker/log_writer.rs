@@ -522,6 +522,7 @@ impl RunLog {
             | EventBody::RunStarted { .. }
             | EventBody::RunResumed { .. }
             | EventBody::RunRetrying { .. }
+            | EventBody::ContextBudget { .. }
             | EventBody::ContextCompacted { .. }
             | EventBody::ToolQuarantined { .. }
             | EventBody::RunWaiting { .. }
@@ -541,6 +542,9 @@ impl RunLog {
             | EventBody::ToolProgress { .. }
             | EventBody::ToolCompleted { .. }
             | EventBody::ToolOutcomeUnknown { .. }
+            | EventBody::PlanCreated { .. }
+            | EventBody::PlanStepStarted { .. }
+            | EventBody::PlanStepCompleted { .. }
             | EventBody::ApprovalRequested { .. }
             | EventBody::ApprovalResolved { .. }
             | EventBody::InputRequested { .. }

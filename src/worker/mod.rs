@@ -4,6 +4,7 @@
 //! provider.
 
 mod asker;
+mod attachments;
 mod claimed;
 mod control;
 mod driver;

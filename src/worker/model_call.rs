@@ -6,12 +6,13 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
+use super::driver::Surround;
 use super::log_writer::{RunLog, Urgency};
 use crate::domain::message::Role;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest, Usage};
 use crate::engine::history::check_sendable;
 use crate::engine::{Assembler, PartialAnswer, RunState, model_request};
-use crate::provider::{ModelClient, ModelStream};
+use crate::provider::ModelStream;
 use crate::support::clock::UnixMillis;
 use crate::support::failpoint;
 use crate::support::ids::SharedIds;
@@ -52,10 +53,16 @@ pub struct ModelCall {
 
 impl ModelCall {
     /// A call that has not been made yet.
-    pub fn new(models: Arc<dyn ModelClient>, ids: SharedIds, run: &RunState, request: ModelRequest) -> Self {
+    pub fn new(surround: &Surround, run: &RunState, request: ModelRequest) -> Self {
         let assembler = Assembler::of(run, &request);
-        let asking: Asking = Box::pin(async move { models.stream(request).await });
-        Self { ids, assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }
+        let Surround { deps, attachments, .. } = surround;
+        let (models, store, attachments) = (Arc::clone(&deps.models), Arc::clone(&deps.store), Arc::clone(attachments));
+        let asking: Asking = Box::pin(async move {
+            // What it holds is given back when the provider begins to answer.
+            let expanded = attachments.expand(store.as_ref(), request).await?;
+            models.stream(expanded.request).await
+        });
+        Self { ids: Arc::clone(&deps.ids), assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }
     }
 
     /// Makes the call and shows what the model says until it is finished or has failed. Cancel-safe: what was shown is in the

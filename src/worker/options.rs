@@ -11,6 +11,7 @@ use crate::store::Store;
 use crate::support::clock::SharedClock;
 use crate::support::ids::SharedIds;
 use crate::tools::Toolbox;
+use crate::tools::contexts::Contexts;
 
 /// What a worker works with.
 #[derive(Clone)]
@@ -29,6 +30,8 @@ pub struct WorkerDeps {
     pub ids: SharedIds,
     /// Where vectors of tools come from; without it, tools are ranked by their words.
     pub embeddings: Option<EmbeddingSource>,
+    /// Who is asked what else models should know; without it, nobody.
+    pub contexts: Option<Arc<Contexts>>,
 }
 
 /// The numbers of a worker.

@@ -60,6 +60,7 @@ impl Worker {
         }
         let writer = LogWriter::new(options.gather, options.max_delta_bytes);
         let surround = Surround {
+            attachments: Arc::default(),
             ranker: Arc::new(Ranker::new(deps.embeddings.clone())),
             deps,
             options,

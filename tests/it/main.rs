@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod commands;
 #[cfg(test)]
+mod documents;
+#[cfg(test)]
 mod e2e;
 #[cfg(test)]
 mod http;

@@ -268,6 +268,28 @@ fn without_value(message: &str) -> String {
 }
 
 /// What no single key shows.
+fn check_contexts(config: &Config) -> Result<(), ConfigError> {
+    let contexts = &config.contexts;
+    for (name, value) in [("each_ms", contexts.each_ms), ("all_ms", contexts.all_ms)] {
+        if !(1..=60_000).contains(&value) {
+            return Err(invalid(format!("contexts.{name}"), "must be 1 to 60000"));
+        }
+    }
+    if !(1..=100_000).contains(&contexts.max_chars) {
+        return Err(invalid("contexts.max_chars", "must be 1 to 100000"));
+    }
+    for (name, provider) in &contexts.providers {
+        let url = reqwest::Url::parse(&provider.url).ok();
+        if !url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+            return Err(invalid(format!("contexts.providers.{name}.url"), "must be an http or https URL"));
+        }
+    }
+    match config.agent.context_providers.iter().find(|name| !contexts.providers.contains_key(*name)) {
+        Some(name) => Err(invalid("agent.context_providers", format!("{name} is none of [contexts.providers]"))),
+        None => Ok(()),
+    }
+}
+
 fn check(config: &Config) -> Result<(), ConfigError> {
     let worker = &config.worker;
     if worker.slots == 0 {
@@ -312,6 +334,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if embeddings.dimensions == Some(0) {
         return Err(invalid("embeddings.dimensions", "must be at least 1"));
     }
+    check_contexts(config)?;
     if let Err(InvalidProfile { field, reason }) = config.agent.check() {
         return Err(invalid(format!("agent.{}", field.replace('/', ".")), reason));
     }
@@ -405,6 +428,9 @@ mod tests {
             (error("", &[("CAPSTAN_MODEL", "gpt")]), ["agent.model", "provider/name"]),
             (error("[worker]\nlease_ms = 5000", &[]), ["worker.lease_ms", "self_stop_ms"]),
             (error("[[auth.keys]]\nuser = 'ada'", &[]), ["\"ada\"", "key_hash"]),
+            (error("[contexts.providers.page]\nurl = 'ftp://x'", &[]), ["contexts.providers.page.url", "http"]),
+            (error("[contexts]\neach_ms = 0", &[]), ["contexts.each_ms", "60000"]),
+            (error("[agent]\ncontext_providers = ['page']", &[]), ["agent.context_providers", "page"]),
             (error("[server\n", &[]), ["capstan.toml:1", ""]),
         ];
         for (message, words) in cases {

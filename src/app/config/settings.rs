@@ -14,7 +14,7 @@ use crate::domain::provider::CallLimits;
 use crate::provider::breaker::BreakerLimits;
 use crate::provider::catalogue::ProviderKind;
 use crate::provider::embeddings::EmbeddingLimits;
-use crate::service::TidyAges;
+use crate::service::{FileLimits, TidyAges};
 use crate::support::redact::error_text;
 use crate::tools::mcp::ContainerOptions;
 
@@ -38,6 +38,8 @@ pub struct Config {
     pub providers: ProvidersConfig,
     /// Who turns texts into vectors.
     pub embeddings: EmbeddingsConfig,
+    /// Whom agents may ask what else their models should know.
+    pub contexts: ContextsConfig,
     /// When a provider that keeps failing is left alone.
     pub breaker: BreakerConfig,
     /// Where the server connects to for others.
@@ -334,6 +336,42 @@ impl EmbeddingsConfig {
     }
 }
 
+/// `[contexts]`: whom agents may ask, before each turn, what else their models should know.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContextsConfig {
+    /// How long one provider may take, in milliseconds.
+    pub each_ms: u64,
+    /// How long all of a turn may take together, in milliseconds.
+    pub all_ms: u64,
+    /// The longest text of one provider, in characters.
+    pub max_chars: usize,
+    /// Failures in a row after which a provider is left alone; 0 for never.
+    pub failures: u32,
+    /// How long it is left alone then, in milliseconds.
+    pub rest_ms: u64,
+    /// The providers, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub providers: BTreeMap<String, ContextProviderConfig>,
+}
+
+impl Default for ContextsConfig {
+    fn default() -> Self {
+        Self { each_ms: 300, all_ms: 800, max_chars: 10_000, failures: 3, rest_ms: 300_000, providers: BTreeMap::new() }
+    }
+}
+
+/// `[contexts.providers.NAME]`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContextProviderConfig {
+    /// Where it is asked.
+    pub url: String,
+    /// The environment variable that holds the key which it is shown. Keys do not stand in files.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub key_env: Option<String>,
+}
+
 /// `[breaker]`: when a provider that keeps failing is left alone for a while.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -402,6 +440,14 @@ pub struct LimitsConfig {
     pub max_mcp_servers_per_owner: u32,
     /// Agents that one owner may keep.
     pub max_agents_per_owner: u32,
+    /// Bytes of an uploaded file.
+    pub file_bytes: usize,
+    /// Files that one owner may keep.
+    pub max_files_per_owner: u32,
+    /// Uploaded files in the messages of one conversation.
+    pub max_files_per_conversation: usize,
+    /// Characters of the text of a file that models get to read.
+    pub file_text_chars: usize,
     /// Events that a stream holds back for a slow reader before it reads from the store again.
     pub stream_buffer_events: usize,
     /// The same in bytes.
@@ -418,8 +464,25 @@ impl Default for LimitsConfig {
             max_providers_per_owner: 100,
             max_mcp_servers_per_owner: 50,
             max_agents_per_owner: 100,
+            file_bytes: 20 * 1024 * 1024,
+            max_files_per_owner: 1_000,
+            max_files_per_conversation: 5,
+            file_text_chars: 100_000,
             stream_buffer_events: 256,
             stream_buffer_bytes: 1024 * 1024,
+        }
+    }
+}
+
+impl LimitsConfig {
+    /// Bounds of files.
+    #[must_use]
+    pub fn files(&self) -> FileLimits {
+        FileLimits {
+            max_bytes: self.file_bytes,
+            max_per_owner: self.max_files_per_owner,
+            max_per_conversation: self.max_files_per_conversation,
+            text_chars: self.file_text_chars,
         }
     }
 }
@@ -436,11 +499,13 @@ pub struct RetentionConfig {
     pub archive_days: u32,
     /// Days from then until it is deleted; 0 for never.
     pub delete_days: u32,
+    /// Days after its upload until a file that no message has is removed; 0 for never.
+    pub unused_files_days: u32,
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        Self { deltas_days: 7, audit_days: 365, archive_days: 30, delete_days: 90 }
+        Self { deltas_days: 7, audit_days: 365, archive_days: 30, delete_days: 90, unused_files_days: 1 }
     }
 }
 
@@ -455,6 +520,12 @@ impl RetentionConfig {
     #[must_use]
     pub fn tidy_ages(&self) -> TidyAges {
         TidyAges { archive_ms: days_ms(self.archive_days), delete_ms: days_ms(self.delete_days) }
+    }
+
+    /// The same of files that no message has.
+    #[must_use]
+    pub fn unused_files_ms(&self) -> Option<u64> {
+        days_ms(self.unused_files_days)
     }
 
     /// The same of the audit.

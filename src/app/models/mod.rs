@@ -92,7 +92,9 @@ impl Models {
 /// If a provider's settings cannot be used, or the configured model belongs to no configured provider.
 pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Result<Models> {
     let wanted = loaded.is_set("agent.model").then(|| loaded.config.agent.model.clone());
-    let named: Vec<&str> = wanted.iter().chain(&loaded.config.agent.fallbacks).map(String::as_str).collect();
+    let agent = &loaded.config.agent;
+    let planning = agent.plan.planner.iter().chain(&agent.plan.router);
+    let named: Vec<&str> = wanted.iter().chain(&agent.fallbacks).chain(planning).map(String::as_str).collect();
     let embedding: Vec<&str> = loaded.config.embeddings.model.iter().map(String::as_str).collect();
     let mut endpoints = endpoints(loaded, environment, &named, &embedding)?;
     let mut warnings = Vec::new();

@@ -40,17 +40,23 @@ pub(super) fn categories<'t>(usable: &[&'t ToolDefinition]) -> BTreeMap<&'t str,
     all
 }
 
-/// The tool by which a model says which categories it needs.
-pub(in crate::engine) fn selector(filter: &ToolFilter, usable: &[&ToolDefinition]) -> ToolDefinition {
-    let categories = categories(usable);
-    let mut description = texts::SELECTOR.to_owned();
-    for (name, tools) in &categories {
-        let line = match filter.servers.get(*name).map(|hint| hint.about.trim()).filter(|about| !about.is_empty()) {
+/// What there are tools for: a line for each category.
+pub(in crate::engine) fn areas(filter: &ToolFilter, usable: &[&ToolDefinition]) -> String {
+    let mut lines = String::new();
+    for (name, tools) in categories(usable) {
+        let line = match filter.servers.get(name).map(|hint| hint.about.trim()).filter(|about| !about.is_empty()) {
             Some(about) => about.to_owned(),
             None => tools.iter().take(NAMED).map(|tool| own_name(tool)).collect::<Vec<_>>().join(", "),
         };
-        description.push_str(&format!("\n- {name} ({}): {}", tools.len(), text::prefix_chars(&line, MAX_LINE)));
+        lines.push_str(&format!("\n- {name} ({}): {}", tools.len(), text::prefix_chars(&line, MAX_LINE)));
     }
+    lines
+}
+
+/// The tool by which a model says which categories it needs.
+pub(in crate::engine) fn selector(filter: &ToolFilter, usable: &[&ToolDefinition]) -> ToolDefinition {
+    let categories = categories(usable);
+    let description = format!("{}{}", texts::SELECTOR, areas(filter, usable));
     let names: Vec<&str> = categories.into_keys().collect();
     let items = json!({ "type": "string", "enum": names });
     ToolDefinition {

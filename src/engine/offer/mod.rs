@@ -7,13 +7,14 @@
 mod categories;
 mod pick;
 
-pub(super) use categories::selector;
+pub(super) use categories::{areas, selector};
 use categories::{categories, named_by, place};
+pub(super) use pick::best;
 
 use std::collections::HashSet;
 
 use super::draft::Draft;
-use super::{Command, RunState, model_step};
+use super::{Command, RunState, model_step, plan};
 use crate::domain::agent::ToolsPolicy;
 use crate::domain::change::StepKind;
 use crate::domain::message::{Message, Role};
@@ -73,7 +74,11 @@ fn chosen(record: &RunRecord) -> Option<&ChosenTools> {
 
 /// Those of the usable tools that a model call is offered. No provider shall see a call of a tool that it is not told of, so
 /// what was called in the conversation is always among them.
-pub(super) fn offered<'t>(usable: Vec<&'t ToolDefinition>, record: &RunRecord, history: &[Message]) -> Vec<&'t ToolDefinition> {
+pub(super) fn offered<'t, 'm>(
+    usable: Vec<&'t ToolDefinition>,
+    record: &RunRecord,
+    history: impl Iterator<Item = &'m Message>,
+) -> Vec<&'t ToolDefinition> {
     let Some(chosen) = chosen(record) else { return usable };
     let own: HashSet<&str> = chosen.names.iter().map(String::as_str).collect();
     let is_chosen = |tool: &ToolDefinition| match chosen.by {
@@ -82,7 +87,7 @@ pub(super) fn offered<'t>(usable: Vec<&'t ToolDefinition>, record: &RunRecord, h
     };
     let mut names: HashSet<&str> = HashSet::new();
     names.extend(record.calls.iter().map(|call| call.name.as_str()));
-    names.extend(history.iter().flat_map(Message::tool_calls).map(|call| call.name.as_str()));
+    names.extend(history.flat_map(Message::tool_calls).map(|call| call.name.as_str()));
     if let Some(ToolChoice::Tool(name)) = &record.profile.options.tool_choice {
         names.insert(name);
     }
@@ -91,7 +96,11 @@ pub(super) fn offered<'t>(usable: Vec<&'t ToolDefinition>, record: &RunRecord, h
 }
 
 /// What is missing before a model call with these tools.
-fn missing(usable: &[&ToolDefinition], record: &RunRecord) -> Missing {
+pub(super) fn missing(usable: &[&ToolDefinition], record: &RunRecord) -> Missing {
+    // The models of a plan have their own.
+    if plan::phase(record).is_some() {
+        return Missing::Nothing;
+    }
     let filter = &record.profile.tool_filter;
     let may_call = record.profile.options.tool_choice != Some(ToolChoice::None);
     if record.counters.chosen_tools.is_some() || filter.skips(record.model()) || !may_call {
@@ -136,13 +145,16 @@ pub(super) fn waits_for_ranking(draft: &mut Draft<'_>) -> bool {
 
 /// The tools are in order.
 pub(super) fn ranked(draft: &mut Draft<'_>, ranked: RankedTools) {
+    if plan::ranked(draft, &ranked) {
+        return;
+    }
     // A model step that is open is one whose worker died: it begins again, and no call is under way while its tools are missing.
     if draft.open_tool_step().is_some() || missing_now(draft) != Missing::Ranking {
         return;
     }
     let filter = &draft.profile().tool_filter;
     let said = said_by_user(&draft.base.record);
-    let names = pick::best(filter, &usable(draft.tools(), &draft.work.record), &said, &ranked.names);
+    let names = best(filter, &usable(draft.tools(), &draft.work.record), &said, &ranked.names);
     draft.counters().chosen_tools = Some(ChosenTools { by: ranked.by, names });
     model_step::begin(draft);
 }
@@ -170,7 +182,7 @@ pub(super) fn announced(draft: &Draft<'_>, kind: StepKind) -> Option<ToolsOffere
         return Some(ToolsOffered { offered: 0, of, by: "choosing".to_owned() });
     }
     let by = chosen(record)?.by.as_str().to_owned();
-    Some(ToolsOffered { offered: offered(usable, record, &draft.base.record.history).len(), of, by })
+    Some(ToolsOffered { offered: offered(usable, record, draft.base.record.history.iter()).len(), of, by })
 }
 
 /// What the tools of a run are searched by: what its user says in it, the newest first, and what was said before if that is
@@ -178,6 +190,9 @@ pub(super) fn announced(draft: &Draft<'_>, kind: StepKind) -> Option<ToolsOffere
 #[must_use]
 pub fn tool_query(state: &RunState) -> String {
     let record = &state.record;
+    if let Some(query) = plan::query(record) {
+        return text::prefix_chars(&query, MAX_QUERY).to_owned();
+    }
     let mut query = said_by_user(record);
     if words::words(&query).len() < FEW_WORDS {
         let earlier = record.history.iter().rev().filter(|message| match message.role {
@@ -194,7 +209,8 @@ pub fn tool_query(state: &RunState) -> String {
     text::prefix_chars(query.trim(), MAX_QUERY).to_owned()
 }
 
-fn said_by_user(record: &RunRecord) -> String {
+/// What the user says in the run, the newest first.
+pub(super) fn said_by_user(record: &RunRecord) -> String {
     let own = record
         .history
         .iter()

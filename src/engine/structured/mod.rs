@@ -10,9 +10,10 @@ mod read;
 pub(super) use project::project;
 pub(super) use read::Reader;
 
-use super::{RunState, offer};
+use super::{RunState, offer, plan};
 use crate::domain::agent::OutputMode;
 use crate::domain::model::ToolChoice;
+use crate::domain::plan::PlanPhase;
 
 /// What an object may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,8 @@ impl Offer {
 pub(super) fn reader(state: &RunState) -> Option<Reader> {
     match state.record.profile.output {
         OutputMode::Tools => None,
+        // A planner writes its plan, and its words, as they are.
+        OutputMode::Structured if plan::phase(&state.record).is_some_and(|phase| phase != PlanPhase::Executing) => None,
         OutputMode::Structured => {
             let is_choosing = offer::missing_in(state) == offer::Missing::Categories;
             let choice = super::history::tool_choice(state).filter(|_| !is_choosing);

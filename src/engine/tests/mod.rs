@@ -1,12 +1,16 @@
 //! The loop's rules, one by one and under random inputs.
 
+mod analysis;
 mod approvals;
 mod asking;
 mod asking_users;
 mod assembly;
+mod context;
 mod guards;
 mod model_failures;
 mod offer;
+mod plan;
+mod prompt;
 mod properties;
 mod recovery;
 mod requests;

@@ -10,12 +10,15 @@ use crate::domain::agent::{
     AgentProfile, BreakerAction, LlmRetry, OnInterrupt, OnLimit, OnUnknown, OutputMode, ToolErrorPolicy, ToolsPolicy,
 };
 use crate::domain::change::{ReleaseCause, StepStatus};
+use crate::domain::context::ContextPolicy;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::input::InputState;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelOptions, ToolChoice, Usage};
+use crate::domain::plan::{self, PlanPolicy};
 use crate::domain::record::ClaimCause;
+use crate::domain::response_analysis::ResponseAnalysis;
 use crate::domain::run::RunStatus;
 use crate::domain::tool::{Reconciled, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
@@ -95,11 +98,14 @@ prop_compose! {
         (breaker_failures, force_final) in (0..3_u32, any::<bool>()),
         (duplicate_calls, empty_replies, error_rounds) in (0..3_u32, 0..3_u32, 0..3_u32),
         max_run_tokens in prop_oneof![3 => Just(0_u64), 1 => 1..60_u64],
+        nudges in 0..3_u32,
+        strategy in prop_oneof![2 => Just(plan::Strategy::Loop), 1 => Just(plan::Strategy::PlanExecute)],
         (retries, crashes) in (0..3_usize, prop_oneof![Just(2_u32), Just(100)]),
         (fallbacks, has_last_words) in (0..3_usize, any::<bool>()),
         output in prop_oneof![2 => Just(OutputMode::Tools), 1 => Just(OutputMode::Structured)],
         tool_choice in prop_oneof![5 => Just(None), 1 => Just(Some(ToolChoice::None)), 1 => Just(Some(ToolChoice::Required))],
         (filter, k) in (prop_oneof![2 => Just(ToolFilterMode::Off), 1 => Just(ToolFilterMode::Semantic), 1 => Just(ToolFilterMode::Categories)], 1..3_usize),
+        context in prop_oneof![2 => Just(ContextPolicy::default()), 1 => super::context::any_context()],
         on_interrupt in prop_oneof![5 => Just(OnInterrupt::Resume), 1 => Just(OnInterrupt::Fail)],
         on_unknown in prop_oneof![4 => Just(OnUnknown::TellModel), 1 => Just(OnUnknown::Fail), 1 => Just(OnUnknown::Rerun),
             3 => Just(OnUnknown::Ask)],
@@ -109,10 +115,12 @@ prop_compose! {
             breaker_action: if force_final { BreakerAction::ForceFinal } else { BreakerAction::DropTool },
             llm_retry: LlmRetry { delays_ms: vec![5; retries], ..LlmRetry::default() },
             duplicate_calls, empty_replies, error_rounds, max_run_tokens, max_run_ms: 1_000, on_interrupt, on_unknown,
-            output, options: ModelOptions { tool_choice, ..ModelOptions::default() },
+            context, output, options: ModelOptions { tool_choice, ..ModelOptions::default() },
             max_crashes: crashes, fallbacks: vec!["other/model".to_owned(); fallbacks],
             final_text: has_last_words.then(|| "We are closed.".to_owned()),
             tool_filter: ToolFilter { mode: filter, k, above: k, ..ToolFilter::default() },
+            strategy, plan: PlanPolicy { k, ..PlanPolicy::default() },
+            response_analysis: ResponseAnalysis { incomplete: nudges, deflection: nudges, claims: nudges > 0, ..ResponseAnalysis::default() },
             ..AgentProfile::default()
         }
     }
@@ -150,6 +158,10 @@ impl Play {
 
     fn is_over(&self) -> bool {
         self.world.ending.is_some()
+    }
+
+    fn is_planning(&self) -> bool {
+        self.world.asked.as_ref().is_some_and(|request| request.system.contains("[done()]"))
     }
 
     fn wants_objects(&self) -> bool {
@@ -200,6 +212,11 @@ impl Play {
             return self.nothing_moves();
         }
         match act {
+            Act::Text(finish) | Act::Calls(_, finish) if self.is_planning() => {
+                let plans =
+                    ["[step('read')] [step('write it')] [done()]", "[step('read')] [step('write step 1')]", "[answer('No.')]"];
+                self.answer(&[Say::Text(plans[self.world.decisions as usize % 3])], finish);
+            }
             Act::Calls(calls, finish) => {
                 let mut say: Vec<_> = calls
                     .into_iter()
@@ -217,7 +234,10 @@ impl Play {
             Act::Text(finish) if self.wants_objects() && finish != ModelFinish::ToolCalls => {
                 self.answer(&[Say::Text(r#"{"answer":"Some words."}"#)], finish);
             }
-            Act::Text(finish) => self.answer(&[Say::Text("Some words.")], finish),
+            Act::Text(finish) => {
+                let words = ["Some words.", "Shall I go on?", "Four are remaining."][self.world.decisions as usize % 3];
+                self.answer(&[Say::Text(words)], finish);
+            }
             Act::Begins(pieces) => {
                 if self.world.asked.is_some() {
                     let say: Vec<_> = pieces

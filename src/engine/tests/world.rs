@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::domain::agent::AgentProfile;
 use crate::domain::approval::{ToolGrant, ToolSafety};
 use crate::domain::change::{Change, ReleaseCause, StepStatus};
+use crate::domain::context::ContextStrategy;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use crate::domain::input::{InputAnswer, InputState};
@@ -17,7 +18,9 @@ use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::domain::tool_filter::{ChosenBy, RankedTools};
+use crate::engine::context::room;
 use crate::engine::history::check_sendable;
+use crate::engine::source::Source;
 use crate::engine::{
     Assembler, Command, Decision, Input, PartialAnswer, RunState, StreamItem, Surroundings, decide, model_request,
 };
@@ -95,6 +98,8 @@ pub(super) struct World {
     /// What a call that was given up has used.
     pub(super) spent: Usage,
     pub(super) decisions: u32,
+    /// What is known of the windows of models.
+    pub(super) windows: Vec<(String, u64)>,
 }
 
 /// A message with its parts; one that is not complete is none yet.
@@ -112,11 +117,14 @@ impl World {
             status: RunStatus::Queued,
             reason: None,
             profile,
+            own_layers: Default::default(),
             tools: None,
             counters: Default::default(),
             usage: Usage::default(),
             elapsed_ms: 0,
             history: Vec::new(),
+            summary: None,
+            covered: 0,
             steps: Vec::new(),
             calls: Vec::new(),
             inputs: Vec::new(),
@@ -141,6 +149,7 @@ impl World {
             elapsed_ms: 0,
             spent: Usage::default(),
             decisions: 0,
+            windows: Vec::new(),
         };
         let question = world.user("What is in the file?");
         world.rows.history.push(question);
@@ -240,9 +249,23 @@ impl World {
         self.rows.cause = cause;
         self.rows.crashes = if cause == ClaimCause::Crash { self.rows.crashes + 1 } else { self.rows.crashes };
         self.released = None;
-        let mut state = RunState::load(self.rows.clone());
+        let mut state = RunState::load(self.loaded());
         state.know_grants(self.grants.clone());
+        state.know_windows(self.windows.clone());
         self.state = Some(state);
+    }
+
+    /// The rows as a store loads them: of what a summary stands for, only what the user asks.
+    pub(super) fn loaded(&self) -> RunRecord {
+        let mut rows = self.rows.clone();
+        let at = |covers: &MessageId| 1 + rows.history.iter().position(|message| message.id == *covers).unwrap();
+        let later = rows.history.split_off(rows.summary.as_ref().map_or(0, |summary| at(&summary.covers)));
+        let asked = rows.summary.as_ref().map(|summary| summary.asked.clone()).unwrap_or_default();
+        let is_own = |message: &Message| message.run_id == rows.fence.run_id && message.role == Role::User;
+        rows.history.retain(|message| is_own(message) || asked.contains(&message.id));
+        rows.covered = rows.history.len();
+        rows.history.extend(later);
+        rows
     }
 
     fn carry_out(&mut self, decision: &Decision) {
@@ -252,6 +275,9 @@ impl World {
                     assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time");
                     let request = model_request(self.state.as_ref().unwrap());
                     check_sendable(&request.messages).unwrap();
+                    let room = room(&Source::of(self.state.as_ref().unwrap()));
+                    let may_exceed = self.rows.profile.context.strategy == ContextStrategy::None;
+                    assert!(may_exceed || room.is_none_or(|room| room.remaining >= 0), "{room:?}");
                     let user = request.messages.iter().filter(|message| message.role == Role::User);
                     self.asked_about.extend(user.flat_map(|message| &message.parts).map(|part| part.id().clone()));
                     self.asked = Some(request);
@@ -291,7 +317,9 @@ impl World {
         if let Some(state) = &mut self.state {
             state.apply(&decision.changes);
             // Memory and rows cannot drift apart.
-            assert_eq!(state.record.history, self.rows.history);
+            let later = &state.record.history[state.record.covered..];
+            assert!(self.rows.history.ends_with(later));
+            assert_eq!(state.record.summary, self.rows.summary);
             assert_eq!(state.record.calls, self.rows.calls);
             assert_eq!(state.record.steps, self.rows.steps);
             // A worker hears of answers when it loads the run again.
@@ -316,6 +344,7 @@ impl World {
                 assert!(rows.tools.replace(tools.clone()).is_none(), "tools are frozen once");
             }
             Change::Counters(counters) => rows.counters = counters.clone(),
+            Change::Summarize(summary) => rows.summary = Some(summary.clone()),
             Change::Usage(usage) => rows.usage = *usage,
             Change::StepStarted { step, kind } => {
                 assert!(rows.steps.iter().all(|row| row.step == *step || row.status != StepStatus::Started), "one step at a time");

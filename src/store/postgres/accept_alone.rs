@@ -15,6 +15,7 @@ use crate::domain::event::{EventBody, NewEvent};
 use crate::domain::ids::RunId;
 use crate::domain::message::Message;
 use crate::domain::model::Usage;
+use crate::domain::prompt::OwnLayers;
 use crate::domain::record::{ClaimCause, Fence, FirstClaim, RunRecord};
 use crate::domain::run::RunStatus;
 use crate::store::{AcceptRun, Accepted, IdempotencyClaim, StoreResult, compose, rows};
@@ -32,12 +33,14 @@ const NEW: &str = "WITH conversation AS (
 ), head AS (
     INSERT INTO conversation_heads (conversation_id, last_seq, run_id, epoch)
     SELECT id, cardinality($15::text[]), {run_id}, {claims} FROM conversation
-    RETURNING conversation_id AS id, 0::bigint AS base, $3 AS title, epoch, joined
+    RETURNING conversation_id AS id, 0::bigint AS base, $3 AS title, epoch, joined, NULL::text AS system_prompt,
+        NULL::text AS instructions
 )";
 
 /// The head of a conversation in which nothing happens. It must still stand where this statement has read it.
 const IDLE: &str = "WITH found AS MATERIALIZED (
-    SELECT c.id, h.last_seq AS base, CASE c.title WHEN '' THEN $3 ELSE c.title END AS title
+    SELECT c.id, h.last_seq AS base, CASE c.title WHEN '' THEN $3 ELSE c.title END AS title, c.system_prompt,
+        c.instructions
     FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
     WHERE c.id = $1 AND c.owner_id = $2 AND c.status <> 'queued'
         AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)
@@ -46,7 +49,7 @@ const IDLE: &str = "WITH found AS MATERIALIZED (
 ), head AS (
     UPDATE conversation_heads h SET last_seq = found.base + cardinality($15::text[]), run_id = {run_id}, epoch = epoch + {claims}
     FROM found WHERE h.conversation_id = found.id AND h.last_seq = found.base
-    RETURNING found.id, found.base, found.title, h.epoch, h.joined
+    RETURNING found.id, found.base, found.title, h.epoch, h.joined, found.system_prompt, found.instructions
 ), conversation AS (
     UPDATE conversations c SET title = head.title, status = 'queued', updated_at = $4, archived_at = NULL
     FROM head WHERE c.id = head.id
@@ -81,7 +84,18 @@ const KEY: &str = ", key AS (
 /// What was said before, if somebody is to go on with it at once.
 const HISTORY: &str = "ARRAY (
     SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id WHERE m.conversation_id = head.id AND m.superseded_by IS NULL
+        AND (o.first_seq, m.position) > ALL (
+            SELECT x.first_seq, l.position FROM context_summaries c
+            JOIN messages l ON l.id = c.covers AND l.superseded_by IS NULL JOIN runs x ON x.id = l.run_id
+            WHERE c.conversation_id = head.id
+        )
     ORDER BY o.first_seq, m.position
+)";
+
+/// What stands for the older of it.
+const SUMMARY: &str = "(
+    SELECT c.body FROM context_summaries c JOIN messages l ON l.id = c.covers AND l.superseded_by IS NULL
+    WHERE c.conversation_id = head.id
 )";
 
 /// Whether the run is claimed with its acceptance.
@@ -123,13 +137,14 @@ fn statement(head: &str, claims: Claims, keyed: bool) -> String {
     if keyed {
         text.push_str(KEY);
     }
-    let (claimed, history) = match claims {
-        Claims::No => ("false", "'{}'::text[]"),
-        Claims::Yes => ("true", HISTORY),
-        Claims::WithinCap => ("(SELECT claims FROM room)", HISTORY),
+    let (claimed, history, summary) = match claims {
+        Claims::No => ("false", "'{}'::text[]", "NULL::text"),
+        Claims::Yes => ("true", HISTORY, SUMMARY),
+        Claims::WithinCap => ("(SELECT claims FROM room)", HISTORY, SUMMARY),
     };
     text.push_str(&format!(
-        " SELECT base, to_json(title)::text AS title, epoch, joined, {claimed} AS claimed, {history} AS history FROM head"
+        " SELECT base, to_json(title)::text AS title, epoch, joined, {claimed} AS claimed, {history} AS history,
+             {summary} AS summary, system_prompt, instructions FROM head"
     ));
     text
 }
@@ -168,7 +183,7 @@ async fn write(
 ) -> StoreResult<Option<Accepted>> {
     let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
     let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
-    let updated = EventBody::ConversationUpdated { title: None, status: ConversationStatus::Queued };
+    let updated = EventBody::ConversationUpdated { title: None, status: ConversationStatus::Queued, supersedes: Vec::new() };
     let mut events = vec![
         compose::message_created(&message, 0, accept.now),
         compose::run_queued(&accept.run_id, 0, accept.now),
@@ -224,11 +239,13 @@ async fn write(
             let (id, epoch) = (&accept.conversation_id, row.try_get("epoch")?);
             let fence = Fence { run_id: accept.run_id.clone(), conversation_id: id.clone(), epoch };
             let before: Vec<String> = row.try_get("history")?;
-            let joined = row.try_get("joined")?;
+            let (joined, layers) = (row.try_get("joined")?, rows::own_layers(&row)?);
             // What is written is written: rows that cannot be read are for the driver, which fails the run for them.
-            let record = rows::history(id.as_str(), &before).ok().map(|mut history| {
+            let summary: Option<String> = row.try_get("summary")?;
+            let summary = summary.map(|json| rows::decode("context_summaries", "body", id.as_str(), &json)).transpose();
+            let record = rows::history(id.as_str(), &before).ok().zip(summary.ok()).map(|(mut history, summary)| {
                 history.push(message.clone());
-                Box::new(record_of(accept, fence.clone(), joined, history))
+                Box::new(RunRecord { summary, ..record_of(accept, fence.clone(), joined, layers, history) })
             });
             Some(FirstClaim { fence, claimed_at, record })
         }
@@ -238,7 +255,7 @@ async fn write(
 }
 
 /// The record that a claim would load, of a run that is claimed as it is accepted.
-fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, history: Vec<Message>) -> RunRecord {
+fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, own_layers: OwnLayers, history: Vec<Message>) -> RunRecord {
     RunRecord {
         fence,
         owner: accept.owner.clone(),
@@ -248,11 +265,14 @@ fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, history: Vec<Message
         status: RunStatus::Queued,
         reason: None,
         profile: accept.profile.clone(),
+        own_layers,
         tools: None,
         counters: RunCounters::default(),
         usage: Usage::default(),
         elapsed_ms: 0,
         history,
+        summary: None,
+        covered: 0,
         steps: Vec::new(),
         calls: Vec::new(),
         inputs: Vec::new(),

@@ -167,6 +167,9 @@ fn migrations() -> Migrator {
         step(16, "mcp_logins", include_str!("../../../migrations/postgres/0016_mcp_logins.sql")),
         step(17, "retry", include_str!("../../../migrations/postgres/0017_retry.sql")),
         step(18, "conversation_order", include_str!("../../../migrations/postgres/0018_conversation_order.sql")),
+        step(19, "files", include_str!("../../../migrations/postgres/0019_files.sql")),
+        step(20, "context_summaries", include_str!("../../../migrations/postgres/0020_context_summaries.sql")),
+        step(21, "prompt_layers", include_str!("../../../migrations/postgres/0021_prompt_layers.sql")),
     ])
 }
 

@@ -12,9 +12,9 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::rows::ConversationRow;
 use crate::store::{
-    ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim,
-    Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest, SQL_PAGE_BYTES, StoreError, StoreResult, compose,
-    rows,
+    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Created,
+    DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest, Rewind,
+    Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -72,7 +72,7 @@ pub(super) async fn append(
     Ok(())
 }
 
-fn conversation(row: &PgRow) -> StoreResult<Conversation> {
+pub(super) fn conversation(row: &PgRow) -> StoreResult<Conversation> {
     ConversationRow::read(row)?.into_conversation()
 }
 
@@ -89,7 +89,7 @@ impl ConversationStore for PostgresStore {
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
         let row = sqlx::query(
             "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
-                 r.id AS active_run_id
+                 c.system_prompt, c.instructions, r.id AS active_run_id, r.reason
              FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
              WHERE c.id = $1 AND c.owner_id = $2",
@@ -113,7 +113,7 @@ impl ConversationStore for PostgresStore {
         // Conditions that ask for nothing would be guessed to leave out most, and the plan would be one for few.
         let mut wanted = QueryBuilder::<Postgres>::new(
             "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
-                 r.id AS active_run_id
+                 NULL::text AS system_prompt, NULL::text AS instructions, r.id AS active_run_id, r.reason
              FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
              WHERE c.owner_id = ",
@@ -154,6 +154,14 @@ impl ConversationStore for PostgresStore {
         now: UnixMillis,
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
         retried(|| self.api.ask(async |connection| apply(connection, owner, id, change, now).await)).await
+    }
+
+    async fn compact(&self, compact: Compact, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+        retried(|| self.compact_older(&compact, idempotency.as_ref())).await
+    }
+
+    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+        self.rewind(&rewind, idempotency.as_ref()).await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -240,19 +248,22 @@ impl PostgresStore {
             title: title.clone().into_owned(),
             status: ConversationStatus::Idle,
             active_run_id: None,
+            reason: None,
             pinned: false,
             archived_at: None,
             tags: Vec::new(),
+            system_prompt: new.system_prompt.as_deref().map(|text| storable(text).into_owned()),
+            instructions: new.instructions.as_deref().map(|text| storable(text).into_owned()),
             last_seq: 0,
             created_at: new.now.to_rfc3339(),
             updated_at: new.now.to_rfc3339(),
         };
-        let created = Created::Conversation(conversation);
+        let created = Created::Conversation(Box::new(conversation));
         // A key that is there already violates its primary key and takes the whole statement back.
         let made = sqlx::query(
             "WITH made AS (
-                 INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
-                 VALUES ($1, $2, $3, 'idle', $4, $4) ON CONFLICT (id) DO NOTHING RETURNING id
+                 INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at, system_prompt, instructions)
+                 VALUES ($1, $2, $3, 'idle', $4, $4, $10, $11) ON CONFLICT (id) DO NOTHING RETURNING id
              ), head AS (
                  INSERT INTO conversation_heads (conversation_id) SELECT id FROM made
              ), key AS (
@@ -270,6 +281,8 @@ impl PostgresStore {
         .bind(key.map(|key| key.fingerprint.as_str()))
         .bind(key.map(|key| rows::encode("idempotency_keys", "outcome", &key.key, &created)).transpose()?)
         .bind(key.map(|key| key.now.0))
+        .bind(new.system_prompt.as_deref().map(storable))
+        .bind(new.instructions.as_deref().map(storable))
         .fetch_optional(&self.api)
         .await;
         match made {
@@ -317,10 +330,12 @@ async fn apply(
     let row = sqlx::query(
         "UPDATE conversations c SET title = coalesce($2, title), updated_at = $3, pinned = coalesce($5, pinned),
              archived_at = CASE WHEN $6 IS NULL THEN archived_at WHEN $6 THEN coalesce(archived_at, $3) END,
-             tags = coalesce($7, tags)
+             tags = coalesce($7, tags), system_prompt = nullif(coalesce($8, system_prompt), ''),
+             instructions = nullif(coalesce($9, instructions), '')
          WHERE id = $1
-         RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, $4::bigint + 1 AS last_seq,
-             (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id",
+         RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, system_prompt, instructions, $4::bigint + 1 AS last_seq,
+             (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id,
+             (SELECT r.reason FROM runs r WHERE r.conversation_id = c.id AND r.active) AS reason",
     )
     .bind(id.as_str())
     .bind(change.title.as_deref().map(storable))
@@ -329,6 +344,8 @@ async fn apply(
     .bind(change.pinned)
     .bind(change.archived)
     .bind(change.tags.as_ref().map(|tags| rows::encode_storable("conversations", "tags", id.as_str(), tags)).transpose()?)
+    .bind(change.system_prompt.as_deref().map(storable))
+    .bind(change.instructions.as_deref().map(storable))
     .fetch_one(&mut *tx)
     .await?;
     let changed = conversation(&row)?;

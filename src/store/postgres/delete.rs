@@ -95,6 +95,7 @@ async fn take_away(
          step AS (DELETE FROM run_steps WHERE run_id IN (SELECT id FROM run)),
          input AS (DELETE FROM input_requests WHERE run_id IN (SELECT id FROM run)),
          call AS (DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM run)),
+         summary AS (DELETE FROM context_summaries WHERE conversation_id = $1),
          allowed AS (DELETE FROM tool_grants WHERE conversation_id = $1),
          head AS (DELETE FROM conversation_heads WHERE conversation_id = $1),
          conversation AS (UPDATE conversations SET owner_id = $2 WHERE id = $1)

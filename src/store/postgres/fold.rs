@@ -76,6 +76,7 @@ pub(super) struct Tables {
     audit: Vec<AuditRow>,
     inputs: Vec<InputRow>,
     inputs_closed: Vec<InputClosed>,
+    summaries: Vec<SummaryRow>,
     conversations: Vec<ConversationPatch>,
     refused: Option<&'static str>,
 }
@@ -175,6 +176,13 @@ struct CallChange {
 }
 
 /// The end of a call.
+#[derive(Serialize)]
+struct SummaryRow {
+    ord: usize,
+    covers: String,
+    body: String,
+}
+
 #[derive(Serialize)]
 struct AuditRow {
     ord: usize,
@@ -289,6 +297,7 @@ fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             | Change::Started
             | Change::FreezeTools(_)
             | Change::Counters(_)
+            | Change::Summarize(_)
             | Change::Usage(_)
             | Change::StepStarted { .. }
             | Change::StepEnded { .. }
@@ -336,6 +345,12 @@ impl Tables {
             }
             Change::Counters(counters) => {
                 self.run(ord).counters = Some(rows::encode("runs", "counters", run, counters)?);
+            }
+            Change::Summarize(summary) => {
+                let body = rows::encode_storable("context_summaries", "body", run, summary)?;
+                // The last one counts: of a row, one statement makes one change.
+                self.summaries.retain(|row| row.ord != ord);
+                self.summaries.push(SummaryRow { ord, covers: summary.covers.to_string(), body });
             }
             Change::Usage(usage) => self.run(ord).usage = Some(rows::encode("runs", "usage", run, usage)?),
             Change::StepStarted { step, kind } => self.begin_step(ord, *step, *kind),
@@ -568,6 +583,7 @@ impl Tables {
             list("tool_audit", Part::Audit, &self.audit)?,
             list("input_requests", Part::Inputs, &self.inputs)?,
             list("input_requests", Part::InputsClosed, &self.inputs_closed)?,
+            list("context_summaries", Part::Summaries, &self.summaries)?,
             list("conversations", Part::Conversations, &self.conversations)?,
         ];
         Ok(lists.into_iter().flatten().collect())

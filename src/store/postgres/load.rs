@@ -14,17 +14,33 @@ use crate::store::{StoreResult, rows};
 pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreResult<Option<RunRecord>> {
     let found = sqlx::query(
         "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
-                 t.definitions, r.cancel_requested_by, h.joined, now_ms() - r.started_at AS elapsed_ms,
+                 t.definitions, r.cancel_requested_by, h.joined, v.system_prompt, v.instructions, now_ms() - r.started_at AS elapsed_ms,
                  EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id)
                      OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id)
                      OR EXISTS (SELECT FROM input_requests q WHERE q.run_id = r.id) AS has_steps,
                  ARRAY (
                      SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id
                      WHERE m.conversation_id = r.conversation_id AND m.superseded_by IS NULL AND o.first_seq <= r.first_seq
+                         AND (s.body IS NULL OR (o.first_seq, m.position) > (s.first_seq, s.position)
+                             OR m.run_id = r.id AND m.role = 'user'
+                             OR m.id IN (SELECT json_array_elements_text(s.body::json -> 'asked')))
                      ORDER BY o.first_seq, m.position
-                 ) AS history
-             FROM conversation_heads h JOIN runs r ON r.id = h.run_id
+                 ) AS history,
+                 s.body AS summary,
+                 (
+                     SELECT count(*) FROM messages m JOIN runs o ON o.id = m.run_id
+                     WHERE m.conversation_id = r.conversation_id AND m.superseded_by IS NULL
+                         AND (o.first_seq, m.position) <= (s.first_seq, s.position)
+                         AND (m.run_id = r.id AND m.role = 'user'
+                             OR m.id IN (SELECT json_array_elements_text(s.body::json -> 'asked')))
+                 ) AS covered
+             FROM conversation_heads h JOIN runs r ON r.id = h.run_id JOIN conversations v ON v.id = h.conversation_id
              LEFT JOIN tool_sets t ON t.hash = r.tools_hash
+             LEFT JOIN LATERAL (
+                 SELECT c.body, o.first_seq, m.position FROM context_summaries c
+                 JOIN messages m ON m.id = c.covers AND m.superseded_by IS NULL JOIN runs o ON o.id = m.run_id
+                 WHERE c.conversation_id = r.conversation_id AND o.first_seq <= r.first_seq
+             ) s ON true
              WHERE h.conversation_id = $1 AND h.run_id = $2 AND h.epoch = $3 AND r.finished_at IS NULL",
     )
     .bind(fence.conversation_id.as_str())
@@ -61,6 +77,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
     let definitions: Option<String> = row.try_get("definitions")?;
     let history: Vec<String> = row.try_get("history")?;
     let elapsed: Option<i64> = row.try_get("elapsed_ms")?;
+    let (summary, covered): (Option<String>, i64) = (row.try_get("summary")?, row.try_get("covered")?);
     Ok(Some(RunRecord {
         fence: fence.clone(),
         owner: UserId::from_stored(row.try_get("owner_id")?),
@@ -71,11 +88,14 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
         status: rows::word("runs", "status", id, &status, RunStatus::from_word)?,
         reason: reason.map(|reason| rows::word("runs", "reason", id, &reason, WaitReason::from_word)).transpose()?,
         profile: rows::decode_profile(id, &profile)?,
+        own_layers: rows::own_layers(&row)?,
         tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
         counters: rows::decode("runs", "counters", id, &counters)?,
         usage: rows::decode("runs", "usage", id, &usage)?,
         elapsed_ms: elapsed.map_or(0, |elapsed| u64::try_from(elapsed).unwrap_or(0)),
         history: rows::history(id, &history)?,
+        summary: summary.map(|json| rows::decode("context_summaries", "body", id, &json)).transpose()?,
+        covered: usize::try_from(covered).unwrap_or(0),
         steps,
         calls,
         inputs,

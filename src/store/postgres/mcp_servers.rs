@@ -1,13 +1,11 @@
 //! MCP servers that people keep.
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 
 use super::PostgresStore;
-use super::accept::record;
-use super::cancel::store_key;
-use super::conversations::recorded_key;
 use super::errors::{is_unique_violation, retried};
+use super::named::{Make, make};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::McpServerRecord;
 use crate::store::mcp_servers::{cursor, mcp_server_columns, read_mcp_server};
@@ -42,37 +40,6 @@ async fn insert(connection: &mut PgConnection, new: &McpServerRecord) -> StoreRe
     Ok(made.rows_affected() > 0)
 }
 
-async fn make(
-    connection: &mut PgConnection,
-    new: &McpServerRecord,
-    most: u32,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<NamedMade<McpServerId>>> {
-    let mut tx = connection.begin().await?;
-    let owner = new.owner.as_ref().map_or("", UserId::as_str);
-    // Of one owner's requests one counts at a time.
-    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 8))").bind(owner).execute(&mut *tx).await?;
-    if let Some(key) = key
-        && let Some(recorded) = recorded_key(&mut tx, key).await?
-    {
-        return Ok(recorded);
-    }
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM mcp_servers WHERE coalesce(owner_id, '') = $1")
-        .bind(owner)
-        .fetch_one(&mut *tx)
-        .await?;
-    if count >= i64::from(most) {
-        return Ok(Keyed::Fresh(NamedMade::TooMany));
-    }
-    if !insert(&mut tx, new).await? {
-        return Ok(Keyed::Fresh(NamedMade::NameTaken));
-    }
-    let made = NamedMade::Made(new.id.clone());
-    store_key(&mut tx, record(key, &made)?).await?;
-    tx.commit().await?;
-    Ok(Keyed::Fresh(made))
-}
-
 #[async_trait]
 impl McpServerStore for PostgresStore {
     async fn create_mcp_server(
@@ -82,7 +49,12 @@ impl McpServerStore for PostgresStore {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<NamedMade<McpServerId>>> {
         let key = idempotency.as_ref();
-        let made = retried(|| self.api.ask(async |connection| make(connection, new, most, key).await)).await;
+        let (table, lock, owner) = ("mcp_servers", 8, new.owner.as_ref());
+        let made = retried(|| {
+            let what = Make { table, lock, owner, most, id: &new.id, key };
+            self.api.ask(async |connection| make(connection, what, async |tx| insert(tx, new).await).await)
+        })
+        .await;
         self.or_recorded(made, key).await
     }
 

@@ -22,6 +22,7 @@ mod connect;
 mod conversations;
 mod delete;
 mod errors;
+mod files;
 mod fold;
 mod grants;
 mod input;
@@ -38,8 +39,10 @@ mod providers;
 mod queue;
 mod resume;
 mod retention;
+mod rewind;
 mod runs;
 mod statement;
+mod summaries;
 mod tickets;
 mod usage;
 

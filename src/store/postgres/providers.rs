@@ -1,13 +1,11 @@
 //! Providers that people keep.
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 
 use super::PostgresStore;
-use super::accept::record;
-use super::cancel::store_key;
-use super::conversations::recorded_key;
 use super::errors::{is_unique_violation, retried};
+use super::named::{Make, make};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::ProviderRecord;
 use crate::store::providers::{cursor, page_of, provider_columns, read_login, read_provider, read_sealed_row};
@@ -48,37 +46,6 @@ async fn insert(connection: &mut PgConnection, new: &ProviderRecord) -> StoreRes
     Ok(made.rows_affected() > 0)
 }
 
-async fn make(
-    connection: &mut PgConnection,
-    new: &ProviderRecord,
-    most: u32,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Keyed<ProviderMade>> {
-    let mut tx = connection.begin().await?;
-    let owner = new.owner.as_ref().map_or("", UserId::as_str);
-    // Of one owner's requests one counts at a time.
-    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 7))").bind(owner).execute(&mut *tx).await?;
-    if let Some(key) = key
-        && let Some(recorded) = recorded_key(&mut tx, key).await?
-    {
-        return Ok(recorded);
-    }
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM providers WHERE coalesce(owner_id, '') = $1")
-        .bind(owner)
-        .fetch_one(&mut *tx)
-        .await?;
-    if count >= i64::from(most) {
-        return Ok(Keyed::Fresh(ProviderMade::TooMany));
-    }
-    if !insert(&mut tx, new).await? {
-        return Ok(Keyed::Fresh(ProviderMade::NameTaken));
-    }
-    let made = ProviderMade::Made(new.id.clone());
-    store_key(&mut tx, record(key, &made)?).await?;
-    tx.commit().await?;
-    Ok(Keyed::Fresh(made))
-}
-
 #[async_trait]
 impl ProviderStore for PostgresStore {
     async fn create_provider(
@@ -88,7 +55,12 @@ impl ProviderStore for PostgresStore {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<ProviderMade>> {
         let key = idempotency.as_ref();
-        let made = retried(|| self.api.ask(async |connection| make(connection, new, most, key).await)).await;
+        let (table, lock, owner) = ("providers", 7, new.owner.as_ref());
+        let made = retried(|| {
+            let what = Make { table, lock, owner, most, id: &new.id, key };
+            self.api.ask(async |connection| make(connection, what, async |tx| insert(tx, new).await).await)
+        })
+        .await;
         self.or_recorded(made, key).await
     }
 

@@ -78,9 +78,17 @@ async fn go_on_after(
              NOT EXISTS (
                  SELECT FROM runs n WHERE n.conversation_id = c.id AND (n.first_seq > r.first_seq OR n.finished_at IS NULL)
              )
+             -- What the turn answers, and the answer that is begun with, may have been taken out by a rewind.
+             AND coalesce((
+                 SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
+                 WHERE m.conversation_id = c.id AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL
+                 ORDER BY t.first_seq DESC, m.position LIMIT 1
+             ), true)
+             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = $2), true)
          FROM runs r JOIN conversations c ON c.id = r.conversation_id WHERE r.id = $1",
     )
     .bind(run_id.as_str())
+    .bind(how.original())
     .fetch_one(&mut *tx)
     .await?;
     if !is_newest {
@@ -127,11 +135,9 @@ async fn go_on_after(
 
 /// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
 async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
-    let original = match &resume.how {
-        GoOn::Resume => return Ok(Vec::new()),
-        GoOn::Turn => None,
-        GoOn::Call(batch) => Some(batch.original.as_str()),
-    };
+    if resume.how == GoOn::Resume {
+        return Ok(Vec::new());
+    }
     // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.
     let mut superseded: Vec<(String, i64)> = sqlx::query_as(
         "UPDATE messages SET superseded_by = $1
@@ -145,8 +151,18 @@ async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &Con
     .bind(resume.new_run_id.as_str())
     .bind(conversation.as_str())
     .bind(resume.run_id.as_str())
-    .bind(original)
-    .fetch_all(tx)
+    .bind(resume.how.original())
+    .fetch_all(&mut *tx)
+    .await?;
+    // A summary that reaches into these runs tells of what has just been taken out.
+    sqlx::query(
+        "DELETE FROM context_summaries s WHERE s.conversation_id = $1 AND EXISTS (
+             SELECT FROM messages m JOIN messages gone ON gone.run_id = m.run_id
+             WHERE m.id = s.covers AND gone.conversation_id = $1 AND gone.superseded_by = $2)",
+    )
+    .bind(conversation.as_str())
+    .bind(resume.new_run_id.as_str())
+    .execute(&mut *tx)
     .await?;
     superseded.sort_by_key(|(_, position)| *position);
     Ok(superseded.into_iter().map(|(id, _)| MessageId::from_stored(id)).collect())

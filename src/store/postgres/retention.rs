@@ -124,6 +124,8 @@ async fn fold(
     .fetch_one(&mut *tx)
     .await?;
     if usize::try_from(removed) != Ok(gone.len()) || usize::try_from(kept) != Ok(folds.len()) {
+        // A transaction that is dropped would hold the lock a little longer than the call, and the next one would find it taken.
+        tx.rollback().await?;
         return Ok(false);
     }
     tx.commit().await?;

@@ -52,6 +52,7 @@ pub(super) enum Part {
     Audit,
     Inputs,
     InputsClosed,
+    Summaries,
     Conversations,
 }
 
@@ -68,6 +69,7 @@ impl Part {
             Self::Audit => AUDIT,
             Self::Inputs => INPUTS,
             Self::InputsClosed => INPUTS_CLOSED,
+            Self::Summaries => SUMMARIES,
             Self::Conversations => CONVERSATIONS,
         }
     }
@@ -85,6 +87,7 @@ impl Part {
             | Self::Audit
             | Self::Inputs
             | Self::InputsClosed
+            | Self::Summaries
             | Self::Conversations => None,
         }
     }
@@ -254,6 +257,13 @@ const INPUTS_CLOSED: &str = "input_closed AS (
     UPDATE input_requests q SET state = i.state, resolved_at = coalesce(q.resolved_at, now_ms())
     FROM json_to_recordset({list}) AS i (ord int, id text, state text) JOIN head h ON h.ord = i.ord
     WHERE q.id = i.id AND q.run_id = h.run_id
+)";
+
+const SUMMARIES: &str = "summary AS (
+    INSERT INTO context_summaries (conversation_id, covers, body, updated_at)
+    SELECT h.conversation_id, s.covers, s.body, now_ms()
+    FROM json_to_recordset({list}) AS s (ord int, covers text, body text) JOIN head h ON h.ord = s.ord
+    ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body, updated_at = excluded.updated_at
 )";
 
 const CONVERSATIONS: &str = "conversation AS (

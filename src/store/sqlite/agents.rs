@@ -1,10 +1,10 @@
 //! Agents that people keep.
 
 use async_trait::async_trait;
+use sqlx::SqliteConnection;
 
 use super::SqliteStore;
-use super::connection::Tx;
-use super::idempotency;
+use super::named::Make;
 use crate::domain::agent_record::{AgentRecord, AgentVersion};
 use crate::domain::ids::{AgentId, UserId};
 use crate::store::agents::{cursor, read_agent, read_version, select_agents, version_cursor};
@@ -15,7 +15,7 @@ use crate::store::{
 };
 
 /// False if the owner has one of that name.
-async fn insert(tx: &mut Tx, new: &AgentRecord, first: &AgentVersion) -> StoreResult<bool> {
+async fn insert(connection: &mut SqliteConnection, new: &AgentRecord, first: &AgentVersion) -> StoreResult<bool> {
     let made = sqlx::query(
         "INSERT INTO agents (id, owner_id, name, description, pinned, latest, created_at, updated_at, revision)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (coalesce(owner_id, ''), name) DO NOTHING",
@@ -29,16 +29,16 @@ async fn insert(tx: &mut Tx, new: &AgentRecord, first: &AgentVersion) -> StoreRe
     .bind(new.created_at.0)
     .bind(new.updated_at.0)
     .bind(new.revision)
-    .execute(&mut **tx)
+    .execute(&mut *connection)
     .await?;
     if made.rows_affected() == 0 {
         return Ok(false);
     }
-    add_version(tx, &new.id, first).await?;
+    add_version(connection, &new.id, first).await?;
     Ok(true)
 }
 
-async fn add_version(tx: &mut Tx, agent: &AgentId, version: &AgentVersion) -> StoreResult<()> {
+async fn add_version(connection: &mut SqliteConnection, agent: &AgentId, version: &AgentVersion) -> StoreResult<()> {
     sqlx::query("INSERT INTO agent_versions (agent_id, number, profile, note, created_by, created_at) VALUES (?, ?, ?, ?, ?, ?)")
         .bind(agent.as_str())
         .bind(version.number)
@@ -46,7 +46,7 @@ async fn add_version(tx: &mut Tx, agent: &AgentId, version: &AgentVersion) -> St
         .bind(&version.note)
         .bind(version.created_by.as_str())
         .bind(version.created_at.0)
-        .execute(&mut **tx)
+        .execute(&mut *connection)
         .await?;
     Ok(())
 }
@@ -60,24 +60,8 @@ impl AgentStore for SqliteStore {
         most: u32,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<NamedMade<AgentId>>> {
-        let (_turn, mut tx) = self.write_in_turn().await?;
-        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
-            return Ok(earlier);
-        }
-        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM agents WHERE coalesce(owner_id, '') = ?")
-            .bind(new.owner.as_ref().map_or("", UserId::as_str))
-            .fetch_one(&mut *tx)
-            .await?;
-        if count >= i64::from(most) {
-            return Ok(Keyed::Fresh(NamedMade::TooMany));
-        }
-        if !insert(&mut tx, new, first).await? {
-            return Ok(Keyed::Fresh(NamedMade::NameTaken));
-        }
-        let made = NamedMade::Made(new.id.clone());
-        idempotency::keep(&mut tx, idempotency.as_ref(), &made).await?;
-        tx.commit().await?;
-        Ok(Keyed::Fresh(made))
+        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
+        self.make(Make { table: "agents", owner, most, id: &new.id, key }, async |tx| insert(tx, new, first).await).await
     }
 
     async fn agent(&self, viewer: &UserId, id: &AgentId) -> StoreResult<Option<AgentRecord>> {

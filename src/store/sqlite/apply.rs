@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::connection::Tx;
+use super::summaries::summarize;
 use super::{audit, input};
 use crate::domain::audit::AuditOutcome;
 use crate::domain::change::{Change, ReleaseCause};
@@ -59,6 +60,10 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             }
             Change::Counters(counters) => {
                 patch.counters = Some(encode("runs", "counters", run.as_str(), counters)?);
+                None
+            }
+            Change::Summarize(summary) => {
+                summarize(tx, conversation, summary).await?;
                 None
             }
             Change::Usage(usage) => {

@@ -205,6 +205,9 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(15, "mcp_logins", include_str!("../../../migrations/sqlite/0015_mcp_logins.sql")),
         step(16, "retry", include_str!("../../../migrations/sqlite/0016_retry.sql")),
         step(17, "conversation_order", include_str!("../../../migrations/sqlite/0017_conversation_order.sql")),
+        step(18, "files", include_str!("../../../migrations/sqlite/0018_files.sql")),
+        step(19, "context_summaries", include_str!("../../../migrations/sqlite/0019_context_summaries.sql")),
+        step(20, "prompt_layers", include_str!("../../../migrations/sqlite/0020_prompt_layers.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

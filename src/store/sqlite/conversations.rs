@@ -14,8 +14,9 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::rows::{ConversationRow, decode, encode_storable};
 use crate::store::{
-    ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Created, DeletedConversation, IdempotencyClaim,
-    Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest, SQL_PAGE_BYTES, StoreResult, compose,
+    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Created,
+    DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest, Rewind,
+    Rewound, SQL_PAGE_BYTES, StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -23,10 +24,14 @@ use crate::support::text::storable;
 /// The columns of a [`ConversationRow`], to be followed by conditions.
 macro_rules! select_conversation {
     ($rest:literal) => {
+        select_conversation!("c.system_prompt, c.instructions", $rest)
+    };
+    ($layers:literal, $rest:literal) => {
         concat!(
             "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
-                    r.id AS active_run_id
-             FROM conversations c
+                    r.id AS active_run_id, r.reason, ",
+            $layers,
+            " FROM conversations c
              JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs r ON r.conversation_id = c.id AND r.active = 1 ",
             $rest
@@ -48,10 +53,16 @@ impl ConversationStore for SqliteStore {
         if !insert_conversation(&mut tx, &new.id, &new.owner, &new.title, new.now).await? {
             return Ok(Keyed::Fresh(Created::Exists));
         }
+        sqlx::query("UPDATE conversations SET system_prompt = ?, instructions = ? WHERE id = ?")
+            .bind(new.system_prompt.as_deref().map(storable).as_deref())
+            .bind(new.instructions.as_deref().map(storable).as_deref())
+            .bind(new.id.as_str())
+            .execute(&mut *tx)
+            .await?;
         let Some(conversation) = find(&mut tx, &new.owner, &new.id).await? else {
             return Ok(Keyed::Fresh(Created::Exists));
         };
-        let created = Created::Conversation(conversation);
+        let created = Created::Conversation(Box::new(conversation));
         idempotency::keep(&mut tx, idempotency.as_ref(), &created).await?;
         tx.commit().await?;
         Ok(Keyed::Fresh(created))
@@ -76,6 +87,7 @@ impl ConversationStore for SqliteStore {
         // SQLite folds the case of ASCII only, so titles are compared here, row by row, until the page is full.
         let wanted = filter.query.as_deref().map(str::to_lowercase);
         let mut rows = sqlx::query(select_conversation!(
+            "NULL AS system_prompt, NULL AS instructions",
             "WHERE c.owner_id = ?1 AND (c.created_at, c.id) < (?2, ?3) AND (?4 IS NULL OR (c.archived_at IS NOT NULL) = ?4)
                AND (?5 IS NULL OR c.pinned = ?5) AND (?6 IS NULL OR EXISTS (SELECT 1 FROM json_each(c.tags) WHERE value = ?6))
              ORDER BY c.created_at DESC, c.id DESC"
@@ -121,7 +133,8 @@ impl ConversationStore for SqliteStore {
         let changed = sqlx::query(
             "UPDATE conversations SET title = coalesce(?1, title), updated_at = ?2, pinned = coalesce(?3, pinned),
                  archived_at = CASE WHEN ?4 IS NULL THEN archived_at WHEN ?4 THEN coalesce(archived_at, ?2) END,
-                 tags = coalesce(?5, tags)
+                 tags = coalesce(?5, tags), system_prompt = nullif(coalesce(?8, system_prompt), ''),
+                 instructions = nullif(coalesce(?9, instructions), '')
              WHERE id = ?6 AND owner_id = ?7",
         )
         .bind(change.title.as_deref().map(storable).as_deref())
@@ -131,6 +144,8 @@ impl ConversationStore for SqliteStore {
         .bind(tags)
         .bind(id.as_str())
         .bind(owner.as_str())
+        .bind(change.system_prompt.as_deref().map(storable).as_deref())
+        .bind(change.instructions.as_deref().map(storable).as_deref())
         .execute(&mut *tx)
         .await?;
         if changed.rows_affected() == 0 {
@@ -142,6 +157,26 @@ impl ConversationStore for SqliteStore {
         let conversation = find(&mut tx, owner, id).await?;
         tx.commit().await?;
         Ok(conversation.map(|conversation| (conversation, events)))
+    }
+
+    async fn compact(&self, compact: Compact, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
+            return Ok(earlier);
+        }
+        let compacted = super::summaries::compact_in(&mut tx, &compact).await?;
+        match &compacted {
+            Compacted::Done { .. } => {
+                idempotency::keep(&mut tx, idempotency.as_ref(), &compacted).await?;
+                tx.commit().await?;
+            }
+            Compacted::Busy | Compacted::NoConversation => {}
+        }
+        Ok(Keyed::Fresh(compacted))
+    }
+
+    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+        self.rewind(&rewind, idempotency.as_ref()).await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -235,6 +270,7 @@ pub(super) async fn delete(tx: &mut Tx, owner: &UserId, id: &ConversationId) -> 
         "DELETE FROM run_leases WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
         "DELETE FROM run_steps WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
         "DELETE FROM input_requests WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
+        "DELETE FROM context_summaries WHERE conversation_id = ?",
         "DELETE FROM tool_grants WHERE conversation_id = ?",
         "DELETE FROM tool_calls WHERE run_id IN (SELECT id FROM runs WHERE conversation_id = ?)",
         "DELETE FROM messages WHERE conversation_id = ?",

@@ -5,13 +5,14 @@ use sqlx::Row as _;
 use super::SqliteStore;
 use super::connection::Tx;
 use crate::domain::change::{StepKind, StepRow, StepStatus};
+use crate::domain::context::ContextSummary;
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::store::StoreResult;
-use crate::store::rows::{decode, decode_profile, unsigned, word};
+use crate::store::rows::{decode, decode_profile, own_layers, unsigned, word};
 
 impl SqliteStore {
     pub(super) async fn load(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
@@ -19,11 +20,13 @@ impl SqliteStore {
         let run = sqlx::query(concat!(
             "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
                     runs.attempt, runs.crashes, runs.cancel_requested_by, h.joined, tool_sets.definitions,
+                    c.system_prompt, c.instructions,
                     max(coalesce(",
             now!(),
             " - runs.started_at, 0), 0) AS elapsed_ms
              FROM runs
              JOIN conversation_heads h ON h.conversation_id = runs.conversation_id AND h.run_id = runs.id AND h.epoch = ?
+             JOIN conversations c ON c.id = runs.conversation_id
              LEFT JOIN tool_sets ON tool_sets.hash = runs.tools_hash
              WHERE runs.id = ? AND runs.finished_at IS NULL"
         ))
@@ -37,6 +40,7 @@ impl SqliteStore {
         let tools: Option<&str> = run.try_get("definitions")?;
         let tools = tools.map(|text| decode::<Vec<ToolDefinition>>("tool_sets", "definitions", id, text)).transpose()?;
         let elapsed_ms: i64 = run.try_get("elapsed_ms")?;
+        let Remembered { history, summary, covered } = remembered(&mut tx, fence).await?;
         Ok(Some(RunRecord {
             fence: fence.clone(),
             owner: UserId::from_stored(run.try_get("owner_id")?),
@@ -47,11 +51,14 @@ impl SqliteStore {
             status: word("runs", "status", id, run.try_get("status")?, RunStatus::from_word)?,
             reason: reason.map(|text| word("runs", "reason", id, text, WaitReason::from_word)).transpose()?,
             profile: decode_profile(id, run.try_get("profile")?)?,
+            own_layers: own_layers(&run)?,
             tools,
             counters: decode("runs", "counters", id, run.try_get("counters")?)?,
             usage: decode("runs", "usage", id, run.try_get("usage")?)?,
             elapsed_ms: u64::try_from(elapsed_ms).unwrap_or(0),
-            history: history(&mut tx, fence).await?,
+            history,
+            summary,
+            covered,
             steps: steps(&mut tx, &fence.run_id).await?,
             calls: tool_calls(&mut tx, &fence.run_id).await?,
             inputs: super::input::open_of(&mut tx, &fence.run_id).await?,
@@ -61,18 +68,52 @@ impl SqliteStore {
     }
 }
 
-/// Run by run, because a message that waits for a later run may have come before this run's answer.
-async fn history(tx: &mut Tx, fence: &Fence) -> StoreResult<Vec<Message>> {
-    let bodies: Vec<String> = sqlx::query_scalar(
-        "SELECT m.body FROM messages m JOIN runs r ON r.id = m.run_id
-         WHERE m.conversation_id = ? AND m.superseded_by IS NULL AND r.first_seq <= (SELECT first_seq FROM runs WHERE id = ?)
+/// What a model is to read of a conversation.
+struct Remembered {
+    history: Vec<Message>,
+    summary: Option<ContextSummary>,
+    covered: usize,
+}
+
+/// Run by run, because a message that waits for a later run may have come before this run's answer. Of what a summary stands for,
+/// only what the user asks.
+async fn remembered(tx: &mut Tx, fence: &Fence) -> StoreResult<Remembered> {
+    let id = fence.conversation_id.as_str();
+    let summary = sqlx::query(
+        "SELECT c.body, r.first_seq, m.position FROM context_summaries c
+         JOIN messages m ON m.id = c.covers AND m.superseded_by IS NULL JOIN runs r ON r.id = m.run_id
+         WHERE c.conversation_id = ? AND r.first_seq <= (SELECT first_seq FROM runs WHERE id = ?)",
+    )
+    .bind(id)
+    .bind(fence.run_id.as_str())
+    .fetch_optional(&mut **tx)
+    .await?;
+    let (first_seq, position, body): (Option<i64>, Option<i64>, Option<String>) = match &summary {
+        None => (None, None, None),
+        Some(row) => (row.try_get("first_seq")?, row.try_get("position")?, row.try_get("body")?),
+    };
+    let rows = sqlx::query(
+        "SELECT m.body, coalesce((r.first_seq, m.position) <= (?3, ?4), 0) AS is_covered FROM messages m JOIN runs r ON r.id = m.run_id
+         WHERE m.conversation_id = ?1 AND m.superseded_by IS NULL AND r.first_seq <= (SELECT first_seq FROM runs WHERE id = ?2)
+           AND (?3 IS NULL OR (r.first_seq, m.position) > (?3, ?4) OR m.run_id = ?2 AND m.role = 'user'
+             OR m.id IN (SELECT value FROM json_each(?5, '$.asked')))
          ORDER BY r.first_seq, m.position",
     )
-    .bind(fence.conversation_id.as_str())
+    .bind(id)
     .bind(fence.run_id.as_str())
+    .bind(first_seq)
+    .bind(position)
+    .bind(&body)
     .fetch_all(&mut **tx)
     .await?;
-    crate::store::rows::history(fence.conversation_id.as_str(), &bodies)
+    let mut bodies: Vec<String> = Vec::with_capacity(rows.len());
+    let mut covered = 0;
+    for row in rows {
+        bodies.push(row.try_get("body")?);
+        covered += usize::from(row.try_get::<bool, _>("is_covered")?);
+    }
+    let summary = body.map(|body| decode("context_summaries", "body", id, &body)).transpose()?;
+    Ok(Remembered { history: crate::store::rows::history(id, &bodies)?, summary, covered })
 }
 
 async fn steps(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<StepRow>> {

@@ -1,10 +1,10 @@
 //! MCP servers that people keep.
 
 use async_trait::async_trait;
+use sqlx::SqliteConnection;
 
 use super::SqliteStore;
-use super::connection::Tx;
-use super::idempotency;
+use super::named::Make;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::McpServerRecord;
 use crate::store::mcp_servers::{cursor, mcp_server_columns, read_mcp_server};
@@ -14,7 +14,7 @@ use crate::store::{
 };
 
 /// False if the owner has one of that name.
-async fn insert(tx: &mut Tx, new: &McpServerRecord) -> StoreResult<bool> {
+async fn insert(connection: &mut SqliteConnection, new: &McpServerRecord) -> StoreResult<bool> {
     let made = sqlx::query(
         "INSERT INTO mcp_servers (id, owner_id, name, entry, key_id, key_data, reach, enabled, created_at, updated_at, version,
              generation)
@@ -33,7 +33,7 @@ async fn insert(tx: &mut Tx, new: &McpServerRecord) -> StoreResult<bool> {
     .bind(new.updated_at.0)
     .bind(new.version)
     .bind(new.generation)
-    .execute(&mut **tx)
+    .execute(&mut *connection)
     .await?;
     Ok(made.rows_affected() > 0)
 }
@@ -46,25 +46,8 @@ impl McpServerStore for SqliteStore {
         most: u32,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<NamedMade<McpServerId>>> {
-        let (_turn, mut tx) = self.write_in_turn().await?;
-        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
-            return Ok(earlier);
-        }
-        let owner = new.owner.as_ref().map_or("", UserId::as_str);
-        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM mcp_servers WHERE coalesce(owner_id, '') = ?")
-            .bind(owner)
-            .fetch_one(&mut *tx)
-            .await?;
-        if count >= i64::from(most) {
-            return Ok(Keyed::Fresh(NamedMade::TooMany));
-        }
-        if !insert(&mut tx, new).await? {
-            return Ok(Keyed::Fresh(NamedMade::NameTaken));
-        }
-        let made = NamedMade::Made(new.id.clone());
-        idempotency::keep(&mut tx, idempotency.as_ref(), &made).await?;
-        tx.commit().await?;
-        Ok(Keyed::Fresh(made))
+        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
+        self.make(Make { table: "mcp_servers", owner, most, id: &new.id, key }, async |tx| insert(tx, new).await).await
     }
 
     async fn mcp_server(&self, viewer: &UserId, id: &McpServerId) -> StoreResult<Option<McpServerRecord>> {

@@ -1,10 +1,10 @@
 //! Providers that people keep.
 
 use async_trait::async_trait;
+use sqlx::SqliteConnection;
 
 use super::SqliteStore;
-use super::connection::Tx;
-use super::idempotency;
+use super::named::Make;
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::provider::ProviderRecord;
 use crate::store::providers::{cursor, page_of, provider_columns, read_login, read_provider, read_sealed_row};
@@ -14,7 +14,7 @@ use crate::store::{
 };
 use crate::support::seal::Sealed;
 
-async fn insert(tx: &mut Tx, new: &ProviderRecord) -> StoreResult<bool> {
+async fn insert(connection: &mut SqliteConnection, new: &ProviderRecord) -> StoreResult<bool> {
     let sealed = new.key.as_ref().map(|key| &key.sealed);
     let made = sqlx::query(
         "INSERT INTO providers (id, owner_id, name, kind, base_url, reach, key_id, key_data, key_hint, models, limits,
@@ -38,7 +38,7 @@ async fn insert(tx: &mut Tx, new: &ProviderRecord) -> StoreResult<bool> {
     .bind(new.created_at.0)
     .bind(new.updated_at.0)
     .bind(new.version)
-    .execute(&mut **tx)
+    .execute(&mut *connection)
     .await?;
     Ok(made.rows_affected() > 0)
 }
@@ -51,24 +51,8 @@ impl ProviderStore for SqliteStore {
         most: u32,
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<ProviderMade>> {
-        let (_turn, mut tx) = self.write_in_turn().await?;
-        if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
-            return Ok(earlier);
-        }
-        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM providers WHERE coalesce(owner_id, '') = ?")
-            .bind(new.owner.as_ref().map_or("", UserId::as_str))
-            .fetch_one(&mut *tx)
-            .await?;
-        if count >= i64::from(most) {
-            return Ok(Keyed::Fresh(ProviderMade::TooMany));
-        }
-        if !insert(&mut tx, new).await? {
-            return Ok(Keyed::Fresh(ProviderMade::NameTaken));
-        }
-        let made = ProviderMade::Made(new.id.clone());
-        idempotency::keep(&mut tx, idempotency.as_ref(), &made).await?;
-        tx.commit().await?;
-        Ok(Keyed::Fresh(made))
+        let (owner, key) = (new.owner.as_ref(), idempotency.as_ref());
+        self.make(Make { table: "providers", owner, most, id: &new.id, key }, async |tx| insert(tx, new).await).await
     }
 
     async fn provider(&self, viewer: &UserId, id: &ProviderId) -> StoreResult<Option<ProviderRecord>> {

@@ -42,10 +42,18 @@ async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed>
 async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> StoreResult<Resumed> {
     let conversation_id = ConversationId::from_stored(ended.conversation_id.clone());
     let is_newest: bool = sqlx::query_scalar(
-        "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ? AND (first_seq > ? OR finished_at IS NULL))",
+        "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ?1 AND (first_seq > ?2 OR finished_at IS NULL))
+             -- What the turn answers, and the answer that is begun with, may have been taken out by a rewind.
+             AND coalesce((
+                 SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
+                 WHERE m.conversation_id = ?1 AND m.role = 'user' AND m.body ->> 'internal' IS NULL
+                 ORDER BY t.first_seq DESC, m.position LIMIT 1
+             ), 1)
+             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = ?3), 1)",
     )
     .bind(&ended.conversation_id)
     .bind(ended.first_seq)
+    .bind(resume.how.original())
     .fetch_one(&mut **tx)
     .await?;
     if !is_newest {
@@ -73,11 +81,9 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
 
 /// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
 async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
-    let original = match &resume.how {
-        GoOn::Resume => return Ok(Vec::new()),
-        GoOn::Turn => None,
-        GoOn::Call(batch) => Some(batch.original.as_str()),
-    };
+    if resume.how == GoOn::Resume {
+        return Ok(Vec::new());
+    }
     // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.
     let mut superseded: Vec<(String, i64)> = sqlx::query_as(
         "UPDATE messages SET superseded_by = ?1
@@ -91,8 +97,18 @@ async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationI
     .bind(resume.new_run_id.as_str())
     .bind(conversation.as_str())
     .bind(resume.run_id.as_str())
-    .bind(original)
+    .bind(resume.how.original())
     .fetch_all(&mut **tx)
+    .await?;
+    // A summary that reaches into these runs tells of what has just been taken out.
+    sqlx::query(
+        "DELETE FROM context_summaries WHERE conversation_id = ?1 AND EXISTS (
+             SELECT 1 FROM messages m JOIN messages gone ON gone.run_id = m.run_id
+             WHERE m.id = context_summaries.covers AND gone.conversation_id = ?1 AND gone.superseded_by = ?2)",
+    )
+    .bind(conversation.as_str())
+    .bind(resume.new_run_id.as_str())
+    .execute(&mut **tx)
     .await?;
     superseded.sort_by_key(|(_, position)| *position);
     Ok(superseded.into_iter().map(|(id, _)| MessageId::from_stored(id)).collect())

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::catalogue::Labels;
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
 use super::container::Containers;
-use super::oauth::{Login, TokenOf, Tokens};
+use super::oauth::{AuthState, Login, TokenOf, Tokens};
 use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
 use super::process::last_words;
@@ -384,6 +384,19 @@ impl Server {
         let (error, stderr) = fault.map(|Fault { reason, stderr }| (reason, stderr)).unzip();
         let since = Some(lock(&self.since).to_rfc3339());
         ServerStatus { status: status.to_owned(), since, error, stderr: stderr.flatten(), tools, ..none }
+    }
+
+    /// Why it offers no tools, for people and models that are not to know more. `None` if it does, or nobody has tried.
+    pub fn problem(&self) -> Option<&'static str> {
+        match &*self.phase.borrow() {
+            Phase::Unknown | Phase::Closed => None,
+            Phase::Starting { .. } => Some("it is still starting"),
+            Phase::Up(live) => (!live.connection.is_alive()).then_some("its connection was lost"),
+            Phase::Failed { .. } => Some(match self.login.as_ref().map(|login| login.state()) {
+                Some(AuthState::Needed) => "somebody has to log in there first",
+                _ => "it cannot be reached",
+            }),
+        }
     }
 
     /// Ends it for good.

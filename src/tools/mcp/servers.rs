@@ -25,6 +25,7 @@ use super::{McpConfig, McpPrompt, McpResource, ServerConfig};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::configured_id;
 use crate::domain::message::ToolContent;
+use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::support::clock::SharedClock;
 use crate::support::ids::UuidIds;
@@ -205,6 +206,19 @@ impl McpServers {
     pub async fn statuses(self: &Arc<Self>, owner: &UserId) -> Vec<ServerStatus> {
         let kept = self.offers(owner).await;
         join_all(self.configured.iter().chain(&kept).map(|offer| self.status(owner, offer))).await
+    }
+
+    /// The servers of an owner as a model may be told of them: with what stands in a name, and not with what has gone wrong inside.
+    pub async fn notes(self: &Arc<Self>, owner: &UserId) -> Vec<ServerNote> {
+        let kept = self.offers(owner).await;
+        let note = |offer: &Offer| {
+            let problem = match &offer.config {
+                Ok(config) => lock(&self.open).get(&place(owner, offer, config)).and_then(|server| server.problem()),
+                Err(_) => Some("its entry is wrong"),
+            };
+            ServerNote { prefix: format!("{}__", offer.half), name: offer.identity.name.clone(), problem }
+        };
+        self.configured.iter().chain(&kept).map(note).collect()
     }
 
     /// The state of one server of an owner. `None` if it is not among those.

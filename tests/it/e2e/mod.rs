@@ -1,11 +1,15 @@
 //! The whole server from outside: real processes, real databases, a model and tools at the wire.
 
 mod agents;
+mod analysis;
+mod ancestors;
 mod approvals;
 mod asking;
+mod attachments;
 mod audits;
 mod busy;
 mod cancel;
+mod context;
 mod crash;
 mod crowd;
 mod cuts;
@@ -30,7 +34,9 @@ mod order;
 mod overhead;
 mod peers;
 mod pins;
+mod plans;
 mod pressure;
+mod prompts;
 mod providers;
 mod readme;
 mod repair;

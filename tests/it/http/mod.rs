@@ -3,6 +3,7 @@
 mod auth;
 mod conversations;
 mod errors;
+mod history;
 mod idempotency;
 mod interrupted;
 mod openapi;

@@ -375,7 +375,8 @@ impl Rig {
         ];
         let ended = Change::StepEnded { step: 1, status: StepStatus::Completed, usage: None };
         self.write(fence, &events, vec![Change::AddMessage(whole), ended]).await;
-        let completed = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default(), error: None };
+        let completed =
+            EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default(), error: None, notice: None };
         let finish =
             Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
         self.write(fence, &[completed], vec![finish]).await;

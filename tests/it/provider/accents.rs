@@ -331,7 +331,15 @@ async fn files(#[case] toml: &str, #[case] expected: Value) {
     let ids = SequentialIds::default();
     let file = |id, media_type: &str, data: &str| {
         let url = Some(format!("data:{media_type};base64,{data}"));
-        Part::File(FilePart { id, media_type: media_type.to_owned(), url, file_id: None, name: Some("a".to_owned()) })
+        Part::File(FilePart {
+            id,
+            media_type: media_type.to_owned(),
+            url,
+            file_id: None,
+            name: Some("a".to_owned()),
+            text_chars: None,
+            text: None,
+        })
     };
     let parts = |id: &dyn Fn() -> _| vec![file(id(), "application/pdf", "AA=="), file(id(), "text/markdown", "aGk=")];
     let history = vec![message(&ids, Role::User, parts)];

@@ -302,6 +302,8 @@ async fn a_history() {
         media_type: media_type.to_owned(),
         url: Some(url.to_owned()),
         file_id: None,
+        text_chars: None,
+        text: None,
         name: Some("a".to_owned()),
     };
     let thought = |id| Part::Reasoning(ReasoningPart { id, text: "hm".to_owned(), raw: None });

@@ -124,6 +124,8 @@ async fn pictures_and_files() {
         media_type: "image/png".to_owned(),
         url: url.map(str::to_owned),
         file_id: None,
+        text_chars: None,
+        text: None,
         name: name.map(str::to_owned),
     };
     let history = vec![

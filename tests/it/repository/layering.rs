@@ -6,6 +6,7 @@ use super::{files, read};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("support", &[]),
     ("domain", &["support"]),
+    ("documents", &["domain", "support"]),
     ("engine", &["domain", "support"]),
     ("live", &["domain", "support"]),
     ("provider", &["domain", "support"]),
@@ -15,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("service", &["store", "live", "tools", "domain", "support"]),
     ("worker", &["engine", "live", "provider", "store", "tools", "domain", "support"]),
     ("http", &["service", "domain", "support"]),
-    ("app", &["http", "worker", "service", "engine", "live", "provider", "store", "tools", "domain", "support"]),
+    ("app", &["documents", "http", "worker", "service", "engine", "live", "provider", "store", "tools", "domain", "support"]),
 ];
 
 /// What a module must not touch at all.
@@ -25,6 +26,7 @@ const MUST_NOT_TOUCH: &[(&str, &[&str])] = &[
     ("worker", &["sqlx", "reqwest", "axum", "rmcp"]),
     ("service", &["sqlx", "reqwest", "axum", "rmcp"]),
     ("http", &["sqlx", "reqwest", "rmcp"]),
+    ("documents", &["tokio", "sqlx", "reqwest", "axum", "rmcp"]),
 ];
 
 /// The modules of ours that a piece of code names: what follows `crate::`, alone or in braces.

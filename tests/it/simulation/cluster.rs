@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use capstan::domain::agent::{AgentProfile, LlmRetry, OnInterrupt, OnUnknown};
+use capstan::domain::context::ContextPolicy;
 use capstan::domain::ids::NodeId;
+use capstan::domain::plan::Strategy;
 use capstan::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use capstan::live::{Elsewhere, Hub, HubLimits};
 use capstan::service::{Service, ServiceDeps, ServiceLimits, poll_heads};
@@ -81,6 +83,20 @@ fn profile(dice: &Dice) -> AgentProfile {
             k: 1,
             ..ToolFilter::default()
         },
+        // So little room that older messages are left out.
+        context: match dice.below(3) {
+            0 => ContextPolicy {
+                limit: Some(1_000),
+                keep_last: 2,
+                evict_below: 900,
+                start_gate: 50,
+                reserve_output: 0,
+                safety: 0,
+                ..ContextPolicy::default()
+            },
+            _ => ContextPolicy::default(),
+        },
+        strategy: dice.pick(&[Strategy::Loop, Strategy::Loop, Strategy::PlanExecute]),
         on_interrupt: dice.pick(&[OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Fail]),
         ..AgentProfile::default()
     }
@@ -160,7 +176,7 @@ impl Cluster {
         options.slots = 4;
         options.control_poll = Duration::from_millis(1_000);
         let (hubs, models) = (Arc::clone(&hub), Arc::new(models));
-        let deps = WorkerDeps { store: Arc::clone(&store), hub: hubs, models, tools, clock, ids, embeddings: None };
+        let deps = WorkerDeps { store: Arc::clone(&store), hub: hubs, models, tools, clock, ids, embeddings: None, contexts: None };
         let worker = loop {
             match Worker::start(deps.clone(), options.clone()).await {
                 Ok(worker) => break worker,

@@ -10,7 +10,9 @@ use capstan::domain::audit::AuditRecord;
 use capstan::domain::change::Change;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
+use capstan::domain::file::StoredFile;
 use capstan::domain::fold::FoldedDelta;
+use capstan::domain::ids::FileId;
 use capstan::domain::ids::GrantId;
 use capstan::domain::ids::{
     AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId,
@@ -286,6 +288,13 @@ impl ConversationStore for Line {
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
         self.call("renames", self.model.change_conversation(owner, id, change, now), |_| {}).await
     }
+    async fn compact(&self, compact: Compact, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+        self.call("compacts", self.model.compact(compact, key), |_| {}).await
+    }
+
+    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+        self.call("rewinds", self.model.rewind_conversation(rewind, idempotency), |_| {}).await
+    }
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
         self.call("deletes", self.model.delete_conversation(owner, id), |_| {}).await
     }
@@ -401,6 +410,46 @@ impl TicketStore for Line {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         self.model.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl FileStore for Line {
+    async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool> {
+        self.model.begin_file(new, most).await
+    }
+    async fn add_file_chunk(&self, id: &FileId, number: u32, bytes: &[u8]) -> StoreResult<()> {
+        self.model.add_file_chunk(id, number, bytes).await
+    }
+    async fn finish_file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
+        self.model.finish_file(owner, id).await
+    }
+    async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
+        self.model.file(owner, id).await
+    }
+    async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
+        self.model.files(owner, page).await
+    }
+    async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>> {
+        self.model.file_chunk(owner, id, number).await
+    }
+    async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
+        self.model.attached_files(owner, ids).await
+    }
+    async fn files_of(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<FileId>> {
+        self.model.files_of(owner, conversation).await
+    }
+    async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
+        self.model.delete_file(owner, id).await
+    }
+    async fn count_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
+        self.model.count_unused_files(age_ms).await
+    }
+    async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
+        self.model.remove_unused_files(age_ms).await
+    }
+    async fn file_bytes(&self) -> StoreResult<u64> {
+        self.model.file_bytes().await
     }
 }
 

@@ -102,6 +102,10 @@ impl Mind {
         if self.dice.chance(self.options.trouble) {
             return self.trouble(with_tools);
         }
+        if request.system.contains("[done()]") && self.dice.chance(800) {
+            let plan = "[step(\"plan-step\")] [step(\"plan-step two\")] [step(\"plan-step after step 1\")] [done()]".to_owned();
+            return vec![Step::Says(ModelEvent::Text(plan.clone())), Step::Ends(ModelFinish::Stop, plan)];
+        }
         let (text, mut steps) = self.text();
         if self.dice.chance(200) {
             steps.insert(0, Step::Says(ModelEvent::Reasoning("hm ".to_owned())));

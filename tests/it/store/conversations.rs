@@ -117,7 +117,14 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
 }
 
 async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, now: UnixMillis) -> ConversationId {
-    let new = NewConversation { id: conversation(), owner: owner.clone(), title: title.to_owned(), now };
+    let new = NewConversation {
+        id: conversation(),
+        owner: owner.clone(),
+        title: title.to_owned(),
+        system_prompt: None,
+        instructions: None,
+        now,
+    };
     let id = new.id.clone();
     assert!(matches!(fresh(world.store.create_conversation(new, None).await.unwrap()), Created::Conversation(_)));
     id
@@ -125,14 +132,21 @@ async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, 
 
 async fn a_conversation_is_made_once(world: &World) {
     let owner = user();
-    let new = NewConversation { id: conversation(), owner: owner.clone(), title: "One".to_owned(), now: NOW };
+    let new = NewConversation {
+        id: conversation(),
+        owner: owner.clone(),
+        title: "One".to_owned(),
+        system_prompt: None,
+        instructions: None,
+        now: NOW,
+    };
     let Created::Conversation(made) = fresh(world.store.create_conversation(new.clone(), key(&owner, "k", "f")).await.unwrap())
     else {
         panic!("it is new")
     };
     assert_eq!((made.title.as_str(), made.status, made.last_seq), ("One", ConversationStatus::Idle, 0));
     assert_eq!((&made.created_at, &made.updated_at), (&NOW.to_rfc3339(), &NOW.to_rfc3339()));
-    assert_eq!(world.store.conversation(&owner, &new.id).await.unwrap().as_ref(), Some(&made));
+    assert_eq!(world.store.conversation(&owner, &new.id).await.unwrap().as_ref(), Some(&*made));
     let again = world.store.create_conversation(new.clone(), key(&owner, "k", "f")).await.unwrap();
     assert_eq!(again, Keyed::Replayed(Created::Conversation(made.clone())));
     assert_eq!(world.store.create_conversation(new.clone(), key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
@@ -140,7 +154,7 @@ async fn a_conversation_is_made_once(world: &World) {
     assert_eq!(fresh(world.store.create_conversation(new.clone(), None).await.unwrap()), Created::Exists);
     let theirs = NewConversation { owner: user(), title: "Theirs".to_owned(), ..new.clone() };
     assert_eq!(fresh(world.store.create_conversation(theirs, None).await.unwrap()), Created::Exists);
-    assert_eq!(world.store.conversation(&owner, &new.id).await.unwrap(), Some(made));
+    assert_eq!(world.store.conversation(&owner, &new.id).await.unwrap(), Some(*made));
 }
 
 async fn a_conversation_is_renamed(world: &World) {

@@ -105,7 +105,7 @@ pub fn changes(fence: &Fence, changes: Vec<Change>) -> RunWrite {
 }
 
 pub fn completed(fence: &Fence) -> RunWrite {
-    let body = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default(), error: None };
+    let body = EventBody::RunCompleted { finish_reason: FinishReason::Stop, usage: Usage::default(), error: None, notice: None };
     let finish =
         Change::Finish { status: RunStatus::Completed, finish_reason: Some(FinishReason::Stop), error: None, joined: None };
     write(fence, &body, vec![finish])
@@ -128,7 +128,7 @@ pub fn started(fence: &Fence) -> RunWrite {
 
 /// What the loop says of its conversation: all but the title.
 pub fn updated(status: ConversationStatus) -> NewEvent {
-    NewEvent::new(&EventBody::ConversationUpdated { title: None, status }, None, 0, NOW)
+    NewEvent::new(&EventBody::ConversationUpdated { title: None, status, supersedes: Vec::new() }, None, 0, NOW)
 }
 
 pub fn assistant(fence: &Fence, says: &str) -> Message {

@@ -2,16 +2,18 @@
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
+use capstan::domain::context::{ContextPolicy, ContextSummary};
 use capstan::domain::ids::{MessageId, RunId};
 use capstan::domain::message::{Message, Role, ToolContent};
 use capstan::domain::model::Usage;
+use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, RunRecord};
 use capstan::domain::run::RunStatus;
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::store::{AcceptRun, ControlSignal, Refused};
+use capstan::store::{AcceptRun, Compact, Compacted, ControlSignal, Keyed, Refused};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, completed, conversation, hello, planned_call, released, started, user};
+use super::fixture::{NOW, World, assistant, changes, completed, conversation, hello, key, planned_call, released, started, user};
 
 contract! {
     everything_comes_back,
@@ -20,6 +22,8 @@ contract! {
     only_the_first_start_counts,
     hints_of_the_loop_have_not_joined,
     ;
+    what_a_summary_stands_for_is_not_loaded,
+    older_messages_are_left_out_on_demand,
     what_a_newer_version_has_added_is_left_out,
 }
 
@@ -85,11 +89,14 @@ async fn everything_comes_back(world: &World) {
         status: RunStatus::Queued,
         reason: None,
         profile,
+        own_layers: OwnLayers::default(),
         tools: None,
         counters: RunCounters::default(),
         usage: Usage::default(),
         elapsed_ms: 0,
         history: vec![stored.message],
+        summary: None,
+        covered: 0,
         steps: Vec::new(),
         calls: Vec::new(),
         inputs: Vec::new(),
@@ -161,6 +168,86 @@ async fn history_goes_run_by_run(world: &World) {
     // Pages go by the order in which messages came.
     let page = world.store.messages(&owner, &id, &super::fixture::page(10, None)).await.unwrap().unwrap();
     assert_eq!(page.items, [first.message, second.message, answer]);
+}
+
+async fn what_a_summary_stands_for_is_not_loaded(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let asked = world.accept(hello(&owner, &id)).await.message;
+    let fence = world.claim_one().await;
+    let answers: Vec<Message> = ["one \0", "two", "three"].into_iter().map(|words| assistant(&fence, words)).collect();
+    for answer in &answers {
+        world.commit_one(changes(&fence, vec![Change::AddMessage(answer.clone())])).await.unwrap();
+    }
+    let whole = world.load(&fence).await;
+    assert_eq!((whole.history.len(), &whole.summary, whole.covered), (4, &None, 0));
+
+    // Of two in one write the last one counts, and it is written over by another one.
+    let summary = |covers: &Message, messages| ContextSummary {
+        covers: covers.id.clone(),
+        messages,
+        asked: vec![asked.id.clone()],
+        text: format!("up to {messages}\n\u{1f980}"),
+        files: vec!["a.txt".to_owned()],
+    };
+    for (first, second) in [(0, 0), (0, 1)] {
+        let both = [first, second].map(|at| Change::Summarize(summary(&answers[at], u32::try_from(at).unwrap() + 2)));
+        world.commit_one(changes(&fence, both.to_vec())).await.unwrap();
+    }
+    let known = Some(summary(&answers[1], 3));
+    let found = world.load(&fence).await;
+    assert_eq!((&found.summary, found.covered), (&known, 1), "what the user has said in the run is there");
+    assert_eq!(found.history, [&asked, &whole.history[3]].map(Clone::clone));
+    world.commit_one(completed(&fence)).await.unwrap();
+
+    // The next run goes on from it, however it is claimed.
+    let next = world.accept(hello(&owner, &id)).await.message;
+    let fence = world.claim_one().await;
+    let found = world.load(&fence).await;
+    assert_eq!((&found.summary, found.covered), (&known, 1), "it may go on from the run that was asked");
+    assert_eq!(found.history, [&asked, &whole.history[3], &next].map(Clone::clone));
+
+    // It stands for nothing where its last message is not part of the conversation any more.
+    let gone = format!("UPDATE messages SET superseded_by = '{}' WHERE id = '{}'", fence.run_id, answers[1].id);
+    world.database.rows(&gone).await;
+    let found = world.load(&fence).await;
+    assert_eq!((found.history.len(), &found.summary, found.covered), (4, &None, 0));
+    world.commit_one(completed(&fence)).await.unwrap();
+
+    // And it goes with its conversation.
+    world.store.delete_conversation(&owner, &id).await.unwrap().unwrap();
+    assert_eq!(world.database.rows(&format!("SELECT covers FROM context_summaries WHERE conversation_id = '{id}'")).await.len(), 0);
+}
+
+async fn older_messages_are_left_out_on_demand(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let asked = world.accept(hello(&owner, &id)).await.message;
+    let fence = world.claim_one().await;
+    for words in ["one", "two", "three"] {
+        world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, words))])).await.unwrap();
+    }
+    let policy = ContextPolicy { keep_last: 2, ..ContextPolicy::default() };
+    let compact = Compact { owner: owner.clone(), conversation: id.clone(), policy, now: NOW };
+    let ask = async |compact: &Compact, with| world.store.compact(compact.clone(), with).await.unwrap();
+    assert_eq!(ask(&compact, None).await, Keyed::Fresh(Compacted::Busy));
+    world.commit_one(completed(&fence)).await.unwrap();
+    let others = Compact { owner: user(), ..compact.clone() };
+    assert_eq!(ask(&others, None).await, Keyed::Fresh(Compacted::NoConversation));
+
+    let claim = || key(&owner, "k", "f");
+    let Keyed::Fresh(Compacted::Done { messages, summary: Some(summary), events }) = ask(&compact, claim()).await else {
+        panic!("it is done")
+    };
+    assert_eq!((messages, summary.messages, summary.asked.as_slice()), (2, 2, std::slice::from_ref(&asked.id)));
+    assert!(summary.text.ends_with("assistant: one"), "{}", summary.text);
+    assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["context.compacted"]);
+    // Asked once more with the key, nothing happens; without it, there is nothing to do, and nothing is said.
+    let same = Compacted::Done { messages, summary: Some(summary.clone()), events: Vec::new() };
+    assert_eq!(ask(&compact, claim()).await, Keyed::Replayed(same));
+    let nothing = Compacted::Done { messages: 0, summary: Some(summary.clone()), events: Vec::new() };
+    assert_eq!(ask(&compact, None).await, Keyed::Fresh(nothing));
+    world.accept(hello(&owner, &id)).await;
+    let found = world.load(&world.claim_one().await).await;
+    assert_eq!((found.summary, found.history.len()), (Some(summary), 4));
 }
 
 async fn tool_calls_move_only_forwards(world: &World) {

@@ -234,7 +234,14 @@ async fn pages_of_events_end_when_they_are_large(world: &World) {
 async fn bounds_and_heads(world: &World) {
     let owner = user();
     let (one, two, empty) = (world.claimed(&owner).await, world.claimed(&owner).await, conversation());
-    let new = capstan::store::NewConversation { id: empty.clone(), owner, title: String::new(), now: NOW };
+    let new = capstan::store::NewConversation {
+        id: empty.clone(),
+        owner,
+        title: String::new(),
+        system_prompt: None,
+        instructions: None,
+        now: NOW,
+    };
     world.store.create_conversation(new, None).await.unwrap();
     world.commit_one(deltas(&one, 2)).await.unwrap();
     let bounds = world.store.log_bounds(&one.conversation_id).await.unwrap();

@@ -9,6 +9,7 @@ pub mod client;
 pub mod cluster;
 pub mod database;
 pub mod dialects;
+pub mod documents;
 pub mod ledger;
 pub mod link;
 pub mod measure;

@@ -218,6 +218,9 @@ fn text_of(message: &Value) -> String {
 /// The newest script, and how many answers were given since. A message without a script gets `done`.
 fn find_script(request: &Value) -> (Script, usize) {
     let messages = request["messages"].as_array().unwrap();
+    if let Some(script) = messages.last().and_then(|message| Script::of_plan(&text_of(message))) {
+        return (script, 0);
+    }
     let scripted = messages.iter().rposition(|message| message["role"] == "user" && Script::is_in(&text_of(message)));
     let Some(at) = scripted else { return (Script::default(), 0) };
     let round = messages[at..].iter().filter(|message| message["role"] == "assistant").count();

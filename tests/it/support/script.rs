@@ -61,6 +61,24 @@ impl Script {
         }
     }
 
+    /// What a model of a plan says that is given a step `use TOOL {json}`, or the steps to tell of. The names end in `.step` and `.told`.
+    pub fn of_plan(text: &str) -> Option<Self> {
+        let of = |id: String, act: Act| Some(Self { id, choice: None, rounds: vec![vec![act]] });
+        if let Some((_, steps)) = text.split_once("\n\nThe steps:\n") {
+            let told = steps.lines().map(|line| if line.contains(" - ok: ") { "ok" } else { "failed" });
+            return of(
+                format!("{}.told", Self::parse(text).id),
+                Act::Say(format!("told: {}", told.collect::<Vec<_>>().join(", "))),
+            );
+        }
+        let step = text.strip_prefix("The step: ")?;
+        let Some((name, rest)) = step.split_once("use ").and_then(|(_, call)| call.split_once(' ')) else {
+            return of(".step".to_owned(), Act::Say("I call nothing.".to_owned()));
+        };
+        let (arguments, _) = leading_json(rest);
+        of(".step".to_owned(), Act::Call { name: name.to_owned(), arguments: arguments.to_string() })
+    }
+
     /// Whether `text` carries a script.
     pub fn is_in(text: &str) -> bool {
         text.contains("[[")

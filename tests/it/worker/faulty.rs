@@ -8,7 +8,9 @@ use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
+use capstan::domain::file::StoredFile;
 use capstan::domain::fold::FoldedDelta;
+use capstan::domain::ids::FileId;
 use capstan::domain::ids::GrantId;
 use capstan::domain::ids::{
     AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId,
@@ -212,6 +214,13 @@ impl ConversationStore for FaultyStore {
     ) -> StoreResult<Option<(Conversation, Vec<StoredEvent>)>> {
         self.inner.change_conversation(owner, id, change, now).await
     }
+    async fn compact(&self, compact: Compact, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+        self.inner.compact(compact, key).await
+    }
+
+    async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+        self.inner.rewind_conversation(rewind, idempotency).await
+    }
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
         self.inner.delete_conversation(owner, id).await
     }
@@ -298,6 +307,46 @@ impl TicketStore for FaultyStore {
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
         self.inner.remove_expired_tickets().await
+    }
+}
+
+#[async_trait]
+impl FileStore for FaultyStore {
+    async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool> {
+        self.inner.begin_file(new, most).await
+    }
+    async fn add_file_chunk(&self, id: &FileId, number: u32, bytes: &[u8]) -> StoreResult<()> {
+        self.inner.add_file_chunk(id, number, bytes).await
+    }
+    async fn finish_file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
+        self.inner.finish_file(owner, id).await
+    }
+    async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
+        self.inner.file(owner, id).await
+    }
+    async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
+        self.inner.files(owner, page).await
+    }
+    async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>> {
+        self.inner.file_chunk(owner, id, number).await
+    }
+    async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
+        self.inner.attached_files(owner, ids).await
+    }
+    async fn files_of(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<FileId>> {
+        self.inner.files_of(owner, conversation).await
+    }
+    async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
+        self.inner.delete_file(owner, id).await
+    }
+    async fn count_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
+        self.inner.count_unused_files(age_ms).await
+    }
+    async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
+        self.inner.remove_unused_files(age_ms).await
+    }
+    async fn file_bytes(&self) -> StoreResult<u64> {
+        self.inner.file_bytes().await
     }
 }
 

@@ -236,6 +236,7 @@ impl Harness {
             clock: Arc::new(SystemClock),
             ids: self.ids.clone(),
             embeddings: None,
+            contexts: None,
         }
     }
 
@@ -260,7 +261,11 @@ impl Harness {
             message_id: MessageId::generate(self.ids.as_ref()),
             parts: vec![Part::Text(TextPart { id: PartId::generate(self.ids.as_ref()), text: text.to_owned() })],
             profile: AgentProfile {
-                llm_retry: capstan::domain::agent::LlmRetry { delays_ms: vec![30, 30], max_retry_after_ms: 1000 },
+                llm_retry: capstan::domain::agent::LlmRetry {
+                    delays_ms: vec![30, 30],
+                    max_retry_after_ms: 1000,
+                    validation_retries: 2,
+                },
                 ..AgentProfile::default()
             },
             on_busy,

@@ -199,6 +199,8 @@ async fn pictures_and_files() {
         media_type: media_type.to_owned(),
         url: url.map(str::to_owned),
         file_id: None,
+        text_chars: None,
+        text: None,
         name: Some("f".to_owned()),
     };
     let parts = |id: &dyn Fn() -> PartId| {

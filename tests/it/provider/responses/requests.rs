@@ -152,6 +152,8 @@ async fn pictures_and_files() {
         media_type: media_type.to_owned(),
         url: url.map(str::to_owned),
         file_id: None,
+        text_chars: None,
+        text: None,
         name: name.map(str::to_owned),
     };
     let pdf = "application/pdf";

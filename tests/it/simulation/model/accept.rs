@@ -87,6 +87,7 @@ impl State {
             writer: None,
             epoch: 0,
             joined: 0,
+            summary: None,
         });
         let (mut events, mut interrupted) = (Vec::new(), Vec::new());
         if interrupts {

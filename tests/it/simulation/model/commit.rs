@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use capstan::domain::change::{Change, ReleaseCause, StepRow, StepStatus};
+use capstan::domain::context::ContextSummary;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::ConversationId;
@@ -82,6 +83,7 @@ impl ModelStore {
 struct Effects {
     status: Option<ConversationStatus>,
     messages: i64,
+    summary: Option<ContextSummary>,
     ends: Ends,
 }
 
@@ -134,6 +136,7 @@ impl State {
         }
         let conversation = self.conversations.get_mut(conversation_id).unwrap();
         conversation.status = effects.status.unwrap_or(conversation.status);
+        conversation.summary = effects.summary.or(conversation.summary.take());
         let last = write.events.iter().rposition(|event| event.kind == UPDATED).filter(|_| effects.ends == Ends::Finished);
         let title = serde_json::to_string(&conversation.title).unwrap();
         let mut events = write.events.clone();
@@ -161,6 +164,7 @@ impl State {
             }
             Change::FreezeTools(tools) => row.tools = Some(tools.clone()),
             Change::Counters(counters) => row.counters = counters.clone(),
+            Change::Summarize(summary) => effects.summary = Some(kept(summary)),
             Change::Usage(usage) => row.usage = *usage,
             Change::StepStarted { step, kind } => {
                 let new = StepRow { run_id: row.run.id.clone(), step: *step, kind: *kind, status: StepStatus::Started };

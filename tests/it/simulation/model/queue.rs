@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use capstan::domain::ids::{NodeId, RunId, UserId};
 use capstan::domain::input::{InputRecord, InputRequest, InputState};
-use capstan::domain::message::Role;
+use capstan::domain::message::{Message, Role};
+use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
 
@@ -191,6 +192,14 @@ impl State {
             messages.sort_by_key(|(at, _)| *at);
             history.extend(messages.into_iter().map(|(_, message)| message));
         }
+        let summary = self.conversations.get(&fence.conversation_id).and_then(|conversation| conversation.summary.clone());
+        let at = summary.as_ref().map_or(0, |known| 1 + history.iter().position(|message| message.id == known.covers).unwrap());
+        let later = history.split_off(at);
+        let asked = summary.as_ref().map(|known| known.asked.clone()).unwrap_or_default();
+        let is_own = |message: &Message| message.run_id == fence.run_id && message.role == Role::User;
+        history.retain(|message| is_own(message) || asked.contains(&message.id));
+        let covered = history.len();
+        history.extend(later);
         let opened = |asked: &InputRecord| InputRequest { expires_in_ms: left_of(asked, self.now), ..asked.request.clone() };
         let mut calls = row.calls.clone();
         calls.sort_by_key(|call| (call.step, call.position));
@@ -204,11 +213,14 @@ impl State {
             status: row.run.status,
             reason: row.run.reason,
             profile: row.profile.clone(),
+            own_layers: OwnLayers::default(),
             tools: row.tools.clone(),
             counters: row.counters.clone(),
             usage: row.usage,
             elapsed_ms: row.started_at.map_or(0, |at| u64::try_from(self.now - at).unwrap_or(0)),
             history,
+            summary,
+            covered,
             steps: row.steps.iter().map(|(step, _)| step.clone()).collect(),
             calls,
             inputs: row.inputs.iter().filter(|asked| is_open(asked)).map(opened).collect(),

@@ -40,9 +40,10 @@ impl ConversationStore for ModelStore {
                 writer: None,
                 epoch: 0,
                 joined: 0,
+                summary: None,
             };
             state.conversations.insert(new.id.clone(), row);
-            (state.shown(&new.id).map_or(Created::Exists, Created::Conversation), true)
+            (state.shown(&new.id).map_or(Created::Exists, |shown| Created::Conversation(Box::new(shown))), true)
         }))
     }
 
@@ -79,6 +80,14 @@ impl ConversationStore for ModelStore {
         let event = updated(&row.title, row.status, now);
         let events = state.append(id, vec![event]);
         Ok(state.shown(id).map(|conversation| (conversation, events)))
+    }
+
+    async fn compact(&self, _compact: Compact, _key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+        panic!("nobody asks for that here")
+    }
+
+    async fn rewind_conversation(&self, _rewind: Rewind, _key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+        panic!("nobody rewinds conversations of the model")
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::change::{RunCounters, StepRow};
+use capstan::domain::context::ContextSummary;
 use capstan::domain::conversation::{Conversation, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
@@ -36,6 +37,8 @@ pub struct ConversationRow {
     pub epoch: i64,
     /// Messages that have joined runs.
     pub joined: i64,
+    /// What stands for older messages.
+    pub summary: Option<ContextSummary>,
 }
 
 /// A run with all that belongs to it.
@@ -155,7 +158,10 @@ impl State {
             pinned: false,
             archived_at: None,
             tags: Vec::new(),
+            system_prompt: None,
+            instructions: None,
             active_run_id: self.active_in(id).map(|active| active.run.id.clone()),
+            reason: self.active_in(id).and_then(|active| active.run.reason),
             last_seq: row.head(),
             created_at: row.created_at.to_rfc3339(),
             updated_at: row.updated_at.to_rfc3339(),
@@ -238,5 +244,5 @@ pub fn kept<T: Serialize + DeserializeOwned>(value: &T) -> T {
 
 /// What is said when title or status have changed.
 pub fn updated(title: &str, status: ConversationStatus, now: UnixMillis) -> NewEvent {
-    NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status }, None, 0, now)
+    NewEvent::new(&EventBody::ConversationUpdated { title: Some(title.to_owned()), status, supersedes: Vec::new() }, None, 0, now)
 }

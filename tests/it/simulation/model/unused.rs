@@ -4,7 +4,9 @@
 use async_trait::async_trait;
 use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::audit::AuditRecord;
+use capstan::domain::file::StoredFile;
 use capstan::domain::fold::FoldedDelta;
+use capstan::domain::ids::FileId;
 use capstan::domain::ids::{AgentId, ConversationId, KeyId, McpServerId, PinId, ProviderId, RunId, UserId};
 use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::pin::{PinStatus, ToolPin};
@@ -18,6 +20,7 @@ use capstan::store::{
     PinStore, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, SeenTool,
     Store, StoreResult, StoredKey, TicketStore, Tidying,
 };
+use capstan::store::{AttachedFile, FileCursor, FileStore, NewFile};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -58,6 +61,46 @@ impl TicketStore for ModelStore {
         Ok(None)
     }
     async fn remove_expired_tickets(&self) -> StoreResult<u64> {
+        Ok(0)
+    }
+}
+
+#[async_trait]
+impl FileStore for ModelStore {
+    async fn begin_file(&self, _new: &NewFile, _most: u32) -> StoreResult<bool> {
+        panic!("the model has no files")
+    }
+    async fn add_file_chunk(&self, _id: &FileId, _number: u32, _bytes: &[u8]) -> StoreResult<()> {
+        panic!("the model has no files")
+    }
+    async fn finish_file(&self, _owner: &UserId, _id: &FileId) -> StoreResult<Option<StoredFile>> {
+        Ok(None)
+    }
+    async fn file(&self, _owner: &UserId, _id: &FileId) -> StoreResult<Option<StoredFile>> {
+        Ok(None)
+    }
+    async fn files(&self, _owner: &UserId, _page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
+        panic!("the model has no files")
+    }
+    async fn file_chunk(&self, _owner: &UserId, _id: &FileId, _number: u32) -> StoreResult<Option<Vec<u8>>> {
+        Ok(None)
+    }
+    async fn attached_files(&self, _owner: &UserId, _ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
+        Ok(Vec::new())
+    }
+    async fn files_of(&self, _owner: &UserId, _conversation: &ConversationId) -> StoreResult<Vec<FileId>> {
+        Ok(Vec::new())
+    }
+    async fn delete_file(&self, _owner: &UserId, _id: &FileId) -> StoreResult<bool> {
+        Ok(false)
+    }
+    async fn count_unused_files(&self, _age_ms: u64) -> StoreResult<u64> {
+        Ok(0)
+    }
+    async fn remove_unused_files(&self, _age_ms: u64) -> StoreResult<u64> {
+        Ok(0)
+    }
+    async fn file_bytes(&self) -> StoreResult<u64> {
         Ok(0)
     }
 }

@@ -1,0 +1,160 @@
+//! What building a request costs for conversations of more and more messages: whole, and with a summary of the older ones, which
+//! shall make the cost stop growing.
+//!
+//! Fails if a request takes longer than [`GOAL`].
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use capstan_fuzz::domain::agent::AgentProfile;
+use capstan_fuzz::domain::change::RunCounters;
+use capstan_fuzz::domain::context::ContextPolicy;
+use capstan_fuzz::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
+use capstan_fuzz::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use capstan_fuzz::domain::model::Usage;
+use capstan_fuzz::domain::record::{ClaimCause, Fence, RunRecord};
+use capstan_fuzz::domain::run::RunStatus;
+use capstan_fuzz::domain::tool::ToolCallState;
+use capstan_fuzz::engine::{Input, RunState, Surroundings, decide, model_request};
+use capstan_fuzz::support::clock::UnixMillis;
+use capstan_fuzz::support::ids::SequentialIds;
+use serde_json::json;
+
+/// The most that a request may take, its budget and its messages together.
+const GOAL: Duration = Duration::from_millis(5);
+/// Rounds of which the fastest counts: everything else is the machine's.
+const ROUNDS: usize = 50;
+/// Messages of each conversation.
+const SIZES: [usize; 6] = [10, 50, 200, 500, 1_000, 2_000];
+
+/// A conversation of turns of four messages: question, call, result of some 600 bytes, answer.
+fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
+    let conversation_id = ConversationId::generate(ids);
+    let own = RunId::generate(ids);
+    let mut history = Vec::with_capacity(messages + 1);
+    let mut run_id = RunId::generate(ids);
+    let mut add = |run_id: &RunId, role, parts| {
+        history.push(Message {
+            id: MessageId::generate(ids),
+            conversation_id: conversation_id.clone(),
+            run_id: run_id.clone(),
+            role,
+            status: MessageStatus::Complete,
+            parts,
+            finish_reason: None,
+            model: None,
+            usage: None,
+            internal: false,
+            created_at: String::new(),
+        });
+    };
+    let words = |text: &str| Part::Text(TextPart { id: PartId::generate(ids), text: text.repeat(20) });
+    let mut call_id = CallId::generate(ids);
+    for at in 0..messages {
+        match at % 4 {
+            0 => {
+                run_id = RunId::generate(ids);
+                add(&run_id, Role::User, vec![words("What is it? ")]);
+            }
+            1 => {
+                call_id = CallId::generate(ids);
+                let call = ToolCallPart {
+                    id: PartId::generate(ids),
+                    call_id: call_id.clone(),
+                    name: "files__read".to_owned(),
+                    arguments: json!({ "path": format!("/notes/{at}.md"), "lines": [1, 200] }),
+                    provider_call_id: None,
+                    raw: None,
+                };
+                add(&run_id, Role::Assistant, vec![words("I look. "), Part::ToolCall(call)]);
+            }
+            2 => {
+                let result = ToolResultPart {
+                    id: PartId::generate(ids),
+                    call_id: call_id.clone(),
+                    name: "files__read".to_owned(),
+                    content: vec![ToolContent::text("a line of some words\n".repeat(30))],
+                    is_error: false,
+                    state: ToolCallState::Done,
+                };
+                add(&run_id, Role::Tool, vec![Part::ToolResult(result)]);
+            }
+            _ => add(&run_id, Role::Assistant, vec![words("It is a note. ")]),
+        }
+    }
+    add(&own, Role::User, vec![words("And now? ")]);
+    RunRecord {
+        fence: Fence { run_id: own, conversation_id, epoch: 1 },
+        owner: UserId::generate(ids),
+        attempt: 1,
+        crashes: 0,
+        cause: ClaimCause::First,
+        status: RunStatus::Queued,
+        reason: None,
+        profile: AgentProfile {
+            context: ContextPolicy { limit: Some(limit), ..ContextPolicy::default() },
+            ..AgentProfile::default()
+        },
+        own_layers: Default::default(),
+        tools: None,
+        counters: RunCounters::default(),
+        usage: Usage::default(),
+        elapsed_ms: 0,
+        history,
+        summary: None,
+        covered: 0,
+        steps: Vec::new(),
+        calls: Vec::new(),
+        inputs: Vec::new(),
+        cancel_requested_by: None,
+        joined: 0,
+    }
+}
+
+/// The fastest of many rounds: what is decided before a model call, and the request of it.
+fn cost(ids: &SequentialIds, record: &RunRecord) -> (Duration, usize) {
+    let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
+    let mut fastest = Duration::MAX;
+    let mut messages = 0;
+    for _ in 0..ROUNDS {
+        let mut state = RunState::load(record.clone());
+        let began = Instant::now();
+        let decision = decide(&state, Input::Claimed { tools: Vec::new(), finished: Vec::new() }, &around);
+        state.apply(&decision.changes);
+        let request = black_box(model_request(&state));
+        fastest = fastest.min(began.elapsed());
+        messages = request.messages.len();
+    }
+    (fastest, messages)
+}
+
+/// The record as the next run of the conversation is loaded: without what the summary stands for.
+fn summarised(ids: &SequentialIds, record: &RunRecord) -> RunRecord {
+    let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
+    let mut state = RunState::load(record.clone());
+    let decision = decide(&state, Input::Claimed { tools: Vec::new(), finished: Vec::new() }, &around);
+    state.apply(&decision.changes);
+    let mut left = RunRecord { summary: state.record.summary, ..record.clone() };
+    let covers = left.summary.as_ref().map(|summary| summary.covers.clone());
+    if let Some(at) = left.history.iter().position(|message| Some(&message.id) == covers.as_ref()) {
+        left.history.drain(..=at);
+    }
+    left
+}
+
+fn main() {
+    let ids = SequentialIds::default();
+    println!("| messages | whole | summarised now | with the summary | messages in it |");
+    println!("| --- | --- | --- | --- | --- |");
+    let mut slowest = Duration::ZERO;
+    for size in SIZES {
+        let (whole, _) = cost(&ids, &record(&ids, size, 100_000_000));
+        let small = record(&ids, size, 8_192);
+        let (now, _) = cost(&ids, &small);
+        let (later, messages) = cost(&ids, &summarised(&ids, &small));
+        let micros = |time: Duration| format!("{} us", time.as_micros());
+        println!("| {size} | {} | {} | {} | {messages} |", micros(whole), micros(now), micros(later));
+        slowest = slowest.max(whole).max(now).max(later);
+    }
+    assert!(slowest <= GOAL, "a request takes {slowest:?}; the goal is {GOAL:?}");
+}

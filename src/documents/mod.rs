@@ -1,0 +1,151 @@
+//! What an uploaded file is, and the text in it.
+//!
+//! Pure functions from bytes. What reads PDFs and packed documents is written by others, for well-meant files: whoever calls it does so
+//! in a process of its own, with a limit on memory and time (`app::reading`). Must not know where files come from or go to.
+
+mod office;
+mod pdf;
+
+use crate::domain::file::{FileFacts, FileText};
+use crate::support::text;
+
+/// What is accepted, in words for whoever sends something else.
+pub const ACCEPTED: &str = "PNG, JPEG, GIF and WebP pictures, PDF, docx, xlsx, and text in UTF-8 (plain, Markdown, CSV, JSON)";
+
+/// PDF documents.
+pub const PDF: &str = "application/pdf";
+/// Word documents.
+pub const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
+/// Excel workbooks.
+pub const XLSX: &str = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet";
+
+/// The most that a packed document may unpack to, in bytes.
+const MAX_UNPACKED: u64 = 256 * 1024 * 1024;
+
+/// The most files in a packed document.
+const MAX_ENTRIES: usize = 10_000;
+
+/// Where the mark of a PDF may stand: programs put other things before it.
+const PDF_MARK_WITHIN: usize = 1024;
+
+/// Why a file is not accepted, in words for whoever has sent it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(why.into()))
+}
+
+/// What the first look at a file tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A picture of this media type.
+    Picture(&'static str),
+    /// A PDF document.
+    Pdf,
+    /// A ZIP archive, perhaps an office document.
+    Zip,
+    /// Text, or nothing that is known.
+    Other,
+}
+
+impl Kind {
+    /// Judged by the first bytes alone: neither name nor claim counts.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        match bytes {
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Self::Picture("image/png"),
+            [0xff, 0xd8, 0xff, ..] => Self::Picture("image/jpeg"),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Self::Picture("image/gif"),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Self::Picture("image/webp"),
+            [b'P', b'K', 3, 4, ..] => Self::Zip,
+            _ if bytes.iter().take(PDF_MARK_WITHIN).copied().collect::<Vec<_>>().windows(5).any(|at| at == b"%PDF-") => Self::Pdf,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether it takes a reader that hostile bytes may bring down.
+    #[must_use]
+    pub fn needs_reader(self) -> bool {
+        match self {
+            Self::Pdf | Self::Zip => true,
+            Self::Picture(_) | Self::Other => false,
+        }
+    }
+}
+
+/// What a file is, and at most `most_chars` of its text.
+///
+/// # Errors
+/// If it is of no accepted type, empty, encrypted, damaged, or far larger than it looks.
+pub fn read(bytes: &[u8], name: &str, most_chars: usize) -> Result<FileFacts, Refused> {
+    if bytes.is_empty() {
+        return refused("the file is empty");
+    }
+    let (media_type, text) = match Kind::of(bytes) {
+        Kind::Picture(media_type) => (media_type, None),
+        Kind::Pdf => (PDF, pdf::text(bytes, most_chars)?),
+        Kind::Zip => {
+            let (media_type, text) = office::read(bytes, most_chars)?;
+            (media_type, Some(text))
+        }
+        Kind::Other => (text_type(name), Some(plain(bytes, most_chars)?)),
+    };
+    Ok(FileFacts { media_type: media_type.to_owned(), text: text.filter(|text| !text.words.trim().is_empty()) })
+}
+
+/// Which sort of text; the only thing that a name decides.
+fn text_type(name: &str) -> &'static str {
+    let end = name.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
+    match end.as_deref() {
+        Some("md" | "markdown") => "text/markdown",
+        Some("csv") => "text/csv",
+        Some("json") => "application/json",
+        Some(_) | None => "text/plain",
+    }
+}
+
+fn plain(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    let is_text_char = |c: char| !c.is_ascii_control() || matches!(c, '\t' | '\n' | '\r' | '\u{8}' | '\u{c}' | '\u{1b}');
+    match std::str::from_utf8(bytes) {
+        Ok(words) if words.chars().all(is_text_char) => Ok(cut(words, most_chars)),
+        Ok(_) | Err(_) => refused(format!("the file is of no type that is accepted; there are {ACCEPTED}")),
+    }
+}
+
+fn cut(words: &str, most_chars: usize) -> FileText {
+    let kept = text::prefix_chars(words, most_chars);
+    FileText { words: kept.to_owned(), is_cut: kept.len() < words.len() }
+}
+
+/// Takes words until there is no more room.
+struct Page {
+    words: String,
+    left: usize,
+    is_cut: bool,
+}
+
+impl Page {
+    fn new(most_chars: usize) -> Self {
+        Self { words: String::new(), left: most_chars, is_cut: false }
+    }
+
+    /// Adds words. False if there is no room for more.
+    fn add(&mut self, words: &str) -> bool {
+        for c in words.chars() {
+            if self.left == 0 {
+                self.is_cut = true;
+                return false;
+            }
+            self.left -= 1;
+            self.words.push(c);
+        }
+        true
+    }
+
+    fn finish(self) -> FileText {
+        FileText { words: self.words.trim_end().to_owned(), is_cut: self.is_cut }
+    }
+}

@@ -1,0 +1,186 @@
+//! How much of a conversation a model reads: the budget of its requests, and what stands for the messages that are left out.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::MessageId;
+
+/// What a budget counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextUnit {
+    /// Tokens, as they are estimated.
+    #[default]
+    Tokens,
+    /// Characters.
+    Chars,
+}
+
+/// What is left out of a request that would not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextStrategy {
+    /// The older messages, of which a line each is kept in a summary.
+    #[default]
+    Summarize,
+    /// As many of the oldest messages as it takes.
+    DropOldest,
+    /// Nothing.
+    None,
+}
+
+/// The budget of a model's requests. All numbers but `keep_last` and `summary_tokens` are in its unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContextPolicy {
+    /// What is counted.
+    pub unit: ContextUnit,
+    /// The whole budget; `None` for the window of the model, where that is known.
+    pub limit: Option<u64>,
+    /// What is left out.
+    pub strategy: ContextStrategy,
+    /// Kept free for the answer.
+    pub reserve_output: u64,
+    /// Kept free for what the estimates miss.
+    pub safety: u64,
+    /// With less than this remaining, the next model call is the last one and gets no tools.
+    pub start_gate: u64,
+    /// With less than this remaining, older messages are left out.
+    pub evict_below: u64,
+    /// The messages that a summary leaves alone, where they fit.
+    pub keep_last: u32,
+    /// The most tokens of a summary.
+    pub summary_tokens: u64,
+    /// Whether longer results that are older than the last four messages are read by their beginnings only.
+    pub compress_results: bool,
+}
+
+impl Default for ContextPolicy {
+    fn default() -> Self {
+        Self {
+            unit: ContextUnit::Tokens,
+            limit: None,
+            strategy: ContextStrategy::Summarize,
+            reserve_output: 2_000,
+            safety: 768,
+            start_gate: 1_500,
+            evict_below: 5_000,
+            keep_last: 10,
+            summary_tokens: 500,
+            compress_results: false,
+        }
+    }
+}
+
+impl ContextPolicy {
+    /// The largest of its numbers.
+    const MOST: u64 = 1_000_000_000;
+
+    /// Whether it is as it is by itself.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What is never used of a budget.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.reserve_output.saturating_add(self.safety)
+    }
+
+    /// The budget of requests to a model whose window holds so many tokens, if that is known. `None`: there is none. A window that
+    /// has no room beside what is kept free is no budget either: its provider then says what does not fit.
+    #[must_use]
+    pub fn budget(&self, window: Option<u64>) -> Option<u64> {
+        let least = self.reserved().saturating_add(self.start_gate);
+        let known = window.filter(|window| self.unit == ContextUnit::Tokens && *window > least);
+        self.limit.or(known)
+    }
+
+    /// Looks for values that no request could be made with.
+    ///
+    /// # Errors
+    /// The field and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let least = self.reserved().saturating_add(self.start_gate);
+        match self.limit {
+            Some(limit) if limit <= least => {
+                let reason = format!("must be more than {least}, which is reserve_output, safety and start_gate together");
+                return Err(("limit", reason));
+            }
+            None if self.unit == ContextUnit::Chars => {
+                return Err(("limit", "must be said where the unit is chars: windows of models count tokens".to_owned()));
+            }
+            Some(_) | None => {}
+        }
+        let numbers = [
+            ("limit", self.limit.unwrap_or(0)),
+            ("reserve_output", self.reserve_output),
+            ("safety", self.safety),
+            ("start_gate", self.start_gate),
+            ("evict_below", self.evict_below),
+            ("summary_tokens", self.summary_tokens),
+        ];
+        if let Some((field, _)) = numbers.into_iter().find(|(_, number)| *number > Self::MOST) {
+            return Err((field, format!("must be at most {}", Self::MOST)));
+        }
+        if self.keep_last == 0 {
+            return Err(("keep_last", "must be at least 1".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// What so many bytes of words cost by estimate, in tokens: 3.2 bytes are one.
+#[must_use]
+pub fn prose_tokens(bytes: usize) -> u64 {
+    (bytes as u64).saturating_mul(5).div_ceil(16)
+}
+
+/// What stands for the messages of a conversation that are left out of requests. They are stored as before, and what the user asks
+/// is shown all the same until it has its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextSummary {
+    /// The newest message that is left out. All before it are left out, too.
+    pub covers: MessageId,
+    /// How many those are.
+    pub messages: u32,
+    /// Those of them in which the user asks what a run is to answer. They are shown all the same, in its requests.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub asked: Vec<MessageId>,
+    /// A line for each, oldest first; empty if nothing stands for them.
+    pub text: String,
+    /// Files that the arguments of their calls name, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub files: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case::fine(ContextPolicy::default(), None)]
+    #[case::too_small(ContextPolicy { limit: Some(4_268), ..ContextPolicy::default() }, Some("limit"))]
+    #[case::just_enough(ContextPolicy { limit: Some(4_269), ..ContextPolicy::default() }, None)]
+    #[case::chars_need_a_limit(ContextPolicy { unit: ContextUnit::Chars, ..ContextPolicy::default() }, Some("limit"))]
+    #[case::nothing_kept(ContextPolicy { keep_last: 0, ..ContextPolicy::default() }, Some("keep_last"))]
+    #[case::enormous(ContextPolicy { evict_below: u64::MAX, ..ContextPolicy::default() }, Some("evict_below"))]
+    #[case::no_overflow(ContextPolicy { limit: Some(9), safety: u64::MAX, ..ContextPolicy::default() }, Some("limit"))]
+    fn what_no_request_could_be_made_with_is_refused(#[case] policy: ContextPolicy, #[case] refused: Option<&str>) {
+        assert_eq!(policy.check().err().map(|(field, _)| field), refused);
+    }
+
+    #[rstest]
+    #[case::said(ContextPolicy { limit: Some(9_000), ..ContextPolicy::default() }, Some(4_000), Some(9_000))]
+    #[case::known(ContextPolicy::default(), Some(8_192), Some(8_192))]
+    #[case::too_small_to_keep_anything_free(ContextPolicy::default(), Some(4_096), None)]
+    #[case::unknown(ContextPolicy::default(), None, None)]
+    fn a_budget_is_said_or_known_of_the_model(
+        #[case] policy: ContextPolicy,
+        #[case] window: Option<u64>,
+        #[case] budget: Option<u64>,
+    ) {
+        assert_eq!(policy.budget(window), budget);
+    }
+}

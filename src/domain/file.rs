@@ -1,0 +1,55 @@
+//! Files that people upload, for messages to refer to.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::ids::FileId;
+
+/// A file that was uploaded. Its bytes and its text are kept apart from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StoredFile {
+    /// Its id.
+    pub id: FileId,
+    /// The name that it was given.
+    pub name: String,
+    /// What its bytes say that it is.
+    pub media_type: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: String,
+    /// Characters of the text that was found in it; absent for pictures, and where there is none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub text_chars: Option<u64>,
+    /// Whether it has more text than that, which models do not get to read.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub text_cut: bool,
+    /// When it was uploaded, RFC 3339.
+    pub created_at: String,
+}
+
+impl StoredFile {
+    /// Whether it is a picture.
+    #[must_use]
+    pub fn is_picture(&self) -> bool {
+        self.media_type.starts_with("image/")
+    }
+}
+
+/// The text of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileText {
+    /// The words.
+    pub words: String,
+    /// Whether there would be more.
+    pub is_cut: bool,
+}
+
+/// What was found out about a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// Its media type.
+    pub media_type: String,
+    /// Its text, if it has any that can be read.
+    pub text: Option<FileText>,
+}

@@ -1,0 +1,248 @@
+//! What stands for messages that are left out: a line for each, and the files that their calls were about.
+//!
+//! Made of the messages alone, without a model: it costs nothing, cannot fail, and says nothing that was not said.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::context::{ContextPolicy, ContextStrategy, ContextSummary, prose_tokens};
+use super::ids::{CallId, MessageId};
+use super::message::{Message, Part, Role, ToolContent};
+use crate::support::text;
+
+/// How much of a message is kept of what a user or a model says, and of what a tool does, in characters.
+const SAID: usize = 80;
+const RESULT: usize = 60;
+
+/// Files that are named in a summary, the newest; and how much of a name, in characters.
+const FILES: usize = 20;
+const FILE: usize = 200;
+
+/// Stands for what a summary has no room for.
+const OMITTED: &str = "[earlier lines are omitted]";
+
+/// What now stands for the messages that `before` stood for and for these, of which those that are `asked` are shown all the same.
+/// `None` if there are none.
+#[must_use]
+pub fn extended(
+    policy: &ContextPolicy,
+    before: Option<&ContextSummary>,
+    messages: &[&Message],
+    asked: Vec<MessageId>,
+) -> Option<ContextSummary> {
+    let last = messages.last()?;
+    let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+    let mut summary = ContextSummary {
+        covers: last.id.clone(),
+        messages: before.map_or(0, |before| before.messages).saturating_add(count),
+        asked,
+        text: String::new(),
+        files: Vec::new(),
+    };
+    match policy.strategy {
+        ContextStrategy::Summarize => {}
+        ContextStrategy::DropOldest | ContextStrategy::None => return Some(summary),
+    }
+    let old = before.map_or("", |before| before.text.as_str());
+    let mut lines: Vec<String> = old.lines().filter(|line| *line != OMITTED).map(str::to_owned).collect();
+    let was_cut = old.starts_with(OMITTED);
+    summary.files = before.map(|before| before.files.clone()).unwrap_or_default();
+    for message in messages.iter().filter(|message| !message.internal) {
+        lines.extend(line(message));
+        for call in message.tool_calls() {
+            collect_files(None, &call.arguments, &mut summary.files);
+        }
+    }
+    // The files get no more than a quarter of the room.
+    while prose_tokens(summary.files.join(", ").len()) > policy.summary_tokens / 4 {
+        summary.files.remove(0);
+    }
+    let room = policy.summary_tokens - prose_tokens(summary.files.join(", ").len());
+    summary.text = capped(&lines, room, was_cut);
+    Some(summary)
+}
+
+/// The words of a summary, as they stand in the instructions.
+#[must_use]
+pub fn section(summary: &ContextSummary) -> Option<String> {
+    if summary.text.is_empty() && summary.files.is_empty() {
+        return None;
+    }
+    let mut section = format!(
+        "Earlier messages of this conversation are left out ({}). In a line each, they were:\n{}",
+        summary.messages, summary.text
+    );
+    if !summary.files.is_empty() {
+        section.push_str("\nFiles that they were about: ");
+        section.push_str(&summary.files.join(", "));
+    }
+    Some(section)
+}
+
+/// What stands for all but the newest messages of a conversation in which no run is under way, because somebody wants that now.
+/// `None` if there is nothing to leave out. `history` is what no summary stands for yet.
+#[must_use]
+pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, history: &[Message]) -> Option<ContextSummary> {
+    let policy = ContextPolicy { strategy: ContextStrategy::Summarize, ..policy.clone() };
+    let shown: Vec<&Message> = history.iter().collect();
+    let at = Spans::of(&shown, std::iter::empty()).before(shown.len().saturating_sub(policy.keep_last as usize));
+    let asks = |message: &&&Message| message.role == Role::User && !message.internal;
+    let turn = shown.iter().rev().find(|message| asks(message)).map(|message| &message.run_id);
+    let asked = shown[..at].iter().filter(asks).filter(|message| Some(&message.run_id) == turn);
+    // What was asked before is open still, unless what follows it begins with somebody else's words.
+    let goes_on = shown.first().is_some_and(|first| !asks(&first));
+    let open = before.filter(|_| goes_on && turn.is_none_or(|turn| shown.first().is_some_and(|first| first.run_id == *turn)));
+    let asked =
+        open.into_iter().flat_map(|before| before.asked.iter().cloned()).chain(asked.map(|message| message.id.clone())).collect();
+    extended(&policy, before, &shown[..at], asked)
+}
+
+/// Where a history must not be cut: between calls and their results.
+pub struct Spans(Vec<(usize, usize)>);
+
+impl Spans {
+    /// Those of these messages. The results of calls that are `open` will stand at the end.
+    pub fn of<'c>(messages: &[&Message], open: impl Iterator<Item = &'c CallId>) -> Self {
+        let mut called: HashMap<&CallId, usize> = HashMap::new();
+        let mut spans = Vec::new();
+        for (at, message) in messages.iter().enumerate() {
+            called.extend(message.tool_calls().map(|call| (&call.call_id, at)));
+            let results = message.parts.iter().filter_map(|part| match part {
+                Part::ToolResult(result) => called.get(&result.call_id).copied(),
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
+            });
+            if let Some(first) = results.min() {
+                spans.push((first, at));
+            }
+        }
+        spans.extend(open.filter_map(|call| called.get(call)).min().map(|first| (*first, usize::MAX)));
+        Self(spans)
+    }
+
+    /// The place nearest to `at` and not behind it, where nothing is torn apart.
+    #[must_use]
+    pub fn before(&self, mut at: usize) -> usize {
+        while let Some((first, _)) = self.0.iter().find(|(first, last)| *first < at && at <= *last) {
+            at = *first;
+        }
+        at
+    }
+
+    /// The same, and not before it.
+    #[must_use]
+    pub fn after(&self, mut at: usize) -> usize {
+        while let Some((_, last)) = self.0.iter().find(|(first, last)| *first < at && at <= *last) {
+            at = last.saturating_add(1);
+        }
+        at
+    }
+}
+
+fn line(message: &Message) -> Option<String> {
+    let said = message.text();
+    let line = match message.role {
+        Role::User => format!("user: {}", shortened(&said, SAID)),
+        Role::Assistant => {
+            let calls: Vec<&str> = message.tool_calls().map(|call| call.name.as_str()).collect();
+            let called = if calls.is_empty() { String::new() } else { format!(" (called {})", shortened(&calls.join(", "), SAID)) };
+            format!("assistant: {}{called}", shortened(&said, SAID))
+        }
+        Role::Tool => {
+            let results = message.parts.iter().filter_map(|part| match part {
+                Part::ToolResult(result) => Some(result),
+                Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
+            });
+            let lines = results.map(|result| {
+                let words = result.content.iter().find_map(|content| match content {
+                    ToolContent::Text { text } => Some(text.as_str()),
+                    ToolContent::Image { .. } => None,
+                });
+                let failed = if result.is_error { " failed" } else { "" };
+                format!("tool {}{failed}: {}", shortened(&result.name, SAID), shortened(words.unwrap_or("(a picture)"), RESULT))
+            });
+            lines.collect::<Vec<_>>().join("\n")
+        }
+    };
+    Some(line).filter(|line| !line.is_empty())
+}
+
+/// One line of at most so many characters.
+fn shortened(words: &str, most: usize) -> String {
+    let start = text::prefix_chars(words.trim(), most);
+    start.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The newest lines that fit, behind a word about those that do not.
+fn capped(lines: &[String], room: u64, was_cut: bool) -> String {
+    let cost = |text: &str| prose_tokens(text.len());
+    let whole = lines.join("\n");
+    if !was_cut && cost(&whole) <= room {
+        return whole;
+    }
+    let mut kept = OMITTED.len();
+    let fits = |bytes: usize| prose_tokens(bytes) <= room;
+    let newest = lines.iter().rev().take_while(|line| {
+        kept += line.len() + 1;
+        fits(kept)
+    });
+    let mut newest: Vec<&str> = newest.map(String::as_str).collect();
+    newest.push(OMITTED);
+    newest.reverse();
+    let text = newest.join("\n");
+    if cost(&text) <= room { text } else { String::new() }
+}
+
+/// Texts in arguments that look like files, or stand where files stand. What the server takes in is not nested deeply enough to
+/// run out of stack.
+fn collect_files(name: Option<&str>, value: &Value, files: &mut Vec<String>) {
+    match value {
+        Value::String(said) if is_file(name, said) => {
+            let file = shortened(said, FILE);
+            // Named anew, it is among the newest again.
+            files.retain(|known| *known != file);
+            files.push(file);
+            if files.len() > FILES {
+                files.remove(0);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_files(name, item, files)),
+        Value::Object(fields) => fields.iter().for_each(|(name, field)| collect_files(Some(name), field, files)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn is_file(name: Option<&str>, said: &str) -> bool {
+    let is_one_line = !said.trim().is_empty() && !said.contains('\n') && said.chars().nth(FILE).is_none();
+    let name = name.unwrap_or_default().to_ascii_lowercase();
+    let is_named = ["path", "file", "filename", "directory", "folder"].iter().any(|known| name.ends_with(known));
+    let looks_like_one = ["/", "~/", "./", "../"].iter().any(|start| said.starts_with(start));
+    is_one_line && (is_named || looks_like_one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[test]
+    fn files_are_found_wherever_they_stand() {
+        let mut files = Vec::new();
+        let arguments = json!({"path": "notes.txt", "to": "/tmp/a b", "text": "and/or", "list": ["~/x", "y"], "n": {"files": 4},
+            "output_file": "z.md", "body": "/one\n/two", "again": "/tmp/a b", "filename": " "});
+        collect_files(None, &arguments, &mut files);
+        files.sort();
+        assert_eq!(files, ["/tmp/a b", "notes.txt", "z.md", "~/x"]);
+    }
+
+    #[rstest]
+    #[case::all(&["one", "two"], 100, false, "one\ntwo")]
+    #[case::cut_before(&["one", "two"], 100, true, "[earlier lines are omitted]\none\ntwo")]
+    #[case::the_newest_stay(&["user: the first one", "user: the second one", "user: a third one"], 15, false, "[earlier lines are omitted]\nuser: a third one")]
+    #[case::no_room_at_all(&["one two three"], 2, false, "")]
+    fn a_summary_keeps_its_end(#[case] lines: &[&str], #[case] room: u64, #[case] was_cut: bool, #[case] expected: &str) {
+        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        assert_eq!(capped(&lines, room, was_cut), expected);
+    }
+}

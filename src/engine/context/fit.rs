@@ -1,0 +1,68 @@
+//! Messages that are cut so that a request fits its budget: older results first, if they are read by their beginnings anyway,
+//! then whatever is longest.
+
+use super::estimate;
+use crate::domain::context::{ContextPolicy, ContextUnit};
+use crate::domain::message::{Message, Part, Role, ToolContent};
+use crate::engine::compaction::{self, LEAST_CHARS};
+use crate::support::text;
+
+/// The newest messages, whose results are left as they are.
+const VERBATIM: usize = 4;
+
+/// A result that costs more than so many tokens is long, and so many of its characters are left.
+const LONG: u64 = 50;
+const PREVIEW: usize = 100;
+
+/// Leaves the beginnings of long results that are older than the last few messages.
+pub(super) fn compress_results(messages: &mut [Message]) {
+    let older = messages.len().saturating_sub(VERBATIM);
+    for part in messages.iter_mut().take(older).filter(|message| message.role == Role::Tool).flat_map(|message| &mut message.parts)
+    {
+        let Part::ToolResult(result) = part else { continue };
+        for content in &mut result.content {
+            let is_long = estimate::content(ContextUnit::Tokens, content) > LONG;
+            if let ToolContent::Text { text } = content
+                && is_long
+            {
+                let chars = text.chars().count();
+                if chars > PREVIEW {
+                    let left_out = chars - PREVIEW;
+                    *text = format!("{} [cut: {left_out} characters are left out here]", text::prefix_chars(text, PREVIEW));
+                }
+            }
+        }
+    }
+}
+
+/// Cuts messages so that they cost no more than `room`, as far as cutting can do that: the newest question last, and no text
+/// below what says that it is cut.
+pub(super) fn cut_to(messages: &mut Vec<Message>, policy: &ContextPolicy, room: u64) {
+    let cost = |messages: &[Message]| estimate::messages(policy.unit, messages);
+    if cost(messages) <= room {
+        return;
+    }
+    compaction::drop_old_pictures(messages);
+    let question = messages.iter().rposition(compaction::is_beginning);
+    if cost(messages) > room {
+        messages.iter_mut().take(question.unwrap_or(0)).for_each(compaction::drop_thoughts);
+    }
+    for (spared, least) in [(question, LEAST_CHARS), (None, LEAST_CHARS), (None, 0)] {
+        let before = cost(messages);
+        if before <= room {
+            return;
+        }
+        let whole = std::mem::take(messages);
+        let longest = compaction::longest(&whole, spared);
+        // A first guess, as if all of it were in the longest texts: rather too much is tried than too little.
+        let mut limit = longest;
+        loop {
+            limit = (limit - limit.div_ceil(8)).max(least);
+            messages.clone_from(&whole);
+            compaction::cut_all(messages, limit, spared);
+            if limit == least || cost(messages) <= room {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The budget of a request: what it costs, what is left out when it would cost too much, and what stands for that.
+//!
+//! A request is a view. What is stored stays whole; what the view leaves out is a beginning of the history, for which a summary
+//! stands in the run's rows, so that whoever takes the run up makes the same request of them. A call and its result are left out
+//! together or not at all. Must not know how a window becomes known.
+
+mod estimate;
+mod fit;
+
+use super::draft::Draft;
+use super::history;
+use super::source::{Shown, Source};
+use super::texts;
+use crate::domain::change::Change;
+use crate::domain::context::{ContextPolicy, ContextStrategy};
+use crate::domain::event::EventBody;
+use crate::domain::message::{Message, Role};
+use crate::domain::model::ModelRequest;
+use crate::domain::problem::ProblemCode;
+use crate::domain::summary::{self, Spans};
+
+/// A request against its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// The whole budget.
+    pub(super) window: u64,
+    /// What the request costs.
+    pub(super) used: u64,
+    /// What is left beside what is kept free; less than nothing, if it does not fit.
+    pub(super) remaining: i64,
+}
+
+impl Room {
+    fn new(policy: &ContextPolicy, window: u64, used: u64) -> Self {
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let remaining = signed(window).saturating_sub(signed(used)).saturating_sub(signed(policy.reserved()));
+        Self { window, used, remaining }
+    }
+
+    fn lacks(&self, wanted: u64) -> Option<u64> {
+        let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
+        u64::try_from(wanted.saturating_sub(self.remaining)).ok().filter(|lack| *lack > 0)
+    }
+}
+
+/// Cuts the messages of a request whose frame, instructions and tools, is known. A last call needs no room for another one.
+pub(super) fn fit(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message>) {
+    let policy = &source.record.profile.context;
+    let Some(window) = policy.budget(source.window) else { return };
+    if policy.strategy == ContextStrategy::None {
+        return;
+    }
+    if policy.compress_results {
+        fit::compress_results(messages);
+    }
+    let kept_free = policy.reserved().saturating_add(gate(source));
+    let room = window.saturating_sub(kept_free).saturating_sub(estimate::frame(policy.unit, frame));
+    fit::cut_to(messages, policy, room);
+}
+
+/// What must remain for a call to be worth beginning.
+fn gate(source: &Source<'_>) -> u64 {
+    if source.record.counters.force_final { 0 } else { source.record.profile.context.start_gate }
+}
+
+/// Whether the next model call can begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// With so much room, if there is a budget.
+    Now(Option<Room>),
+    /// The run has failed.
+    Never,
+}
+
+/// Makes room for the next model call. Without enough of it, the call is the last one and gets no tools; if not even that fits,
+/// the run fails.
+pub(super) fn make_room(draft: &mut Draft<'_>) -> Begin {
+    let policy = &draft.profile().context;
+    if policy.budget(Source::in_draft(draft).window).is_none() {
+        return Begin::Now(None);
+    }
+    let uncut = leave_out(draft, policy);
+    tell(draft);
+    let source = Source::in_draft(draft);
+    let lacks = |room: &Room| room.lacks(gate(&source)).is_some();
+    if !lacks(&uncut) {
+        return Begin::Now(Some(uncut));
+    }
+    let cut = measured(&source);
+    if !lacks(&cut) {
+        return Begin::Now(Some(cut));
+    }
+    if !draft.work.record.counters.force_final {
+        draft.counters().no_room = true;
+        draft.force_final(texts::FORCED_CONTEXT);
+    }
+    let room = measured(&Source::in_draft(draft));
+    if room.remaining < 0 && policy.strategy != ContextStrategy::None {
+        let detail = format!(
+            "the agent's instructions and the newest message do not fit into its context: {} of {} would be used, and {} are kept free",
+            room.used,
+            room.window,
+            policy.reserved()
+        );
+        draft.fail(ProblemCode::ContextOverflow, detail);
+        return Begin::Never;
+    }
+    Begin::Now(Some(room))
+}
+
+/// Says what is left out from now on, and has it stored.
+fn tell(draft: &mut Draft<'_>) {
+    let before = draft.base.record.summary.as_ref();
+    let Some(summary) = draft.work.record.summary.clone().filter(|summary| Some(summary) != before) else { return };
+    let messages = summary.messages.saturating_sub(before.map_or(0, |before| before.messages));
+    draft.event(EventBody::ContextCompacted {
+        messages,
+        texts: 0,
+        through: Some(summary.covers.clone()),
+        summary: summary::section(&summary),
+    });
+    draft.change(Change::Summarize(summary));
+}
+
+/// The request of the current model step against its budget; `None` if it has none.
+#[cfg(test)]
+pub(super) fn room(source: &Source<'_>) -> Option<Room> {
+    source.record.profile.context.budget(source.window).map(|_| measured(source))
+}
+
+/// The request as it would be sent.
+fn measured(source: &Source<'_>) -> Room {
+    let policy = &source.record.profile.context;
+    let (frame, messages) = history::parts(source);
+    let used =
+        estimate::frame(policy.unit, &history::framed(source, &frame)).saturating_add(estimate::messages(policy.unit, &messages));
+    Room::new(policy, policy.budget(source.window).unwrap_or(u64::MAX), used)
+}
+
+/// The same before anything is cut.
+fn uncut(source: &Source<'_>) -> Room {
+    let policy = &source.record.profile.context;
+    let (frame, mut messages) = history::uncut_parts(source);
+    if policy.compress_results {
+        fit::compress_results(&mut messages);
+    }
+    let used =
+        estimate::frame(policy.unit, &history::framed(source, &frame)).saturating_add(estimate::messages(policy.unit, &messages));
+    Room::new(policy, policy.budget(source.window).unwrap_or(u64::MAX), used)
+}
+
+/// Leaves older messages out, if too little room remains: all but the newest few, or as many of the oldest as it takes. What room
+/// there is then.
+fn leave_out(draft: &mut Draft<'_>, policy: &ContextPolicy) -> Room {
+    let mut room = uncut(&Source::in_draft(draft));
+    if room.lacks(policy.evict_below).is_none() {
+        return room;
+    }
+    let wanted = match policy.strategy {
+        ContextStrategy::Summarize => {
+            let keep = policy.keep_last as usize;
+            if leave_out_first(draft, policy, |shown, _| shown.rest.len().saturating_sub(keep)) {
+                room = uncut(&Source::in_draft(draft));
+            }
+            policy.start_gate
+        }
+        ContextStrategy::DropOldest => policy.evict_below.max(policy.start_gate),
+        ContextStrategy::None => return room,
+    };
+    // Each time at least one message less is shown, so this ends.
+    while let Some(lack) = room.lacks(wanted) {
+        let enough = |shown: &Shown<'_>, spans: &Spans| {
+            let mut freed = 0;
+            let costs = shown.rest.iter().map(|message| estimate::message(policy.unit, message));
+            let count = 1 + costs
+                .take_while(|cost| {
+                    freed += cost;
+                    freed < lack
+                })
+                .count();
+            spans.after(count)
+        };
+        if !leave_out_first(draft, policy, enough) {
+            return room;
+        }
+        room = uncut(&Source::in_draft(draft));
+    }
+    room
+}
+
+/// Leaves out as many of the messages that are shown as `count` says, or as many as may be. False if that is none.
+fn leave_out_first(draft: &mut Draft<'_>, policy: &ContextPolicy, count: impl Fn(&Shown<'_>, &Spans) -> usize) -> bool {
+    let source = Source::in_draft(draft);
+    let shown = source.shown();
+    let open = source.record.calls.iter().filter(|call| !call.state.is_outcome());
+    let spans = Spans::of(&shown.rest, open.map(|call| &call.id));
+    let at = spans.before(count(&shown, &spans).min(may_be_left_out(&shown.rest, &source)));
+    let left_out = &shown.rest[..at];
+    let asks = |message: &&&Message| message.role == Role::User && !message.internal && Some(&message.run_id) == shown.turn;
+    let asked = shown.asked.iter().chain(left_out).filter(asks).map(|message| message.id.clone()).collect();
+    let summary = summary::extended(policy, source.record.summary.as_ref(), left_out, asked);
+    let is_some = summary.is_some();
+    draft.work.record.summary = summary.or(draft.work.record.summary.take());
+    is_some
+}
+
+/// How many messages may be left out at most: not the newest exchange of the run.
+fn may_be_left_out(shown: &[&Message], source: &Source<'_>) -> usize {
+    let is_own = |message: &&Message| message.run_id == source.record.fence.run_id;
+    let answer = shown.iter().rposition(|message| message.role == Role::Assistant && is_own(message));
+    answer.or_else(|| shown.iter().position(is_own)).unwrap_or(shown.len().saturating_sub(1))
+}

@@ -1,0 +1,102 @@
+//! What a request is made of: a run as it stands, or as it will stand when the decision under way is stored.
+
+use super::draft::Draft;
+use super::{RunState, offer};
+use crate::domain::ids::RunId;
+use crate::domain::message::{Message, Role};
+use crate::domain::record::RunRecord;
+use crate::domain::tool::ToolDefinition;
+
+pub(super) struct Source<'a> {
+    /// The run, but for its history and its tools.
+    pub(super) record: &'a RunRecord,
+    /// Tokens of its model's window, if that is known.
+    pub(super) window: Option<u64>,
+    /// All that the run may ever be offered.
+    pub(super) tools: &'a [ToolDefinition],
+    /// What is known beside the run's rows.
+    pub(super) known: &'a RunState,
+    stored: &'a [Message],
+    added: &'a [Message],
+    /// How much of what is stored was covered when it was loaded.
+    loaded: usize,
+}
+
+/// The messages that a request is made of.
+pub(super) struct Shown<'a> {
+    /// What the user asks, of what is left out else.
+    pub(super) asked: Vec<&'a Message>,
+    /// All that no summary stands for, oldest first.
+    pub(super) rest: Vec<&'a Message>,
+    /// The run that was asked.
+    pub(super) turn: Option<&'a RunId>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn of(state: &'a RunState) -> Self {
+        let record = &state.record;
+        let tools = record.tools.as_deref().unwrap_or_default();
+        Self {
+            record,
+            window: state.window_of(record.model()),
+            tools,
+            known: state,
+            stored: &record.history,
+            added: &[],
+            loaded: record.covered,
+        }
+    }
+
+    pub(super) fn in_draft(draft: &'a Draft<'_>) -> Self {
+        let record = &draft.work.record;
+        Self {
+            record,
+            window: draft.base.window_of(record.model()),
+            tools: draft.tools(),
+            known: draft.base,
+            stored: &draft.base.record.history,
+            added: &record.history,
+            loaded: draft.base.record.covered,
+        }
+    }
+
+    fn history(&self) -> impl DoubleEndedIterator<Item = &'a Message> + use<'a> {
+        self.stored.iter().chain(self.added)
+    }
+
+    /// How many messages at the beginning of the history a summary stands for.
+    fn covered(&self) -> usize {
+        let Some(summary) = &self.record.summary else { return 0 };
+        let after = self.history().rev().position(|message| message.id == summary.covers);
+        after.map_or(self.loaded, |after| self.stored.len() + self.added.len() - after)
+    }
+
+    pub(super) fn shown(&self) -> Shown<'a> {
+        let covered = self.covered();
+        let is_user = |message: &&Message| message.role == Role::User && !message.internal;
+        // A run that goes on from another one answers what that one was asked.
+        let turn = self.history().rev().find(is_user).map(|message| &message.run_id);
+        let asked = self.history().take(covered).filter(is_user).filter(|message| Some(&message.run_id) == turn).collect();
+        Shown { asked, rest: self.history().skip(covered).collect(), turn }
+    }
+
+    /// The tools that the run may use in the next model call.
+    fn usable(&self) -> Vec<&'a ToolDefinition> {
+        offer::usable(self.tools, self.record)
+    }
+
+    /// Those that the model is told of.
+    pub(super) fn offered(&self) -> Vec<&'a ToolDefinition> {
+        offer::offered(self.usable(), self.record, self.history())
+    }
+
+    /// What is missing before the call.
+    pub(super) fn missing(&self) -> offer::Missing {
+        offer::missing(&self.usable(), self.record)
+    }
+
+    /// What is asked of a model that is to name categories.
+    pub(super) fn selector(&self) -> ToolDefinition {
+        offer::selector(&self.record.profile.tool_filter, &self.usable())
+    }
+}

@@ -1,0 +1,251 @@
+//! What the words of an answer lead to: the model is told to go on, and empty claims are told of; neither for ever.
+
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::json;
+
+use super::world::{Say, World, call};
+use crate::domain::agent::{AgentProfile, OnLimit, ToolsPolicy};
+use crate::domain::event::EventBody;
+use crate::domain::ids::RunId;
+use crate::domain::message::{Message, Role};
+use crate::domain::model::{ModelFinish, ModelOptions};
+use crate::domain::record::ClaimCause;
+use crate::domain::response_analysis::ResponseAnalysis;
+use crate::domain::run::{FinishReason, Notice, RunStatus};
+use crate::domain::sampling::{Sampling, SamplingByTurn};
+use crate::engine::{Input, texts};
+
+const TIRED: &str = "I've renamed 3 files. There are 4 remaining.";
+const ASKS: &str = "Shall I go on?";
+
+fn analysing(incomplete: u32, deflection: u32) -> AgentProfile {
+    AgentProfile {
+        response_analysis: ResponseAnalysis { incomplete, deflection, ..ResponseAnalysis::default() },
+        ..AgentProfile::default()
+    }
+}
+
+/// A run that has called a tool with success.
+fn at_work(profile: AgentProfile) -> World {
+    let mut world = World::started(profile);
+    works(&mut world, 0);
+    world
+}
+
+fn works(world: &mut World, n: u32) {
+    world.calls(&[call("write", &json!({ "n": n }))]);
+    world.tool_says(0, "ok");
+}
+
+fn answers(messages: &[Message]) -> Vec<String> {
+    messages.iter().filter(|message| message.role == Role::Assistant && !message.internal).map(Message::text).collect()
+}
+
+#[test]
+fn a_model_that_stops_too_early_is_told_to_go_on() {
+    let mut world = at_work(analysing(3, 3));
+    let decision = world.says_text(TIRED);
+    let kinds: Vec<_> = decision.events.iter().map(EventBody::kind).collect();
+    assert_eq!(kinds, ["step.reset", "message.created", "step.completed", "message.created", "step.started"]);
+    assert_eq!(decision.events[0], EventBody::StepReset { step: 3, reason: "continuation".to_owned() });
+    let request = world.asked.as_ref().unwrap();
+    let last: Vec<String> = request.messages.iter().rev().take(2).map(Message::text).collect();
+    assert_eq!(last, [texts::GO_ON_WORKING, TIRED], "the model reads what it has said");
+    // A client that follows has nothing on its screen but what whoever reads the rows has.
+    assert_eq!(answers(&world.followed()), [""], "the answer that held the call had no words");
+    works(&mut world, 1);
+    world.says_text("All files have been renamed, none is remaining.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert_eq!(answers(&world.rows.history).pop().unwrap(), "All files have been renamed, none is remaining.");
+    let stored: Vec<_> = world.rows.history.iter().skip(1).cloned().collect();
+    assert_eq!(world.followed(), stored);
+    world.check_next_turn();
+}
+
+#[test]
+fn it_is_told_so_often_in_a_row_and_work_ends_the_row() {
+    let mut world = at_work(analysing(2, 0));
+    world.says_text(TIRED);
+    works(&mut world, 1);
+    for nudges in 0..2 {
+        assert_eq!(world.rows.counters.continuations, nudges);
+        world.says_text(TIRED);
+        assert!(world.ending.is_none());
+    }
+    world.says_text(TIRED);
+    assert_eq!(world.ended().reason, Some(FinishReason::Stop));
+    assert_eq!(answers(&world.rows.history).last().unwrap(), TIRED, "the last one is the answer");
+}
+
+#[test]
+fn a_model_that_asks_back_is_told_to_go_on_three_times_in_a_turn_and_then_believed() {
+    let mut world = at_work(analysing(0, 3));
+    for n in 0..3 {
+        world.says_text(if n == 1 { "I don't have access to that." } else { ASKS });
+        assert_eq!(world.hints().last().unwrap(), texts::GO_ON_UNASKED);
+        works(&mut world, n + 1);
+    }
+    world.says_text(ASKS);
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert_eq!(answers(&world.rows.history).last().unwrap(), ASKS);
+}
+
+#[test]
+fn a_crash_resets_no_count() {
+    let mut world = at_work(analysing(0, 2));
+    for _ in 0..2 {
+        let input = world.answer(&[Say::Text(ASKS)], ModelFinish::Stop);
+        world.feed_and_die(input);
+        world.claim(ClaimCause::Crash);
+        assert!(world.asked.is_some(), "the model is asked again, with the hint");
+    }
+    world.says_text(ASKS);
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert_eq!(world.hints().iter().filter(|hint| *hint == texts::GO_ON_UNASKED).count(), 2);
+}
+
+#[rstest]
+#[case::off(AgentProfile::default())]
+#[case::no_rounds_left(AgentProfile { max_rounds: 2, on_limit: OnLimit::Fail, ..analysing(3, 3) })]
+#[case::no_tools_left(AgentProfile { tools_policy: ToolsPolicy::OneRoundThenText, ..analysing(3, 3) })]
+#[case::no_tokens_left(AgentProfile { max_run_tokens: 30, ..analysing(3, 3) })]
+fn an_answer_is_taken_where_the_model_could_not_go_on(#[case] profile: AgentProfile) {
+    for says in [TIRED, ASKS] {
+        let mut world = at_work(profile.clone());
+        world.says_text(says);
+        assert_eq!(world.ended().status, RunStatus::Completed, "{says}");
+    }
+}
+
+#[test]
+fn only_a_model_that_has_worked_can_stop_too_early() {
+    for says in [TIRED, ASKS] {
+        let mut world = World::started(analysing(3, 3));
+        world.says_text(says);
+        assert_eq!(world.ended().status, RunStatus::Completed);
+        let mut world = World::started(analysing(3, 3));
+        world.calls(&[call("write", &json!({}))]);
+        world.tool_fails(0);
+        world.says_text(says);
+        assert_eq!(world.ended().status, RunStatus::Completed, "nothing was done");
+    }
+}
+
+#[test]
+fn a_message_that_joins_comes_first() {
+    let mut world = at_work(analysing(3, 3));
+    world.join("Stop it, please.");
+    world.says_text(TIRED);
+    assert_eq!(world.hints(), [texts::JOINED]);
+}
+
+proptest! {
+    /// Whatever is said, nudges end: after no more than the agent's numbers without work, and with the rounds at the latest.
+    #[test]
+    fn nudges_always_end(
+        incomplete in 0..4_u32,
+        deflection in 0..4_u32,
+        max_rounds in 2..12_u32,
+        acts in prop::collection::vec(0..4_u8, 0..40),
+    ) {
+        let mut world = at_work(AgentProfile { max_rounds, ..analysing(incomplete, deflection) });
+        let mut asked = 2;
+        for (n, act) in acts.into_iter().enumerate() {
+            if world.ending.is_some() {
+                break;
+            }
+            match act {
+                0 => { world.says_text(TIRED); }
+                1 => { world.says_text(ASKS); }
+                2 => { world.says_text("I can't do that; the others are remaining."); }
+                _ if world.asked.as_ref().unwrap().tools.is_empty() => { world.says_text(ASKS); }
+                _ => works(&mut world, 10 + u32::try_from(n).unwrap()),
+            }
+            asked += 1;
+        }
+        for _ in 0..incomplete + deflection + 1 {
+            if world.ending.is_none() {
+                world.says_text(TIRED);
+                asked += 1;
+            }
+        }
+        prop_assert!(world.ending.is_some());
+        prop_assert!(asked <= max_rounds + 3, "{asked} answers of {max_rounds}");
+        world.check_next_turn();
+    }
+}
+
+// Claims.
+
+fn checking_claims() -> AgentProfile {
+    AgentProfile { response_analysis: ResponseAnalysis { claims: true, ..ResponseAnalysis::default() }, ..AgentProfile::default() }
+}
+
+fn notice(world: &World) -> Option<Notice> {
+    let EventBody::RunCompleted { notice, .. } = world.events.last().unwrap() else { panic!("the run is completed") };
+    *notice
+}
+
+/// The next run of the conversation, claimed.
+fn next_turn(before: &World) -> World {
+    let mut world = World::new(before.rows.profile.clone());
+    let mut history = before.rows.history.clone();
+    // Ids count from 1 in every world.
+    (0..1_000 * history.len()).for_each(|_| drop(RunId::generate(&world.ids)));
+    let question = &mut world.rows.history[0];
+    question.run_id = RunId::from_stored(format!("run_{:032}", before.rows.history.len()));
+    world.rows.fence.run_id = question.run_id.clone();
+    history.append(&mut world.rows.history);
+    world.rows.history = history;
+    world.claim(ClaimCause::First);
+    world
+}
+
+#[test]
+fn a_claim_without_a_change_is_told_of_and_corrected() {
+    let mut world = World::started(checking_claims());
+    world.calls(&[call("read", &json!({}))]);
+    world.tool_says(0, "text");
+    world.calls(&[call("write", &json!({}))]);
+    world.tool_fails(0);
+    world.says_text("I have updated the page.");
+    assert_eq!(notice(&world), Some(Notice::NothingWritten));
+    let mut next = next_turn(&world);
+    let request = next.asked.as_ref().unwrap();
+    assert!(request.messages.last().unwrap().text().ends_with(texts::NOTHING_WRITTEN));
+    works(&mut next, 0);
+    next.says_text("I have updated the page now.");
+    assert_eq!(notice(&next), None);
+    assert!(next_turn(&next).hints().iter().all(|hint| !hint.contains("page")));
+    assert_eq!(next_turn(&next).rows.history.last().unwrap().text(), "What is in the file?", "and nothing is corrected twice");
+}
+
+#[test]
+fn what_was_changed_or_may_have_been_may_be_claimed() {
+    let mut world = at_work(checking_claims());
+    world.says_text("I have updated the page.");
+    assert_eq!(notice(&world), None);
+    let mut world = World::started(checking_claims());
+    world.says_text("The page is blue.");
+    assert_eq!(notice(&world), None);
+    let mut world = World::started(AgentProfile::default());
+    world.says_text("I have updated the page.");
+    assert_eq!(notice(&world), None, "off by default");
+}
+
+#[test]
+fn calls_with_and_without_tools_are_sampled_apart() {
+    let tool_turn = Sampling { temperature: Some(0.1), top_p: Some(0.2) };
+    let sampling = SamplingByTurn { tool_turn, talk_turn: Sampling { temperature: Some(0.7), top_p: Some(0.9) } };
+    let options = ModelOptions { top_p: Some(0.5), ..ModelOptions::default() };
+    let mut world = World::started(AgentProfile { sampling, options, max_rounds: 1, ..AgentProfile::default() });
+    let sampled = |world: &World| {
+        let options = &world.asked.as_ref().unwrap().options;
+        (options.temperature, options.top_p)
+    };
+    assert_eq!(sampled(&world), (Some(0.1), Some(0.5)));
+    works(&mut world, 0);
+    assert_eq!(sampled(&world), (Some(0.7), Some(0.5)));
+    world.feed(Input::Drain { stopped: Vec::new() });
+}

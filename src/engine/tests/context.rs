@@ -1,0 +1,361 @@
+//! What a request leaves out so that it fits, and that it then does.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::world::{World, call, tools};
+use crate::domain::agent::{AgentProfile, OutputMode};
+use crate::domain::context::{ContextPolicy, ContextStrategy, ContextUnit};
+use crate::domain::ids::{CallId, MessageId, PartId, RunId};
+use crate::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::model::{ModelErrorKind, ModelRequest};
+use crate::domain::record::ClaimCause;
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::ToolCallState;
+use crate::engine::context::room;
+use crate::engine::source::Source;
+use crate::engine::{RunState, model_request};
+
+/// A budget in which a few results of some hundred tokens have room.
+fn small() -> ContextPolicy {
+    ContextPolicy { limit: Some(8_000), keep_last: 4, evict_below: 3_000, ..ContextPolicy::default() }
+}
+
+fn profile(context: ContextPolicy) -> AgentProfile {
+    AgentProfile { context, max_rounds: 100, ..AgentProfile::default() }
+}
+
+fn asked(world: &World) -> &ModelRequest {
+    world.asked.as_ref().expect("the model is asked")
+}
+
+fn remaining(world: &World) -> i64 {
+    room(&Source::of(world.state.as_ref().unwrap())).unwrap().remaining
+}
+
+/// The model reads one file after the other.
+fn rounds(world: &mut World, count: usize, result: &str) {
+    let first = world.rows.calls.len();
+    for n in first..first + count {
+        world.calls(&[call("read", &json!({ "path": format!("/shots/{n}.png") }))]);
+        world.tool_says(0, result);
+    }
+}
+
+#[test]
+fn a_long_run_is_summarised_as_it_goes() {
+    let mut world = World::started(profile(small()));
+    assert_eq!(asked(&world).system, "You are a helpful assistant.");
+    rounds(&mut world, 12, &"words ".repeat(200));
+    assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
+    let request = asked(&world);
+    assert!(request.system.starts_with("You are a helpful assistant.\n\nEarlier messages"), "{}", request.system);
+    assert!(
+        request.system.contains("user: What is in the file?\nassistant:  (called read)\ntool read: words words"),
+        "{}",
+        request.system
+    );
+    assert!(request.system.contains("/shots/0.png, /shots/1.png"), "{}", request.system);
+    assert_eq!(request.messages[0].text(), "What is in the file?", "the question stays");
+    let last = request.messages.last().unwrap();
+    assert!(matches!(&last.parts[0], Part::ToolResult(result) if result.content == [ToolContent::text("words ".repeat(200))]));
+    // What is stored is whole, and whoever takes the run up asks the same.
+    assert_eq!(world.rows.history.len(), 25);
+    let request = request.clone();
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(*asked(&world), request);
+    assert!(world.state.as_ref().unwrap().record.history.len() < 13, "what is left out is not loaded");
+    // Whoever follows is told of each request, and of what they leave out.
+    let told: Vec<_> = world.kinds().into_iter().filter(|kind| kind.starts_with("context.") || *kind == "step.started").collect();
+    assert!(told.iter().filter(|kind| **kind == "context.budget").count() == 14 && told.contains(&"context.compacted"), "{told:?}");
+    // The summary goes on from where it was.
+    let covered = world.rows.summary.clone().unwrap();
+    rounds(&mut world, 12, &"other ".repeat(200));
+    let summary = world.rows.summary.clone().unwrap();
+    assert!(
+        summary.messages > covered.messages
+            && summary.text.ends_with("tool read: other other other other other other other other other other")
+    );
+    world.says_text("Done.");
+    assert_eq!(world.ended().reason, Some(FinishReason::Stop));
+}
+
+#[test]
+fn a_run_that_goes_on_from_another_one_knows_what_that_was_asked() {
+    let mut world = World::started(profile(small()));
+    rounds(&mut world, 12, &"words ".repeat(200));
+    world.fails(ModelErrorKind::Auth);
+    assert_eq!(world.ended().status, RunStatus::Failed);
+    let question = world.rows.history[0].id.clone();
+    assert_eq!(world.rows.summary.as_ref().unwrap().asked, std::slice::from_ref(&question));
+    let go_on = |world: &mut World| {
+        world.rows.fence.run_id = RunId::generate(&world.ids);
+        world.rows.calls.clear();
+        let request = model_request(&RunState::load(world.loaded()));
+        (request.messages[0].id.clone(), request.messages[0].text())
+    };
+    assert_eq!(go_on(&mut world), (question.clone(), "What is in the file?".to_owned()));
+    // The next question is another one.
+    let mut next = world.user("And now?");
+    next.run_id = RunId::generate(&world.ids);
+    world.rows.history.push(next);
+    assert_ne!(go_on(&mut world).0, question);
+}
+
+#[test]
+fn a_summary_has_an_end() {
+    let mut world = World::started(profile(small()));
+    rounds(&mut world, 60, &"\u{1f980} crabs ".repeat(150));
+    let summary = world.rows.summary.clone().unwrap();
+    assert!(summary.text.starts_with("[earlier lines are omitted]\n"), "{}", summary.text);
+    assert!(summary.text.len() + summary.files.join(", ").len() <= 500 * 16 / 5, "{}", summary.text.len());
+    assert!((1..=20).contains(&summary.files.len()));
+    assert_eq!(asked(&world).system.matches("omitted").count(), 1);
+}
+
+#[test]
+fn the_oldest_are_dropped_without_a_word() {
+    let context = ContextPolicy {
+        unit: ContextUnit::Chars,
+        limit: Some(10_000),
+        strategy: ContextStrategy::DropOldest,
+        reserve_output: 0,
+        safety: 0,
+        start_gate: 0,
+        evict_below: 0,
+        ..ContextPolicy::default()
+    };
+    let mut world = World::started(profile(context));
+    rounds(&mut world, 20, &"\u{e9}".repeat(1_000));
+    let request = asked(&world);
+    assert_eq!(request.system, "You are a helpful assistant.");
+    let results = request.messages.iter().filter(|message| message.role == Role::Tool).count();
+    assert_eq!((results, request.messages[0].text().as_str()), (9, "What is in the file?"));
+    assert!((0..1_100).contains(&remaining(&world)), "no more is dropped than has to be: {}", remaining(&world));
+}
+
+#[test]
+fn older_results_are_read_by_their_beginnings() {
+    let context = ContextPolicy { compress_results: true, limit: Some(100_000), ..ContextPolicy::default() };
+    let mut world = World::started(profile(context));
+    rounds(&mut world, 4, &"\u{e9}".repeat(300));
+    let lengths: Vec<usize> = asked(&world).messages.iter().filter(|message| message.role == Role::Tool).map(length).collect();
+    assert_eq!(lengths, [140, 140, 300, 300]);
+    assert_eq!(world.rows.summary, None);
+}
+
+fn length(message: &Message) -> usize {
+    let results = message.parts.iter().filter_map(|part| match part {
+        Part::ToolResult(result) => Some(&result.content),
+        _ => None,
+    });
+    results.flatten().map(|content| super::world::content_text(content).chars().count()).sum()
+}
+
+#[test]
+fn a_run_without_room_sums_up() {
+    // What is left beside the reserves has room for a few short calls only, and none of them may go: they are the newest exchange.
+    let context = ContextPolicy { limit: Some(4_600), ..ContextPolicy::default() };
+    let mut world = World::started(AgentProfile { max_parallel_calls: 40, ..profile(context) });
+    let calls: Vec<_> = (0..30).map(|n| call("read", &json!({ "path": format!("/{n}") }))).collect();
+    world.calls(&calls);
+    while !world.under_way.is_empty() {
+        world.tool_says(0, "short");
+    }
+    assert!(world.hints().last().unwrap().contains("no room left"), "{:?}", world.hints());
+    assert!(asked(&world).tools.is_empty() && remaining(&world) >= 0);
+    world.says_text("This much I know.");
+    assert_eq!((world.ended().status, world.ended().reason), (RunStatus::Completed, Some(FinishReason::Budget)));
+}
+
+#[test]
+fn instructions_that_leave_no_room_fail_the_run() {
+    let context = ContextPolicy { limit: Some(5_000), ..ContextPolicy::default() };
+    let mut world = World::started(AgentProfile { system_prompt: "Be kind. ".repeat(1_000), ..profile(context.clone()) });
+    assert_eq!(world.error_code(), "context_overflow");
+    world = World::started(AgentProfile {
+        system_prompt: "Be kind. ".repeat(1_000),
+        ..profile(ContextPolicy { strategy: ContextStrategy::None, ..context })
+    });
+    assert!(asked(&world).tools.is_empty(), "it is tried, because nothing shall be left out");
+    world.fails(ModelErrorKind::ContextOverflow);
+    assert_eq!(world.error_code(), "context_overflow");
+}
+
+#[test]
+fn the_window_of_the_model_is_the_budget() {
+    let mut world = World::new(AgentProfile {
+        model: "a/small".to_owned(),
+        fallbacks: vec!["b/large".to_owned()],
+        ..profile(ContextPolicy::default())
+    });
+    world.windows = vec![("a/small".to_owned(), 8_000)];
+    world.claim(ClaimCause::First);
+    rounds(&mut world, 12, &"words ".repeat(200));
+    assert!(world.rows.summary.is_some());
+    world.fails(ModelErrorKind::Auth);
+    assert_eq!(asked(&world).model, "b/large");
+    assert_eq!(room(&Source::of(world.state.as_ref().unwrap())), None, "nothing is known of that one");
+}
+
+// Whatever is stored.
+
+#[derive(Debug, Clone)]
+struct Round {
+    said: String,
+    /// Calls: how long their arguments are, and their results.
+    calls: Vec<(usize, String)>,
+}
+
+#[derive(Debug, Clone)]
+struct Turn {
+    asked: String,
+    rounds: Vec<Round>,
+    answer: Option<String>,
+}
+
+fn any_text() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        "\\PC{1,12}",
+        Just("\u{1f980}\u{200d}\u{1f468}".to_owned()),
+        Just("{\"a\":1}".to_owned()),
+        Just("x".to_owned())
+    ];
+    (piece, prop_oneof![4 => 1..20_usize, 2 => 20..400_usize, 1 => 400..6_000_usize]).prop_map(|(piece, times)| piece.repeat(times))
+}
+
+prop_compose! {
+    fn any_round()(said in prop_oneof![Just(String::new()), any_text()], calls in prop::collection::vec((0..300_usize, any_text()), 1..4)) -> Round {
+        Round { said, calls }
+    }
+}
+
+prop_compose! {
+    fn any_turn()(asked in any_text(), rounds in prop::collection::vec(any_round(), 0..5), answer in prop::option::of(any_text())) -> Turn {
+        Turn { asked, rounds, answer }
+    }
+}
+
+prop_compose! {
+    pub(super) fn any_context()(
+        limit in prop_oneof![1_200..3_000_u64, 3_000..20_000_u64],
+        (in_chars, compress_results) in (any::<bool>(), any::<bool>()),
+        strategy in prop_oneof![3 => Just(ContextStrategy::Summarize), 1 => Just(ContextStrategy::DropOldest)],
+        (reserve_output, safety, start_gate, evict_below) in (0..200_u64, 0..100_u64, 0..300_u64, 0..2_000_u64),
+        (keep_last, summary_tokens) in (1..12_u32, 0..300_u64),
+    ) -> ContextPolicy {
+        let unit = if in_chars { ContextUnit::Chars } else { ContextUnit::Tokens };
+        ContextPolicy { unit, limit: Some(limit), strategy, reserve_output, safety, start_gate, evict_below, keep_last, summary_tokens, compress_results }
+    }
+}
+
+/// Writes turns down as if they had happened, the last of them in the world's own run.
+fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
+    let mut history = Vec::new();
+    let template = world.user("");
+    let part = || PartId::generate(&world.ids);
+    for (at, turn) in turns.iter().enumerate() {
+        let is_last = at + 1 == turns.len();
+        let run_id = if is_last { template.run_id.clone() } else { RunId::generate(&world.ids) };
+        let mut add = |role, parts| {
+            history.push(Message { id: MessageId::generate(&world.ids), role, parts, run_id: run_id.clone(), ..template.clone() });
+        };
+        let words = |text: &str| Part::Text(TextPart { id: part(), text: text.to_owned() });
+        add(Role::User, vec![words(&turn.asked)]);
+        for round in &turn.rounds {
+            let mut said = vec![words(&round.said)];
+            let mut results = Vec::new();
+            for (length, result) in &round.calls {
+                let (call_id, name) = (CallId::generate(&world.ids), "read".to_owned());
+                said.push(Part::ToolCall(ToolCallPart {
+                    id: part(),
+                    call_id: call_id.clone(),
+                    name: name.clone(),
+                    arguments: json!({ "path": "p".repeat(*length) }),
+                    provider_call_id: None,
+                    raw: None,
+                }));
+                let content = vec![ToolContent::text(result.clone())];
+                results.push(Part::ToolResult(ToolResultPart {
+                    id: part(),
+                    call_id,
+                    name,
+                    content,
+                    is_error: false,
+                    state: ToolCallState::Done,
+                }));
+            }
+            add(Role::Assistant, said);
+            add(Role::Tool, results);
+        }
+        if let Some(answer) = turn.answer.as_ref().filter(|_| !is_last) {
+            add(Role::Assistant, vec![words(answer)]);
+        }
+    }
+    history
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_history_its_view_fits(
+        context in any_context(),
+        turns in prop::collection::vec(any_turn(), 1..12),
+        structured in any::<bool>(),
+    ) {
+        let output = if structured { OutputMode::Structured } else { OutputMode::Tools };
+        let mut world = World::new(AgentProfile { output, ..profile(context.clone()) });
+        let history = stored(&world, &turns);
+        world.rows.history = history.clone();
+        world.claim_with(ClaimCause::First, tools());
+        prop_assert_eq!(&world.rows.history[..history.len()], &history[..], "what is stored stays whole");
+        if world.ending.is_some() {
+            // The instructions and what may not be left out take it all.
+            prop_assert_eq!(world.error_code(), "context_overflow");
+            return Ok(());
+        }
+        let state = world.state.as_ref().unwrap();
+        let room = room(&Source::of(state)).unwrap();
+        prop_assert!(room.used + context.reserved() <= room.window, "{:?}", room);
+        let request = asked(&world);
+        prop_assert!(request.system.starts_with("You are a helpful assistant."));
+        // That it is sendable, the world has seen to. Nothing is made up for a result that a call has lost, and the question is there.
+        let results = request.messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
+            Part::ToolResult(result) => Some(result.state),
+            _ => None,
+        });
+        prop_assert!(results.into_iter().all(|state| state == ToolCallState::Done));
+        let question = history.iter().rfind(|message| message.role == Role::User).unwrap().parts[0].id().clone();
+        prop_assert!(request.messages.iter().flat_map(|message| &message.parts).any(|part| *part.id() == question));
+        // The same rows make the same view, and what was decided once is not decided again.
+        prop_assert_eq!(&model_request(&RunState::load(world.rows.clone())), request);
+        prop_assert_eq!(&model_request(&RunState::load(world.loaded())), request);
+        let (summary, request) = (world.rows.summary.clone(), request.clone());
+        if let Some(summary) = &summary {
+            let at = history.iter().position(|message| message.id == summary.covers).unwrap();
+            prop_assert_eq!(summary.messages as usize, at + 1);
+            prop_assert!(summary.text.len() as u64 * 5 / 16 <= context.summary_tokens);
+        }
+        world.die();
+        world.claim(ClaimCause::Crash);
+        prop_assert_eq!(asked(&world), &request);
+        prop_assert_eq!(&world.rows.summary, &summary);
+    }
+}
+
+#[test]
+fn a_profile_says_what_is_wrong_with_its_context() {
+    let base = AgentProfile::default();
+    let said = |context: Value| {
+        let said = json!({ "context": context });
+        crate::domain::agent_record::profile_of(&base, "mine", 1, said.as_object().unwrap()).map_err(|error| error.field)
+    };
+    assert_eq!(said(json!({"limit": 4_000})).unwrap_err(), "context/limit");
+    assert_eq!(said(json!({"strategy": "forget"})).unwrap_err(), "context/strategy");
+    assert_eq!(said(json!({"unit": "chars"})).unwrap_err(), "context/limit");
+    assert_eq!(said(json!({"limit": 32_768})).unwrap().context.budget(None), Some(32_768));
+    // A profile that says nothing of it is written as before.
+    assert!(serde_json::to_value(&base).unwrap().get("context").is_none());
+}

@@ -1,0 +1,304 @@
+//! Plans: made, carried out and told; given up for the loop, which does nothing again.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::world::{Say, World, call};
+use crate::domain::agent::{AgentProfile, LlmRetry};
+use crate::domain::event::EventBody;
+use crate::domain::message::{Message, Role};
+use crate::domain::model::{ModelErrorKind, ModelFinish};
+use crate::domain::plan::{PlanPhase, PlanPolicy, PlanStepState, Strategy};
+use crate::domain::record::ClaimCause;
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::domain::tool::ToolCallState;
+use crate::engine::texts;
+
+const TWO: &str = "[step(\"files\", \"read a.png\")]\n[step(\"files\", \"write down what step 1 has found\")]\n[done()]";
+const APART: &str = "[step(\"files\", \"write one\")] [step(\"files\", \"write two\")] [done()]";
+
+fn planning() -> AgentProfile {
+    let plan =
+        PlanPolicy { planner: Some("big/planner".to_owned()), router: Some("small/router".to_owned()), ..PlanPolicy::default() };
+    AgentProfile {
+        model: "main/model".to_owned(),
+        strategy: Strategy::PlanExecute,
+        plan,
+        llm_retry: LlmRetry { delays_ms: Vec::new(), ..LlmRetry::default() },
+        duplicate_calls: 0,
+        ..AgentProfile::default()
+    }
+}
+
+/// A run whose plan is made.
+fn planned(plan: &'static str) -> World {
+    let mut world = World::started(planning());
+    world.says_text(plan);
+    world
+}
+
+/// The router calls a tool, and that answers.
+fn works(world: &mut World, name: &'static str, n: u32) {
+    world.calls(&[call(name, &json!({ "n": n }))]);
+    world.tool_says(0, "found 7");
+}
+
+fn fails(world: &mut World, name: &'static str, n: u32) {
+    world.calls(&[call(name, &json!({ "n": n }))]);
+    world.tool_fails(0);
+}
+
+/// Which model is asked, whether it is offered tools, and what it is told last.
+fn asked(world: &World) -> (&str, bool, String) {
+    let request = world.asked.as_ref().expect("a model is asked");
+    (&request.model, !request.tools.is_empty(), request.messages.last().unwrap().text())
+}
+
+fn ended(world: &World) -> Vec<(u32, PlanStepState)> {
+    let ended = world.events.iter().filter_map(|event| match event {
+        EventBody::PlanStepCompleted { step, state, .. } => Some((*step, *state)),
+        _ => None,
+    });
+    ended.collect()
+}
+
+fn words(messages: &[Message]) -> Vec<String> {
+    messages.iter().filter(|message| message.role == Role::Assistant).map(Message::text).filter(|text| !text.is_empty()).collect()
+}
+
+#[test]
+fn a_plan_is_made_carried_out_and_told() {
+    let mut world = World::started(planning());
+    assert_eq!(asked(&world), ("big/planner", false, "What is in the file?".to_owned()));
+    assert!(world.asked.as_ref().unwrap().system.contains("- files (3): pay, read, write"));
+    world.says_text(TWO);
+    assert!(!world.kinds().contains(&"message.started"), "the plan is told by its event alone");
+    let (model, has_tools, told) = asked(&world);
+    assert_eq!((model, has_tools, world.asked.as_ref().unwrap().messages.len()), ("small/router", true, 1));
+    assert!(told.starts_with("The step: read a.png") && !told.contains("What is in the file?"), "{told}");
+    works(&mut world, "read", 1);
+    assert!(asked(&world).2.contains("Result of step 1: ok: found 7"), "{:?}", asked(&world));
+    works(&mut world, "write", 1);
+    let (model, has_tools, told) = asked(&world);
+    assert_eq!((model, has_tools), ("big/planner", false));
+    assert!(told.contains("What is in the file?") && told.contains("1. read a.png - ok: found 7\n2. write down"), "{told}");
+    world.says_text("I have found 7 and written it down.");
+
+    assert_eq!((world.ended().status, world.ended().reason), (RunStatus::Completed, Some(FinishReason::Stop)));
+    let plan: Vec<_> = world.kinds().into_iter().filter(|kind| kind.starts_with("plan.")).collect();
+    let (begun, over) = ("plan.step_started", "plan.step_completed");
+    assert_eq!(plan, ["plan.created", begun, over, begun, over]);
+    assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Done)]);
+    // The next turn can see every call.
+    let calls = world.rows.history.iter().flat_map(Message::tool_calls).count();
+    assert_eq!((calls, world.states()), (2, vec![ToolCallState::Done; 2]));
+    assert_eq!(world.followed(), world.rows.history[1..]);
+    world.check_next_turn();
+}
+
+#[test]
+fn a_planner_that_needs_no_tools_answers() {
+    let world = planned("[answer(\"Seven.\")]");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert_eq!(words(&world.rows.history), ["Seven."]);
+    assert_eq!(world.followed(), world.rows.history[1..]);
+}
+
+#[rstest]
+#[case::no_plan("I would read the file.")]
+#[case::too_long(
+    "[step(\"a\")][step(\"a\")][step(\"a\")][step(\"a\")][step(\"a\")][step(\"a\")][step(\"a\")][step(\"a\")][step(\"a\")][step(\"a\")][step(\"a\")]"
+)]
+#[case::nothing("[done()]")]
+fn without_a_plan_the_loop_answers(#[case] says: &'static str) {
+    let mut world = planned(says);
+    assert_eq!(asked(&world), ("main/model", true, "What is in the file?".to_owned()));
+    assert!(world.hints().is_empty() && !world.kinds().contains(&"plan.created"));
+    world.says_text("7");
+    assert_eq!(words(&world.rows.history), ["7"]);
+}
+
+#[rstest]
+#[case(0)]
+#[case(1)]
+fn a_model_of_the_plan_that_fails_is_done_without(#[case] steps: u32) {
+    let mut world = World::started(planning());
+    if steps > 0 {
+        world.says_text(APART);
+        works(&mut world, "write", 1);
+    }
+    world.fails(ModelErrorKind::Auth);
+    let (model, has_tools, told) = asked(&world);
+    assert_eq!((model, has_tools), ("main/model", true));
+    assert_eq!(told == texts::PLAN_LEFT, steps > 0, "{told}");
+}
+
+#[test]
+fn a_failed_step_that_a_later_one_builds_on_ends_the_plan_and_nothing_is_done_twice() {
+    let mut world =
+        planned("[step('files', 'write x')] [step('files', 'read y')] [step('files', 'write what step 2 said')] [done()]");
+    works(&mut world, "write", 1);
+    fails(&mut world, "read", 1);
+    assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Failed), (3, PlanStepState::Skipped)]);
+    assert_eq!(asked(&world), ("main/model", true, texts::PLAN_LEFT.to_owned()));
+    let seen = &world.asked.as_ref().unwrap().messages;
+    assert_eq!(seen.iter().flat_map(Message::tool_calls).count(), 2, "the loop sees what was done");
+    // Though the agent does not care for repeated calls, what the plan has done is quoted.
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    assert!(world.under_way.is_empty());
+    assert!(world.results()[0].contains("not carried out again") && world.results()[0].contains("found 7"));
+    world.says_text("Done what could be done.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    world.check_next_turn();
+}
+
+#[test]
+fn a_plan_for_which_no_tool_is_called_is_the_loop_s() {
+    let mut world = planned(APART);
+    for tries in 0..6 {
+        assert_eq!(asked(&world).0, "small/router");
+        assert_eq!(asked(&world).2.contains("You have called no tool"), tries % 3 > 0);
+        world.says_text("I would write it.");
+    }
+    assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Failed)]);
+    assert_eq!(asked(&world), ("main/model", true, "What is in the file?".to_owned()));
+    assert!(words(&world.rows.history).is_empty(), "what no tool came of is not kept");
+    assert_eq!(world.followed(), world.rows.history[1..]);
+}
+
+#[test]
+fn failures_are_told_as_failures_even_without_words_of_a_model() {
+    for has_words in [true, false] {
+        let mut world = planned(APART);
+        fails(&mut world, "write", 1);
+        works(&mut world, "write", 2);
+        assert!(asked(&world).2.contains("1. write one - failed: it broke\n2. write two - ok: found 7"), "{:?}", asked(&world));
+        if has_words {
+            world.says(&[Say::Reasoning("Hm.")], ModelFinish::Stop);
+        } else {
+            world.fails(ModelErrorKind::Overloaded);
+        }
+        assert_eq!(words(&world.rows.history), ["- write one: failed (it broke)\n- write two: ok"]);
+        assert_eq!(world.ended().status, RunStatus::Completed);
+        world.check_next_turn();
+    }
+}
+
+#[test]
+fn one_step_is_one_call() {
+    let mut world = planned(APART);
+    world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+    assert_eq!(world.under_way.len(), 1);
+    world.tool_says(0, "ok");
+    assert!(world.results()[1].contains("at most 1 call"), "{:?}", world.results());
+    assert_eq!(ended(&world), [(1, PlanStepState::Done)]);
+}
+
+#[test]
+fn a_step_is_offered_the_tools_that_fit_it() {
+    let plan = PlanPolicy { k: 1, ..PlanPolicy::default() };
+    let mut world = World::started(AgentProfile { plan, ..planning() });
+    world.says_text("[step(\"read it\")] [step(\"write it\")] [done()]");
+    assert_eq!(world.asked.as_ref().unwrap().tools.len(), 1);
+    works(&mut world, "write", 1);
+    assert_eq!(world.executions.len(), 1, "a tool that was not offered is there all the same");
+    assert_eq!(world.asked.as_ref().unwrap().tools.len(), 1);
+}
+
+#[test]
+fn a_message_that_joins_gives_the_run_to_the_loop() {
+    let mut world = planned(APART);
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    world.join("And stop then.");
+    world.tool_says(0, "ok");
+    let (model, _, told) = asked(&world);
+    assert_eq!(model, "main/model");
+    assert!(told.contains(texts::PLAN_LEFT), "{told}");
+    assert_eq!(ended(&world), [(1, PlanStepState::Done), (2, PlanStepState::Skipped)]);
+    world.says_text("Stopped.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+
+    let mut world = planned(APART);
+    world.join("No, something else.");
+    world.says_text("I would write it.");
+    assert_eq!(asked(&world).0, "big/planner", "nothing was done, and the plan is made anew");
+    assert!(asked(&world).2.contains("No, something else."));
+}
+
+#[test]
+fn limits_end_a_plan_as_they_end_the_loop() {
+    let mut world = World::started(AgentProfile { max_run_tokens: 30, ..planning() });
+    world.says_text(APART);
+    works(&mut world, "write", 1);
+    let (model, has_tools, _) = asked(&world);
+    assert_eq!((model, has_tools), ("main/model", false), "the last call, without tools");
+    world.says_text("One is written.");
+    assert_eq!(world.ended().reason, Some(FinishReason::Budget));
+    let mut world = World::started(AgentProfile { max_rounds: 1, ..planning() });
+    world.says_text(APART);
+    assert_eq!(asked(&world).0, "main/model", "a plan may have no more steps than the run has rounds");
+}
+
+/// The worker dies before or after each commit of the whole way.
+#[rstest]
+fn a_crash_at_any_point_goes_on_with_the_plan(#[values(0, 1, 2, 3, 4, 5)] at: usize, #[values(true, false)] is_committed: bool) {
+    let mut world = World::started(AgentProfile { max_crashes: 100, ..planning() });
+    for step in 0..12 {
+        if world.ending.is_some() {
+            break;
+        }
+        if let Some(call) = world.under_way.first().cloned() {
+            // An unsafe call that was under way is never made again.
+            let input = crate::engine::Input::ToolFinished(call.id, super::world::done("found 7"));
+            world.under_way.clear();
+            feed(&mut world, input, step == at, is_committed);
+            continue;
+        }
+        let phase = world.rows.counters.plan.as_ref().unwrap().phase;
+        let input = match phase {
+            PlanPhase::Planning => world.answer(&[Say::Text(APART)], ModelFinish::Stop),
+            PlanPhase::Executing => {
+                let n = world.rows.counters.plan.as_ref().unwrap().at;
+                world.answer(&[call("write", &json!({ "n": n }))], ModelFinish::ToolCalls)
+            }
+            PlanPhase::Telling => world.answer(&[Say::Text("Both are written.")], ModelFinish::Stop),
+            PlanPhase::Over => panic!("the plan is not given up"),
+        };
+        feed(&mut world, input, step == at, is_committed);
+    }
+    assert_eq!(world.ended().status, RunStatus::Completed);
+    assert_eq!(words(&world.rows.history), ["Both are written."]);
+    assert!(world.executions.values().all(|times| *times == 1), "{:?}", world.executions);
+    let begun = world.kinds().into_iter().filter(|kind| *kind == "plan.step_started").count();
+    assert_eq!((begun, ended(&world).len()), (2, 2), "each step is told once");
+    assert_eq!(world.followed(), world.rows.history[1..]);
+}
+
+fn feed(world: &mut World, input: crate::engine::Input, dies: bool, is_committed: bool) {
+    match (dies, is_committed) {
+        (false, _) => {
+            world.feed(input);
+            return;
+        }
+        (true, true) => world.feed_and_die(input),
+        (true, false) => {
+            world.decide(input);
+            world.die();
+        }
+    }
+    if world.ending.is_none() {
+        world.claim(ClaimCause::Crash);
+    }
+}
+
+#[test]
+fn a_run_that_goes_on_from_one_that_has_acted_makes_no_plan() {
+    let mut before = planned(TWO);
+    works(&mut before, "read", 1);
+    let mut world = World::new(planning());
+    world.rows.history = before.rows.history;
+    world.claim(ClaimCause::First);
+    // A planner reads no calls, and would have the step done once more.
+    let (model, has_tools, _) = asked(&world);
+    assert_eq!((model, has_tools), ("main/model", true));
+}

@@ -1,0 +1,202 @@
+//! A conversation as a document: JSON with all that clients are shown, or Markdown for people.
+//!
+//! A document is made in pieces (its beginning, pages of messages, its end), so that a long conversation is never whole in memory.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::domain::conversation::Conversation;
+use crate::domain::message::{FilePart, Message, MessageStatus, Part, Role, ToolContent};
+use crate::support::clock::UnixMillis;
+
+/// The form of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExportForm {
+    /// Everything that `GET /messages` shows.
+    Json,
+    /// What people read: without hints of the server to the model.
+    Markdown,
+}
+
+impl ExportForm {
+    /// The beginning of the document.
+    #[must_use]
+    pub fn beginning(self, conversation: &Conversation, now: UnixMillis) -> String {
+        match self {
+            Self::Json => {
+                let conversation = serde_json::to_string(conversation).unwrap_or_default();
+                let at = now.to_rfc3339();
+                format!(
+                    r#"{{"format":"capstan.conversation","version":1,"exported_at":"{at}","conversation":{conversation},"messages":["#
+                )
+            }
+            Self::Markdown => {
+                let title = conversation.title.split_whitespace().collect::<Vec<_>>().join(" ");
+                let title = if title.is_empty() { conversation.id.as_str() } else { &title };
+                format!("# {title}\n\n{}, exported {}\n", conversation.created_at, now.to_rfc3339())
+            }
+        }
+    }
+
+    /// A page of messages. `first`: none came before.
+    #[must_use]
+    pub fn messages(self, messages: &[Message], first: bool) -> String {
+        match self {
+            Self::Json => {
+                let mut text = String::new();
+                for (place, message) in messages.iter().enumerate() {
+                    text.push_str(if first && place == 0 { "\n" } else { ",\n" });
+                    text.push_str(&serde_json::to_string(message).unwrap_or_default());
+                }
+                text
+            }
+            Self::Markdown => messages.iter().filter(|message| !message.internal).map(markdown).collect(),
+        }
+    }
+
+    /// The end of the document.
+    #[must_use]
+    pub fn end(self) -> &'static str {
+        match self {
+            Self::Json => "\n]}\n",
+            Self::Markdown => "",
+        }
+    }
+
+    /// The ending of a file's name.
+    #[must_use]
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Markdown => "md",
+        }
+    }
+}
+
+fn markdown(message: &Message) -> String {
+    let mut text = match (message.role, &message.model) {
+        (Role::User, _) => "\n## User\n".to_owned(),
+        (Role::Assistant, Some(model)) => format!("\n## Assistant ({model})\n"),
+        (Role::Assistant, None) => "\n## Assistant\n".to_owned(),
+        (Role::Tool, _) => String::new(),
+    };
+    for part in &message.parts {
+        text.push('\n');
+        text.push_str(&piece(part));
+        text.push('\n');
+    }
+    if message.status == MessageStatus::Partial {
+        text.push_str("\n*Stopped here.*\n");
+    }
+    text
+}
+
+fn piece(part: &Part) -> String {
+    match part {
+        Part::Text(part) => part.text.trim_end().to_owned(),
+        Part::Reasoning(part) => {
+            part.text.trim_end().lines().map(|line| format!("> {line}\n")).collect::<String>().trim_end().to_owned()
+        }
+        Part::ToolCall(part) => {
+            format!("**Call of `{}`**\n\n{}", part.name, fenced("json", &pretty(&part.arguments)))
+        }
+        Part::ToolResult(part) => {
+            let what = if part.is_error { "Error" } else { "Result" };
+            let mut text = format!("**{what} of `{}`**", part.name);
+            for content in &part.content {
+                match content {
+                    ToolContent::Text { text: result } => {
+                        let _ = write!(text, "\n\n{}", fenced("", result));
+                    }
+                    ToolContent::Image { media_type, .. } => {
+                        let _ = write!(text, "\n\n*A picture ({media_type})*");
+                    }
+                }
+            }
+            text
+        }
+        Part::Image(part) => file("picture", part),
+        Part::File(part) => file("file", part),
+    }
+}
+
+/// What a file is and where it lies. Its bytes have no place among words.
+fn file(what: &str, part: &FilePart) -> String {
+    let name = part.name.as_deref().unwrap_or(what);
+    match part.url.as_deref().filter(|url| !url.starts_with("data:")) {
+        Some(url) => format!("*A {what}: {name} ({}), <{url}>*", part.media_type),
+        None => format!("*A {what}: {name} ({})*", part.media_type),
+    }
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+/// The text between fences that are longer than any run of backticks in it, so that it cannot end them.
+fn fenced(language: &str, text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}{language}\n{}\n{fence}", text.trim_end_matches('\n'))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn message(value: Value) -> Message {
+        let mut whole = json!({
+            "id": "msg_0198c0de-0000-7000-8000-000000000001", "conversation_id": "conv_0198c0de-0000-7000-8000-000000000001", "run_id": "run_0198c0de-0000-7000-8000-000000000001", "status": "complete", "created_at": "2026-01-01T00:00:00.000Z",
+        });
+        whole.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+        serde_json::from_value(whole).unwrap()
+    }
+
+    #[test]
+    fn people_read_calls_and_results_but_no_hints() {
+        let messages = [
+            message(
+                json!({"role": "user", "parts": [{"type": "text", "id": "part_0198c0de-0000-7000-8000-000000000001", "text": "Zähl *alles*"},
+                {"type": "image", "id": "part_0198c0de-0000-7000-8000-000000000001", "media_type": "image/png", "url": "data:image/png;base64,AAAA", "name": "a.png"}]}),
+            ),
+            message(
+                json!({"role": "user", "internal": true, "parts": [{"type": "text", "id": "part_0198c0de-0000-7000-8000-000000000001", "text": "a hint"}]}),
+            ),
+            message(json!({"role": "assistant", "model": "demo/demo", "status": "partial", "parts": [
+                {"type": "reasoning", "id": "part_0198c0de-0000-7000-8000-000000000001", "text": "first\nsecond"},
+                {"type": "tool_call", "id": "part_0198c0de-0000-7000-8000-000000000001", "call_id": "call_0198c0de-0000-7000-8000-000000000001", "name": "count", "arguments": {"n": 1}}]})),
+            message(
+                json!({"role": "tool", "parts": [{"type": "tool_result", "id": "part_0198c0de-0000-7000-8000-000000000001", "call_id": "call_0198c0de-0000-7000-8000-000000000001", "name": "count",
+                "is_error": true, "state": "failed", "content": [{"type": "text", "text": "```\nno\n```"}]}]}),
+            ),
+        ];
+        let text = ExportForm::Markdown.messages(&messages, true);
+        let expected = "\n## User\n\nZähl *alles*\n\n*A picture: a.png (image/png)*\n\
+            \n## Assistant (demo/demo)\n\n> first\n> second\n\n**Call of `count`**\n\n```json\n{\n  \"n\": 1\n}\n```\n\n*Stopped here.*\n\
+            \n**Error of `count`**\n\n````\n```\nno\n```\n````\n";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn pages_make_one_document() {
+        let conversation: Conversation = serde_json::from_value(json!({
+            "id": "conv_0198c0de-0000-7000-8000-000000000001", "title": "Two\nlines", "status": "idle", "last_seq": 3, "created_at": "then", "updated_at": "then",
+        }))
+        .unwrap();
+        let one = message(json!({"role": "user", "parts": []}));
+        let form = ExportForm::Json;
+        let document = [
+            form.beginning(&conversation, UnixMillis(0)),
+            form.messages(std::slice::from_ref(&one), true),
+            form.messages(&[one.clone(), one.clone()], false),
+            form.end().to_owned(),
+        ];
+        let document: Value = serde_json::from_str(&document.concat()).unwrap();
+        assert_eq!(document["conversation"], serde_json::to_value(&conversation).unwrap());
+        assert_eq!(document["messages"], json!([one, one, one]));
+        assert!(ExportForm::Markdown.beginning(&conversation, UnixMillis(0)).starts_with("# Two lines\n"));
+    }
+}

@@ -1,0 +1,151 @@
+//! What is kept of uploaded files: the trait, and how rows become its values.
+
+use std::fmt;
+use std::str::FromStr;
+
+use async_trait::async_trait;
+use sqlx::{ColumnIndex, Decode, Row, Type};
+
+use super::{InvalidCursor, Page, PageRequest, StoreResult};
+use crate::domain::file::{FileText, StoredFile};
+use crate::domain::ids::{ConversationId, FileId, UserId};
+use crate::support::clock::UnixMillis;
+
+/// Bytes of one piece of a file. No statement carries more, and no connection is held from one piece to the next.
+pub const FILE_CHUNK: usize = 1024 * 1024;
+
+/// Files that are removed at a time.
+pub const FILES_PIECE: i64 = 20;
+
+/// A file of which no piece is stored yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewFile {
+    /// Its id.
+    pub id: FileId,
+    /// Whose it is.
+    pub owner: UserId,
+    /// Its name.
+    pub name: String,
+    /// Its media type.
+    pub media_type: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: String,
+    /// Its text.
+    pub text: Option<FileText>,
+}
+
+/// A file as a request to a model needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachedFile {
+    /// What it is.
+    pub file: StoredFile,
+    /// Its text.
+    pub text: Option<String>,
+}
+
+/// The last file of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileCursor(pub FileId);
+
+impl fmt::Display for FileCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for FileCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        FileId::parse(text).map(Self).map_err(|_| InvalidCursor)
+    }
+}
+
+/// Uploaded files, always of one owner. Which conversations use them is noted by the database itself, when messages are stored.
+#[async_trait]
+pub trait FileStore: Send + Sync {
+    /// Begins to store a file. False if its owner has `most` already.
+    async fn begin_file(&self, new: &NewFile, most: u32) -> StoreResult<bool>;
+
+    /// Stores a piece of it; all but the last have [`FILE_CHUNK`] bytes.
+    async fn add_file_chunk(&self, id: &FileId, number: u32, bytes: &[u8]) -> StoreResult<()>;
+
+    /// Says that all pieces are stored. `None` if the file is gone.
+    async fn finish_file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>>;
+
+    /// The file, unless it is missing or somebody else's.
+    async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>>;
+
+    /// A page of files, newest first.
+    async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>>;
+
+    /// A piece of a file.
+    async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>>;
+
+    /// Those of the files that are there, with their texts.
+    async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>>;
+
+    /// The files that messages of a conversation have.
+    async fn files_of(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<FileId>>;
+
+    /// Deletes a file. False if there is none.
+    async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool>;
+
+    /// How many files no message has that are at least `age_ms` old by the database's clock.
+    async fn count_unused_files(&self, age_ms: u64) -> StoreResult<u64>;
+
+    /// Removes some of them, at most [`FILES_PIECE`]. Returns how many.
+    async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64>;
+
+    /// The bytes of all files.
+    async fn file_bytes(&self) -> StoreResult<u64>;
+}
+
+/// What [`read_file`] reads.
+macro_rules! file_columns {
+    () => {
+        "id, name, media_type, size, sha256, created_at, text_chars, text_cut"
+    };
+}
+pub(super) use file_columns;
+
+/// Reads [`file_columns`].
+pub(super) fn read_file<'r, R>(row: &'r R) -> StoreResult<StoredFile>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+    bool: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let size = |stored: i64| u64::try_from(stored).unwrap_or(0);
+    Ok(StoredFile {
+        id: FileId::from_stored(row.try_get("id")?),
+        name: row.try_get("name")?,
+        media_type: row.try_get("media_type")?,
+        size: size(row.try_get("size")?),
+        sha256: row.try_get("sha256")?,
+        text_chars: row.try_get::<Option<i64>, _>("text_chars")?.map(size),
+        text_cut: row.try_get("text_cut")?,
+        created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
+    })
+}
+
+/// Reads a file with its text.
+pub(super) fn read_attached<'r, R>(row: &'r R) -> StoreResult<AttachedFile>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+    bool: Decode<'r, R::Database> + Type<R::Database>,
+{
+    Ok(AttachedFile { file: read_file(row)?, text: row.try_get("text")? })
+}
+
+/// Characters of a text.
+pub(super) fn text_chars(new: &NewFile) -> Option<i64> {
+    new.text.as_ref().map(|text| i64::try_from(text.words.chars().count()).unwrap_or(i64::MAX))
+}

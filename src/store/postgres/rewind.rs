@@ -1,0 +1,91 @@
+//! Taking a conversation back to an earlier message.
+
+use sqlx::{Connection as _, PgConnection};
+
+use super::PostgresStore;
+use super::accept::record;
+use super::cancel::store_key;
+use super::conversations::{append, conversation, lock_head, recorded_key};
+use crate::domain::ids::RunId;
+use crate::store::rewind::{TakenOut, taken_out};
+use crate::store::{IdempotencyClaim, Keyed, Rewind, Rewound, StoreResult, compose};
+
+impl PostgresStore {
+    pub(super) async fn rewind(&self, rewind: &Rewind, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+        let rewound = self.api.ask(async |connection| {
+            let mut tx = connection.begin().await?;
+            let rewound = rewind_locked(&mut tx, rewind, key).await?;
+            match &rewound {
+                Keyed::Fresh(Rewound::Conversation { .. }) => tx.commit().await?,
+                Keyed::Fresh(_) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
+            }
+            Ok(rewound)
+        });
+        self.or_recorded(rewound.await, key).await
+    }
+}
+
+async fn rewind_locked(tx: &mut PgConnection, rewind: &Rewind, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+    let Rewind { owner, conversation_id: id, from, now } = rewind;
+    let base = lock_head(tx, owner, id).await?;
+    if let Some(key) = key
+        && let Some(recorded) = recorded_key(tx, key).await?
+    {
+        return Ok(recorded);
+    }
+    let Some(base) = base else { return Ok(Keyed::Fresh(Rewound::NoConversation)) };
+    let open = "SELECT id FROM runs WHERE conversation_id = $1 AND finished_at IS NULL ORDER BY first_seq LIMIT 1";
+    let open: Option<String> = sqlx::query_scalar(open).bind(id.as_str()).fetch_optional(&mut *tx).await?;
+    if let Some(run) = open {
+        return Ok(Keyed::Fresh(Rewound::Active { run_id: RunId::from_stored(run) }));
+    }
+    let mark: Option<(i64, i64)> = sqlx::query_as(
+        "SELECT r.first_seq, m.position FROM messages m JOIN runs r ON r.id = m.run_id
+         WHERE m.id = $1 AND m.conversation_id = $2 AND m.superseded_by IS NULL",
+    )
+    .bind(from.message().as_str())
+    .bind(id.as_str())
+    .fetch_optional(&mut *tx)
+    .await?;
+    let Some((first_seq, position)) = mark else { return Ok(Keyed::Fresh(Rewound::NoMessage)) };
+    let messages: Vec<(i64, i64, String, String)> = sqlx::query_as(
+        "UPDATE messages m SET superseded_by = $1 FROM runs r
+         WHERE r.id = m.run_id AND m.conversation_id = $2 AND m.superseded_by IS NULL
+             AND ((r.first_seq, m.position) > ($3, $4) OR ($5 AND m.id = $1))
+         RETURNING r.first_seq, m.position, m.id, m.role",
+    )
+    .bind(from.message().as_str())
+    .bind(id.as_str())
+    .bind(first_seq)
+    .bind(position)
+    .bind(from.takes_it())
+    .fetch_all(&mut *tx)
+    .await?;
+    let Some(superseded) = taken_out(messages.into_iter().map(TakenOut::from).collect(), first_seq) else {
+        return Ok(Keyed::Fresh(Rewound::PartsCalls));
+    };
+    let row = sqlx::query(
+        "UPDATE conversations c SET status = CASE WHEN $2 THEN 'idle' ELSE status END,
+             updated_at = CASE WHEN $2 THEN $3 ELSE updated_at END
+         WHERE id = $1
+         RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, $4::bigint AS last_seq,
+             NULL::text AS active_run_id,
+             NULL::text AS reason, system_prompt, instructions",
+    )
+    .bind(id.as_str())
+    .bind(!superseded.is_empty())
+    .bind(now.0)
+    .bind(base)
+    .fetch_one(&mut *tx)
+    .await?;
+    let mut conversation = Box::new(conversation(&row)?);
+    let events = compose::numbered(id, base, {
+        let events = compose::rewound(&conversation.title, &superseded, *now);
+        append(tx, id, base, &events, &[]).await?;
+        events
+    });
+    conversation.last_seq = events.last().map_or(base, |event| event.seq);
+    let rewound = Rewound::Conversation { conversation, superseded, events };
+    store_key(tx, record(key, &rewound)?).await?;
+    Ok(Keyed::Fresh(rewound))
+}

@@ -1,0 +1,349 @@
+//! Context providers: whom the server asks, before each turn, what else the model should know.
+//!
+//! They are asked side by side, each within its own time and all within another; what has come by then counts, however the others
+//! fare. One that keeps failing is left alone for a while. Owns that knowledge; must not know what becomes of the texts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::redirect::Policy;
+use reqwest::{Client, StatusCode};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::prompt::ProvidedContext;
+use crate::support::redact::error_text;
+use crate::support::text::prefix_chars;
+
+/// The most bytes of an answer that are read.
+const MAX_BODY: usize = 256 * 1024;
+/// The longest text within structured data that is kept, in characters.
+const MAX_STRING: usize = 500;
+/// The longest list within structured data that is kept.
+const MAX_LIST: usize = 10;
+/// How much of the user's words a provider is told, in characters.
+const MAX_INPUT: usize = 10_000;
+
+/// Somebody to ask.
+#[derive(Debug, Clone)]
+pub struct ContextSource {
+    /// Where.
+    pub url: String,
+    /// What is sent as a bearer token.
+    pub key: Option<SecretString>,
+}
+
+/// Whom to ask, and with how much patience.
+#[derive(Debug, Clone)]
+pub struct ContextOptions {
+    /// By name.
+    pub sources: BTreeMap<String, ContextSource>,
+    /// How long one may take.
+    pub each: Duration,
+    /// How long all may take together.
+    pub all: Duration,
+    /// The longest text of one, in characters.
+    pub max_chars: usize,
+    /// Failures in a row after which one is left alone; 0 for never.
+    pub failures: u32,
+    /// For how long.
+    pub rest: Duration,
+}
+
+/// A turn that begins.
+#[derive(Debug, Serialize)]
+pub struct ContextQuestion<'a> {
+    /// Whose.
+    pub user_id: &'a UserId,
+    /// Where.
+    pub conversation_id: &'a ConversationId,
+    /// The turn.
+    pub run_id: &'a RunId,
+    /// What the user has just said.
+    pub input: &'a str,
+}
+
+/// Failures in a row, and until when nobody asks.
+#[derive(Default)]
+struct Record {
+    failures: u32,
+    rests_until: Option<Instant>,
+}
+
+/// All providers.
+pub struct Contexts {
+    options: ContextOptions,
+    client: Result<Client, String>,
+    records: Mutex<HashMap<String, Record>>,
+}
+
+impl Contexts {
+    /// Connects to nothing yet.
+    #[must_use]
+    pub fn new(options: ContextOptions) -> Self {
+        let builder = Client::builder().user_agent(concat!("capstan/", env!("CARGO_PKG_VERSION"))).redirect(Policy::none());
+        Self { options, client: builder.build().map_err(|error| error.to_string()), records: Mutex::default() }
+    }
+
+    /// What the providers of these names say of a turn, in this order. Never fails: one that says nothing in time is left out, and
+    /// so is one that is not known.
+    pub async fn gather(&self, names: &[String], question: &ContextQuestion<'_>) -> Vec<ProvidedContext> {
+        let until = Instant::now() + self.options.all;
+        let awake = names.iter().enumerate().filter_map(|(place, name)| Some((place, name, self.awake(name)?)));
+        let mut asked: FuturesUnordered<_> =
+            awake
+                .map(|(place, name, source)| async move {
+                    (place, name, tokio::time::timeout_at(until, self.ask(source, question)).await)
+                })
+                .collect();
+        let mut said = Vec::new();
+        while let Some((place, name, answer)) = asked.next().await {
+            // Whoever had no time of their own left has not failed.
+            let Ok(answer) = answer else {
+                outcome(name, "late");
+                continue;
+            };
+            self.note(name, &answer);
+            if let Some(text) = answer.ok().filter(|text| !text.trim().is_empty()) {
+                said.push((place, ProvidedContext { name: name.clone(), text }));
+            }
+        }
+        said.sort_by_key(|(place, _)| *place);
+        said.into_iter().map(|(_, context)| context).collect()
+    }
+
+    /// Whom to ask, unless they are left alone.
+    fn awake(&self, name: &str) -> Option<&ContextSource> {
+        let Some(source) = self.options.sources.get(name) else {
+            tracing::warn!(name, "an agent wants a context provider that is not configured; its turns do without");
+            return None;
+        };
+        let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let rests = records.get(name).and_then(|record| record.rests_until).is_some_and(|until| Instant::now() < until);
+        if rests {
+            outcome(name, "skipped");
+        }
+        (!rests).then_some(source)
+    }
+
+    fn note(&self, name: &str, answer: &Result<String, String>) {
+        let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = records.entry(name.to_owned()).or_default();
+        let Err(reason) = answer else {
+            *record = Record::default();
+            return outcome(name, "ok");
+        };
+        outcome(name, "failed");
+        record.failures += 1;
+        tracing::warn!(name, reason, failures = record.failures, "a context provider has failed; the turn goes on without it");
+        if self.options.failures > 0 && record.failures >= self.options.failures {
+            // Once the rest is over, one failure is enough for the next.
+            record.rests_until = Some(Instant::now() + self.options.rest);
+        }
+    }
+
+    async fn ask(&self, source: &ContextSource, question: &ContextQuestion<'_>) -> Result<String, String> {
+        let client = self.client.as_ref().map_err(Clone::clone)?;
+        let input = prefix_chars(question.input, MAX_INPUT);
+        let mut request = client.post(&source.url).json(&ContextQuestion { input, ..*question });
+        if let Some(key) = &source.key {
+            request = request.bearer_auth(key.expose_secret());
+        }
+        let answer = tokio::time::timeout(self.options.each, read(request)).await;
+        let Some((kind, body)) = answer.map_err(|_| format!("no answer within {:?}", self.options.each))?? else {
+            return Ok(String::new());
+        };
+        let text = if kind.contains("json") { said(&body)? } else { String::from_utf8_lossy(&body).into_owned() };
+        let kept = prefix_chars(&text, self.options.max_chars);
+        Ok(if kept.len() < text.len() { format!("{kept}\n[cut after {} characters]", self.options.max_chars) } else { text })
+    }
+}
+
+fn outcome(name: &str, outcome: &'static str) {
+    metrics::counter!("capstan_contexts_total", "provider" => name.to_owned(), "outcome" => outcome).increment(1);
+}
+
+/// Type and body of an answer; `None` if there is nothing to say.
+async fn read(request: reqwest::RequestBuilder) -> Result<Option<(String, Vec<u8>)>, String> {
+    let shown = |error: reqwest::Error| error_text(&error.without_url().to_string());
+    let mut answer = request.send().await.map_err(shown)?;
+    match answer.status() {
+        StatusCode::NO_CONTENT => return Ok(None),
+        status if !status.is_success() => return Err(format!("it answered {status}")),
+        _ => {}
+    }
+    let kind = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(shown)? {
+        if body.len() + chunk.len() > MAX_BODY {
+            return Err(format!("its answer is longer than {MAX_BODY} bytes"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some((kind, body)))
+}
+
+/// `{"text": "..."}` is its text; any other data is written as JSON, with long texts and lists cut.
+fn said(body: &[u8]) -> Result<String, String> {
+    let mut value: Value = serde_json::from_slice(body).map_err(|error| format!("its answer is no JSON: {error}"))?;
+    match &value {
+        Value::Object(fields) if fields.len() == 1 => {
+            if let Some(Value::String(text)) = fields.get("text") {
+                return Ok(text.clone());
+            }
+        }
+        Value::Null => return Ok(String::new()),
+        _ => {}
+    }
+    prune(&mut value);
+    Ok(value.to_string())
+}
+
+/// What the parser takes in is not nested deeply enough to run out of stack.
+fn prune(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            let kept = prefix_chars(text, MAX_STRING);
+            if kept.len() < text.len() {
+                *text = format!("{kept}...");
+            }
+        }
+        Value::Array(items) => {
+            items.truncate(MAX_LIST);
+            items.iter_mut().for_each(prune);
+        }
+        Value::Object(fields) => fields.values_mut().for_each(prune),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::Router;
+    use axum::http::HeaderMap;
+    use axum::routing::post;
+    use serde_json::json;
+
+    use super::*;
+
+    type Asked = Arc<Mutex<Vec<(HeaderMap, Value)>>>;
+
+    /// A provider for each way to behave.
+    async fn providers() -> (String, Asked, Arc<AtomicUsize>, tokio::task::JoinSet<()>) {
+        let (asked, failed) = (Asked::default(), Arc::new(AtomicUsize::new(0)));
+        let (heard, count) = (asked.clone(), failed.clone());
+        let listens = move |headers: HeaderMap, axum::Json(question): axum::Json<Value>| {
+            heard.lock().unwrap().push((headers, question));
+            async { axum::Json(json!({"text": "It is raining."})) }
+        };
+        let fails = move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            async { StatusCode::INTERNAL_SERVER_ERROR }
+        };
+        let data = json!({"long": "\u{e9}".repeat(MAX_STRING + 1), "list": (0..20).collect::<Vec<_>>()});
+        let router = Router::new()
+            .route("/text", post(listens))
+            .route("/plain", post(async || "plain words"))
+            .route("/data", post(move || async move { axum::Json(data) }))
+            .route("/silent", post(async || std::future::pending::<String>().await))
+            .route("/nothing", post(async || StatusCode::NO_CONTENT))
+            .route("/huge", post(async || "x".repeat(MAX_BODY + 1)))
+            .route("/broken", post(async || ([(CONTENT_TYPE, "application/json")], "{")))
+            .route("/fails", post(fails));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let mut serving = tokio::task::JoinSet::new();
+        serving.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        (base, asked, failed, serving)
+    }
+
+    fn contexts(base: &str, names: &[&str], change: impl FnOnce(&mut ContextOptions)) -> (Contexts, Vec<String>) {
+        let key = Some(SecretString::from("a-key"));
+        let source = |name: &&str| ((*name).to_owned(), ContextSource { url: format!("{base}/{name}"), key: key.clone() });
+        let mut options = ContextOptions {
+            sources: names.iter().map(source).collect(),
+            each: Duration::from_secs(5),
+            all: Duration::from_secs(10),
+            max_chars: 10_000,
+            failures: 3,
+            rest: Duration::from_secs(300),
+        };
+        change(&mut options);
+        (Contexts::new(options), names.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    async fn gather(contexts: &Contexts, names: &[String]) -> Vec<(String, String)> {
+        let (user_id, conversation_id, run_id) = (
+            UserId::from_stored("user_1".into()),
+            ConversationId::from_stored("conv_1".into()),
+            RunId::from_stored("run_1".into()),
+        );
+        let input = "\u{1F600}".repeat(MAX_INPUT + 5);
+        let question = ContextQuestion { user_id: &user_id, conversation_id: &conversation_id, run_id: &run_id, input: &input };
+        contexts.gather(names, &question).await.into_iter().map(|said| (said.name, said.text)).collect()
+    }
+
+    #[tokio::test]
+    async fn what_providers_say_stands_in_the_order_of_their_names() {
+        let (base, asked, _, _serving) = providers().await;
+        let (contexts, names) = contexts(&base, &["data", "nothing", "plain", "text"], |_| {});
+        let said = gather(&contexts, &names).await;
+        assert_eq!(said.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["data", "plain", "text"]);
+        assert_eq!((said[1].1.as_str(), said[2].1.as_str()), ("plain words", "It is raining."));
+        let data: Value = serde_json::from_str(&said[0].1).unwrap();
+        assert_eq!(data["list"].as_array().unwrap().len(), MAX_LIST);
+        assert_eq!(data["long"].as_str().unwrap().chars().count(), MAX_STRING + 3);
+        let asked = asked.lock().unwrap();
+        let (headers, question) = &asked[0];
+        assert_eq!(headers["authorization"], "Bearer a-key");
+        assert_eq!((&question["user_id"], &question["run_id"]), (&json!("user_1"), &json!("run_1")));
+        assert_eq!(question["input"].as_str().unwrap().chars().count(), MAX_INPUT);
+    }
+
+    #[tokio::test]
+    async fn those_that_finished_count_whatever_becomes_of_the_others() {
+        let (base, _, _, _serving) = providers().await;
+        let short = |options: &mut ContextOptions| {
+            (options.each, options.max_chars) = (Duration::from_millis(300), 5);
+        };
+        let (contexts, mut names) = contexts(&base, &["silent", "huge", "broken", "fails", "plain"], short);
+        names.push("unknown".to_owned());
+        let began = Instant::now();
+        let said = gather(&contexts, &names).await;
+        assert_eq!(said, [("plain".to_owned(), "plain\n[cut after 5 characters]".to_owned())]);
+        assert!(began.elapsed() >= Duration::from_millis(300));
+    }
+
+    #[tokio::test]
+    async fn all_together_have_their_own_limit() {
+        let (base, _, _, _serving) = providers().await;
+        let (contexts, names) = contexts(&base, &["silent", "text"], |options| options.all = Duration::from_millis(500));
+        let said = gather(&contexts, &names).await;
+        assert_eq!(said.len(), 1, "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn one_that_keeps_failing_is_left_alone_for_a_while() {
+        let (base, _, failed, _serving) = providers().await;
+        let (contexts, names) = contexts(&base, &["fails"], |_| {});
+        for _ in 0..5 {
+            gather(&contexts, &names).await;
+        }
+        assert_eq!(failed.load(Ordering::SeqCst), 3);
+        contexts.records.lock().unwrap().get_mut("fails").unwrap().rests_until = Some(Instant::now());
+        for _ in 0..2 {
+            gather(&contexts, &names).await;
+        }
+        assert_eq!(failed.load(Ordering::SeqCst), 4, "one failure after the rest brings the next");
+    }
+}

@@ -1,0 +1,210 @@
+//! Uploaded files in requests: where a message refers to one, a model gets its bytes or its text. Only the request holds them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::domain::ids::{FileId, UserId};
+use crate::domain::message::{FilePart, Part};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
+use crate::provider::catalogue;
+use crate::store::{AttachedFile, Store, StoreResult};
+
+/// The most bytes of files in one request: about what providers take. The newest files come first.
+const MOST_BYTES: u64 = 24 * 1024 * 1024;
+
+/// Bytes of files in all requests that are being sent at this moment; others wait.
+const ALL_BYTES: u32 = 192 * 1024 * 1024;
+
+/// Bytes of files that are remembered, as they are sent.
+const REMEMBERED: usize = 64 * 1024 * 1024;
+
+/// How long files are waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The media type of PDF documents.
+const PDF: &str = "application/pdf";
+
+/// A request with its files, and the room in memory that it takes until it is sent.
+pub struct Expanded {
+    /// The request.
+    pub request: ModelRequest,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+/// Puts files into requests.
+pub struct Attachments {
+    room: Arc<Semaphore>,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Default)]
+struct Cache {
+    urls: VecDeque<(FileId, Arc<str>)>,
+    bytes: usize,
+}
+
+impl Cache {
+    fn get(&mut self, id: &FileId) -> Option<Arc<str>> {
+        let at = self.urls.iter().position(|(known, _)| known == id)?;
+        let found = self.urls.remove(at)?;
+        let url = Arc::clone(&found.1);
+        self.urls.push_back(found);
+        Some(url)
+    }
+
+    /// Those that were not used for the longest time make room.
+    fn put(&mut self, id: FileId, url: Arc<str>) {
+        self.bytes += url.len();
+        self.urls.push_back((id, url));
+        while self.bytes > REMEMBERED {
+            let Some((_, oldest)) = self.urls.pop_front() else { break };
+            self.bytes -= oldest.len();
+        }
+    }
+}
+
+impl Default for Attachments {
+    fn default() -> Self {
+        Self { room: Arc::new(Semaphore::new(ALL_BYTES as usize)), cache: Mutex::default() }
+    }
+}
+
+/// The references to files in a request, the newest first.
+fn references(request: &mut ModelRequest) -> impl Iterator<Item = (&mut FilePart, FileId)> {
+    let parts = request.messages.iter_mut().rev().flat_map(|message| &mut message.parts);
+    parts.filter_map(|part| match part {
+        Part::Image(file) | Part::File(file) => {
+            let id = FileId::from_stored(file.file_id.clone()?);
+            Some((file, id))
+        }
+        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
+    })
+}
+
+impl Attachments {
+    /// The request with what its messages refer to. A file that is gone becomes a note; what a model cannot see, its text.
+    ///
+    /// # Errors
+    /// If the files cannot be read in time.
+    pub async fn expand(&self, store: &dyn Store, request: ModelRequest) -> Result<Expanded, ModelError> {
+        let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read at the moment");
+        match tokio::time::timeout(PATIENCE, self.fill(store, request)).await {
+            Ok(Ok(expanded)) => Ok(expanded),
+            Ok(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the files of a conversation cannot be read");
+                Err(unread())
+            }
+            Err(_elapsed) => {
+                tracing::warn!("reading the files of a conversation took too long");
+                Err(unread())
+            }
+        }
+    }
+
+    async fn fill(&self, store: &dyn Store, mut request: ModelRequest) -> StoreResult<Expanded> {
+        let ids: Vec<FileId> = references(&mut request).map(|(_, id)| id).collect();
+        let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else { return Ok(Expanded { request, _room: None }) };
+        let found = store.attached_files(&owner, &ids).await?;
+        let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
+        let sees = catalogue::model(&request.model).vision;
+        let (mut native, mut bytes) = (HashMap::new(), 0_u64);
+        for id in &ids {
+            let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| !native.contains_key(id)) else { continue };
+            // Whoever sees pictures gets to see pages, too, if its wire carries documents. Of a model that nobody knows, pictures
+            // are tried.
+            let goes = match file.media_type.as_str() {
+                PDF => sees == Some(true),
+                _ => file.is_picture() && sees != Some(false),
+            };
+            if goes && bytes + file.size <= MOST_BYTES {
+                bytes += file.size;
+                native.insert(id.clone(), None);
+            }
+        }
+        let room = match u32::try_from(bytes) {
+            Ok(0) => None,
+            needed => Arc::clone(&self.room).acquire_many_owned(needed.unwrap_or(ALL_BYTES).min(ALL_BYTES)).await.ok(),
+        };
+        for (id, url) in &mut native {
+            if let Some(AttachedFile { file, .. }) = found.get(id) {
+                *url = self.data_url(store, &owner, id, &file.media_type).await?;
+            }
+        }
+        for (part, id) in references(&mut request) {
+            let attached = found.get(&id);
+            let url = native.get(&id).and_then(Option::as_ref);
+            part.text = Some(words(part, attached, url.is_some()));
+            part.url = url.map(|url| url.to_string());
+        }
+        Ok(Expanded { request, _room: room })
+    }
+
+    /// `None` if the file has gone meanwhile.
+    async fn data_url(&self, store: &dyn Store, owner: &UserId, id: &FileId, media_type: &str) -> StoreResult<Option<Arc<str>>> {
+        if let Some(known) = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
+            return Ok(Some(known));
+        }
+        let mut bytes = Vec::new();
+        for number in 0.. {
+            let Some(piece) = store.file_chunk(owner, id, number).await? else { break };
+            bytes.extend_from_slice(&piece);
+        }
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let mut url = format!("data:{media_type};base64,");
+        STANDARD.encode_string(&bytes, &mut url);
+        let url: Arc<str> = url.into();
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(id.clone(), Arc::clone(&url));
+        Ok(Some(url))
+    }
+}
+
+/// What a model reads of a file that its wire does not carry.
+fn words(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> String {
+    let name = part.name.as_deref().unwrap_or("without a name");
+    let kind = &part.media_type;
+    let Some(AttachedFile { file, text }) = attached else { return format!("[file {name}, {kind}: it has been deleted since]") };
+    match text {
+        Some(text) => {
+            let chars = text.chars().count();
+            let cut = if file.text_cut {
+                format!("\n[cut: only the first {chars} characters of the text of {name}, which has {} bytes]", file.size)
+            } else {
+                String::new()
+            };
+            format!("[file {name}, {kind}]\n{text}{cut}")
+        }
+        None if is_native => format!("[file {name}, {kind}: this model cannot see it]"),
+        None if file.is_picture() => {
+            format!("[picture {name}, {kind}: not sent, because the model cannot see pictures or the request is full]")
+        }
+        None => format!("[file {name}, {kind}: no text was found in it]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_used_for_long_is_forgotten_first() {
+        let id = |n: u32| FileId::from_stored(format!("file_{n}"));
+        let third: Arc<str> = "x".repeat(REMEMBERED / 3).into();
+        let mut cache = Cache::default();
+        for n in 0..3 {
+            cache.put(id(n), Arc::clone(&third));
+        }
+        assert!(cache.get(&id(0)).is_some());
+        cache.put(id(3), Arc::clone(&third));
+        assert!(cache.get(&id(1)).is_none(), "it was not used since");
+        assert!(cache.get(&id(0)).is_some() && cache.get(&id(3)).is_some());
+        cache.put(id(4), "x".repeat(REMEMBERED + 1).into());
+        assert!(cache.get(&id(4)).is_none() && cache.bytes == 0, "nothing is larger than all of it");
+    }
+}

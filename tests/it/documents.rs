@@ -1,0 +1,91 @@
+//! What uploaded files are, and the text in them.
+
+use capstan::documents::{self, DOCX, PDF, XLSX};
+
+use crate::support::documents::{PNG, archive, bomb, docx, encrypted_pdf, pdf, workbook, xlsx};
+
+const MOST: usize = 1_000;
+
+/// Media type and text.
+fn read(bytes: &[u8], name: &str) -> (String, Option<String>) {
+    let facts = documents::read(bytes, name, MOST).unwrap_or_else(|refused| panic!("{name}: {refused}"));
+    (facts.media_type, facts.text.map(|text| text.words))
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    documents::read(bytes, "a.pdf", MOST).unwrap_err().to_string()
+}
+
+#[test]
+fn a_file_is_what_its_bytes_say() {
+    for (bytes, media_type) in
+        [(PNG, "image/png"), (b"\xff\xd8\xff\xe0", "image/jpeg"), (b"GIF89a", "image/gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp")]
+    {
+        assert_eq!(read(bytes, "note.txt"), (media_type.to_owned(), None));
+    }
+    for (name, media_type) in [
+        ("a.md", "text/markdown"),
+        ("a.CSV", "text/csv"),
+        ("a.json", "application/json"),
+        ("a.html", "text/plain"),
+        ("a.png", "text/plain"),
+    ] {
+        assert_eq!(read("\u{feff}größe,1\n".as_bytes(), name), (media_type.to_owned(), Some("größe,1\n".to_owned())));
+    }
+}
+
+#[test]
+fn documents_give_their_text() {
+    let (kind, words) = read(&pdf("The rent is due"), "x");
+    assert_eq!((kind.as_str(), words.unwrap().trim()), (PDF, "The rent is due"));
+    let (kind, words) = read(&docx(&["Größe &amp; Maß", "&#x1F600; second"]), "x");
+    assert_eq!((kind.as_str(), words.as_deref()), (DOCX, Some("Größe & Maß\n😀 second")));
+    let sheet = r#"<dimension ref="A1:XFD1048576"/><sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>May</t></is></c><c r="B1"><v>12.5</v></c></row><row r="1048576"><c r="XFD1048576"><v>3</v></c></row></sheetData>"#;
+    let (kind, words) = read(&xlsx(sheet), "x");
+    assert_eq!((kind.as_str(), words.as_deref()), (XLSX, Some("## Rent\nMay\t12.5\n3")), "however far apart its cells are");
+    // A scan has pages and no words.
+    assert_eq!(read(&pdf(""), "x"), (PDF.to_owned(), None));
+}
+
+#[test]
+fn texts_are_cut_between_characters_and_say_so() {
+    let long = "ü€😀".repeat(2_000);
+    let sheet = format!(r#"<sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>{long}</t></is></c></row></sheetData>"#);
+    for bytes in [long.clone().into_bytes(), docx(&[&long]), xlsx(&sheet)] {
+        let text = documents::read(&bytes, "x", MOST).unwrap().text.unwrap();
+        assert!(text.is_cut && text.words.chars().count() == MOST, "{}", text.words.chars().count());
+    }
+    let text = documents::read(&pdf(&"word ".repeat(500)), "x", MOST).unwrap().text.unwrap();
+    assert!(text.is_cut && text.words.chars().count() <= MOST);
+    assert!(!documents::read(&docx(&["short"]), "x", MOST).unwrap().text.unwrap().is_cut);
+}
+
+#[test]
+fn what_is_refused_says_why() {
+    let huge = workbook("<sheetData/>");
+    let huge: Vec<(&str, &str)> = huge.iter().map(|(name, content)| (*name, content.as_str())).collect();
+    let mut locked = docx(&["secret"]);
+    for mark in [b"PK\x01\x02", b"PK\x03\x04"] {
+        let flags = if mark[2] == 1 { 8 } else { 6 };
+        for at in locked.windows(4).enumerate().filter(|(_, at)| at == mark).map(|(at, _)| at).collect::<Vec<_>>() {
+            locked[at + flags] |= 1;
+        }
+    }
+    for (bytes, why) in [
+        (Vec::new(), "empty"),
+        (b"MZ\x90\0\x03".to_vec(), "of no type that is accepted; there are PNG"),
+        (b"text with \0 in it".to_vec(), "of no type"),
+        (b"\xff\xfeh\0i\0".to_vec(), "of no type"),
+        (archive(&[("a.txt", "hello")]), "an archive of no type that is accepted"),
+        (b"PK\x03\x04 and no more".to_vec(), "damaged"),
+        (b"%PDF-1.7\nnothing".to_vec(), "damaged"),
+        (docx(&["<w:broken"]), "damaged"),
+        (archive(&[("xl/workbook.xml", "<workbook")]), "damaged"),
+        (bomb(&huge), "far larger unpacked than it looks: 4294"),
+        (locked, "encrypted"),
+        (encrypted_pdf(), "encrypted"),
+    ] {
+        let words = refusal(&bytes);
+        assert!(words.contains(why), "{why}: {words}");
+    }
+}

@@ -1,0 +1,119 @@
+//! What the words of an answer lead to, seen from outside: a model that tires, one that asks back, one that claims what it has not done.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+
+async fn analysing(kind: Kind, model: &ModelMock) -> Site {
+    let site = Site::scripted(kind, model).await;
+    let site = site.env("CAPSTAN_AGENT__RESPONSE_ANALYSIS__INCOMPLETE", "3");
+    site.env("CAPSTAN_AGENT__RESPONSE_ANALYSIS__DEFLECTION", "3")
+}
+
+/// A run to its end: what it says of itself, its events, and the messages of its conversation.
+async fn finished(server: &Server, body: &Value) -> (Value, Vec<Value>, Vec<Value>) {
+    let run = server.start_run(body).await;
+    let id = run["id"].as_str().unwrap();
+    let run = server.finished(id).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    (run, server.run_events_json(id).await, messages)
+}
+
+/// The words of the assistant that a client shows, from the messages as they are stored.
+fn shown(messages: &[Value]) -> Vec<&str> {
+    let shown = messages.iter().filter(|message| message["role"] == "assistant" && message["internal"] != true);
+    let parts = shown.flat_map(|message| message["parts"].as_array().unwrap());
+    parts.filter_map(|part| part["text"].as_str()).collect()
+}
+
+/// The messages of a client that follows the log and knows nothing else.
+fn followed(events: &[Value]) -> Vec<&Value> {
+    let whole = events.iter().filter(|event| event["type"] == "message.completed" || event["type"] == "message.created");
+    whole.map(|event| &event["data"]["message"]).collect()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_tires_at_the_fourth_screenshot_goes_on(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = analysing(kind, &model).await;
+    let server = site.start().await;
+    let pay = |n: u32| format!("[[call:ledger__pay {{\"text\":\"screenshot {n}\"}}]][[next]]");
+    let tired = "I've renamed 3 files. There are 4 remaining.";
+    let (first, rest): (String, String) = ((1..=3).map(pay).collect(), (4..=7).map(pay).collect());
+    let script = format!("[[id:tired]]{first}[[say:{tired}]][[next]]{rest}[[say:All screenshots have been renamed.]]");
+    let (_, events, messages) = finished(&server, &json!({"input": script})).await;
+
+    for n in 1..=7 {
+        assert_eq!(site.ledger.count("pay", &format!("screenshot {n}")), 1, "each once: {n}");
+    }
+    let seen = model.exchanges("tired");
+    assert_eq!(seen.len(), 9);
+    let request = seen[4].request["messages"].as_array().unwrap();
+    let [.., said, told] = request.as_slice() else { panic!("{request:?}") };
+    assert_eq!((&said["role"], &said["content"]), (&json!("assistant"), &json!(tired)));
+    assert!(told["content"].as_str().unwrap().starts_with("You stopped before"), "{told}");
+
+    let resets: Vec<_> =
+        events.iter().filter(|event| event["type"] == "step.reset").map(|event| &event["data"]["reason"]).collect();
+    assert_eq!(resets, ["continuation"]);
+    assert_eq!(shown(&messages), ["All screenshots have been renamed."]);
+    assert_eq!(followed(&events), messages.iter().collect::<Vec<_>>(), "stream and rows tell the same");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_asks_back_is_believed_the_fourth_time(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = analysing(kind, &model).await;
+    let server = site.start().await;
+    let asks = "[[next]][[say:Shall I go on with the rest?]]".repeat(3);
+    let script = format!("[[id:asks]][[call:ledger__pay {{\"text\":\"rent\"}}]]{asks}[[next]][[say:I can't do the others.]]");
+    let (run, events, messages) = finished(&server, &json!({"input": script})).await;
+    assert_eq!(model.exchanges("asks").len(), 5);
+    assert_eq!(events.iter().filter(|event| event["data"]["reason"] == "continuation").count(), 3);
+    assert_eq!(shown(&messages), ["I can't do the others."]);
+
+    // The next turn knows nothing of it but the answer.
+    let again = json!({"input": "[[id:next]][[say:yes]]", "conversation_id": run["conversation_id"]});
+    finished(&server, &again).await;
+    let request = model.exchanges("next").remove(0).request;
+    let said: Vec<_> =
+        request["messages"].as_array().unwrap().iter().map(|message| message["content"].as_str().unwrap_or("")).collect();
+    let [.., answer, _] = said.as_slice() else { panic!("{request}") };
+    assert_eq!((said.len(), *answer), (6, "I can't do the others."), "{request}");
+
+    let done =
+        r#"[[id:done]][[call:ledger__pay {"text":"gas"}]][[next]][[say:All done, none remaining. Let me know if I can help.]]"#;
+    finished(&server, &json!({"input": done})).await;
+    assert_eq!(model.exchanges("done").len(), 2, "whoever says that all is done is believed");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_claimed_and_was_not_written_is_told(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let notice = |events: &[Value]| events.last().unwrap()["data"]["notice"].clone();
+    let (run, events, _) = finished(&server, &json!({"agent": "cms", "input": "[[id:a]][[say:I have updated the page.]]"})).await;
+    assert_eq!(notice(&events), "nothing_written");
+    let again = r#"[[id:b]][[call:ledger__pay {"text":"page"}]][[next]][[say:I have updated the page.]]"#;
+    let (_, events, _) =
+        finished(&server, &json!({"agent": "cms", "input": again, "conversation_id": run["conversation_id"]})).await;
+    assert_eq!(notice(&events), Value::Null);
+    let request = model.exchanges("b")[0].request["messages"].to_string();
+    assert!(request.contains("Nothing was saved"), "{request}");
+    let (_, events, _) = finished(&server, &json!({"input": "[[id:c]][[say:I have updated the page.]]"})).await;
+    assert_eq!(notice(&events), Value::Null, "off by default");
+    audit::assert_sound(&site.database).await;
+}

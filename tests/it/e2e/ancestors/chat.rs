@@ -1,0 +1,109 @@
+//! The conversation system in a browser: blocks, names, stopping, keeping, ten rounds, and its words for where a conversation stands.
+
+use serde_json::{Value, json};
+
+use super::{rounds, run_of, shape};
+use crate::support::database::Kind;
+use crate::support::ledger::Ledger;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+
+/// Where a conversation stands, in that system's words.
+async fn word(server: &Server, conversation: &str) -> Value {
+    server.get_json(&format!("/conversations/{conversation}?words=chat")).await["word"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn its_three_test_tools_answer_in_blocks_and_all_of_it_is_kept() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", "['get_weather']");
+    let mut server = site.start().await;
+    let script = r#"all [[id:a]][[say:Let me see.]][[call:get_weather {"location":"Rome"}]][[call:calculate {"expression":"2+2"}]][[call:current_time {}]][[next]][[say:Sunny, 4, and late.]]"#;
+    let run = run_of(&server, "chat", script).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    let conversation = run["conversation_id"].as_str().unwrap();
+    let kept = server.messages(conversation).await;
+    let parts = |at: usize| kept[at]["parts"].as_array().unwrap().clone();
+    let types = |at: usize| parts(at).iter().map(|part| part["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(types(1), ["text", "tool_call", "tool_call", "tool_call"]);
+    let results: Vec<Value> = kept
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .flat_map(|message| message["parts"].as_array().unwrap().clone())
+        .collect();
+    let answered: Vec<&Value> = results.iter().map(|result| &result["call_id"]).collect();
+    let asked = parts(1);
+    assert_eq!(answered, asked[1..].iter().map(|call| &call["call_id"]).collect::<Vec<_>>(), "by id, in the order of the calls");
+    assert!(results.iter().all(|result| result["is_error"] == false), "{results:?}");
+
+    server.signal("TERM").await;
+    server.exit().await;
+    let server = site.start().await;
+    assert_eq!(server.messages(conversation).await, kept);
+    assert_eq!(word(&server, conversation).await, "idle");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_tools_keep_to_what_providers_take() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledger = Ledger::new(site.folder.path());
+    let name = "a.server with/odd characters and far more of them than any provider takes in a name";
+    let site = site.mcp(json!({"mcpServers": {name: ledger.mcp_server()}}));
+    let server = site.start().await;
+    run_of(&server, "chat", "names [[id:n]]").await;
+    let request = model.exchanges("n").pop().unwrap().request;
+    let names: Vec<&str> =
+        request["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+    assert!(names.iter().any(|name| name.contains("__")), "{names:?}");
+    let is_fine =
+        |name: &str| (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    assert!(names.iter().all(|name| is_fine(name)), "{names:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_tells_where_it_stands_and_stops_when_told() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledger = Ledger::new(site.folder.path());
+    let site = site.mcp(ledger.mcp_config());
+    let server = site.start().await;
+    let script = r#"q [[id:s]][[hold]][[call:ledger__slow_append {"text":"x","ms":60000}]]"#;
+    let run = server.start_run(&json!({"input": script, "agent": "chat"})).await;
+    let (id, conversation) = (run["id"].as_str().unwrap(), run["conversation_id"].as_str().unwrap());
+    model.wait_for("the request", "s", |seen| !seen.is_empty()).await;
+    assert_eq!(word(&server, conversation).await, "thinking");
+    model.release("s");
+    crate::support::wait::until("the tool to run", std::time::Duration::from_secs(20), || async {
+        (word(&server, conversation).await == "calling_tools" && !ledger.entries().is_empty()).then_some(())
+    })
+    .await;
+    let (status, _) = server.post_json(&format!("/runs/{id}/cancel"), &json!({})).await;
+    assert!(status.is_success(), "{status}");
+    assert_eq!(server.finished(id).await["status"], "cancelled");
+    assert_eq!(word(&server, conversation).await, "idle");
+    // Whatever was open is answered, so that the next message can be sent.
+    let next = server.send(conversation, "again [[id:t]][[say:Here.]]", "queue").await;
+    assert_eq!(server.finished(next["run"]["id"].as_str().unwrap()).await["status"], "completed");
+    model.assert_history_was_sendable();
+
+    let run = run_of(&server, "chat", "fail [[id:e]][[status:401]]").await;
+    assert_eq!(word(&server, run["conversation_id"].as_str().unwrap()).await, "error");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_are_shown_to_the_model_and_ten_rounds_are_the_most() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run =
+        run_of(&server, "chat", r#"q [[id:bad]][[call:calculate {"expression":"1/"}]][[next]][[say:It does not work.]]"#).await;
+    assert_eq!(run["status"], "completed");
+    let conversation = run["conversation_id"].as_str().unwrap();
+    let results = server.messages(conversation).await;
+    assert!(results.iter().any(|message| message["role"] == "tool" && message["parts"][0]["is_error"] == true), "{results:?}");
+    assert_eq!(shape(&server, conversation).await.last().unwrap().1, ["text"]);
+    let run = run_of(&server, "chat", &rounds("ten", 15)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("max_rounds")));
+    assert_eq!(model.exchanges("ten").len(), 10);
+}

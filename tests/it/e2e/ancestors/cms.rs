@@ -1,0 +1,131 @@
+//! The agent loop inside a content management system: two paths, twenty rounds, retries, and its table of crashes row by row.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{rounds, run_of, said, shape};
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::ledger::Ledger;
+use crate::support::model::ModelMock;
+use crate::support::server::Site;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tools_it_is_one_completion() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__TOOLS", "[]");
+    let server = site.start().await;
+    let run = run_of(&server, "cms", "hello [[id:one]][[say:Good morning.]]").await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")));
+    let seen = model.exchanges("one");
+    assert!(seen.len() == 1 && seen[0].request.get("tools").is_none(), "{:?}", seen[0].request);
+    assert_eq!(seen[0].request["messages"][0]["role"], "system");
+    let conversation = run["conversation_id"].as_str().unwrap();
+    assert_eq!(server.get_json(&format!("/conversations/{conversation}")).await["status"], "idle");
+    assert_eq!(shape(&server, conversation).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_tools_it_goes_on_until_there_is_a_text() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledger = Ledger::new(site.folder.path());
+    let site = site.mcp(ledger.mcp_config());
+    let server = site.start().await;
+    let calls: String = (1..=3).map(|n| format!(r#"[[call:ledger__append {{"text":"{n}"}}]]"#)).collect();
+    let script = format!(r#"write [[id:loop]]{calls}[[next]][[call:calculate {{"expression":"1"}}]][[next]][[say:Written.]]"#);
+    let run = run_of(&server, "cms", &script).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    // One after the other, in the order of the answer.
+    let texts: Vec<_> = ledger.entries().iter().map(|entry| entry.arguments["text"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(texts, ["1", "2", "3"]);
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let turns: Vec<&str> =
+        events.iter().filter_map(|event| event["type"].as_str()).filter(|kind| kind.starts_with("tool.")).collect();
+    assert_eq!(turns, ["tool.started", "tool.completed"].repeat(4), "never two at once");
+    // Tools are on offer in every round, and which prefix belongs to which server is said each time.
+    for seen in model.exchanges("loop") {
+        assert!(seen.request["tools"].as_array().is_some_and(|tools| !tools.is_empty()));
+        let system = seen.request["messages"][0]["content"].as_str().unwrap();
+        assert!(system.contains("ledger__... are those of \"ledger\""), "{system}");
+    }
+    let parts: Vec<Vec<String>> =
+        shape(&server, run["conversation_id"].as_str().unwrap()).await.into_iter().map(|(_, parts)| parts).collect();
+    assert_eq!(parts[1], ["tool_call"; 3], "the calls are a message of their own, stored before any tool runs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_rounds_are_the_most() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run = run_of(&server, "cms", &rounds("many", 25)).await;
+    assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("max_rounds")), "{run}");
+    assert_eq!(model.exchanges("many").len(), 20);
+    let conversation = format!("/conversations/{}", run["conversation_id"].as_str().unwrap());
+    assert_eq!(server.get_json(&format!("{conversation}?words=cms")).await["word"], "failed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transient_errors_are_retried_twice_and_others_never() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run = run_of(&server, "cms", "please generate [[id:busy]][[status:503]]").await;
+    assert_eq!(run["status"], "failed", "{run}");
+    assert_eq!(model.exchanges("busy").len(), 3);
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let waits: Vec<_> = said(&events, "run.retrying").iter().map(|data| data["after_ms"].as_u64().unwrap()).collect();
+    assert_eq!(waits, [3_000, 6_000]);
+    // Its own code took the word "generate" for a sign of rate limits.
+    let run = run_of(&server, "cms", "please generate [[id:wrong]][[status:400]]").await;
+    assert_eq!((run["status"].as_str(), model.exchanges("wrong").len()), (Some("failed"), 1), "{run}");
+}
+
+/// The table of crashes: where the process dies, what stands in the database then, and how often the tool has run when all is over.
+#[rstest]
+#[case::before_the_model_call("C05=kill@1", "processing", 1)]
+#[case::during_the_model_call("C06=kill@1", "processing", 1)]
+#[case::after_the_calls_are_saved("C09=kill@1", "tool_loop", 1)]
+#[case::during_the_execution("C13=kill@1", "tool_loop", 2)]
+// Where the document has `tool_loop` still, the next model call is noted with the results.
+#[case::after_the_results_are_saved("C15=kill@1", "locked", 1)]
+#[tokio::test(flavor = "multi_thread")]
+async fn each_row_of_the_table_of_crashes(
+    #[case] point: &str,
+    #[case] status: &str,
+    #[case] executions: usize,
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let ledger = Ledger::new(site.folder.path());
+    let site = site.mcp(ledger.mcp_config());
+    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", point)]).await;
+    let script = r#"write [[id:row]][[call:ledger__append {"text":"x"}]][[next]][[say:Written.]]"#;
+    let run = server.start_run(&json!({"input": script, "agent": "cms"})).await;
+    let id = run["id"].as_str().unwrap();
+    server.ended(Duration::from_secs(20)).await;
+    // A process without workers shows what the dead one has left.
+    let mut watcher = site.start_with(&[("CAPSTAN_SERVER__ROLE", "api")]).await;
+    let conversation = format!("/conversations/{}", run["conversation_id"].as_str().unwrap());
+    assert_eq!(watcher.get_json(&format!("{conversation}?words=cms")).await["word"], status);
+    watcher.signal("TERM").await;
+    watcher.exit().await;
+    // Nobody has to clean up or to ask again: the run is taken up as it stands.
+    let server = site.start().await;
+    let run = server.finished(id).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    let shape: Vec<String> =
+        shape(&server, run["conversation_id"].as_str().unwrap()).await.into_iter().map(|(role, _)| role).collect();
+    assert_eq!(shape, ["user", "assistant", "tool", "assistant"]);
+    assert_eq!(
+        ledger.entries().len(),
+        executions,
+        "what was under way runs again, as the document has it; what is stored does not"
+    );
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}

@@ -1,0 +1,90 @@
+//! The workflow of tool calls with containers: what is found, asked, run at once, recorded, and answered without tools.
+
+use serde_json::{Value, json};
+
+use super::run_of;
+use crate::support::database::Kind;
+use crate::support::ledger::Ledger;
+use crate::support::model::ModelMock;
+use crate::support::server::Site;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_workflow_from_the_first_call_to_the_last_message() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledger = Ledger::new(site.folder.path());
+    let site = site.mcp(json!({"mcpServers": {"ledger-data": ledger.mcp_server()}}));
+    let server = site.start().await;
+    let slow = |text: &str| format!(r#"[[call:ledger-data__slow_append {{"text":"{text}","ms":700}}]]"#);
+    let script = format!("do it [[id:w]][[say:One moment.]]{}{}[[next]][[say:Both are done.]]", slow("a"), slow("b"));
+    let run = run_of(&server, "docker-tools", &script).await;
+    assert_eq!(run["status"], "completed", "{run}");
+
+    // Steps 1 and 2: tools are found, prefixed by their server, and offered on the first call. Step 7: and on no other.
+    let seen = model.exchanges("w");
+    let names: Vec<&str> =
+        seen[0].request["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"ledger-data__slow_append"), "{names:?}");
+    assert_eq!(seen.len(), 2);
+    assert!(seen[1].request.get("tools").is_none() && seen[1].request.get("tool_choice").is_none(), "{}", seen[1].request);
+
+    // Step 5: all calls of an answer at once, by the names that their server has for them.
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let turns: Vec<&str> = events
+        .iter()
+        .filter_map(|event| event["type"].as_str())
+        .filter(|kind| matches!(*kind, "tool.started" | "tool.completed"))
+        .collect();
+    assert_eq!(turns, ["tool.started", "tool.started", "tool.completed", "tool.completed"]);
+    assert!(ledger.entries().iter().all(|entry| entry.tool == "slow_append"));
+
+    // Steps 4, 6 and 8: the records.
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    let call_ids: Vec<&Value> = messages[1]["parts"].as_array().unwrap().iter().filter_map(|part| part.get("call_id")).collect();
+    assert_eq!(
+        (messages[1]["parts"][0]["text"].as_str(), call_ids.len()),
+        (Some("One moment."), 2),
+        "text before the calls is kept"
+    );
+    let results: Vec<&Value> = messages
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .flat_map(|message| message["parts"].as_array().unwrap())
+        .collect();
+    assert_eq!(results.iter().map(|part| &part["call_id"]).collect::<Vec<_>>(), call_ids);
+    assert!(results.iter().all(|part| part["name"] == "ledger-data__slow_append"), "{results:?}");
+    let last = messages.last().unwrap();
+    assert_eq!((&last["role"], &last["finish_reason"]), (&json!("assistant"), &json!("stop")));
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_asks_again_gets_one_round_of_tools() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let again =
+        r#"q [[id:again]][[call:calculate {"expression":"1"}]][[next]][[call:calculate {"expression":"2"}]][[next]][[say:One.]]"#;
+    let run = run_of(&server, "docker-tools", again).await;
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let made = events.iter().filter(|event| event["type"] == "tool.started").count();
+    assert_eq!((run["status"].as_str(), made), (Some("completed"), 1), "{run}");
+    assert!(model.exchanges("again").len() <= 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_wrong_in_a_tool_is_its_result() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledger = Ledger::new(site.folder.path());
+    let broken = json!({"command": "/no/such/program"});
+    let site = site.mcp(json!({"mcpServers": {"ledger": ledger.mcp_server(), "broken": broken}}));
+    let server = site.start().await;
+    let script = r#"q [[id:wrong]][[call:ledger__fail {"text":"x"}]][[call:broken__read {}]][[next]][[say:Neither works.]]"#;
+    let run = run_of(&server, "docker-tools", script).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    let last = model.exchanges("wrong").pop().unwrap().request;
+    let results: Vec<&Value> = last["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool").collect();
+    assert_eq!(results.len(), 2, "{last}");
+    model.assert_history_was_sendable();
+}

@@ -1,0 +1,69 @@
+//! The contract of the thought-action-observation loop: how it ends, what breaks it off, and which errors are whose.
+
+use reqwest::StatusCode;
+use serde_json::json;
+
+use super::{rounds, run_of, said};
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::Site;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_with_an_answer_or_after_five_steps() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let (status, problem) = server.post_json("/runs", &json!({"input": "", "agent": "react"})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
+    let run = run_of(&server, "react", r#"q [[id:a]][[call:calculate {"expression":"2*3"}]][[next]][[say:Six.]]"#).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")));
+    let seen = model.exchanges("a");
+    let observation = seen[1].request["messages"].as_array().unwrap().last().unwrap().clone();
+    assert!(observation["role"] == "tool" && observation["content"].as_str().unwrap().contains('6'), "{observation}");
+
+    let run = run_of(&server, "react", &rounds("b", 9)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("max_rounds")), "{run}");
+    assert_eq!(model.exchanges("b").len(), 5);
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    assert_eq!(messages.last().unwrap()["role"], "assistant", "never nothing: a text says so");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_action_is_taken_in_each_step() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let both = r#"q [[id:two]][[call:calculate {"expression":"1"}]][[call:calculate {"expression":"2"}]]"#;
+    let run = run_of(&server, "react", both).await;
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    assert_eq!(said(&events, "tool.started").len(), 1, "the other call is answered, and not made");
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_fails_three_times_forces_the_answer() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let round = |n: usize| format!(r#"[[call:calculate {{"expression":"{n}/"}}]]"#);
+    let script = format!("q [[id:f]]{}[[next]][[say:It cannot be done.]]", (0..3).map(round).collect::<Vec<_>>().join("[[next]]"));
+    let run = run_of(&server, "react", &script).await;
+    assert_eq!(run["status"], "completed", "errors of tools never end a run: {run}");
+    let offered: Vec<bool> = model.exchanges("f").iter().map(|seen| seen.request.get("tools").is_some()).collect();
+    assert_eq!(offered, [true, true, true, false]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_the_provider_are_retried_or_fatal_by_their_kind() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run = run_of(&server, "react", "q [[id:limited]][[status:429]]").await;
+    assert_eq!((&run["error"]["code"], &run["error"]["retryable"]), (&json!("provider_rate_limit"), &json!(true)), "{run}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let waits: Vec<_> = said(&events, "run.retrying").iter().map(|data| data["after_ms"].as_u64().unwrap()).collect();
+    assert_eq!(waits, [1_000, 2_000, 4_000]);
+    let run = run_of(&server, "react", "q [[id:denied]][[status:401]]").await;
+    assert_eq!((&run["error"]["code"], &run["error"]["retryable"]), (&json!("provider_auth"), &json!(false)), "{run}");
+    assert_eq!(model.exchanges("denied").len(), 1);
+}

@@ -1,0 +1,229 @@
+//! Files: uploaded, named in messages, and seen by models; never in the transcript.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::documents::{PNG, bomb, docx, encrypted_pdf, endless_pdf, pdf, workbook};
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+
+/// A form as curl makes it.
+fn form(name: &str, claimed: &str, bytes: &[u8]) -> (String, Vec<u8>) {
+    let mut body = b"--XyZ\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nassistants\r\n".to_vec();
+    body.extend(
+        format!("--XyZ\r\ncontent-disposition: form-data; name=\"file\"; filename=\"{name}\"\r\ncontent-type: {claimed}\r\n\r\n")
+            .bytes(),
+    );
+    body.extend(bytes);
+    body.extend(b"\r\n--XyZ--\r\n");
+    ("multipart/form-data; boundary=XyZ".to_owned(), body)
+}
+
+async fn upload(server: &Server, name: &str, bytes: &[u8]) -> (StatusCode, Value) {
+    let (kind, body) = form(name, "application/x-whatever", bytes);
+    let answer = server.request(Method::POST, "/files").header("content-type", kind).body(body).send().await.unwrap();
+    (answer.status(), answer.json().await.unwrap())
+}
+
+async fn uploaded(server: &Server, name: &str, bytes: &[u8]) -> String {
+    let (status, file) = upload(server, name, bytes).await;
+    assert_eq!(status, StatusCode::CREATED, "{file}");
+    file["id"].as_str().unwrap().to_owned()
+}
+
+fn file(id: &str) -> Value {
+    json!({"type": "file", "file_id": id})
+}
+
+/// All parts of the last message of the user, as the model got them.
+fn last_said(request: &Value) -> Vec<Value> {
+    let messages = request["messages"].as_array().unwrap();
+    let last = messages.iter().rfind(|message| message["role"] == "user").unwrap();
+    last["content"].as_array().unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_seen_by_models_and_not_in_the_transcript() {
+    for kind in [Kind::Sqlite, Kind::Postgres] {
+        let model = ModelMock::start().await;
+        let site = Site::scripted(kind, &model).await;
+        let server = site.start().await;
+        let picture = uploaded(&server, "cat.txt", PNG).await;
+        let paper = uploaded(&server, "rent.pdf", &pdf("The rent is due")).await;
+        let letter = uploaded(&server, "letter.docx", &docx(&["Dear Ada"])).await;
+        let raw = server.request(Method::POST, "/files?name=..%2Fa.csv").header("content-type", "image/png").body("a,b\n1,2\n");
+        let raw = raw.send().await.unwrap();
+        assert_eq!(raw.status(), StatusCode::CREATED);
+        let place = raw.headers()["location"].to_str().unwrap().to_owned();
+        let raw: Value = raw.json().await.unwrap();
+        assert_eq!((&raw["name"], &raw["media_type"], &raw["size"]), (&json!("a.csv"), &json!("text/csv"), &json!(8)), "{raw}");
+        assert_eq!(place, format!("/api/v1/files/{}", raw["id"].as_str().unwrap()));
+        let table = raw["id"].as_str().unwrap();
+
+        let script = "[[id:s]][[call:ledger__pay {\"text\":\"rent\"}]][[next]][[say:paid]]";
+        let parts = json!([{"type": "text", "text": script}, file(&picture), file(&paper), file(&letter), file(table)]);
+        let run = server.start_run(&json!({"input": parts, "model": "openai/gpt-4o"})).await;
+        let ended = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+
+        let asked = model.exchanges("s");
+        for exchange in &asked {
+            let said = last_said(&exchange.request);
+            assert_eq!(said[1]["image_url"]["url"], "data:image/png;base64,iVBORw0KGgoAAAANSUhEUg==", "{said:?}");
+            assert_eq!(said[2]["file"]["filename"], "rent.pdf", "the model sees, and so it reads pages: {said:?}");
+            assert!(said[2]["file"]["file_data"].as_str().unwrap().starts_with("data:application/pdf;base64,JVBERi0xLjQK"));
+            let words = |at: usize| said[at]["text"].as_str().unwrap_or_default();
+            assert!(words(3).starts_with("[file letter.docx, ") && words(3).ends_with("]\nDear Ada"), "{said:?}");
+            assert_eq!(words(4), "[file a.csv, text/csv]\na,b\n1,2\n");
+        }
+        assert_eq!(asked.len(), 2, "each round has them");
+
+        let conversation = ended["conversation_id"].as_str().unwrap();
+        let stored = server.messages(conversation).await;
+        let said = &stored[0]["parts"];
+        assert_eq!(
+            (&said[1]["type"], &said[1]["file_id"], &said[1]["name"]),
+            (&json!("image"), &json!(picture), &json!("cat.txt"))
+        );
+        assert_eq!((&said[2]["type"], &said[2]["media_type"]), (&json!("file"), &json!("application/pdf")));
+        assert_eq!(
+            (&said[1]["text_chars"], &said[3]["text_chars"]),
+            (&Value::Null, &json!(8)),
+            "what it costs of a budget: {said}"
+        );
+        let events = json!(server.run_events_json(run["id"].as_str().unwrap()).await).to_string();
+        for transcript in [json!(stored).to_string(), events] {
+            assert!(!transcript.contains("Dear Ada") && !transcript.contains("base64"), "{transcript}");
+        }
+
+        // A model that nobody knows gets the words of documents; a file that is gone is a note.
+        let gone = server.request(Method::DELETE, &format!("/files/{picture}")).send().await.unwrap();
+        assert_eq!(gone.status(), StatusCode::NO_CONTENT);
+        let body = json!({"input": "[[id:again]][[say:ok]]", "conversation_id": conversation, "model": "openai/mock"});
+        server.finished(server.start_run(&body).await["id"].as_str().unwrap()).await;
+        let again = &model.exchanges("again")[0].request["messages"];
+        let words = again.to_string();
+        assert!(words.contains("[file cat.txt, image/png: it has been deleted since]"), "{words}");
+        assert!(words.contains("[file rent.pdf, application/pdf]") && words.contains("The rent is due"), "{words}");
+        assert!(!words.contains("base64"), "{words}");
+
+        // What is kept goes with the conversation.
+        let path = format!("/conversations/{conversation}");
+        assert_eq!(server.request(Method::DELETE, &path).send().await.unwrap().status(), StatusCode::NO_CONTENT);
+        assert_eq!(server.get_json("/files").await["data"], json!([]));
+        model.assert_history_was_sendable();
+        audit::assert_sound(&site.database).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bytes_come_back_as_an_attachment_to_their_owner_alone() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let (ada, ben) = (site.key_of("ada").await, site.key_of("ben").await);
+    let mut server = site.start().await;
+    server.set_key(&ada);
+    let page = "<script>alert(1)</script>\n".repeat(60_000);
+    let id = uploaded(&server, "größe.html", page.as_bytes()).await;
+    let content = server.get(&format!("/files/{id}/content")).send().await.unwrap();
+    let header = |name: &str| content.headers()[name].to_str().unwrap().to_owned();
+    assert_eq!(header("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(header("content-disposition"), "attachment; filename*=UTF-8''gr%C3%B6%C3%9Fe%2Ehtml");
+    assert_eq!(header("x-content-type-options"), "nosniff");
+    assert_eq!(header("content-length"), page.len().to_string());
+    assert_eq!(content.text().await.unwrap(), page, "in more than one piece");
+    let known = server.get_json(&format!("/files/{id}")).await;
+    assert_eq!((&known["text_chars"], &known["text_cut"]), (&json!(100_000), &json!(true)), "{known}");
+
+    server.set_key(&ben);
+    assert_eq!(server.get_json("/files").await["data"], json!([]));
+    for (method, path) in [(Method::GET, ""), (Method::GET, "/content"), (Method::DELETE, "")] {
+        let answer = server.request(method, &format!("/files/{id}{path}")).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+    }
+    let (status, problem) = server.post_json("/runs", &json!({"input": [{"type": "text", "text": "hi"}, file(&id)]})).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("unusable_file")));
+    assert_eq!(problem["errors"][0]["pointer"], "/input/1/file_id");
+
+    // A page of another site cannot make a browser store files: it may send forms without asking.
+    let (kind, body) = form("a.txt", "text/plain", b"hi");
+    let forged =
+        server.request(Method::POST, "/files").header("origin", "https://evil.example").header("content-type", kind).body(body);
+    assert_eq!(forged.send().await.unwrap().status(), StatusCode::FORBIDDEN);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_uploads_are_refused_and_the_server_lives() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let site = site.env("CAPSTAN_LIMITS__FILE_BYTES", "3000000").env("CAPSTAN_LIMITS__MAX_FILES_PER_OWNER", "7");
+    let server = site.start().await;
+    let huge = workbook("<sheetData/>");
+    let huge: Vec<(&str, &str)> = huge.iter().map(|(name, content)| (*name, content.as_str())).collect();
+    for (bytes, why) in [
+        (b"MZ\x90\0".to_vec(), "of no type that is accepted"),
+        (bomb(&huge), "far larger unpacked"),
+        (encrypted_pdf(), "encrypted"),
+        (endless_pdf(), "too much time or memory"),
+    ] {
+        let (status, problem) = upload(&server, "a.pdf", &bytes).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("unusable_file")), "{why}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(why), "{why}: {problem}");
+    }
+    let (status, problem) = upload(&server, "a.txt", &vec![b'a'; 3_000_001]).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("payload_too_large")), "{problem}");
+    let raw = server.request(Method::POST, "/files").body(vec![b'a'; 3_000_001]).send().await.unwrap();
+    assert_eq!(raw.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let largest = uploaded(&server, "a.txt", &vec![b'a'; 3_000_000]).await;
+    for body in ["", "--XyZ\r\ncontent-disposition: form-data; name=\"x\"\r\n\r\nhi\r\n--XyZ--\r\n"] {
+        let request = server.request(Method::POST, "/files").header("content-type", "multipart/form-data; boundary=XyZ").body(body);
+        assert_eq!(request.send().await.unwrap().status(), StatusCode::BAD_REQUEST, "{body:?}");
+    }
+
+    let mut ids = vec![largest];
+    for n in 0..6 {
+        ids.push(uploaded(&server, "a.md", format!("# {n}").as_bytes()).await);
+    }
+    let (status, problem) = upload(&server, "b.md", b"one more").await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("conflict")), "{problem}");
+
+    let files = |ids: &[String]| ids.iter().map(|id| file(id)).collect::<Vec<_>>();
+    let (status, problem) = server.post_json("/runs", &json!({"input": files(&ids[..6])})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("it may have 5"), "{problem}");
+    let run = server.start_run(&json!({"input": files(&ids[..4])})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let path = format!("/conversations/{}/messages", run["conversation_id"].as_str().unwrap());
+    let (status, _) = server.post_json(&path, &json!({"content": files(&ids[4..6])})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "the conversation has four");
+    let (status, _) = server.post_json(&path, &json!({"content": files(&ids[..5])})).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "the same ones do not count again");
+
+    for (part, pointer) in [
+        (json!({"type": "image", "file_id": ids[1]}), "/input/0/file_id"),
+        (json!({"type": "file", "file_id": "file_00000000000000000000000000000000"}), "/input/0/file_id"),
+        (json!({"type": "file", "file_id": "nonsense"}), "/input/0"),
+        (json!({"type": "file", "file_id": ids[1], "url": "https://a.example/b"}), "/input/0"),
+        (json!({"type": "file", "name": "a"}), "/input/0"),
+        (json!({"type": "file", "url": "https://a.example/b"}), "/input/0"),
+    ] {
+        let (status, problem) = server.post_json("/runs", &json!({"input": [part]})).await;
+        assert!(status.is_client_error(), "{problem}");
+        assert!(problem["errors"][0]["pointer"].as_str().unwrap().starts_with(pointer), "{problem}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cleaning_up_leaves_young_files() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let id = uploaded(&server, "a.md", b"# hello").await;
+    let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
+    assert!(ok && said.contains("files without a message to remove: 0"), "{said}");
+    let (ok, said) = site.command(&["cleanup"]).await;
+    assert!(ok && said.contains("files without a message removed: 0"), "{said}");
+    assert_eq!(server.get_json(&format!("/files/{id}")).await["name"], "a.md");
+}

@@ -1,0 +1,150 @@
+//! Uploaded files, and which messages have them.
+
+use capstan::domain::file::FileText;
+use capstan::domain::ids::{FileId, PartId, UserId};
+use capstan::domain::message::{FilePart, Part};
+use capstan::store::{FILES_PIECE, FileCursor, NewFile};
+use capstan::support::ids::UuidIds;
+
+use super::fixture::{World, conversation, hello, page, user};
+
+contract! {
+    ;
+    a_file_is_its_owners_when_it_is_whole,
+    files_are_listed_newest_first_and_counted,
+    a_file_goes_with_the_last_conversation_that_has_it,
+    what_no_message_has_goes_by_age,
+}
+
+fn new(owner: &UserId) -> NewFile {
+    NewFile {
+        id: FileId::generate(&UuidIds),
+        owner: owner.clone(),
+        name: "größe \u{0}.txt".to_owned(),
+        media_type: "text/plain".to_owned(),
+        size: 5,
+        sha256: "abc".to_owned(),
+        text: Some(FileText { words: "h€l\u{0}o".to_owned(), is_cut: true }),
+    }
+}
+
+async fn stored(world: &World, owner: &UserId) -> FileId {
+    let new = new(owner);
+    assert!(world.store.begin_file(&new, 100).await.unwrap());
+    world.store.add_file_chunk(&new.id, 0, b"hello").await.unwrap();
+    world.store.finish_file(owner, &new.id).await.unwrap().unwrap();
+    new.id
+}
+
+/// A message of a new conversation, or of this one, with these files.
+async fn said(world: &World, owner: &UserId, files: &[&FileId]) -> capstan::domain::ids::ConversationId {
+    let id = conversation();
+    let mut accept = hello(owner, &id);
+    accept.parts.extend(files.iter().map(|file| {
+        let (media_type, file_id) = ("text/plain".to_owned(), Some(file.as_str().to_owned()));
+        Part::File(FilePart {
+            id: PartId::generate(&UuidIds),
+            media_type,
+            url: None,
+            file_id,
+            name: None,
+            text_chars: None,
+            text: None,
+        })
+    }));
+    world.store.accept_run(accept, None).await.unwrap();
+    id
+}
+
+async fn a_file_is_its_owners_when_it_is_whole(world: &World) {
+    let (ada, ben) = (user(), user());
+    let new = new(&ada);
+    assert!(world.store.begin_file(&new, 1).await.unwrap());
+    assert_eq!(world.store.file(&ada, &new.id).await.unwrap(), None, "it is not whole");
+    world.store.add_file_chunk(&new.id, 0, b"hel").await.unwrap();
+    world.store.add_file_chunk(&new.id, 1, b"lo").await.unwrap();
+    assert_eq!(world.store.file_chunk(&ada, &new.id, 0).await.unwrap(), None, "it is not whole");
+    assert_eq!(world.store.finish_file(&ben, &new.id).await.unwrap(), None);
+    let file = world.store.finish_file(&ada, &new.id).await.unwrap().unwrap();
+    assert_eq!((file.size, file.text_chars, file.text_cut), (5, Some(5), true));
+    assert!(!file.name.contains('\u{0}') && file.name.starts_with("größe"), "{}", file.name);
+    assert_eq!(world.store.file(&ada, &new.id).await.unwrap().as_ref(), Some(&file));
+    assert_eq!(world.store.file_chunk(&ada, &new.id, 1).await.unwrap().as_deref(), Some(&b"lo"[..]));
+    assert_eq!(world.store.file_chunk(&ada, &new.id, 2).await.unwrap(), None);
+    let attached = world.store.attached_files(&ada, &[FileId::generate(&UuidIds), new.id.clone()]).await.unwrap();
+    assert_eq!(attached.len(), 1);
+    assert_eq!(attached[0].file, file);
+    assert!(attached[0].text.as_deref().unwrap().starts_with("h€l"));
+
+    assert_eq!(world.store.file(&ben, &new.id).await.unwrap(), None);
+    assert_eq!(world.store.file_chunk(&ben, &new.id, 0).await.unwrap(), None);
+    assert!(world.store.attached_files(&ben, std::slice::from_ref(&new.id)).await.unwrap().is_empty());
+    assert!(!world.store.delete_file(&ben, &new.id).await.unwrap());
+    assert!(world.store.delete_file(&ada, &new.id).await.unwrap());
+    assert!(!world.store.delete_file(&ada, &new.id).await.unwrap());
+    assert_eq!(world.store.file_bytes().await.unwrap(), 0);
+}
+
+async fn files_are_listed_newest_first_and_counted(world: &World) {
+    let owner = user();
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(stored(world, &owner).await);
+    }
+    stored(world, &user()).await;
+    ids.sort();
+    ids.reverse();
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = world.store.files(&owner, &page::<FileCursor>(2, after)).await.unwrap();
+        seen.extend(page.items.into_iter().map(|file| file.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, ids);
+    assert!(!world.store.begin_file(&new(&owner), 5).await.unwrap(), "five are enough");
+    assert!(world.store.begin_file(&new(&owner), 6).await.unwrap());
+    assert_eq!(world.store.file_bytes().await.unwrap(), 35);
+}
+
+async fn a_file_goes_with_the_last_conversation_that_has_it(world: &World) {
+    let (ada, ben) = (user(), user());
+    let (one, both, foreign) = (stored(world, &ada).await, stored(world, &ada).await, stored(world, &ben).await);
+    let first = said(world, &ada, &[&one, &both, &foreign]).await;
+    let second = said(world, &ada, &[&both, &both]).await;
+    let mut used = world.store.files_of(&ada, &first).await.unwrap();
+    used.sort();
+    let mut expected = vec![one.clone(), both.clone()];
+    expected.sort();
+    assert_eq!(used, expected, "nobody uses what is another's");
+    assert!(world.store.files_of(&ben, &first).await.unwrap().is_empty());
+
+    world.store.delete_conversation(&ada, &first).await.unwrap().unwrap();
+    assert_eq!(world.store.file(&ada, &one).await.unwrap(), None);
+    assert!(world.store.file(&ada, &both).await.unwrap().is_some(), "the other conversation has it");
+    world.store.delete_conversation(&ada, &second).await.unwrap().unwrap();
+    assert_eq!(world.store.file(&ada, &both).await.unwrap(), None);
+    assert!(world.store.file(&ben, &foreign).await.unwrap().is_some());
+}
+
+async fn what_no_message_has_goes_by_age(world: &World) {
+    let owner = user();
+    let used = stored(world, &owner).await;
+    said(world, &owner, &[&used]).await;
+    for _ in 0..FILES_PIECE + 1 {
+        stored(world, &owner).await;
+    }
+    // An upload that was cut short.
+    assert!(world.store.begin_file(&new(&owner), 100).await.unwrap());
+    assert_eq!(world.store.count_unused_files(60_000).await.unwrap(), 0);
+    assert_eq!(world.store.remove_unused_files(60_000).await.unwrap(), 0, "they are not old");
+    let piece = u64::try_from(FILES_PIECE).unwrap();
+    assert_eq!(world.store.count_unused_files(0).await.unwrap(), piece + 2);
+    for removed in [piece, 2, 0] {
+        assert_eq!(world.store.remove_unused_files(0).await.unwrap(), removed);
+    }
+    assert!(world.store.file(&owner, &used).await.unwrap().is_some());
+}

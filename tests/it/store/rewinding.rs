@@ -1,0 +1,145 @@
+//! A conversation that is taken back to an earlier message.
+
+use capstan::domain::change::Change;
+use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::ids::{ConversationId, MessageId, RunId, UserId};
+use capstan::domain::message::{Message, Role};
+use capstan::domain::trace::TraceId;
+use capstan::store::{GoOn, Keyed, ResumeRun, Resumed, Rewind, RewindFrom, Rewound};
+use capstan::support::clock::UnixMillis;
+use capstan::support::ids::UuidIds;
+
+use super::fixture::{NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, page, user};
+
+const LATER: UnixMillis = UnixMillis(NOW.0 + 7);
+
+contract! {
+    @databases
+    later_messages_are_taken_out,
+    nothing_is_taken_out_where_that_cannot_be,
+    what_was_taken_out_is_not_gone_on_from,
+}
+
+fn request(owner: &UserId, id: &ConversationId, from: RewindFrom) -> Rewind {
+    Rewind { owner: owner.clone(), conversation_id: id.clone(), from, now: LATER }
+}
+
+async fn rewind(world: &World, owner: &UserId, id: &ConversationId, from: RewindFrom) -> Rewound {
+    fresh(world.store.rewind_conversation(request(owner, id, from), None).await.unwrap())
+}
+
+fn taken(rewound: &Rewound) -> &[MessageId] {
+    let Rewound::Conversation { superseded, .. } = rewound else { panic!("it is rewound: {rewound:?}") };
+    superseded
+}
+
+async fn listed(world: &World, owner: &UserId, id: &ConversationId) -> Vec<MessageId> {
+    let page = world.store.messages(owner, id, &page(100, None)).await.unwrap().unwrap();
+    assert_eq!(world.store.newest_messages(owner, id, 100).await.unwrap().unwrap().items, page.items);
+    page.items.into_iter().map(|message| message.id).collect()
+}
+
+/// A turn that ends with an answer: the message, and the answer.
+async fn turn(world: &World, owner: &UserId, id: &ConversationId) -> (MessageId, Message) {
+    let asked = world.accept(hello(owner, id)).await.message.id;
+    let fence = world.claim_one().await;
+    let answer = assistant(&fence, "answer");
+    world.commit_one(changes(&fence, vec![Change::AddMessage(answer.clone())])).await.unwrap();
+    world.commit_one(completed(&fence)).await.unwrap();
+    (asked, answer)
+}
+
+async fn later_messages_are_taken_out(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let (first, first_answer) = turn(world, &owner, &id).await;
+    let (second, second_answer) = turn(world, &owner, &id).await;
+    let before = world.log(&id).await;
+
+    // To the last message: nothing changes.
+    let none = rewind(world, &owner, &id, RewindFrom::After(second_answer.id.clone())).await;
+    assert_eq!((taken(&none).len(), world.log(&id).await.len()), (0, before.len()));
+
+    let again = request(&owner, &id, RewindFrom::After(first_answer.id.clone()));
+    let rewound = fresh(world.store.rewind_conversation(again.clone(), key(&owner, "k", "f")).await.unwrap());
+    assert_eq!(taken(&rewound), [second.clone(), second_answer.id.clone()]);
+    let Rewound::Conversation { conversation, superseded, events } = rewound else { unreachable!() };
+    assert_eq!(world.store.conversation(&owner, &id).await.unwrap().as_ref(), Some(&*conversation));
+    assert_eq!((conversation.status, &conversation.updated_at), (ConversationStatus::Idle, &LATER.to_rfc3339()));
+    let log = world.log(&id).await;
+    assert_eq!((&log[..before.len()], &log[before.len()..]), (&before[..], &events[..]), "the log keeps what was said");
+    let data = format!(r#"{{"title":"A title","status":"idle","supersedes":["{second}","{}"]}}"#, second_answer.id);
+    assert_eq!((events[0].kind.as_ref(), &events[0].data), ("conversation.updated", &data));
+    assert_eq!(listed(world, &owner, &id).await, [first.clone(), first_answer.id.clone()]);
+    let replayed = world.store.rewind_conversation(again.clone(), key(&owner, "k", "f")).await.unwrap();
+    assert_eq!(replayed, Keyed::Replayed(Rewound::Conversation { conversation, superseded, events: Vec::new() }));
+    assert_eq!(world.store.rewind_conversation(again, key(&owner, "k", "g")).await.unwrap(), Keyed::Mismatch);
+    assert_eq!(rewind(world, &owner, &id, RewindFrom::After(second.clone())).await, Rewound::NoMessage, "not any more");
+
+    // The model of the next turn reads what is left.
+    let third = world.accept(hello(&owner, &id)).await.message.id;
+    let fence = world.claim_one().await;
+    let read: Vec<_> = world.load(&fence).await.history.into_iter().map(|message| message.id).collect();
+    assert_eq!(read, [first.clone(), first_answer.id.clone(), third.clone()]);
+    world.commit_one(failed(&fence)).await.unwrap();
+
+    // To before everything.
+    let all = rewind(world, &owner, &id, RewindFrom::At(first.clone())).await;
+    assert_eq!(taken(&all), [first, first_answer.id, third]);
+    assert_eq!(listed(world, &owner, &id).await, []);
+}
+
+async fn nothing_is_taken_out_where_that_cannot_be(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let id = fence.conversation_id.clone();
+    let asked = listed(world, &owner, &id).await.remove(0);
+    let active = Rewound::Active { run_id: fence.run_id.clone() };
+    assert_eq!(rewind(world, &owner, &id, RewindFrom::At(asked.clone())).await, active);
+    let answer = assistant(&fence, "calls");
+    let result = |text| Message { role: Role::Tool, ..assistant(&fence, text) };
+    let (one, two) = (result("one"), result("two"));
+    for message in [&answer, &one, &two] {
+        world.commit_one(changes(&fence, vec![Change::AddMessage(message.clone())])).await.unwrap();
+    }
+    world.commit_one(completed(&fence)).await.unwrap();
+    let log = world.log(&id).await;
+    for from in [RewindFrom::After(answer.id.clone()), RewindFrom::At(one.id.clone()), RewindFrom::After(one.id.clone())] {
+        assert_eq!(rewind(world, &owner, &id, from).await, Rewound::PartsCalls);
+    }
+    let other = world.run(&owner).await.message.id;
+    assert_eq!(rewind(world, &owner, &id, RewindFrom::At(other)).await, Rewound::NoMessage, "of another conversation");
+    let unknown = MessageId::generate(&UuidIds);
+    assert_eq!(rewind(world, &owner, &id, RewindFrom::At(unknown)).await, Rewound::NoMessage);
+    assert_eq!(rewind(world, &user(), &id, RewindFrom::At(asked.clone())).await, Rewound::NoConversation, "somebody else's");
+    assert_eq!(rewind(world, &owner, &conversation(), RewindFrom::At(asked.clone())).await, Rewound::NoConversation);
+    assert_eq!((world.log(&id).await, listed(world, &owner, &id).await.len()), (log, 4));
+    assert_eq!(taken(&rewind(world, &owner, &id, RewindFrom::After(asked)).await), [answer.id, one.id, two.id]);
+}
+
+async fn what_was_taken_out_is_not_gone_on_from(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let go_on = async |run: &RunId, how: GoOn| {
+        let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
+        let resume = ResumeRun { owner: owner.clone(), run_id: run.clone(), how, new_run_id, trace, now: NOW };
+        fresh(world.store.resume_run(resume, None).await.unwrap())
+    };
+    let (_, first_answer) = turn(world, &owner, &id).await;
+    let second = world.accept(hello(&owner, &id)).await;
+    let fence = world.claim_one().await;
+    world.commit_one(changes(&fence, vec![Change::AddMessage(assistant(&fence, "half"))])).await.unwrap();
+    world.commit_one(failed(&fence)).await.unwrap();
+
+    // To the message of the turn: it is answered again.
+    assert_eq!(taken(&rewind(world, &owner, &id, RewindFrom::After(second.message.id.clone())).await).len(), 1);
+    let Resumed::Run { run, .. } = go_on(&second.run.id, GoOn::Turn).await else { panic!("its message is still there") };
+    let fence = world.claim_one().await;
+    assert_eq!((&fence.run_id, world.load(&fence).await.history.len()), (&run.id, 3));
+    world.commit_one(failed(&fence)).await.unwrap();
+
+    // To before it: there is nothing to answer.
+    assert_eq!(taken(&rewind(world, &owner, &id, RewindFrom::After(first_answer.id.clone())).await).len(), 1);
+    for how in [GoOn::Turn, GoOn::Resume] {
+        let refused = go_on(&run.id, how).await;
+        assert!(matches!(refused, Resumed::NotResumable { .. }), "{refused:?}");
+    }
+}
