@@ -86,16 +86,16 @@ async fn transient_errors_are_retried_twice_and_others_never() {
 
 /// The table of crashes: where the process dies, what stands in the database then, and how often the tool has run when all is over.
 #[rstest]
-#[case::before_the_model_call("C05=kill@1", "processing", 1)]
-#[case::during_the_model_call("C06=kill@1", "processing", 1)]
-#[case::after_the_calls_are_saved("C09=kill@1", "tool_loop", 1)]
-#[case::during_the_execution("C13=kill@1", "tool_loop", 2)]
-// Where the document has `tool_loop` still, the next model call is noted with the results.
-#[case::after_the_results_are_saved("C15=kill@1", "locked", 1)]
+// The beginning of a model call is noted while the call is made, as it changes nothing outside: the process dies before or after.
+#[case::before_the_model_call("C05=kill@1", &["processing", "locked"], 1)]
+#[case::during_the_model_call("C06=kill@1", &["processing", "locked"], 1)]
+#[case::after_the_calls_are_saved("C09=kill@1", &["tool_loop"], 1)]
+#[case::during_the_execution("C13=kill@1", &["tool_loop"], 2)]
+#[case::after_the_results_are_saved("C15=kill@1", &["tool_loop", "locked"], 1)]
 #[tokio::test(flavor = "multi_thread")]
 async fn each_row_of_the_table_of_crashes(
     #[case] point: &str,
-    #[case] status: &str,
+    #[case] stands: &[&str],
     #[case] executions: usize,
     #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
 ) {
@@ -111,7 +111,8 @@ async fn each_row_of_the_table_of_crashes(
     // A process without workers shows what the dead one has left.
     let mut watcher = site.start_with(&[("CAPSTAN_SERVER__ROLE", "api")]).await;
     let conversation = format!("/conversations/{}", run["conversation_id"].as_str().unwrap());
-    assert_eq!(watcher.get_json(&format!("{conversation}?words=cms")).await["word"], status);
+    let seen = watcher.get_json(&format!("{conversation}?words=cms")).await;
+    assert!(seen["word"].as_str().is_some_and(|word| stands.contains(&word)), "{seen}");
     watcher.signal("TERM").await;
     watcher.exit().await;
     // Nobody has to clean up or to ask again: the run is taken up as it stands.
