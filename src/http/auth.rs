@@ -114,7 +114,7 @@ pub(crate) fn ticket_in(uri: &Uri) -> Answer<Option<String>> {
 
 /// The ticket of a request for an event stream that has no key, and the stream that it asks for.
 fn stream_ticket(request: &Request) -> Answer<Option<(String, TicketTarget)>> {
-    if request.headers().contains_key(AUTHORIZATION) || Wants::of(request.headers())? != Wants::EventStream {
+    if request.headers().contains_key(AUTHORIZATION) || Wants::of(request.headers())? == Wants::Json {
         return Ok(None);
     }
     let target = match request.uri().path().split('/').collect::<Vec<_>>()[..] {

@@ -15,7 +15,7 @@ use super::page::{self, PageParams};
 use super::problem::Answer;
 use super::request::Trace;
 use super::runs::{EventParams, accept, event_page, replayed};
-use super::sse;
+use super::streams;
 use super::types::{
     AcceptedBody, CompactedBody, CreateConversationBody, EmptyBody, EventEnvelope, ListBody, SendMessageBody,
     UpdateConversationBody,
@@ -247,7 +247,7 @@ pub(crate) async fn messages(
 
 /// Sends a message
 ///
-/// With `Accept: text/event-stream` the answer is the run's event stream; with `Prefer: wait=N` it is the finished run.
+/// With `Accept: text/event-stream` (or `application/x-ndjson`) the answer is the run's event stream; with `Prefer: wait=N` it is the finished run.
 #[utoipa::path(
     post, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "send_message",
     params(
@@ -259,7 +259,7 @@ pub(crate) async fn messages(
     responses(
         (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
         (status = 200, description = "The run, finished or waiting; or its event stream",
-         content((Run = "application/json"), (String = "text/event-stream"))),
+         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
 pub(crate) async fn send(
@@ -276,7 +276,7 @@ pub(crate) async fn send(
 
 /// The log of a conversation
 ///
-/// A JSON page, or with `Accept: text/event-stream` a stream: from the cursor, or with one `stream.snapshot` and what follows.
+/// A JSON page, or with `Accept: text/event-stream` or `application/x-ndjson` a stream: from the cursor, or with one `stream.snapshot` and what follows.
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/events", tag = "conversations", operation_id = "conversation_events",
     params(
@@ -286,7 +286,7 @@ pub(crate) async fn send(
     ),
     responses(
         (status = 200, description = "Events, oldest first",
-         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"))),
+         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
         (status = 410, description = "No events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
          content_type = "application/problem+json"),
     ),
@@ -302,9 +302,9 @@ pub(crate) async fn events(
     let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
     let limit = page::limit(params.limit)?;
     match wants {
-        Wants::EventStream => {
+        Wants::Stream(framing) => {
             let start = app.service.stream_conversation(access.principal(), &id, after).await?;
-            Ok(sse::respond(&app, access, start))
+            Ok(streams::respond(&app, access, start, framing))
         }
         Wants::Json => {
             let events = app.service.conversation_events(access.principal(), &id, after, limit).await?;

@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
+use super::framing::Framing;
 use super::options::App;
 use super::problem::{Answer, Problem};
 use crate::domain::problem::ProblemCode;
@@ -195,11 +196,11 @@ fn idempotency_key(headers: &HeaderMap) -> Answer<Option<String>> {
     key.map(|key| Some(key.to_owned())).ok_or_else(|| invalid().into())
 }
 
-/// Which of the two forms of an answer the client wants.
+/// Which form of an answer the client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wants {
     Json,
-    EventStream,
+    Stream(Framing),
 }
 
 impl FromRequestParts<App> for Wants {
@@ -220,9 +221,11 @@ impl Wants {
                 asked = true;
                 let mut pieces = range.split(';').map(str::trim);
                 let wants = match pieces.next().unwrap_or_default().to_ascii_lowercase().as_str() {
-                    "text/event-stream" => Self::EventStream,
                     "application/json" | "application/*" | "*/*" | "application/problem+json" => Self::Json,
-                    _ => continue,
+                    media_type => match Framing::named(media_type) {
+                        Some(framing) => Self::Stream(framing),
+                        None => continue,
+                    },
                 };
                 let q = pieces.find_map(|piece| piece.strip_prefix("q=")?.parse::<f32>().ok()).unwrap_or(1.0);
                 if q > 0.0 && best.is_none_or(|(_, known)| q > known) {
@@ -233,7 +236,8 @@ impl Wants {
         match best {
             Some((wants, _)) => Ok(wants),
             None if asked => {
-                Err(Problem::new(ProblemCode::NotAcceptable, "application/json and text/event-stream can be produced"))
+                let detail = "application/json, text/event-stream and application/x-ndjson can be produced";
+                Err(Problem::new(ProblemCode::NotAcceptable, detail))
             }
             None => Ok(Self::Json),
         }

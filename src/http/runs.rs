@@ -15,7 +15,7 @@ use super::options::App;
 use super::problem::Answer;
 use super::request::Trace;
 use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
-use super::{page, sse};
+use super::{page, streams};
 use crate::domain::ids::{CallId, RunId};
 use crate::domain::run::Run;
 use crate::service::{Access, EventPage, Replay, RequestKey, RetryCall, RunExplanation, StartRun, Waited};
@@ -39,7 +39,7 @@ pub(crate) struct EventParams {
 
 /// Starts a run
 ///
-/// One call makes the conversation (unless it exists), the message and the run. With `Accept: text/event-stream` the answer is
+/// One call makes the conversation (unless it exists), the message and the run. With `Accept: text/event-stream` (or `application/x-ndjson`) the answer is
 /// the run's event stream; with `Prefer: wait=N` it is the finished run.
 #[utoipa::path(
     post, path = "/api/v1/runs", tag = "runs", operation_id = "start_run", request_body = StartRunBody,
@@ -50,7 +50,7 @@ pub(crate) struct EventParams {
     responses(
         (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
         (status = 200, description = "The run, finished or waiting; or its event stream",
-         content((Run = "application/json"), (String = "text/event-stream"))),
+         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
     ),
 )]
 pub(crate) async fn start(
@@ -78,9 +78,9 @@ pub(crate) async fn accept(
     let mut headers = replayed(started.replay);
     let location = format!("/api/v1/runs/{}", started.run.id);
     let location = HeaderValue::from_str(&location).unwrap_or(HeaderValue::from_static("/api/v1/runs"));
-    if wants == Wants::EventStream {
+    if let Wants::Stream(framing) = wants {
         headers.insert(CONTENT_LOCATION, location);
-        return Ok((headers, sse::stream(app, access, app.service.stream_started(started))).into_response());
+        return Ok((headers, streams::stream(app, access, app.service.stream_started(started), framing)).into_response());
     }
     headers.insert(LOCATION, location);
     let mut run = started.run;
@@ -151,7 +151,7 @@ pub(crate) async fn get(
 
 /// The events of a run
 ///
-/// A JSON page, or with `Accept: text/event-stream` a stream: from the cursor, or from the run's first event, until the run is
+/// A JSON page, or with `Accept: text/event-stream` or `application/x-ndjson` a stream: from the cursor, or from the run's first event, until the run is
 /// over. A client that comes back after the end gets 204.
 #[utoipa::path(
     get, path = "/api/v1/runs/{id}/events", tag = "runs", operation_id = "run_events",
@@ -162,7 +162,7 @@ pub(crate) async fn get(
     ),
     responses(
         (status = 200, description = "Events, oldest first",
-         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"))),
+         content((ListBody<EventEnvelope> = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
         (status = 204, description = "The client has every event and the run is over (streams only)"),
         (status = 410, description = "No events at this cursor (JSON only)", body = crate::domain::problem::ProblemBody,
          content_type = "application/problem+json"),
@@ -179,9 +179,9 @@ pub(crate) async fn events(
     let after = cursor(&request, params.after.as_deref().or(params.cursor.as_deref()))?;
     let limit = page::limit(params.limit)?;
     match wants {
-        Wants::EventStream => {
+        Wants::Stream(framing) => {
             let start = app.service.stream_run(access.principal(), &id, after).await?;
-            Ok(sse::respond(&app, access, start))
+            Ok(streams::respond(&app, access, start, framing))
         }
         Wants::Json => {
             let events = app.service.run_events(access.principal(), &id, after, limit).await?;

@@ -1,5 +1,6 @@
 //! A stream can be cut anywhere and goes on as if it had never been: over both wires, on another server, after a restart.
 
+use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -147,4 +148,40 @@ async fn a_conversation_stream_begins_with_a_snapshot_and_misses_nothing(#[value
     assert_eq!(ids, (head + 1..=head + i64::try_from(ids.len()).unwrap()).collect::<Vec<_>>());
     server.finished(run["id"].as_str().unwrap()).await;
     audit::assert_sound(&site.database).await;
+}
+
+/// Everything that an answer still has to say, as lines.
+async fn lines_of(answer: reqwest::Response) -> Vec<Value> {
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.headers()["content-type"], "application/x-ndjson");
+    let text = answer.text().await.unwrap();
+    assert!(text.ends_with('\n'), "{text:?}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_json_are_the_same_events() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let lines = |request: reqwest::RequestBuilder| request.header("accept", "application/x-ndjson").send();
+    let told = lines(server.post(
+        "/runs",
+        &json!({"input": r#"[[text:5,1]][[call:calculate {"expression":"1"}]][[next]][[say:two
+lines]]"#}),
+    ))
+    .await
+    .unwrap();
+    let run = told.headers()["content-location"].to_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    let told = lines_of(told).await;
+    let (end, told) = told.split_last().unwrap();
+    assert_eq!(end["type"], "stream.end", "{end}");
+    assert_eq!(told, server.run_events_json(&run).await);
+    // From a cursor in the middle, which is `seq` of the line before.
+    let middle = told.len() / 2;
+    let after = &told[middle]["seq"];
+    let rest = lines_of(lines(server.get(&format!("/runs/{run}/events?after={after}"))).await.unwrap()).await;
+    assert_eq!(rest.split_last().unwrap().1, &told[middle + 1..]);
+    let over = lines(server.get(&format!("/runs/{run}/events?after={}", told.last().unwrap()["seq"]))).await.unwrap();
+    assert_eq!(over.status(), StatusCode::NO_CONTENT);
 }

@@ -1,11 +1,7 @@
-//! Event streams over HTTP (`text/event-stream`).
-//!
-//! The framing is written by hand: every event is one line of JSON that is stored as it is sent, and what is ready at once
-//! goes out in one write.
+//! Event streams over HTTP: what is ready at once goes out in one write, in the framing that the client has asked for.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fmt::Write as _;
 
 use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName};
@@ -16,31 +12,30 @@ use futures_util::stream;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tracing::{Instrument as _, Span};
 
+use super::framing::Framing;
 use super::metrics::OpenStream;
 use super::options::App;
 use super::wire;
 use crate::service::{Access, Reader, StreamItem, StreamStart};
 
-/// What a stream ends with whose key was revoked.
-const KEY_IS_OVER: Bytes = Bytes::from_static(b": the key is not valid any more\n\n");
 /// The most that is put into one write, unless a single event is larger.
 const FRAME_BYTES: usize = 64 * 1024;
 
 /// Answers with a stream, or with 204 if there is nothing more to stream: a browser's EventSource then stays away.
-pub(crate) fn respond(app: &App, access: Access, start: StreamStart) -> Response {
+pub(crate) fn respond(app: &App, access: Access, start: StreamStart, framing: Framing) -> Response {
     match start {
-        StreamStart::Stream(reader) => stream(app, access, reader),
+        StreamStart::Stream(reader) => stream(app, access, reader, framing),
         StreamStart::Finished { .. } => StatusCode::NO_CONTENT.into_response(),
     }
 }
 
 /// Answers with a stream, which ends with the access.
-pub(crate) fn stream(app: &App, access: Access, reader: Reader) -> Response {
+pub(crate) fn stream(app: &App, access: Access, reader: Reader, framing: Framing) -> Response {
     let every = app.options.limits.sse_ping;
     let mut ping = interval_at(Instant::now() + every, every);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (app, open) = (app.clone(), OpenStream::new("sse"));
-    let writer = Writer { app, access, reader, ping, pending: VecDeque::new(), state: State::New, _open: open };
+    let (app, open) = (app.clone(), OpenStream::new(framing.transport()));
+    let writer = Writer { app, access, reader, framing, ping, pending: VecDeque::new(), state: State::New, _open: open };
     // The body outlives the request; its log lines belong to it all the same.
     let span = Span::current();
     let frames = stream::unfold((writer, span), |(mut writer, span)| async move {
@@ -48,7 +43,7 @@ pub(crate) fn stream(app: &App, access: Access, reader: Reader) -> Response {
         Some((Ok::<_, Infallible>(frame), (writer, span)))
     });
     let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_TYPE, framing.content_type());
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Tells nginx and its like to pass on every byte at once.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -66,6 +61,7 @@ struct Writer {
     app: App,
     access: Access,
     reader: Reader,
+    framing: Framing,
     ping: Interval,
     pending: VecDeque<StreamItem>,
     state: State,
@@ -78,22 +74,23 @@ impl Writer {
         match self.state {
             State::New => {
                 self.state = State::Open;
-                // Sent at once, so that proxies and clients see that the stream is open.
-                return Some(Bytes::from_static(b": connected\nretry: 1000\n\n"));
+                if let Some(words) = self.framing.opening() {
+                    return Some(Bytes::from_static(words.as_bytes()));
+                }
             }
             State::Open => {}
             State::Over => return None,
         }
         // A slow client may ask for what is pending long after it could be sent.
         if self.access.is_over() {
-            return Some(self.last_words(KEY_IS_OVER));
+            return self.last_words(self.framing.key_is_over());
         }
         while self.pending.is_empty() {
             let shutdown = self.app.options.shutdown.clone();
             tokio::select! {
                 biased;
-                () = self.access.over() => return Some(self.last_words(KEY_IS_OVER)),
-                () = shutdown.cancelled() => return Some(self.last_words(farewell())),
+                () = self.access.over() => return self.last_words(self.framing.key_is_over()),
+                () = shutdown.cancelled() => return self.last_words(self.framing.farewell()),
                 items = self.reader.next() => match items {
                     Ok(Some(items)) => self.pending = items.into(),
                     Ok(None) => return None,
@@ -105,16 +102,16 @@ impl Writer {
                 },
                 _ = self.ping.tick() => {
                     let line = wire::ping(self.reader.scope(), self.app.service.clock().now(), self.reader.cursor());
-                    return Some(format!(": ping\ndata: {line}\n\n").into());
+                    return Some(self.framing.ping(&line).into());
                 }
             }
         }
         Some(self.render())
     }
 
-    fn last_words(&mut self, words: Bytes) -> Bytes {
+    fn last_words(&mut self, words: Option<String>) -> Option<Bytes> {
         self.state = State::Over;
-        words
+        words.map(Into::into)
     }
 
     fn render(&mut self) -> Bytes {
@@ -123,21 +120,8 @@ impl Writer {
         while frame.len() < FRAME_BYTES {
             let Some(item) = self.pending.pop_front() else { break };
             let line = wire::line(&item, self.reader.scope(), now);
-            // Writing to a String cannot fail.
-            let _ = match line.cursor {
-                Some(cursor) => write!(frame, "id: {cursor}\ndata: {}\n\n", line.json),
-                None => write!(frame, "data: {}\n\n", line.json),
-            };
+            self.framing.event(&mut frame, line.cursor, &line.json);
         }
         frame.into()
     }
-}
-
-/// The last words of a server that restarts: come back in 0.5 to 2.5 seconds, each client at another time.
-fn farewell() -> Bytes {
-    let mut random = [0_u8; 2];
-    // Without random bytes all come back at the same time, which is a burden and no fault.
-    let _ = getrandom::fill(&mut random);
-    let retry = 500 + u16::from_le_bytes(random) % 2_000;
-    format!(": the server restarts\nretry: {retry}\n\n").into()
 }

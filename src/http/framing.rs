@@ -1,0 +1,91 @@
+//! How the events of a stream are framed over HTTP: as `text/event-stream` for browsers, or as one JSON document a line
+//! (`application/x-ndjson`) for programs that read lines. The events are the same, and so is their order.
+//!
+//! The framing is written by hand: every event is one line of JSON that is stored as it is sent.
+
+use std::fmt::Write as _;
+
+use axum::http::HeaderValue;
+
+/// A form of an event stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// `text/event-stream`, of the HTML standard.
+    EventStream,
+    /// `application/x-ndjson`: nothing but events, each with its `seq`, where the other form has comments and hints as well.
+    JsonLines,
+}
+
+impl Framing {
+    /// The form that a media type of an Accept header names.
+    pub(crate) fn named(media_type: &str) -> Option<Self> {
+        match media_type {
+            "text/event-stream" => Some(Self::EventStream),
+            "application/x-ndjson" | "application/jsonl" => Some(Self::JsonLines),
+            _ => None,
+        }
+    }
+
+    pub(super) fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::EventStream => "text/event-stream",
+            Self::JsonLines => "application/x-ndjson",
+        })
+    }
+
+    /// What the metrics call a stream of this form.
+    pub(super) fn transport(self) -> &'static str {
+        match self {
+            Self::EventStream => "sse",
+            Self::JsonLines => "ndjson",
+        }
+    }
+
+    /// Sent at once, so that proxies and clients see that the stream is open; lines have no words for it.
+    pub(super) fn opening(self) -> Option<&'static str> {
+        match self {
+            Self::EventStream => Some(": connected\nretry: 1000\n\n"),
+            Self::JsonLines => None,
+        }
+    }
+
+    /// Adds an event.
+    pub(super) fn event(self, frame: &mut String, cursor: Option<i64>, json: &str) {
+        // Writing to a String cannot fail.
+        let _ = match (self, cursor) {
+            (Self::EventStream, Some(cursor)) => write!(frame, "id: {cursor}\ndata: {json}\n\n"),
+            (Self::EventStream, None) => write!(frame, "data: {json}\n\n"),
+            (Self::JsonLines, _) => writeln!(frame, "{json}"),
+        };
+    }
+
+    /// A sign of life.
+    pub(super) fn ping(self, json: &str) -> String {
+        match self {
+            Self::EventStream => format!(": ping\ndata: {json}\n\n"),
+            Self::JsonLines => format!("{json}\n"),
+        }
+    }
+
+    /// What a stream ends with whose key was revoked. A reader of lines sees that `stream.end` is missing, comes back and is told.
+    pub(super) fn key_is_over(self) -> Option<String> {
+        match self {
+            Self::EventStream => Some(": the key is not valid any more\n\n".to_owned()),
+            Self::JsonLines => None,
+        }
+    }
+
+    /// The last words of a server that restarts: come back in 0.5 to 2.5 seconds, each client at another time.
+    pub(super) fn farewell(self) -> Option<String> {
+        match self {
+            Self::EventStream => {
+                let mut random = [0_u8; 2];
+                // Without random bytes all come back at the same time, which is a burden and no fault.
+                let _ = getrandom::fill(&mut random);
+                let retry = 500 + u16::from_le_bytes(random) % 2_000;
+                Some(format!(": the server restarts\nretry: {retry}\n\n"))
+            }
+            Self::JsonLines => None,
+        }
+    }
+}
