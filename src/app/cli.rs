@@ -167,6 +167,12 @@ pub struct ChatArgs {
     /// Go on with a conversation.
     #[arg(long, value_name = "ID")]
     pub conversation: Option<String>,
+    /// The agent that answers, by its name.
+    #[arg(long, value_name = "NAME")]
+    pub agent: Option<String>,
+    /// A file that goes with the question; may be given several times.
+    #[arg(long, value_name = "PATH")]
+    pub file: Vec<PathBuf>,
 }
 
 /// The program: reads flags, environment and file, does what was asked for, and says how it went.

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
 use crate::support::database::Kind;
@@ -107,4 +107,77 @@ async fn a_worker_answers_for_its_health_only() {
     let (healthy, _) = site.command(&["healthcheck", "--listen", &address]).await;
     let (unhealthy, _) = site.command(&["healthcheck", "--listen", "127.0.0.1:1"]).await;
     assert!(healthy && !unhealthy);
+}
+
+/// The client at a terminal: what is written to its standard input is typed there.
+fn at_a_terminal(url: &str, question: &str) -> Command {
+    let mut command = Command::new("script");
+    let client = format!("{} chat --url {url} '{question}'", env!("CARGO_BIN_EXE_capstan"));
+    command
+        .args(["-qec", &client, "/dev/null"])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("SHELL", "/bin/sh")
+        .kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+/// Reads on until the words are there.
+async fn shown_until(terminal: &mut (impl tokio::io::AsyncRead + Unpin), shown: &mut String, words: &str) {
+    let mut buffer = [0; 4_096];
+    while !shown.contains(words) {
+        let read = wait::within(words, PATIENCE, terminal.read(&mut buffer)).await.unwrap();
+        assert!(read > 0, "the terminal was closed before {words:?}: {shown}");
+        shown.push_str(&String::from_utf8_lossy(&buffer[..read]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_asks_at_the_terminal_whether_a_call_may_be_made() {
+    let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_AGENT__APPROVAL__TOOLS__CALCULATE", "ask");
+    let server = site.start().await;
+    let mut client = at_a_terminal(&server.url, "What is 17*23?").spawn().unwrap();
+    let (mut typed, mut terminal) = (client.stdin.take().unwrap(), client.stdout.take().unwrap());
+    let mut shown = String::new();
+    shown_until(&mut terminal, &mut shown, "Allow it? y for once").await;
+    assert!(shown.contains("calculate {\"expression\":\"17*23\"}"), "{shown}");
+    typed.write_all(b"x\n").await.unwrap();
+    shown.clear();
+    shown_until(&mut terminal, &mut shown, "Allow it?").await;
+    typed.write_all(b"y\n").await.unwrap();
+    shown_until(&mut terminal, &mut shown, "17*23 = 391.").await;
+    let status = wait::within("the client's end", PATIENCE, client.wait()).await.unwrap();
+    assert!(status.success(), "nobody waits for another line: {shown}");
+    // Nobody sits before this one: it says where the answer goes, and another program gives it.
+    let mut client = chat(&server.url, "What is 17*23?").spawn().unwrap();
+    let mut remarks = client.stderr.take().unwrap();
+    let mut shown = String::new();
+    shown_until(&mut remarks, &mut shown, "has to be allowed: POST /api/v1/approvals/").await;
+    let id = shown.split("/api/v1/approvals/").nth(1).unwrap().split(' ').next().unwrap();
+    assert_eq!(server.post_json(&format!("/approvals/{id}"), &json!({"decision": "deny"})).await.0, 200);
+    let status = wait::within("the client's end", PATIENCE, client.wait()).await.unwrap();
+    assert!(status.success(), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_sends_files_to_the_agent_that_is_named() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let notes = site.folder.path().join("notes.txt");
+    std::fs::write(&notes, "The rent is due on the third.").unwrap();
+    let mut command = chat(&server.url, "[[id:file]][[say:On the third.]]");
+    let output = command.arg("--agent").arg("cms").arg("--file").arg(&notes).output();
+    let output = wait::within("chat", PATIENCE, output).await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "On the third.\n");
+    assert!(model.exchanges("file")[0].request.to_string().contains("The rent is due on the third."));
+    let talks = server.get_json("/conversations").await;
+    let messages = server.messages(talks["data"][0]["id"].as_str().unwrap()).await;
+    let run = server.get_json(&format!("/runs/{}", messages[0]["run_id"].as_str().unwrap())).await;
+    assert_eq!(run["agent"], "cms", "{run}");
+
+    let missing = chat(&server.url, "hi").arg("--file").arg("/nonexistent/x.txt").output().await.unwrap();
+    assert!(!missing.status.success() && String::from_utf8_lossy(&missing.stderr).contains("/nonexistent/x.txt cannot be read"));
 }

@@ -1,15 +1,20 @@
 //! The connection: asks, reads the stream, and comes back with its cursor when the stream is cut.
 
+use std::collections::VecDeque;
 use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures_util::StreamExt as _;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use sse_stream::SseByteStream;
 
+use super::asking::Asked;
 use super::screen::{Ending, Screen, Shown, printable};
+use super::typing::Typing;
 use crate::app::cli::ChatArgs;
 use crate::app::config::Environment;
 use crate::support::http::client_for;
@@ -45,8 +50,26 @@ pub async fn run(args: &ChatArgs, model: Option<&str>, environment: &Environment
     if let Some(model) = model {
         body["model"] = json!(model);
     }
-    let mut follower =
-        Follower { client, screen: Screen::default(), run: None, conversation: None, cursor: None, at_line_start: true };
+    if let Some(agent) = &args.agent {
+        body["agent"] = json!(agent);
+    }
+    if !args.file.is_empty() {
+        let mut parts = vec![json!({"type": "text", "text": args.question})];
+        for path in &args.file {
+            parts.push(json!({"type": "file", "file_id": client.upload(path).await?}));
+        }
+        body["input"] = json!(parts);
+    }
+    let mut follower = Follower {
+        client,
+        screen: Screen::default(),
+        run: None,
+        conversation: None,
+        cursor: None,
+        at_line_start: true,
+        asked: VecDeque::new(),
+        typing: std::io::stdin().is_terminal().then(Typing::default),
+    };
     let first = follower.client.ask(&body).await?;
     let ending = follower.follow(first).await?;
     if let Some(conversation) = &follower.conversation
@@ -89,6 +112,26 @@ impl Client {
         self.with_key(request).send().await
     }
 
+    /// Stores a file, and gives its id.
+    async fn upload(&self, path: &Path) -> anyhow::Result<String> {
+        let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = utf8_percent_encode(&name, NON_ALPHANUMERIC);
+        let request = self.http.post(format!("{}/api/v1/files?name={name}", self.url)).body(bytes);
+        let request = request.header("content-type", "application/octet-stream");
+        let sent = self.with_key(request).send().await.map_err(reqwest::Error::without_url);
+        let answer = accepted(sent.context("the file could not be sent")?).await.with_context(|| path.display().to_string())?;
+        let file: Value = answer.json().await.context("the server's answer is no JSON")?;
+        Ok(file["id"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Answers a question of the run.
+    async fn answer(&self, asked: &Asked, body: &Value) -> anyhow::Result<()> {
+        let request = self.http.post(format!("{}{}", self.url, asked.path())).json(body);
+        accepted(self.with_key(request).send().await.map_err(reqwest::Error::without_url)?).await?;
+        Ok(())
+    }
+
     async fn cancel(&self, run: &str) -> anyhow::Result<()> {
         let request = self.http.post(format!("{}/api/v1/runs/{run}/cancel", self.url));
         self.with_key(request).send().await.map_err(reqwest::Error::without_url)?;
@@ -115,6 +158,10 @@ struct Follower {
     conversation: Option<String>,
     cursor: Option<String>,
     at_line_start: bool,
+    /// What the run wants to know, in the order of asking.
+    asked: VecDeque<Asked>,
+    /// The terminal, if there is one to answer at.
+    typing: Option<Typing>,
 }
 
 impl Follower {
@@ -135,6 +182,10 @@ impl Follower {
         loop {
             let next = tokio::select! {
                 next = tokio::time::timeout(SILENCE, stream.next()) => next,
+                line = typed(&mut self.typing, !self.asked.is_empty()) => {
+                    self.reply(&line).await?;
+                    continue;
+                }
                 signal = tokio::signal::ctrl_c() => {
                     signal.context("signals cannot be received")?;
                     match (&self.run, *interrupted) {
@@ -158,6 +209,8 @@ impl Follower {
             match self.screen.show(&event) {
                 Shown::Answer(text) => self.answer(&text)?,
                 Shown::Remark(text) => self.remark(&text)?,
+                Shown::Asks(asked) => self.ask(asked)?,
+                Shown::Settled(id) => self.settled(&id)?,
                 Shown::Nothing => {}
                 Shown::End(ending, text) => {
                     if !self.at_line_start {
@@ -169,6 +222,42 @@ impl Follower {
                     return Ok(Some(ending));
                 }
             }
+        }
+    }
+
+    /// Shows a question, unless another one is being answered.
+    fn ask(&mut self, asked: Asked) -> anyhow::Result<()> {
+        if self.typing.is_none() {
+            return self.remark(&asked.remark());
+        }
+        self.asked.push_back(asked);
+        if self.asked.len() == 1 { self.prompt() } else { Ok(()) }
+    }
+
+    fn prompt(&mut self) -> anyhow::Result<()> {
+        match self.asked.front().map(Asked::prompt) {
+            Some(words) => self.remark(&words),
+            None => Ok(()),
+        }
+    }
+
+    /// A question is not open any more: answered here, or elsewhere, or never.
+    fn settled(&mut self, id: &str) -> anyhow::Result<()> {
+        let was_shown = self.asked.front().is_some_and(|asked| asked.id == id);
+        self.asked.retain(|asked| asked.id != id);
+        if was_shown { self.prompt() } else { Ok(()) }
+    }
+
+    /// Sends what was typed as the answer to the question that is shown. The stream tells when it is settled.
+    async fn reply(&mut self, line: &str) -> anyhow::Result<()> {
+        let Some(asked) = self.asked.front() else { return Ok(()) };
+        let words = match asked.answer(line) {
+            Ok(body) => self.client.answer(asked, &body).await.err().map(|error| format!("-- {error:#}")),
+            Err(words) => Some(words),
+        };
+        match words {
+            Some(words) => self.remark(&words),
+            None => Ok(()),
         }
     }
 
@@ -210,6 +299,14 @@ impl Follower {
             self.answer("\n")?;
         }
         remark(text)
+    }
+}
+
+/// The next line that is typed, while an answer is wanted.
+async fn typed(typing: &mut Option<Typing>, is_wanted: bool) -> String {
+    match typing {
+        Some(typing) if is_wanted => typing.line().await,
+        Some(_) | None => std::future::pending().await,
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Owns nothing but a cursor. It uses the public API only, as any other client does.
 
+mod asking;
 mod client;
 mod screen;
+mod typing;
 
 pub use client::run;

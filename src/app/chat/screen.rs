@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::asking::Asked;
 use crate::support::text;
 
 /// The most of a tool's arguments or answer that is shown, in characters.
@@ -19,12 +20,16 @@ pub enum Ending {
 }
 
 /// What an event changes on the screen.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Shown {
     /// Part of the answer, for standard output.
     Answer(String),
     /// A remark on a line of its own, for standard error.
     Remark(String),
+    /// A question to the user.
+    Asks(Asked),
+    /// The question of this id is not open any more.
+    Settled(String),
     /// Nothing.
     Nothing,
     /// The run is over; a remark if there is something to say.
@@ -58,13 +63,17 @@ impl Screen {
                 Shown::Remark(format!("{mark} {} {} ({took} ms)", word("name"), brief(&content_text(&data["content"]))))
             }
             "tool.outcome_unknown" => Shown::Remark(format!("?? {}: nobody knows whether it took effect", word("name"))),
-            "input.requested" => {
-                let choices = data["question"]["choices"].as_array().map(Vec::as_slice).unwrap_or_default();
-                let choices: Vec<&str> = choices.iter().filter_map(|choice| choice["value"].as_str()).collect();
-                let text = brief(data["question"]["text"].as_str().unwrap_or_default());
-                let choices = brief(&choices.join(", "));
-                Shown::Remark(format!("?? {text} POST /api/v1/input-requests/{} with a choice: {choices}", word("id")))
+            "approval.requested" => Shown::Asks(Asked::approval(data)),
+            "input.requested" => Shown::Asks(Asked::question(data)),
+            "approval.resolved" | "input.resolved" => Shown::Settled(word("id").to_owned()),
+            "plan.created" => {
+                let steps = data["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+                let steps = steps
+                    .iter()
+                    .map(|step| format!("\n   {}. {}", step["step"], brief(step["description"].as_str().unwrap_or_default())));
+                Shown::Remark(format!("-- the plan:{}", steps.collect::<String>()))
             }
+            "plan.step_started" => Shown::Remark(format!("-- step {}", data["step"])),
             "step.reset" => Shown::Remark(match word("reason") {
                 reason @ ("failed" | "cancelled") => format!("-- {reason}: what was said is void"),
                 reason => format!("-- {reason}: the answer starts over"),
@@ -101,7 +110,7 @@ fn content_text(content: &Value) -> String {
 }
 
 /// One line without control characters: what a model or tool says must not steer the terminal.
-fn brief(words: &str) -> String {
+pub(super) fn brief(words: &str) -> String {
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     let safe: String = line.chars().filter(|c| !c.is_control()).collect();
     let cut = text::prefix_chars(&safe, SHOWN_CHARS);
@@ -138,13 +147,16 @@ mod tests {
         .map(|event| screen.show(event))
         .filter(|shown| *shown != Shown::Nothing)
         .collect();
+        let asked = Asked::question(
+            &json!({"id": "input_1", "question": {"text": "Did it?", "choices": [{"value": "yes"}, {"value": "no"}]}}),
+        );
         assert_eq!(
             shown,
             [
                 Shown::Remark("-> calculate {\"expression\":\"17*23\"}".to_owned()),
                 Shown::Remark("<- calculate 3[2J91 (2 ms)".to_owned()),
                 Shown::Answer("It is 391.".to_owned()),
-                Shown::Remark("?? Did it? POST /api/v1/input-requests/input_1 with a choice: yes, no".to_owned()),
+                Shown::Asks(asked),
                 Shown::End(Ending::Completed, None),
             ]
         );
