@@ -13,7 +13,7 @@ use super::parts::Sources;
 use super::telemetry::UPKEEP;
 use crate::live::Hub;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, poll_heads};
-use crate::store::{Store, StoreResult};
+use crate::store::{SEARCH_PIECE, Store, StoreResult};
 use crate::support::clock::{SharedClock, UnixMillis};
 
 /// How often old idempotency records and tickets are removed.
@@ -51,6 +51,7 @@ pub fn start(
     tasks.spawn(count_runs(Arc::clone(store), metrics, stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
+    tasks.spawn(index(Arc::clone(store), stop.clone()));
     tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
 }
 
@@ -135,6 +136,32 @@ pub async fn remove_old_audit(store: &dyn Store, age_ms: Option<u64>) -> StoreRe
         removed += gone;
         if gone == 0 {
             return Ok(removed);
+        }
+    }
+}
+
+/// Takes the messages into the index of the search that were stored before there was one, and ends.
+async fn index(store: Arc<dyn Store>, stop: CancellationToken) {
+    let mut indexed = 0;
+    loop {
+        let begun = Instant::now();
+        let rest = match store.index_messages(SEARCH_PIECE).await {
+            Ok(0) if indexed == 0 => return,
+            Ok(0) => {
+                tracing::info!(messages = indexed, "older messages can be searched now");
+                return;
+            }
+            Ok(piece) => {
+                indexed += piece;
+                begun.elapsed() * FOLD_REST
+            }
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "older messages could not be indexed; tried again");
+                CLEAN_EVERY
+            }
+        };
+        if !pause(rest, &stop).await {
+            return;
         }
     }
 }

@@ -30,6 +30,7 @@ pub mod record;
 pub mod response_analysis;
 pub mod run;
 pub mod sampling;
+pub mod search;
 pub mod status_words;
 pub mod summary;
 pub mod ticket;

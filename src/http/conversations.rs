@@ -55,16 +55,32 @@ pub(crate) enum Archived {
     Any,
 }
 
+impl Archived {
+    /// The word in a query.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::True => "true",
+            Self::False => "false",
+            Self::Any => "any",
+        }
+    }
+
+    /// Whether it must be put away, or must not be.
+    pub(crate) fn filter(self) -> Option<bool> {
+        match self {
+            Self::True => Some(true),
+            Self::False => Some(false),
+            Self::Any => None,
+        }
+    }
+}
+
 impl FilterParams {
     /// The filter, and the query that says the same on the next page.
     fn read(self) -> (ConversationFilter, String) {
         let Self { q, archived, pinned, tag } = self;
         let archived = archived.unwrap_or_default();
-        let word = match archived {
-            Archived::True => Some("true"),
-            Archived::False => None,
-            Archived::Any => Some("any"),
-        };
+        let word = (archived != Archived::False).then_some(archived.word());
         let mut rest = String::new();
         let texts = [
             ("q", q.as_deref()),
@@ -75,12 +91,7 @@ impl FilterParams {
         for (name, value) in texts.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             rest.push_str(&format!("&{name}={}", page::encoded(value)));
         }
-        let archived = match archived {
-            Archived::True => Some(true),
-            Archived::False => Some(false),
-            Archived::Any => None,
-        };
-        (ConversationFilter { query: q, archived, pinned, tag }, rest)
+        (ConversationFilter { query: q, archived: archived.filter(), pinned, tag }, rest)
     }
 }
 

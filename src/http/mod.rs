@@ -26,6 +26,7 @@ mod questions;
 mod request;
 mod router;
 mod runs;
+mod search;
 mod streams;
 mod system;
 mod tickets;

@@ -20,7 +20,7 @@ use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
     agents, approvals, audit, auth, conversations, files, history, logins, mcp_logins, mcp_servers, openapi, pins, providers,
-    questions, request, runs, system, tickets, usage, ws,
+    questions, request, runs, search, system, tickets, usage, ws,
 };
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
@@ -42,6 +42,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(files::upload, files::list))
         .routes(routes!(files::get, files::delete))
         .routes(routes!(files::content))
+        .routes(routes!(search::messages))
         .routes(routes!(history::rewind))
         .routes(routes!(history::export))
         .routes(routes!(agents::create, agents::list))

@@ -29,6 +29,7 @@ mod questions;
 mod retention;
 mod rewinding;
 mod runs;
+mod search;
 mod snapshot;
 mod stream;
 mod tickets;
@@ -73,7 +74,8 @@ pub use usage::MAX_USAGE_DAYS;
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, ConversationChange, ConversationCursor, ConversationFilter, FileCursor,
-    InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, StoreError,
+    InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, SearchCursor,
+    StoreError,
 };
 pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};

@@ -16,6 +16,7 @@ pub mod postgres;
 mod providers;
 mod rewind;
 mod rows;
+mod search;
 pub mod sqlite;
 mod types;
 mod usage;
@@ -32,6 +33,7 @@ pub use providers::{
     SealedRow, SecretOf,
 };
 pub use rewind::{Rewind, RewindFrom, Rewound};
+pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
 pub use types::*;
 pub use usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
 
@@ -338,6 +340,7 @@ pub trait Store:
     + McpLoginStore
     + UsageStore
     + FileStore
+    + SearchStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

@@ -41,6 +41,7 @@ mod resume;
 mod retention;
 mod rewind;
 mod runs;
+mod search;
 mod statement;
 mod summaries;
 mod tickets;

@@ -37,6 +37,7 @@ mod resume;
 mod retention;
 mod rewind;
 mod runs;
+mod search;
 mod summaries;
 mod tickets;
 mod usage;

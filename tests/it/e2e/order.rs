@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::database::Kind;
+use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
@@ -98,4 +99,45 @@ async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, 
     assert!(ok && said.contains("conversations archived: 0; deleted: 1"), "{said}");
     assert_eq!(titles(&server, "?archived=any").await, ["new", "pinned"]);
     assert_eq!(server.get(&format!("/conversations/{}", ids[0])).send().await.unwrap().status(), 404);
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_said_is_found(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let run = server
+        .start_run(&json!({"input": "When is the rent due? [[say:The lighthouse keeper wants it on the <b>third</b>.]]"}))
+        .await;
+    let run = server.finished(run["id"].as_str().unwrap()).await;
+    let (id, conversation) = (run["id"].as_str().unwrap(), run["conversation_id"].as_str().unwrap());
+    let found = server.get_json("/search?q=lighthouse%20%22on%20the%22").await;
+    // The question has the words of the answer in its script.
+    assert_eq!(found["data"].as_array().unwrap().len(), 2, "{found}");
+    let hit = &found["data"][0];
+    assert_eq!((&hit["role"], &hit["run_id"], &hit["conversation_id"]), (&json!("assistant"), &json!(id), &json!(conversation)));
+    let snippet = json!([{"text": "The "}, {"text": "lighthouse", "hit": true}, {"text": " keeper wants it "},
+        {"text": "on the", "hit": true}, {"text": " <b>third</b>."}]);
+    assert_eq!(hit["snippet"], snippet, "text, not markup");
+    let messages = server.messages(conversation).await;
+    assert!(messages.iter().any(|message| message["id"] == hit["message_id"]), "{hit}");
+    // Pages lead on.
+    let first = server.get_json("/search?q=the&limit=1").await;
+    let next = first["next_cursor"].as_str().unwrap();
+    let second = server.get_json(&format!("/search?q=the&limit=1&cursor={next}")).await;
+    assert_eq!((&second["data"][0]["role"], &second["next_cursor"]), (&json!("user"), &json!(null)), "{second}");
+    for (query, why) in
+        [("q=", "no word"), ("q=%22%22", "no word"), ("", "q"), ("q=x&archived=no", "archived"), ("q=x&cursor=zzz", "cursor")]
+    {
+        let answer = server.get(&format!("/search?{query}")).send().await.unwrap();
+        assert_eq!(answer.status(), 400, "{query}");
+        let problem = answer.text().await.unwrap();
+        assert!(problem.contains(why), "{query}: {problem}");
+    }
+    let long = server.get(&format!("/search?q={}", "x".repeat(201))).send().await.unwrap();
+    assert_eq!(long.status(), 400);
+    // What is gone is not found.
+    assert_eq!(server.request(Method::DELETE, &format!("/conversations/{conversation}")).send().await.unwrap().status(), 204);
+    assert_eq!(server.get_json("/search?q=lighthouse").await["data"], json!([]));
 }

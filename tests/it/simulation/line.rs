@@ -25,10 +25,12 @@ use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::Run;
+use capstan::domain::search::Terms;
 use capstan::domain::ticket::StreamTicket;
 use capstan::domain::usage::DayUsage;
 use capstan::store::Asked;
 use capstan::store::*;
+use capstan::store::{Found, SearchCursor, SearchStore};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -663,4 +665,20 @@ impl Store for Line {
         self.model.remove_expired_idempotency(before).await
     }
     async fn close(&self) {}
+}
+
+#[async_trait]
+impl SearchStore for Line {
+    async fn search(
+        &self,
+        owner: &UserId,
+        terms: &Terms,
+        archived: Option<bool>,
+        page: &PageRequest<SearchCursor>,
+    ) -> StoreResult<Page<Found>> {
+        self.model.search(owner, terms, archived, page).await
+    }
+    async fn index_messages(&self, limit: u32) -> StoreResult<u64> {
+        self.model.index_messages(limit).await
+    }
 }

@@ -64,6 +64,7 @@ mod providers;
 mod retention;
 mod retries;
 mod rewinding;
+mod search;
 mod sqlite_file;
 mod tickets;
 mod usage;

@@ -23,10 +23,12 @@ use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
 use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::Run;
+use capstan::domain::search::Terms;
 use capstan::domain::ticket::StreamTicket;
 use capstan::domain::usage::DayUsage;
 use capstan::store::Asked;
 use capstan::store::*;
+use capstan::store::{Found, SearchCursor, SearchStore};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -558,5 +560,21 @@ impl Store for FaultyStore {
     }
     async fn close(&self) {
         self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl SearchStore for FaultyStore {
+    async fn search(
+        &self,
+        owner: &UserId,
+        terms: &Terms,
+        archived: Option<bool>,
+        page: &PageRequest<SearchCursor>,
+    ) -> StoreResult<Page<Found>> {
+        self.inner.search(owner, terms, archived, page).await
+    }
+    async fn index_messages(&self, limit: u32) -> StoreResult<u64> {
+        self.inner.index_messages(limit).await
     }
 }

@@ -12,6 +12,7 @@ use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::pin::{PinStatus, ToolPin};
 use capstan::domain::principal::{User, UserRole};
 use capstan::domain::provider::ProviderRecord;
+use capstan::domain::search::Terms;
 use capstan::domain::ticket::StreamTicket;
 use capstan::domain::usage::DayUsage;
 use capstan::store::{
@@ -21,6 +22,7 @@ use capstan::store::{
     Store, StoreResult, StoredKey, TicketStore, Tidying,
 };
 use capstan::store::{AttachedFile, FileCursor, FileStore, NewFile};
+use capstan::store::{Found, SearchCursor, SearchStore};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -320,4 +322,20 @@ impl Store for ModelStore {
         Ok(self.state().answers.extract_if(.., |_, (.., at)| *at < before).count() as u64)
     }
     async fn close(&self) {}
+}
+
+#[async_trait]
+impl SearchStore for ModelStore {
+    async fn search(
+        &self,
+        _owner: &UserId,
+        _terms: &Terms,
+        _archived: Option<bool>,
+        _page: &PageRequest<SearchCursor>,
+    ) -> StoreResult<Page<Found>> {
+        panic!("the model has no search")
+    }
+    async fn index_messages(&self, _limit: u32) -> StoreResult<u64> {
+        Ok(0)
+    }
 }

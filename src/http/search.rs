@@ -1,0 +1,49 @@
+//! `/api/v1/search`: search in messages.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::auth::Caller;
+use super::conversations::Archived;
+use super::extract::Params;
+use super::options::App;
+use super::page::{self, PageParams};
+use super::problem::Answer;
+use super::types::ListBody;
+use crate::domain::search::FoundMessage;
+use crate::service::SearchCursor;
+
+/// What is looked for.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct SearchParams {
+    /// Words, or beginnings of words, and phrases in double quotes; a message must have all of them.
+    #[param(min_length = 1, max_length = 200)]
+    q: String,
+    /// In conversations that are put away (`true`), the others (`false`), or both (`any`).
+    #[param(inline, default = "any")]
+    archived: Option<Archived>,
+}
+
+/// Searches in messages
+///
+/// In what people and models have said in your conversations, newest first; each with some of its text, in which what was found is marked.
+/// Titles are searched by `GET /api/v1/conversations?q=`.
+#[utoipa::path(
+    get, path = "/api/v1/search", tag = "conversations", operation_id = "search_messages", params(SearchParams, PageParams),
+    responses((status = 200, description = "A page of messages", body = ListBody<FoundMessage>, headers(("Link" = String)))),
+)]
+pub(crate) async fn messages(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(search): Params<SearchParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request::<SearchCursor>()?;
+    let archived = search.archived.unwrap_or(Archived::Any);
+    let found = app.service.search(&principal, &search.q, archived.filter(), &request).await?;
+    let rest = format!("&q={}&archived={}", page::encoded(&search.q), archived.word());
+    Ok(page::answer(found, request.limit, "/api/v1/search", &rest))
+}

@@ -1,0 +1,151 @@
+//! Full-text search, and the messages from before there was one.
+
+use capstan::domain::ids::{ConversationId, UserId};
+use capstan::domain::message::Role;
+use capstan::domain::record::RunWrite;
+use capstan::domain::search::Terms;
+use capstan::store::{Found, SearchCursor};
+use capstan::support::clock::UnixMillis;
+
+use super::fixture::{World, assistant, completed, conversation, hello, page, text, user};
+use crate::support::database::Kind;
+
+contract! {
+    ;
+    words_are_found_by_their_beginnings_and_by_their_owner_only,
+    what_is_said_before_and_after_a_rewind_is_told_apart,
+    older_messages_are_taken_in_piece_by_piece,
+    a_text_of_any_kind_is_stored,
+}
+
+async fn said(world: &World, owner: &UserId, words: &str) -> ConversationId {
+    let id = conversation();
+    let mut accept = hello(owner, &id);
+    accept.parts = text(words);
+    world.store.accept_run(accept, None).await.unwrap();
+    id
+}
+
+async fn find(world: &World, owner: &UserId, query: &str) -> Vec<Found> {
+    let found = world.store.search(owner, &Terms::read(query).unwrap(), None, &page::<SearchCursor>(100, None)).await;
+    found.unwrap_or_else(|error| panic!("{query:?}: {error}")).items
+}
+
+async fn places(world: &World, owner: &UserId, query: &str) -> Vec<ConversationId> {
+    find(world, owner, query).await.into_iter().map(|found| found.message.conversation_id).collect()
+}
+
+async fn words_are_found_by_their_beginnings_and_by_their_owner_only(world: &World) {
+    let (ada, ben) = (user(), user());
+    let rent = said(world, &ada, "The rent is due on the third of May: see example.com/rent-2026 (GRÖSSE XL).").await;
+    let other = said(world, &ada, "Parents rarely rent a third car.").await;
+    said(world, &ben, "Ben's rent is due as well.").await;
+    for query in ["rent due", "RENT du", "\"third of\"", "2026", "example", "gröss", "xl rent the", "rent-2026"] {
+        assert_eq!(places(world, &ada, query).await, std::slice::from_ref(&rent), "{query:?}");
+    }
+    assert_eq!(places(world, &ada, "rent third").await, [other.clone(), rent.clone()], "newest first");
+    for query in ["\"of third\"", "\"thir\"", "ent", "rent nothing", "ben", ada.as_str(), "owner", "user", "car NOT rent"] {
+        assert_eq!(places(world, &ada, query).await, [], "{query:?}");
+    }
+    assert_eq!(places(world, &ben, "rent due").await.len(), 1);
+    assert_eq!(places(world, &user(), "rent").await, []);
+    for signs in [
+        "rent*",
+        "rent:*",
+        "^rent",
+        "NEAR(rent due)",
+        "owner : rent",
+        "-rent",
+        "rent OR",
+        "\"rent\\\"",
+        "rent & !x",
+        "{rent}: due <-> rent",
+    ] {
+        let Ok(terms) = Terms::read(signs) else { continue };
+        world
+            .store
+            .search(&ada, &terms, None, &page::<SearchCursor>(10, None))
+            .await
+            .unwrap_or_else(|error| panic!("{signs:?}: {error}"));
+    }
+
+    // Pages, and conversations that are put away.
+    let terms = Terms::read("rent").unwrap();
+    let first = world.store.search(&ada, &terms, None, &page::<SearchCursor>(1, None)).await.unwrap();
+    assert_eq!(first.items[0].message.conversation_id, other);
+    let second = world.store.search(&ada, &terms, None, &page::<SearchCursor>(1, first.next)).await.unwrap();
+    assert_eq!((&second.items[0].message.conversation_id, &second.next), (&rent, &None));
+    let change = capstan::store::ConversationChange { archived: Some(true), ..Default::default() };
+    world.store.change_conversation(&ada, &rent, &change, UnixMillis(1)).await.unwrap();
+    for (archived, wanted) in [(Some(true), rent.clone()), (Some(false), other.clone())] {
+        let found = world.store.search(&ada, &terms, archived, &page::<SearchCursor>(10, None)).await.unwrap();
+        assert_eq!(found.items.iter().map(|found| &found.message.conversation_id).collect::<Vec<_>>(), [&wanted]);
+    }
+    world.store.delete_conversation(&ada, &other).await.unwrap();
+    assert_eq!(places(world, &ada, "rent").await, [rent]);
+    let left = match world.database.kind {
+        Kind::Postgres => "SELECT CAST(count(*) AS text) FROM message_words WHERE message_id NOT IN (SELECT id FROM messages)",
+        Kind::Sqlite => {
+            "SELECT CAST(count(*) AS text) FROM message_words_docsize WHERE id NOT IN (SELECT number FROM message_words_of)"
+        }
+    };
+    assert_eq!(world.database.count(left).await, 0, "a deleted conversation leaves no words");
+}
+
+async fn what_is_said_before_and_after_a_rewind_is_told_apart(world: &World) {
+    let owner = user();
+    let run = world.run(&owner).await;
+    let fence = world.claim_one().await;
+    let answer = assistant(&fence, "An answer about lighthouses.");
+    world
+        .commit_one(RunWrite { changes: vec![capstan::domain::change::Change::AddMessage(answer)], ..completed(&fence) })
+        .await
+        .unwrap();
+    let found = find(world, &owner, "lighthouse").await;
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].message.role, &found[0].message.run_id), (Role::Assistant, &run.run.id));
+    assert!(!found[0].title.is_empty());
+    world.database.rows("UPDATE messages SET superseded_by = 'x' WHERE role = 'assistant'").await;
+    assert_eq!(find(world, &owner, "lighthouse").await, []);
+}
+
+async fn older_messages_are_taken_in_piece_by_piece(world: &World) {
+    let owner = user();
+    for n in 0..5 {
+        said(world, &owner, &format!("Number {n} of the archive.")).await;
+    }
+    assert_eq!(world.store.index_messages(2).await.unwrap(), 0, "nothing is left of a new database");
+    // As an older version has left it, which went on for one message after the index was there.
+    for statement in match world.database.kind {
+        Kind::Postgres => vec!["DELETE FROM message_words WHERE words @@ '0' OR words @@ '1' OR words @@ '2' OR words @@ '3'"],
+        Kind::Sqlite => vec!["DELETE FROM message_words WHERE rowid < 5", "DELETE FROM message_words_of WHERE number < 5"],
+    } {
+        world.database.rows(statement).await;
+    }
+    world.database.rows("INSERT INTO message_words_left VALUES ('~')").await;
+    assert_eq!(find(world, &owner, "archive").await.len(), 1);
+    assert_eq!(world.store.index_messages(2).await.unwrap(), 2);
+    assert_eq!(find(world, &owner, "archive").await.len(), 2, "the newest first");
+    let mut taken = 2;
+    loop {
+        match world.store.index_messages(2).await.unwrap() {
+            0 => break,
+            piece => taken += piece,
+        }
+    }
+    assert_eq!(taken, 5);
+    assert_eq!(find(world, &owner, "archive").await.len(), 5);
+    assert_eq!(world.database.count("SELECT CAST(count(*) AS text) FROM message_words_left").await, 0);
+}
+
+async fn a_text_of_any_kind_is_stored(world: &World) {
+    let owner = user();
+    let long = "x".repeat(3_000);
+    let many: String = (0..60_000).map(|n| format!("w{n:05} ")).collect();
+    let odd = "nul \u{0} \\u0000 tab\t \"quoted\" \u{1f389} \u{feff} \u{202e} e\u{301} नमस्ते 日本語 \u{fffd}";
+    for words in [long.as_str(), many.as_str(), odd, "", " ", "'", "\\", "%", &"ä".repeat(60_000)] {
+        said(world, &owner, words).await;
+    }
+    assert_eq!(find(world, &owner, "w00042").await.len(), 1);
+    assert_eq!(find(world, &owner, "w59999").await.len(), 0, "only the first 50,000 characters count");
+}
