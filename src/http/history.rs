@@ -12,14 +12,17 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::Caller;
-use super::extract::{Id, Input, Params, RequestBody};
+use super::extract::{Id, Ids, Input, Params, PreferWait, RequestBody, Wants};
 use super::options::App;
 use super::problem::{Answer, Problem};
-use super::runs::replayed;
+use super::request::Trace;
+use super::runs::{accept, replayed};
+use super::types::{AcceptedBody, EditMessageBody};
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId};
 use crate::domain::message::Message;
-use crate::service::{Error, ExportForm, MessageCursor, Page, PageRequest, RewindFrom};
+use crate::domain::run::Run;
+use crate::service::{Access, Error, ExportForm, MessageCursor, Page, PageRequest, RewindFrom};
 
 /// Messages that are read at a time.
 const PAGE: u32 = 100;
@@ -72,6 +75,38 @@ pub(crate) async fn rewind(
     };
     let (conversation, superseded, replay) = app.service.rewind_conversation(&principal, &id, from, key).await?;
     Ok((replayed(replay), Json(RewoundBody { conversation, superseded })).into_response())
+}
+
+/// Edits a message
+///
+/// The message and all after it are taken out of the conversation, as by `rewind`, and the new one is sent in its place, in one
+/// transaction. What tools did is not undone. Only a message that the user has sent, and not while a run is under way. The answer is as
+/// when a message is sent.
+#[utoipa::path(
+    post, path = "/api/v1/conversations/{id}/messages/{message_id}/edit", tag = "conversations", operation_id = "edit_message",
+    params(
+        ("id" = ConversationId, Path, description = "The conversation"),
+        ("message_id" = MessageId, Path, description = "The message"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+        ("traceparent" = Option<String>, Header, description = "The trace that the log lines of request and run carry"),
+    ),
+    request_body = EditMessageBody,
+    responses(
+        (status = 202, description = "Accepted and stored", body = AcceptedBody, headers(("Location" = String))),
+        (status = 200, description = "The run, finished or waiting; or its event stream",
+         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
+    ),
+)]
+pub(crate) async fn edit(
+    State(app): State<App>,
+    access: Access,
+    Trace(trace): Trace,
+    Ids(id, message): Ids<ConversationId, MessageId>,
+    wants: Wants,
+    PreferWait(wait): PreferWait,
+    Input { body, key }: Input<EditMessageBody>,
+) -> Answer<Response> {
+    accept(&app, access, wants, wait, body.into_request(id, message, trace), key).await
 }
 
 /// How a conversation is written down.

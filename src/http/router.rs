@@ -44,6 +44,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(files::content))
         .routes(routes!(search::messages))
         .routes(routes!(history::rewind))
+        .routes(routes!(history::edit))
         .routes(routes!(history::export))
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::get, agents::update, agents::delete))

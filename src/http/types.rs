@@ -55,7 +55,19 @@ impl StartRunBody {
     pub(crate) fn into_request(self, trace: TraceId) -> StartRun {
         let Self { input, conversation_id, agent, model, options, limits, on_busy } = self;
         let (content, on_busy) = (input.0, on_busy.unwrap_or_default());
-        StartRun { content, content_field: "input", conversation_id, agent, model, options, limits, on_busy, create: true, trace }
+        StartRun {
+            content,
+            content_field: "input",
+            conversation_id,
+            agent,
+            model,
+            options,
+            limits,
+            on_busy,
+            create: true,
+            edits: None,
+            trace,
+        }
     }
 }
 
@@ -98,8 +110,40 @@ impl SendMessageBody {
             limits,
             on_busy: on_busy.unwrap_or_default(),
             create: false,
+            edits: None,
             trace,
         }
+    }
+}
+
+/// What a message is to say instead.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EditMessageBody {
+    /// What the message says now.
+    content: ContentBody,
+    /// The agent by name or id, `name@3` for that version of it; the server's default if absent.
+    #[serde(default)]
+    agent: Option<String>,
+    /// The model as `provider/name`; the agent's if absent.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 200)]
+    model: Option<String>,
+    /// Options of model calls.
+    #[serde(default)]
+    options: Option<ModelOptions>,
+    /// Bounds of this run that are lower than the agent's.
+    #[serde(default)]
+    limits: Option<RunLimits>,
+}
+
+impl RequestBody for EditMessageBody {}
+
+impl EditMessageBody {
+    pub(crate) fn into_request(self, conversation_id: ConversationId, message: MessageId, trace: TraceId) -> StartRun {
+        let Self { content, agent, model, options, limits } = self;
+        let sent = SendMessageBody { content, agent, model, options, limits, on_busy: Some(OnBusy::Reject) };
+        StartRun { edits: Some(message), ..sent.into_request(conversation_id, trace) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Error, Result, Service};
 use crate::domain::agent_record::RunLimits;
-use crate::domain::ids::{ConversationId, FileId, PartId, UserId};
+use crate::domain::ids::{ConversationId, FileId, MessageId, PartId, UserId};
 use crate::domain::message::{FilePart, Part, TextPart};
 use crate::domain::model::ModelOptions;
 use crate::domain::run::OnBusy;
@@ -67,6 +67,8 @@ pub struct StartRun {
     pub on_busy: OnBusy,
     /// Whether a missing conversation is made.
     pub create: bool,
+    /// A message of the conversation that this one takes the place of, with all that came after it.
+    pub edits: Option<MessageId>,
     /// The trace of the request.
     pub trace: TraceId,
 }

@@ -15,7 +15,7 @@ use crate::domain::plan::PlanPolicy;
 use crate::domain::principal::Principal;
 use crate::domain::run::{Run, RunStatus};
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::{AcceptRun, Accepted, Cancelled, RunView, Taker};
+use crate::store::{AcceptRun, Accepted, Cancelled, Edited, RunView, Taker};
 use crate::support::failpoint;
 
 /// The longest name of a model.
@@ -56,6 +56,19 @@ fn storable_model(model: &str) -> Result<String> {
     Ok(model.to_owned())
 }
 
+/// The message that has taken the place of another one.
+fn accepted_edit(edited: Edited) -> Result<Accepted> {
+    match edited {
+        Edited::Accepted(accepted) => Ok(*accepted),
+        Edited::NotTheUsers => Err(Error::Conflict(
+            "only a message that the user has sent can be edited; to have an answer made again, retry its run".into(),
+        )),
+        // Unless a result stands before a user's message, which nobody writes.
+        Edited::PartsCalls => Err(Error::Conflict("this would part calls of tools from their results".to_owned())),
+        Edited::NoMessage => Err(Error::NotFound("message in this conversation")),
+    }
+}
+
 fn is_settled(run: &Run) -> bool {
     run.status.is_terminal() || run.status == RunStatus::Waiting
 }
@@ -88,9 +101,16 @@ impl Service {
         };
         let claim = self.claim(&principal.user_id, key);
         let (store, hub, most) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.limits.max_active_runs);
+        let edits = request.edits;
         let accepted = self.whole(async move {
             failpoint::reached("C01");
-            let (accepted, replay) = keyed(store.accept_run(accept, claim).await?)?;
+            let (accepted, replay) = match edits {
+                None => keyed(store.accept_run(accept, claim).await?)?,
+                Some(message) => {
+                    let (edited, replay) = keyed(store.edit_message(accept, &message, claim).await?)?;
+                    (accepted_edit(edited)?, replay)
+                }
+            };
             failpoint::reached("C02");
             let mut handed = None;
             let (run, message, first_seq, events) = match accepted {

@@ -32,7 +32,7 @@ pub use providers::{
     LoginTaker, NameCursor, NamedChanged, NamedMade, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
     SealedRow, SecretOf,
 };
-pub use rewind::{Rewind, RewindFrom, Rewound};
+pub use rewind::{Edited, Rewind, RewindFrom, Rewound};
 pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
 pub use types::*;
 pub use usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
@@ -44,7 +44,7 @@ use crate::domain::audit::AuditRecord;
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
-use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, NodeId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, GrantId, InputId, KeyId, MessageId, NodeId, RunId, UserId};
 use crate::domain::input::{InputRecord, InputState};
 use crate::domain::message::Message;
 use crate::domain::principal::{User, UserRole};
@@ -111,6 +111,15 @@ pub trait RunStore: Send + Sync {
     /// Stores a message, its run and their first events in one transaction: after this they cannot be lost. See
     /// [`AcceptRun`] for what happens to a conversation that is busy.
     async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>>;
+
+    /// Takes a message of the user's out of a conversation in which no run is under way, with all that came after it, and stores
+    /// another one in its place, in one transaction. The rest is as with [`Self::accept_run`].
+    async fn edit_message(
+        &self,
+        accept: AcceptRun,
+        message: &MessageId,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>>;
 
     /// The run, unless it is missing or somebody else's.
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>>;

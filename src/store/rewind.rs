@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{AcceptRun, Accepted, Keyed, StoreResult, rows};
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
-use crate::domain::message::Role;
+use crate::domain::message::{Message, Role};
 use crate::support::clock::UnixMillis;
 
 /// A request to take messages out of a conversation: they are kept, and neither listed nor sent to a model.
@@ -74,6 +75,77 @@ pub enum Rewound {
     NoMessage,
     /// No such conversation, or somebody else's.
     NoConversation,
+}
+
+/// What came of a request to say a message anew.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Edited {
+    /// The message and those after it are not part of the conversation any more, and the new one is what came of
+    /// [`super::RunStore::accept_run`]. Where that has stored nothing, nothing was taken out.
+    Accepted(Box<Accepted>),
+    /// Calls would be left in the conversation without their results. Nothing has changed.
+    PartsCalls,
+    /// It is not a message that the user has sent. Nothing has changed.
+    NotTheUsers,
+    /// No such message in the conversation, or not any more.
+    NoMessage,
+}
+
+impl Edited {
+    /// With the events of what was taken out before those of the new message.
+    pub(super) fn after(mut self, taken_out: Vec<StoredEvent>) -> Self {
+        if let Self::Accepted(accepted) = &mut self
+            && let Accepted::Run { events, .. } = &mut **accepted
+        {
+            events.splice(0..0, taken_out);
+        }
+        self
+    }
+
+    /// What was stored, if anything was.
+    pub(super) fn stored(&self) -> Option<&Accepted> {
+        match self {
+            Self::Accepted(accepted) => Some(&**accepted).filter(|accepted| matches!(accepted, Accepted::Run { .. })),
+            Self::PartsCalls | Self::NotTheUsers | Self::NoMessage => None,
+        }
+    }
+}
+
+/// Taking out a message of the user's for the sake of the one that is to be accepted.
+pub(super) fn before_edit(accept: &AcceptRun, message: &MessageId) -> Rewind {
+    let (owner, conversation_id) = (accept.owner.clone(), accept.conversation_id.clone());
+    Rewind { owner, conversation_id, from: RewindFrom::At(message.clone()), now: accept.now }
+}
+
+/// Whether people may say a message anew: they have sent it.
+pub(super) fn is_the_users(id: &MessageId, body: &str) -> StoreResult<bool> {
+    let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
+    Ok(message.role == Role::User && !message.internal)
+}
+
+/// What a refusal to take the message out means for its edit; the events if it was taken out.
+pub(super) fn taken_for_edit(rewound: Rewound) -> Result<Vec<StoredEvent>, Edited> {
+    match rewound {
+        Rewound::Conversation { events, .. } => Ok(events),
+        Rewound::Active { run_id } => Err(accepted(Accepted::Busy { run_id })),
+        Rewound::PartsCalls => Err(Edited::PartsCalls),
+        Rewound::NoMessage => Err(Edited::NoMessage),
+        Rewound::NoConversation => Err(accepted(Accepted::NoConversation)),
+    }
+}
+
+/// What came of the new message.
+pub(super) fn accepted(accepted: Accepted) -> Edited {
+    Edited::Accepted(Box::new(accepted))
+}
+
+/// What is answered to a request that came before.
+pub(super) fn keyed_edit(outcome: Keyed<Accepted>) -> Keyed<Edited> {
+    match outcome {
+        Keyed::Fresh(outcome) => Keyed::Fresh(accepted(outcome)),
+        Keyed::Replayed(outcome) => Keyed::Replayed(accepted(outcome)),
+        Keyed::Mismatch => Keyed::Mismatch,
+    }
 }
 
 /// A message that is to be taken out.

@@ -127,7 +127,7 @@ async fn accept_into(
     Ok(outcome)
 }
 
-async fn accept_locked(
+pub(super) async fn accept_locked(
     tx: &mut PgConnection,
     accept: &AcceptRun,
     key: Option<&IdempotencyClaim>,

@@ -3,12 +3,13 @@
 use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
-use super::accept::record;
+use super::accept::{accept_locked, record};
 use super::cancel::store_key;
 use super::conversations::{append, conversation, lock_head, recorded_key};
-use crate::domain::ids::RunId;
-use crate::store::rewind::{TakenOut, taken_out};
-use crate::store::{IdempotencyClaim, Keyed, Rewind, Rewound, StoreResult, compose};
+use super::errors::is_unique_violation;
+use crate::domain::ids::{MessageId, RunId};
+use crate::store::rewind::{TakenOut, before_edit, is_the_users, keyed_edit, taken_for_edit, taken_out};
+use crate::store::{AcceptRun, Accepted, Edited, IdempotencyClaim, Keyed, Rewind, Rewound, StoreError, StoreResult, compose};
 
 impl PostgresStore {
     pub(super) async fn rewind(&self, rewind: &Rewind, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
@@ -23,6 +24,62 @@ impl PostgresStore {
         });
         self.or_recorded(rewound.await, key).await
     }
+}
+
+impl PostgresStore {
+    pub(super) async fn edit(
+        &self,
+        accept: &AcceptRun,
+        message: &MessageId,
+        key: Option<&IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>> {
+        let edited = self.api.ask(async |connection| {
+            let mut tx = connection.begin().await?;
+            let edited = edit_locked(&mut tx, accept, message, key).await?;
+            match &edited {
+                Keyed::Fresh(edited) if edited.stored().is_some() => tx.commit().await?,
+                Keyed::Fresh(_) | Keyed::Replayed(_) | Keyed::Mismatch => tx.rollback().await?,
+            }
+            Ok(edited)
+        });
+        match edited.await {
+            Err(StoreError::Statement(error)) if is_unique_violation(&error) => match self.recorded(key).await? {
+                Some(recorded) => Ok(keyed_edit(recorded)),
+                None => Err(StoreError::Statement(error)),
+            },
+            edited => edited,
+        }
+    }
+}
+
+async fn edit_locked(
+    tx: &mut PgConnection,
+    accept: &AcceptRun,
+    message: &MessageId,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<Edited>> {
+    // A request with the same key waits here for the one that came first.
+    lock_head(tx, &accept.owner, &accept.conversation_id).await?;
+    if let Some(key) = key
+        && let Some(recorded) = recorded_key(tx, key).await?
+    {
+        return Ok(keyed_edit(recorded));
+    }
+    let Keyed::Fresh(rewound) = rewind_locked(tx, &before_edit(accept, message), None).await? else { return Ok(Keyed::Mismatch) };
+    let events = match taken_for_edit(rewound) {
+        Ok(events) => events,
+        Err(refused) => return Ok(Keyed::Fresh(refused)),
+    };
+    let body: String =
+        sqlx::query_scalar("SELECT body FROM messages WHERE id = $1").bind(message.as_str()).fetch_one(&mut *tx).await?;
+    if !is_the_users(message, &body)? {
+        return Ok(Keyed::Fresh(Edited::NotTheUsers));
+    }
+    let accepted = accept_locked(tx, accept, key).await?.unwrap_or(Keyed::Fresh(Accepted::NoConversation));
+    Ok(match keyed_edit(accepted) {
+        Keyed::Fresh(edited) => Keyed::Fresh(edited.after(events)),
+        Keyed::Replayed(_) | Keyed::Mismatch => Keyed::Mismatch,
+    })
 }
 
 async fn rewind_locked(tx: &mut PgConnection, rewind: &Rewind, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {

@@ -8,11 +8,11 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use super::PostgresStore;
 use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
-use crate::domain::ids::{CallId, ConversationId, NodeId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, MessageId, NodeId, RunId, UserId};
 use crate::domain::run::Run;
 use crate::store::rows::RunRow;
 use crate::store::{
-    AcceptRun, Accepted, CallBatch, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
+    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
     StoreResult, compose, rows,
 };
 use crate::support::clock::UnixMillis;
@@ -41,6 +41,15 @@ impl RunStore for PostgresStore {
             retried(|| self.accept(&accept, idempotency.as_ref())).await
         });
         accepted.await
+    }
+
+    async fn edit_message(
+        &self,
+        accept: AcceptRun,
+        message: &MessageId,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>> {
+        retried(|| self.edit(&accept, message, idempotency.as_ref())).await
     }
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {

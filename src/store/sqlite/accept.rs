@@ -42,7 +42,7 @@ impl SqliteStore {
     }
 }
 
-async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Accepted> {
+pub(super) async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Accepted> {
     if !ensure_conversation(tx, &accept).await? {
         return Ok(Accepted::NoConversation);
     }

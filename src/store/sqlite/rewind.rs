@@ -1,12 +1,13 @@
 //! Taking a conversation back to an earlier message.
 
+use super::accept::accept_in;
 use super::connection::Tx;
 use super::conversations::find;
 use super::log::append;
 use super::{SqliteStore, idempotency};
-use crate::domain::ids::RunId;
-use crate::store::rewind::{TakenOut, taken_out};
-use crate::store::{IdempotencyClaim, Keyed, Rewind, Rewound, StoreResult, compose};
+use crate::domain::ids::{MessageId, RunId};
+use crate::store::rewind::{TakenOut, accepted, before_edit, is_the_users, keyed_edit, taken_for_edit, taken_out};
+use crate::store::{AcceptRun, Edited, IdempotencyClaim, Keyed, Rewind, Rewound, StoreResult, compose};
 
 impl SqliteStore {
     pub(super) async fn rewind(&self, rewind: &Rewind, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
@@ -25,6 +26,39 @@ impl SqliteStore {
         }
         Ok(Keyed::Fresh(rewound))
     }
+}
+
+impl SqliteStore {
+    pub(super) async fn edit(
+        &self,
+        accept: AcceptRun,
+        message: &MessageId,
+        key: Option<&IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        if let Some(earlier) = idempotency::earlier(&mut tx, key).await? {
+            return Ok(keyed_edit(earlier));
+        }
+        let edited = edit_in(&mut tx, accept, message).await?;
+        if let Some(accepted) = edited.stored() {
+            idempotency::keep(&mut tx, key, accepted).await?;
+            tx.commit().await?;
+        }
+        Ok(Keyed::Fresh(edited))
+    }
+}
+
+async fn edit_in(tx: &mut Tx, accept: AcceptRun, message: &MessageId) -> StoreResult<Edited> {
+    let events = match taken_for_edit(rewind_in(tx, &before_edit(&accept, message)).await?) {
+        Ok(events) => events,
+        Err(refused) => return Ok(refused),
+    };
+    let body: String =
+        sqlx::query_scalar("SELECT body FROM messages WHERE id = ?").bind(message.as_str()).fetch_one(&mut **tx).await?;
+    if !is_the_users(message, &body)? {
+        return Ok(Edited::NotTheUsers);
+    }
+    Ok(accepted(accept_in(tx, accept).await?).after(events))
 }
 
 async fn rewind_in(tx: &mut Tx, rewind: &Rewind) -> StoreResult<Rewound> {

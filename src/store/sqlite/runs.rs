@@ -6,12 +6,12 @@ use sqlx::sqlite::SqliteRow;
 use super::SqliteStore;
 use super::connection::Tx;
 use super::idempotency;
-use crate::domain::ids::{CallId, ConversationId, InputId, NodeId, RunId, UserId};
+use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, NodeId, RunId, UserId};
 use crate::domain::input::InputKind;
 use crate::domain::run::{Run, RunStatus};
 use crate::store::rows::{RUN_COLUMNS, RunRow, unsigned, wait_reason, word};
 use crate::store::{
-    AcceptRun, Accepted, CallBatch, Cancelled, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
+    AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
     StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
@@ -20,6 +20,15 @@ use crate::support::clock::UnixMillis;
 impl RunStore for SqliteStore {
     async fn accept_run(&self, accept: AcceptRun, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         self.accept(accept, idempotency).await
+    }
+
+    async fn edit_message(
+        &self,
+        accept: AcceptRun,
+        message: &MessageId,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>> {
+        self.edit(accept, message, idempotency.as_ref()).await
     }
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {

@@ -10,6 +10,7 @@ mod audits;
 mod busy;
 mod cancel;
 mod context;
+mod copies;
 mod crash;
 mod crowd;
 mod cuts;

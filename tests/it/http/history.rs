@@ -59,6 +59,45 @@ async fn a_conversation_is_taken_back_while_others_watch() {
 }
 
 #[tokio::test]
+async fn a_message_is_edited_and_answered_in_one_request() {
+    let rig = Rig::with_keys().await;
+    let path = two_turns(&rig).await;
+    let before = ids(&rig, &path).await;
+    let edit = |message: &str| format!("{path}/messages/{message}/edit");
+    let key = [("idempotency-key", "once")];
+    let body = json!({"content": "better"});
+    let edited = rig.send(Method::POST, &edit(&before[2]), &key, Some(body.clone())).await;
+    assert_eq!(edited.status, StatusCode::ACCEPTED, "{}", edited.body);
+    assert_eq!(edited.header("location"), format!("/api/v1/runs/{}", text(&edited.json()["run"]["id"])));
+    assert_eq!(edited.json()["message"]["parts"][0]["text"], "better");
+    assert_eq!(ids(&rig, &path).await, [&before[..2], &[text(&edited.json()["message"]["id"])]].concat());
+    let again = rig.send(Method::POST, &edit(&before[2]), &key, Some(body.clone())).await;
+    assert_eq!((again.header("idempotent-replayed"), again.json()), ("true", edited.json()));
+    assert_eq!(rig.post(&edit(&before[0]), body.clone()).await.code(), "run_active");
+    rig.play().await;
+
+    // As a stream, from the new message on.
+    let mut live = rig.post_stream(&edit(&before[0]), &[], body.clone()).await;
+    let first = live.until("message.created").await;
+    assert_eq!(first.last().unwrap().json()["data"]["message"]["parts"][0]["text"], "better");
+    rig.play().await;
+    live.until("run.completed").await;
+    let left = ids(&rig, &path).await;
+    assert_eq!(left.len(), 2);
+
+    assert_eq!(rig.post(&edit(&before[0]), body.clone()).await.code(), "not_found", "not any more");
+    let answer = rig.post(&edit(&left[1]), body.clone()).await;
+    assert_eq!(answer.code(), "conflict", "{}", answer.body);
+    for wrong in [json!({}), json!({"content": ""}), json!({"content": "x", "on_busy": "queue"})] {
+        assert_eq!(rig.post(&edit(&left[0]), wrong.clone()).await.code(), "invalid_request", "{wrong}");
+    }
+    let theirs = format!("Bearer {}", rig.user("bob").await);
+    let theirs = rig.send(Method::POST, &edit(&left[0]), &[("authorization", &theirs)], Some(body)).await;
+    assert_eq!(theirs.code(), "not_found");
+    assert_eq!(ids(&rig, &path).await, left);
+}
+
+#[tokio::test]
 async fn a_conversation_is_taken_out_as_a_document() {
     let rig = Rig::with_keys().await;
     let path = two_turns(&rig).await;

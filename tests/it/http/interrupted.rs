@@ -61,6 +61,7 @@ fn hello(conversation: &ConversationId) -> StartRun {
         limits: None,
         on_busy: OnBusy::Queue,
         create: true,
+        edits: None,
         trace: TraceId::generate(&UuidIds),
     }
 }

@@ -15,7 +15,7 @@ use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::FileId;
 use capstan::domain::ids::GrantId;
 use capstan::domain::ids::{
-    AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId,
+    AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, MessageId, NodeId, PinId, ProviderId, RunId, UserId,
 };
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::mcp_server::McpServerRecord;
@@ -319,6 +319,14 @@ impl RunStore for Line {
         let lease_ms = accept.taker.as_ref().map_or(0, |taker| taker.lease_ms);
         let seen = |accepted: &Keyed<Accepted>| self.witness.accepted(&self.node, accepted, lease_ms);
         self.call("accepts", self.model.accept_run(accept, key), seen).await
+    }
+    async fn edit_message(
+        &self,
+        accept: AcceptRun,
+        message: &MessageId,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>> {
+        self.call("edits", self.model.edit_message(accept, message, idempotency), |_| {}).await
     }
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         self.call("reads a run", self.model.run(owner, id), |_| {}).await

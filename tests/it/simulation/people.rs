@@ -178,6 +178,7 @@ impl User {
             limits: None,
             on_busy: ground.dice.pick(&[OnBusy::Queue, OnBusy::Steer, OnBusy::Steer, OnBusy::Interrupt, OnBusy::Reject]),
             create: true,
+            edits: None,
             trace: TraceId::generate(ground.ids.as_ref()),
         };
         let key = RequestKey { key: text.to_owned(), fingerprint: text.to_owned() };

@@ -4,8 +4,9 @@ use capstan::domain::change::Change;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use capstan::domain::message::{Message, Role};
+use capstan::domain::run::OnBusy;
 use capstan::domain::trace::TraceId;
-use capstan::store::{GoOn, Keyed, ResumeRun, Resumed, Rewind, RewindFrom, Rewound};
+use capstan::store::{AcceptRun, Accepted, Edited, GoOn, Keyed, ResumeRun, Resumed, Rewind, RewindFrom, Rewound};
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
 
@@ -18,6 +19,7 @@ contract! {
     later_messages_are_taken_out,
     nothing_is_taken_out_where_that_cannot_be,
     what_was_taken_out_is_not_gone_on_from,
+    a_message_is_said_anew_in_one_step,
 }
 
 fn request(owner: &UserId, id: &ConversationId, from: RewindFrom) -> Rewind {
@@ -142,4 +144,51 @@ async fn what_was_taken_out_is_not_gone_on_from(world: &World) {
         let refused = go_on(&run.id, how).await;
         assert!(matches!(refused, Resumed::NotResumable { .. }), "{refused:?}");
     }
+}
+
+async fn edit(world: &World, owner: &UserId, id: &ConversationId, message: &MessageId, claim: Option<&str>) -> Keyed<Edited> {
+    let accept = AcceptRun { create_with_title: None, on_busy: OnBusy::Reject, now: LATER, ..hello(owner, id) };
+    let claim = claim.and_then(|claim| key(owner, claim, "f"));
+    world.store.edit_message(accept, message, claim).await.unwrap()
+}
+
+async fn a_message_is_said_anew_in_one_step(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let (first, first_answer) = turn(world, &owner, &id).await;
+    let (second, second_answer) = turn(world, &owner, &id).await;
+    let before = world.log(&id).await;
+
+    let edited = edit(world, &owner, &id, &second, Some("k")).await;
+    let Edited::Accepted(edited) = fresh(edited) else { panic!("it is said anew") };
+    let Accepted::Run { run, message, first_seq, events, .. } = *edited else { panic!("it has a run") };
+    let log = world.log(&id).await;
+    assert_eq!((&log[..before.len()], &log[before.len()..]), (&before[..], &events[..]));
+    let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_ref()).collect();
+    assert_eq!(kinds, ["conversation.updated", "message.created", "run.queued", "conversation.updated"]);
+    assert!(events[0].data.contains(&format!(r#""supersedes":["{second}","{}"]"#, second_answer.id)), "{}", events[0].data);
+    assert_eq!(first_seq, events[1].seq, "its run begins with its message");
+    assert_eq!(listed(world, &owner, &id).await, [first.clone(), first_answer.id.clone(), message.id.clone()]);
+
+    // The same request again finds what came of it, and another one that its message is gone.
+    let replayed = edit(world, &owner, &id, &second, Some("k")).await;
+    let Keyed::Replayed(Edited::Accepted(replayed)) = replayed else { panic!("it is what came of it: {replayed:?}") };
+    assert!(matches!(&*replayed, Accepted::Run { run: same, .. } if *same == run), "{replayed:?}");
+    let busy = Keyed::Fresh(Edited::Accepted(Box::new(Accepted::Busy { run_id: run.id.clone() })));
+    assert_eq!(edit(world, &owner, &id, &first, None).await, busy);
+    let fence = world.claim_one().await;
+    let read: Vec<_> = world.load(&fence).await.history.into_iter().map(|message| message.id).collect();
+    assert_eq!(read, [first.clone(), first_answer.id.clone(), message.id]);
+    world.commit_one(completed(&fence)).await.unwrap();
+    assert_eq!(fresh(edit(world, &owner, &id, &second, None).await), Edited::NoMessage);
+
+    // Nothing of what is refused is left.
+    let (log, messages) = (world.log(&id).await, listed(world, &owner, &id).await);
+    assert_eq!(fresh(edit(world, &owner, &id, &first_answer.id, Some("other")).await), Edited::NotTheUsers);
+    let nobodys = Edited::Accepted(Box::new(Accepted::NoConversation));
+    assert_eq!(fresh(edit(world, &user(), &id, &first, None).await), nobodys);
+    world.run(&owner).await;
+    let full = AcceptRun { create_with_title: None, max_active_runs: 1, ..hello(&owner, &id) };
+    let full = fresh(world.store.edit_message(full, &first, key(&owner, "other", "f")).await.unwrap());
+    assert_eq!(full, Edited::Accepted(Box::new(Accepted::TooManyRuns)));
+    assert_eq!((world.log(&id).await, listed(world, &owner, &id).await), (log, messages));
 }

@@ -13,7 +13,7 @@ use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::FileId;
 use capstan::domain::ids::GrantId;
 use capstan::domain::ids::{
-    AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, NodeId, PinId, ProviderId, RunId, UserId,
+    AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, MessageId, NodeId, PinId, ProviderId, RunId, UserId,
 };
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::mcp_server::McpServerRecord;
@@ -243,6 +243,14 @@ impl ConversationStore for FaultyStore {
 impl RunStore for FaultyStore {
     async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         self.inner.accept_run(accept, key).await
+    }
+    async fn edit_message(
+        &self,
+        accept: AcceptRun,
+        message: &MessageId,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>> {
+        self.inner.edit_message(accept, message, idempotency).await
     }
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         self.inner.run(owner, id).await

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use capstan::domain::conversation::{Conversation, ConversationStatus};
 use capstan::domain::event::StoredEvent;
-use capstan::domain::ids::{CallId, ConversationId, RunId, UserId};
+use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use capstan::domain::input::InputState;
 use capstan::domain::message::Message;
 use capstan::domain::run::{Run, RunStatus};
@@ -136,6 +136,15 @@ impl ConversationStore for ModelStore {
 impl RunStore for ModelStore {
     async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
         Ok(self.state().keyed(key, |state| state.accept(&accept)))
+    }
+
+    async fn edit_message(
+        &self,
+        _accept: AcceptRun,
+        _message: &MessageId,
+        _key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<Edited>> {
+        panic!("nobody edits messages of the model")
     }
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {

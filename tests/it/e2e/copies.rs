@@ -1,0 +1,61 @@
+//! Conversations that go on from another past: a message edited, a copy, a document. Models read exactly what is in them.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+
+/// A turn in a conversation, or in a new one.
+async fn say(server: &Server, conversation: Option<&str>, input: &str) -> Value {
+    let mut body = json!({"input": input});
+    if let Some(id) = conversation {
+        body["conversation_id"] = json!(id);
+    }
+    let run = server.start_run(&body).await;
+    let ended = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    ended
+}
+
+/// What the first request under this name held: role and text of each message, without the system prompt.
+fn read(model: &ModelMock, id: &str) -> Vec<(String, String)> {
+    let asked = model.exchanges(id);
+    let messages = asked[0].request["messages"].as_array().unwrap();
+    let said = messages.iter().filter(|message| message["role"] != "system");
+    said.map(|message| {
+        let text = message["content"].as_str().map_or_else(|| message["content"].to_string(), str::to_owned);
+        (message["role"].as_str().unwrap().to_owned(), text)
+    })
+    .collect()
+}
+
+const CALLS: &str = r#"[[id:calls]][[call:ledger__append {"text":"x"}]][[next]][[say:noted]]"#;
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edited_message_is_answered_without_what_it_replaces(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let first = say(&server, None, CALLS).await;
+    let conversation = first["conversation_id"].as_str().unwrap();
+    say(&server, Some(conversation), "[[id:worse]][[say:no]]").await;
+    let before = server.messages(conversation).await;
+    let path = format!("/conversations/{conversation}/messages/{}/edit", before[4]["id"].as_str().unwrap());
+
+    let edited =
+        server.post(&path, &json!({"content": "[[id:better]][[say:yes]]"})).header("prefer", "wait=30").send().await.unwrap();
+    assert_eq!(edited.status(), 200);
+    let run: Value = edited.json().await.unwrap();
+    assert_eq!(run["status"], "completed", "{run}");
+    let after = server.messages(conversation).await;
+    assert_eq!((after.len(), &after[..4]), (6, &before[..4]));
+    let read = read(&model, "better");
+    let roles: Vec<&str> = read.iter().map(|(role, _)| role.as_str()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "assistant", "user"], "{read:?}");
+    assert_eq!((read[3].1.as_str(), read[4].1.as_str()), ("noted", "[[id:better]][[say:yes]]"));
+    assert_eq!(site.ledger.count("append", "x"), 1);
+    model.assert_history_was_sendable();
+}
