@@ -24,7 +24,7 @@ use super::{listen, notify, secrets, telemetry, upkeep};
 use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
-use crate::service::{FileDeps, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
+use crate::service::{CopyLimits, FileDeps, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
 use crate::store::Store;
 use crate::support::outbound::Reach;
 use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
@@ -322,6 +322,7 @@ fn service(
         limits: ServiceLimits {
             max_active_runs: config.limits.max_active_runs_per_owner,
             max_agents: config.limits.max_agents_per_owner,
+            copies: CopyLimits { messages: config.limits.copy_messages, bytes: config.limits.copy_bytes as u64 },
             ..ServiceLimits::default()
         },
         commits,

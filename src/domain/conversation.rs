@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ids::{ConversationId, RunId};
+use super::ids::{ConversationId, MessageId, RunId};
 use super::run::WaitReason;
 
 /// Where a conversation stands: the status of its active run, stored with it.
@@ -62,6 +62,16 @@ impl From<super::run::RunStatus> for ConversationStatus {
     }
 }
 
+/// Where a copy comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForkedFrom {
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The last of its messages that was copied; absent if none was.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub message_id: Option<MessageId>,
+}
+
 /// A conversation as clients see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Conversation {
@@ -93,6 +103,9 @@ pub struct Conversation {
     /// What its user wants of every answer: a part of the system prompt that is marked as theirs. Lists leave it out.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub instructions: Option<String>,
+    /// Of a copy: the conversation that it was forked from. That may be gone.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub forked_from: Option<ForkedFrom>,
     /// The `seq` of its newest event.
     pub last_seq: i64,
     /// When it was made, RFC 3339.

@@ -140,7 +140,7 @@ events! {
     }
     /// The run was ended by request.
     RunCancelled = "run.cancelled" {
-        /// `user`, `interrupt` or `shutdown`.
+        /// `user`, `interrupt` or `shutdown`; `copy` for a turn that was not copied to its end.
         by: String,
     }
     /// A user message was stored.

@@ -8,6 +8,7 @@ mod approvals;
 mod audit;
 mod auth;
 mod conversations;
+mod copies;
 mod extract;
 mod files;
 mod framing;

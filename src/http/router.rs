@@ -19,8 +19,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
-    agents, approvals, audit, auth, conversations, files, history, logins, mcp_logins, mcp_servers, openapi, pins, providers,
-    questions, request, runs, search, system, tickets, usage, ws,
+    agents, approvals, audit, auth, conversations, copies, files, history, logins, mcp_logins, mcp_servers, openapi, pins,
+    providers, questions, request, runs, search, system, tickets, usage, ws,
 };
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
@@ -43,6 +43,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(files::get, files::delete))
         .routes(routes!(files::content))
         .routes(routes!(search::messages))
+        .routes(routes!(copies::fork))
         .routes(routes!(history::rewind))
         .routes(routes!(history::edit))
         .routes(routes!(history::export))

@@ -173,7 +173,7 @@ impl Service {
         self.store.messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))
     }
 
-    fn title(&self, title: &str) -> Result<String> {
+    pub(super) fn title(&self, title: &str) -> Result<String> {
         let title = title.trim();
         let (chars, limit) = (title.chars().count(), self.limits.max_title_chars);
         if chars > limit {

@@ -10,6 +10,7 @@ mod approvals;
 mod audit;
 mod configured;
 mod conversations;
+mod copying;
 mod error;
 mod events;
 mod explain;
@@ -73,9 +74,9 @@ pub use usage::MAX_USAGE_DAYS;
 
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{
-    AgentCursor, AgentVersionCursor, AuditCursor, ConversationChange, ConversationCursor, ConversationFilter, FileCursor,
-    InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor, RewindFrom, SearchCursor,
-    StoreError,
+    AgentCursor, AgentVersionCursor, AuditCursor, ConversationChange, ConversationCursor, ConversationFilter, CopyLimits,
+    CopyUntil, FileCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor,
+    RewindFrom, SearchCursor, StoreError,
 };
 pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};
@@ -121,6 +122,8 @@ pub struct ServiceLimits {
     pub max_wait_seconds: u64,
     /// Agents that one owner may keep.
     pub max_agents: u32,
+    /// The most that one fork or import copies.
+    pub copies: CopyLimits,
 }
 
 impl Default for ServiceLimits {
@@ -132,6 +135,7 @@ impl Default for ServiceLimits {
             max_active_runs: 0,
             max_wait_seconds: 60,
             max_agents: 100,
+            copies: CopyLimits { messages: 10_000, bytes: 16 * 1024 * 1024 },
         }
     }
 }

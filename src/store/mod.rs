@@ -6,6 +6,7 @@
 
 mod agents;
 mod compose;
+mod copy;
 mod error;
 mod files;
 mod mcp_logins;
@@ -22,6 +23,7 @@ mod types;
 mod usage;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
+pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::StoreError;
 pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, NewFile};
 pub use mcp_logins::{McpLoginStore, McpTokens};
@@ -88,6 +90,9 @@ pub trait ConversationStore: Send + Sync {
 
     /// Takes messages out of a conversation in which no run is under way, and appends `conversation.updated` that names them.
     async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>>;
+
+    /// Makes a conversation of what was said before. Nothing is executed.
+    async fn copy_conversation(&self, copy: CopyConversation, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>>;
 
     /// Deletes the conversation with all its rows. Its active run is fenced off first, so that no late writer recreates
     /// anything. Returns the run that was active, for the caller to tell its worker; `None` if there is no such conversation.

@@ -151,6 +151,7 @@ pub(super) struct ConversationRow {
     pub tags: String,
     pub system_prompt: Option<String>,
     pub instructions: Option<String>,
+    pub forked_from: Option<String>,
 }
 
 impl ConversationRow {
@@ -169,6 +170,7 @@ impl ConversationRow {
             tags: row.try_get("tags")?,
             system_prompt: row.try_get("system_prompt")?,
             instructions: row.try_get("instructions")?,
+            forked_from: row.try_get("forked_from")?,
             id: row.try_get("id")?,
             title: row.try_get("title")?,
             status: row.try_get("status")?,
@@ -186,7 +188,10 @@ impl ConversationRow {
         let tags = decode("conversations", "tags", &self.id, &self.tags)?;
         let reason =
             self.reason.as_deref().map(|reason| word("runs", "reason", &self.id, reason, WaitReason::from_word)).transpose()?;
+        let forked_from = self.forked_from.as_deref();
+        let forked_from = forked_from.map(|text| decode("conversations", "forked_from", &self.id, text)).transpose()?;
         Ok(Conversation {
+            forked_from,
             id: ConversationId::from_stored(self.id),
             title: self.title,
             status,

@@ -440,6 +440,10 @@ pub struct LimitsConfig {
     pub max_mcp_servers_per_owner: u32,
     /// Agents that one owner may keep.
     pub max_agents_per_owner: u32,
+    /// Messages that one fork or import copies at most.
+    pub copy_messages: u32,
+    /// Bytes of messages that one fork or import copies at most.
+    pub copy_bytes: usize,
     /// Bytes of an uploaded file.
     pub file_bytes: usize,
     /// Files that one owner may keep.
@@ -464,6 +468,8 @@ impl Default for LimitsConfig {
             max_providers_per_owner: 100,
             max_mcp_servers_per_owner: 50,
             max_agents_per_owner: 100,
+            copy_messages: 10_000,
+            copy_bytes: 16 * 1024 * 1024,
             file_bytes: 20 * 1024 * 1024,
             max_files_per_owner: 1_000,
             max_files_per_conversation: 5,

@@ -171,6 +171,7 @@ fn migrations() -> Migrator {
         step(20, "context_summaries", include_str!("../../../migrations/postgres/0020_context_summaries.sql")),
         step(21, "prompt_layers", include_str!("../../../migrations/postgres/0021_prompt_layers.sql")),
         step(22, "search", include_str!("../../../migrations/postgres/0022_search.sql")),
+        step(23, "copies", include_str!("../../../migrations/postgres/0023_copies.sql")),
     ])
 }
 

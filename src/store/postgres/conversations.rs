@@ -12,9 +12,9 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::rows::ConversationRow;
 use crate::store::{
-    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Created,
-    DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest, Rewind,
-    Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, rows,
+    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
+    Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
+    Rewind, Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -88,7 +88,7 @@ impl ConversationStore for PostgresStore {
 
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
         let row = sqlx::query(
-            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, c.forked_from, h.last_seq,
                  c.system_prompt, c.instructions, r.id AS active_run_id, r.reason
              FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
@@ -112,7 +112,7 @@ impl ConversationStore for PostgresStore {
         let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
         // Conditions that ask for nothing would be guessed to leave out most, and the plan would be one for few.
         let mut wanted = QueryBuilder::<Postgres>::new(
-            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, c.forked_from, h.last_seq,
                  NULL::text AS system_prompt, NULL::text AS instructions, r.id AS active_run_id, r.reason
              FROM conversations c JOIN conversation_heads h ON h.conversation_id = c.id
              LEFT JOIN runs r ON r.conversation_id = c.id AND r.active
@@ -162,6 +162,10 @@ impl ConversationStore for PostgresStore {
 
     async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
         self.rewind(&rewind, idempotency.as_ref()).await
+    }
+
+    async fn copy_conversation(&self, copy: CopyConversation, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
+        retried(|| self.copy(&copy, idempotency.as_ref())).await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
@@ -254,6 +258,7 @@ impl PostgresStore {
             tags: Vec::new(),
             system_prompt: new.system_prompt.as_deref().map(|text| storable(text).into_owned()),
             instructions: new.instructions.as_deref().map(|text| storable(text).into_owned()),
+            forked_from: None,
             last_seq: 0,
             created_at: new.now.to_rfc3339(),
             updated_at: new.now.to_rfc3339(),
@@ -333,7 +338,7 @@ async fn apply(
              tags = coalesce($7, tags), system_prompt = nullif(coalesce($8, system_prompt), ''),
              instructions = nullif(coalesce($9, instructions), '')
          WHERE id = $1
-         RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, system_prompt, instructions, $4::bigint + 1 AS last_seq,
+         RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, system_prompt, instructions, forked_from, $4::bigint + 1 AS last_seq,
              (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id,
              (SELECT r.reason FROM runs r WHERE r.conversation_id = c.id AND r.active) AS reason",
     )

@@ -20,6 +20,7 @@ mod cancel;
 mod commit;
 mod connect;
 mod conversations;
+mod copy;
 mod delete;
 mod errors;
 mod files;

@@ -127,7 +127,7 @@ async fn rewind_locked(tx: &mut PgConnection, rewind: &Rewind, key: Option<&Idem
          WHERE id = $1
          RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, $4::bigint AS last_seq,
              NULL::text AS active_run_id,
-             NULL::text AS reason, system_prompt, instructions",
+             NULL::text AS reason, system_prompt, instructions, forked_from",
     )
     .bind(id.as_str())
     .bind(!superseded.is_empty())

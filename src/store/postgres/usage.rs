@@ -15,7 +15,7 @@ impl UsageStore for PostgresStore {
         let found = sqlx::query(
             r#"WITH used AS (
                  SELECT owner_id, model COLLATE "C" AS model, created_at / 86400000 AS day, usage::json AS usage
-                 FROM runs WHERE id >= $1 AND created_at >= $2 AND ($3::text IS NULL OR owner_id = $3)
+                 FROM runs WHERE id >= $1 AND created_at >= $2 AND NOT is_copy AND ($3::text IS NULL OR owner_id = $3)
              )
              SELECT day, owner_id, model, count(*) AS runs,
                     sum((usage->>'input_tokens')::bigint)::bigint AS input_tokens,

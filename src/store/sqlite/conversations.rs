@@ -14,9 +14,9 @@ use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::store::rows::{ConversationRow, decode, encode_storable};
 use crate::store::{
-    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Created,
-    DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest, Rewind,
-    Rewound, SQL_PAGE_BYTES, StoreResult, compose,
+    Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
+    Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
+    Rewind, Rewound, SQL_PAGE_BYTES, StoreResult, compose,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -28,8 +28,8 @@ macro_rules! select_conversation {
     };
     ($layers:literal, $rest:literal) => {
         concat!(
-            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, h.last_seq,
-                    r.id AS active_run_id, r.reason, ",
+            "SELECT c.id, c.title, c.status, c.created_at, c.updated_at, c.pinned, c.archived_at, c.tags, c.forked_from,
+                    h.last_seq, r.id AS active_run_id, r.reason, ",
             $layers,
             " FROM conversations c
              JOIN conversation_heads h ON h.conversation_id = c.id
@@ -177,6 +177,10 @@ impl ConversationStore for SqliteStore {
 
     async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
         self.rewind(&rewind, idempotency.as_ref()).await
+    }
+
+    async fn copy_conversation(&self, copy: CopyConversation, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
+        self.copy(&copy, idempotency.as_ref()).await
     }
 
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {

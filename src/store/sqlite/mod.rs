@@ -20,6 +20,7 @@ mod cancel;
 mod clock;
 mod connection;
 mod conversations;
+mod copy;
 mod files;
 mod grants;
 mod idempotency;

@@ -16,7 +16,7 @@ impl UsageStore for SqliteStore {
         let found = sqlx::query(
             "WITH used AS (
                  SELECT owner_id, model, created_at / 86400000 AS day, usage, json_extract(usage, '$.cost.amount') AS amount
-                 FROM runs WHERE id >= ?1 AND created_at >= ?2 AND (?3 IS NULL OR owner_id = ?3)
+                 FROM runs WHERE id >= ?1 AND created_at >= ?2 AND is_copy = 0 AND (?3 IS NULL OR owner_id = ?3)
              )
              SELECT day, owner_id, model, count(*) AS runs,
                     sum(json_extract(usage, '$.input_tokens')) AS input_tokens,

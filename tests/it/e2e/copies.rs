@@ -59,3 +59,37 @@ async fn an_edited_message_is_answered_without_what_it_replaces(#[values(Kind::S
     assert_eq!(site.ledger.count("append", "x"), 1);
     model.assert_history_was_sendable();
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_goes_on_from_what_was_copied(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let first = say(&server, None, CALLS).await;
+    let source = first["conversation_id"].as_str().unwrap();
+    say(&server, Some(source), "[[id:other]][[say:elsewhere]]").await;
+    let (total, before) = (model.total(), server.messages(source).await);
+    let (status, made) = server.post_json(&format!("/conversations/{source}/fork"), &json!({"to_run_id": first["id"]})).await;
+    assert_eq!(status, 201, "{made}");
+    let copy = made["id"].as_str().unwrap();
+    assert_eq!(server.messages(copy).await.len(), 4);
+
+    say(&server, Some(copy), "[[id:next]][[say:on]]").await;
+    let read = read(&model, "next");
+    let roles: Vec<&str> = read.iter().map(|(role, _)| role.as_str()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "assistant", "user"], "{read:?}");
+    assert_eq!((read[0].1.as_str(), read[3].1.as_str()), (CALLS, "noted"));
+    assert_eq!((model.total(), site.ledger.count("append", "x")), (total + 1, 1), "nothing is executed");
+    assert_eq!(server.messages(source).await, before);
+
+    // A question that was copied without its answer is answered by a retry.
+    let (_, asked) = server.post_json(&format!("/conversations/{source}/fork"), &json!({"to_message_id": before[4]["id"]})).await;
+    let asked = asked["id"].as_str().unwrap();
+    let run = server.messages(asked).await[4]["run_id"].as_str().unwrap().to_owned();
+    let (status, retried) = server.post_json(&format!("/runs/{run}/retry"), &json!({})).await;
+    assert_eq!(status, 202, "{retried}");
+    assert_eq!(server.finished(retried["id"].as_str().unwrap()).await["status"], "completed");
+    assert_eq!(server.messages(asked).await[5]["parts"][0]["text"], "elsewhere");
+    model.assert_history_was_sendable();
+}

@@ -2,6 +2,7 @@
 
 mod auth;
 mod conversations;
+mod copies;
 mod errors;
 mod history;
 mod idempotency;

@@ -297,6 +297,9 @@ impl ConversationStore for Line {
     async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
         self.call("rewinds", self.model.rewind_conversation(rewind, idempotency), |_| {}).await
     }
+    async fn copy_conversation(&self, copy: CopyConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
+        self.call("copies", self.model.copy_conversation(copy, key), |_| {}).await
+    }
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
         self.call("deletes", self.model.delete_conversation(owner, id), |_| {}).await
     }

@@ -48,6 +48,7 @@ mod cancel;
 mod caps;
 mod claims;
 mod conversations;
+mod copies;
 mod explain;
 mod files;
 mod fixture;

@@ -223,6 +223,9 @@ impl ConversationStore for FaultyStore {
     async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
         self.inner.rewind_conversation(rewind, idempotency).await
     }
+    async fn copy_conversation(&self, copy: CopyConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
+        self.inner.copy_conversation(copy, key).await
+    }
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
         self.inner.delete_conversation(owner, id).await
     }

@@ -90,6 +90,10 @@ impl ConversationStore for ModelStore {
         panic!("nobody rewinds conversations of the model")
     }
 
+    async fn copy_conversation(&self, _copy: CopyConversation, _key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
+        panic!("nobody copies conversations of the model")
+    }
+
     async fn delete_conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<DeletedConversation>> {
         let mut state = self.state();
         if state.conversation_of(owner, id).is_none() {

@@ -160,6 +160,7 @@ impl State {
             tags: Vec::new(),
             system_prompt: None,
             instructions: None,
+            forked_from: None,
             active_run_id: self.active_in(id).map(|active| active.run.id.clone()),
             reason: self.active_in(id).and_then(|active| active.run.reason),
             last_seq: row.head(),

@@ -1,0 +1,453 @@
+//! A conversation that is made of what was said before: in another one, or in a document.
+//!
+//! What is copied is a transcript. Each turn becomes a run that is over, because history is ordered by runs; its log holds whole
+//! messages and the end of the run. Nothing is executed and nothing is charged.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{IdempotencyClaim, StoreError, StoreResult, rows};
+use crate::domain::conversation::{Conversation, ConversationStatus, ForkedFrom};
+use crate::domain::event::{EventBody, NewEvent};
+use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
+use crate::domain::message::{Message, Part, Role};
+use crate::domain::model::Usage;
+use crate::domain::problem::ProblemBody;
+use crate::domain::run::{FinishReason, RunStatus};
+use crate::support::clock::UnixMillis;
+use crate::support::ids::{IdSource, SharedIds};
+use crate::support::text::storable;
+
+/// Who ends a turn that is not copied to its end, as `run.cancelled` says.
+const BY_COPY: &str = "copy";
+
+/// A conversation to make of what was said before.
+#[derive(Clone)]
+pub struct CopyConversation {
+    /// Its id.
+    pub id: ConversationId,
+    /// Whose it is, and whose the source is.
+    pub owner: UserId,
+    /// Its title; that of the source if `None`.
+    pub title: Option<String>,
+    /// What it is made of.
+    pub source: CopySource,
+    /// The most that is copied.
+    pub limits: CopyLimits,
+    /// New ids for all that is copied.
+    pub ids: SharedIds,
+    /// When it is made.
+    pub now: UnixMillis,
+}
+
+/// The most that is copied in one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyLimits {
+    /// Messages.
+    pub messages: u32,
+    /// Bytes of all messages as they are stored.
+    pub bytes: u64,
+}
+
+/// What a conversation is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CopySource {
+    /// What was said in another one, as far as its turns are over.
+    Conversation {
+        /// Which one.
+        id: ConversationId,
+        /// How far.
+        until: CopyUntil,
+    },
+    /// What somebody says that was said.
+    Document(CopiedDocument),
+}
+
+/// How far a conversation is copied, in the order in which models read: run by run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CopyUntil {
+    /// To the last turn that is over before the first one that is not.
+    End,
+    /// To this message, which is copied.
+    After(MessageId),
+    /// To this message, which is not copied.
+    Before(MessageId),
+    /// To the end of this run.
+    Run(RunId),
+}
+
+/// A transcript, with what is said of the conversation as a whole.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CopiedDocument {
+    /// Its title.
+    pub title: String,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// Its own part of the system prompt.
+    pub system_prompt: Option<String>,
+    /// What its user wants of every answer.
+    pub instructions: Option<String>,
+    /// Its turns, in the order in which models read them.
+    pub turns: Vec<CopiedTurn>,
+}
+
+/// A turn that is over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CopiedTurn {
+    /// Where it begins among the places of all messages.
+    pub begins: i64,
+    /// The profile that it had, as JSON: what it would be answered with once more.
+    pub profile: String,
+    /// The agent's name.
+    pub agent: String,
+    /// The agent's version.
+    pub agent_version: u32,
+    /// `provider/name`.
+    pub model: String,
+    /// How it ended.
+    pub end: CopiedEnd,
+    /// Its messages, each with its place in the list of all messages. Never empty.
+    pub messages: Vec<(i64, Message)>,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CopiedEnd {
+    /// With an answer.
+    Completed(FinishReason),
+    /// With an error.
+    Failed(ProblemBody),
+    /// Before it was answered, or it is not copied to its end.
+    Cancelled,
+}
+
+impl CopiedEnd {
+    fn status(&self) -> RunStatus {
+        match self {
+            Self::Completed(_) => RunStatus::Completed,
+            Self::Failed(_) => RunStatus::Failed,
+            Self::Cancelled => RunStatus::Cancelled,
+        }
+    }
+
+    fn event(&self) -> EventBody {
+        match self {
+            Self::Completed(finish_reason) => {
+                EventBody::RunCompleted { finish_reason: *finish_reason, usage: Usage::default(), error: None, notice: None }
+            }
+            Self::Failed(error) => EventBody::RunFailed { error: error.clone() },
+            Self::Cancelled => EventBody::RunCancelled { by: BY_COPY.to_owned() },
+        }
+    }
+}
+
+/// What came of a request to copy. Serialised with the idempotency key, so fields are only ever added.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Copied {
+    /// It is made.
+    Conversation(Box<Conversation>),
+    /// The end lies inside or behind a run that is not over.
+    Active {
+        /// The run.
+        run_id: RunId,
+    },
+    /// Calls would be copied without their results.
+    PartsCalls,
+    /// It is more than is copied in one request.
+    TooLarge,
+    /// No such message or run in the conversation, or not any more.
+    NoPoint,
+    /// No such conversation, or somebody else's.
+    NoConversation,
+}
+
+impl Copied {
+    pub(super) fn is_made(&self) -> bool {
+        matches!(self, Self::Conversation(_))
+    }
+}
+
+/// A row of a message with its run's, in the order in which models read.
+#[derive(Debug, Clone)]
+pub(super) struct SourceRow {
+    pub id: String,
+    pub position: i64,
+    pub role: String,
+    /// `None` if it is beyond the bytes that are copied.
+    pub body: Option<String>,
+    pub run_id: String,
+    pub first_seq: i64,
+    pub is_open: bool,
+    pub status: String,
+    /// With the run's first message only.
+    pub profile: Option<String>,
+    pub agent: String,
+    pub agent_version: i32,
+    pub model: String,
+    pub finish_reason: Option<String>,
+    pub error: Option<String>,
+}
+
+impl SourceRow {
+    /// Reads columns with the names of the fields.
+    pub(super) fn read<'r, R>(row: &'r R) -> Result<Self, sqlx::Error>
+    where
+        R: sqlx::Row,
+        &'static str: sqlx::ColumnIndex<R>,
+        String: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
+        i64: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
+        i32: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
+        bool: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
+    {
+        Ok(Self {
+            id: row.try_get("id")?,
+            position: row.try_get("position")?,
+            role: row.try_get("role")?,
+            body: row.try_get("body")?,
+            run_id: row.try_get("run_id")?,
+            first_seq: row.try_get("first_seq")?,
+            is_open: row.try_get("is_open")?,
+            status: row.try_get("status")?,
+            profile: row.try_get("profile")?,
+            agent: row.try_get("agent")?,
+            agent_version: row.try_get("agent_version")?,
+            model: row.try_get("model")?,
+            finish_reason: row.try_get("finish_reason")?,
+            error: row.try_get("error")?,
+        })
+    }
+}
+
+/// What is copied of a conversation and where it comes from, or why nothing is. `said` has one row more than the limit at most. What
+/// is pinned or put away is not copied, nor are answers that hold for later calls, and what stands for older messages is made again when
+/// it is needed.
+pub(super) fn select(
+    source: Conversation,
+    said: &[SourceRow],
+    until: &CopyUntil,
+    limits: CopyLimits,
+) -> StoreResult<Result<(CopiedDocument, ForkedFrom), Copied>> {
+    let open = said.iter().position(|row| row.is_open).unwrap_or(said.len());
+    let most = usize::try_from(limits.messages).unwrap_or(usize::MAX);
+    let found = match until {
+        CopyUntil::End => Some(open),
+        CopyUntil::After(id) => said.iter().position(|row| row.id == id.as_str()).map(|at| at + 1),
+        CopyUntil::Before(id) => said.iter().position(|row| row.id == id.as_str()),
+        CopyUntil::Run(id) => said.iter().rposition(|row| row.run_id == id.as_str()).map(|at| at + 1),
+    };
+    let is_cut_off = said.len() > most;
+    let Some(end) = found else { return Ok(Err(if is_cut_off { Copied::TooLarge } else { Copied::NoPoint })) };
+    if end > open {
+        return Ok(Err(Copied::Active { run_id: RunId::from_stored(said[open].run_id.clone()) }));
+    }
+    if end > most {
+        return Ok(Err(Copied::TooLarge));
+    }
+    let (taken, rest) = said.split_at(end);
+    let last_run = taken.last().map(|row| row.run_id.as_str());
+    let mut cut = rest.iter().take_while(|row| Some(row.run_id.as_str()) == last_run).peekable();
+    let is_cut = cut.peek().is_some();
+    // Within a run the results of an answer's calls come before its next answer; only a user's words may stand between.
+    if cut.find(|row| row.role != Role::User.as_str()).is_some_and(|row| row.role == Role::Tool.as_str()) {
+        return Ok(Err(Copied::PartsCalls));
+    }
+    let mut turns: Vec<CopiedTurn> = Vec::new();
+    let mut run_id = None;
+    for row in taken {
+        let Some(body) = &row.body else { return Ok(Err(Copied::TooLarge)) };
+        let message: Message = rows::decode("messages", "body", &row.id, body)?;
+        if let Some(turn) = turns.last_mut().filter(|_| run_id == Some(row.run_id.as_str())) {
+            turn.messages.push((row.position, message));
+            continue;
+        }
+        run_id = Some(row.run_id.as_str());
+        turns.push(CopiedTurn {
+            begins: row.first_seq,
+            profile: row.profile.clone().unwrap_or_default(),
+            agent: row.agent.clone(),
+            agent_version: rows::unsigned(row.agent_version),
+            model: row.model.clone(),
+            end: ended(row)?,
+            messages: vec![(row.position, message)],
+        });
+    }
+    if let Some(turn) = turns.last_mut().filter(|_| is_cut) {
+        turn.end = CopiedEnd::Cancelled;
+    }
+    let message_id = taken.last().map(|row| MessageId::from_stored(row.id.clone()));
+    let Conversation { id, title, tags, system_prompt, instructions, .. } = source;
+    let from = ForkedFrom { conversation_id: id, message_id };
+    Ok(Ok((CopiedDocument { title, tags, system_prompt, instructions, turns }, from)))
+}
+
+fn ended(row: &SourceRow) -> StoreResult<CopiedEnd> {
+    let id = &row.run_id;
+    let reason = row.finish_reason.as_deref();
+    let reason = reason.map(|text| rows::word("runs", "finish_reason", id, text, FinishReason::from_word)).transpose()?;
+    let error: Option<ProblemBody> = row.error.as_deref().map(|text| rows::decode("runs", "error", id, text)).transpose()?;
+    Ok(match (rows::word("runs", "status", id, &row.status, RunStatus::from_word)?, error) {
+        (RunStatus::Completed, _) => CopiedEnd::Completed(reason.unwrap_or(FinishReason::Stop)),
+        (RunStatus::Failed, Some(error)) => CopiedEnd::Failed(error),
+        (
+            RunStatus::Failed
+            | RunStatus::Cancelled
+            | RunStatus::Queued
+            | RunStatus::Processing
+            | RunStatus::ToolLoop
+            | RunStatus::Waiting,
+            _,
+        ) => CopiedEnd::Cancelled,
+    })
+}
+
+/// A copy as it is written down.
+pub(super) struct Written {
+    pub conversation: Conversation,
+    pub runs: Vec<WrittenRun>,
+    pub messages: Vec<WrittenMessage>,
+    /// Numbered from 1 on.
+    pub events: Vec<NewEvent>,
+}
+
+/// A run of a copy.
+pub(super) struct WrittenRun {
+    pub id: RunId,
+    pub turn: CopiedTurn,
+    pub status: RunStatus,
+    pub finish_reason: Option<FinishReason>,
+    pub error: Option<String>,
+    pub first_seq: i64,
+    pub last_seq: i64,
+}
+
+/// A message of a copy.
+pub(super) struct WrittenMessage {
+    pub id: MessageId,
+    pub run_id: RunId,
+    pub role: Role,
+    pub position: i64,
+    pub body: String,
+}
+
+/// What comes at one place of the log, and in which order.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    /// A message of a turn, by its place there.
+    Message(usize),
+    /// The beginning of a turn.
+    Begun,
+    /// The end of a turn.
+    Ended,
+}
+
+/// Writes a copy down, with ids of its own. What is listed in an order is listed in the same one.
+pub(super) fn write(request: &CopyConversation, document: CopiedDocument, forked_from: Option<ForkedFrom>) -> StoreResult<Written> {
+    let (ids, now) = (request.ids.as_ref(), request.now);
+    let mut entries: Vec<(i64, Entry, usize)> = Vec::new();
+    for (at, turn) in document.turns.iter().enumerate() {
+        let last = turn.messages.iter().map(|(place, _)| *place).max().unwrap_or(turn.begins);
+        entries.push((turn.begins, Entry::Begun, at));
+        entries.push((last.max(turn.begins), Entry::Ended, at));
+        entries.extend(turn.messages.iter().enumerate().map(|(nth, (place, _))| (*place, Entry::Message(nth), at)));
+    }
+    entries.sort_unstable();
+    let mut runs = Vec::with_capacity(document.turns.len());
+    let mut status = ConversationStatus::Idle;
+    for turn in document.turns {
+        status = turn.end.status().into();
+        let (finish_reason, error) = match &turn.end {
+            CopiedEnd::Completed(reason) => (Some(*reason), None),
+            CopiedEnd::Failed(error) => (None, Some(error)),
+            CopiedEnd::Cancelled => (Some(FinishReason::Cancelled), None),
+        };
+        let id = RunId::generate(ids);
+        let error = error.map(|error| rows::encode_storable("runs", "error", id.as_str(), error)).transpose()?;
+        runs.push(WrittenRun { id, status: turn.end.status(), turn, finish_reason, error, first_seq: 0, last_seq: 0 });
+    }
+    let mut renamed = Renamed { ids, calls: HashMap::new() };
+    let (mut events, mut messages) = (Vec::with_capacity(entries.len() + 1), Vec::new());
+    for (_, entry, at) in entries {
+        let run = &mut runs[at];
+        let seq = i64::try_from(events.len()).unwrap_or(i64::MAX) + 1;
+        if run.first_seq == 0 {
+            run.first_seq = seq;
+        }
+        let body = match entry {
+            Entry::Begun => EventBody::RunQueued { position: 0, supersedes: Vec::new() },
+            Entry::Ended => {
+                run.last_seq = seq;
+                run.turn.end.event()
+            }
+            Entry::Message(nth) => {
+                let (_, message) = &mut run.turn.messages[nth];
+                renamed.message(message, &request.id, &run.id);
+                let (message, body) = rows::storable_message(message.clone())?;
+                let (id, role) = (message.id.clone(), message.role);
+                messages.push(WrittenMessage { id, run_id: run.id.clone(), role, position: seq, body });
+                EventBody::MessageCreated { message }
+            }
+        };
+        events.push(NewEvent::new(&body, Some(run.id.clone()), 0, now));
+    }
+    let title = storable(request.title.as_deref().unwrap_or(&document.title)).into_owned();
+    events.push(super::compose::conversation_updated(&title, status, now));
+    let conversation = Conversation {
+        id: request.id.clone(),
+        title,
+        status,
+        reason: None,
+        active_run_id: None,
+        pinned: false,
+        archived_at: None,
+        tags: document.tags,
+        system_prompt: document.system_prompt.map(|text| storable(&text).into_owned()),
+        instructions: document.instructions.map(|text| storable(&text).into_owned()),
+        forked_from,
+        last_seq: i64::try_from(events.len()).unwrap_or(i64::MAX),
+        created_at: now.to_rfc3339(),
+        updated_at: now.to_rfc3339(),
+    };
+    Ok(Written { conversation, runs, messages, events })
+}
+
+/// New ids for what is copied. Calls keep their results.
+struct Renamed<'a> {
+    ids: &'a dyn IdSource,
+    calls: HashMap<CallId, CallId>,
+}
+
+impl Renamed<'_> {
+    fn message(&mut self, message: &mut Message, conversation: &ConversationId, run: &RunId) {
+        message.id = MessageId::generate(self.ids);
+        message.conversation_id = conversation.clone();
+        message.run_id = run.clone();
+        for part in &mut message.parts {
+            let id = PartId::generate(self.ids);
+            match part {
+                Part::Text(part) => part.id = id,
+                Part::Reasoning(part) => part.id = id,
+                Part::ToolCall(part) => {
+                    part.id = id;
+                    part.call_id = self.call(&part.call_id);
+                }
+                Part::ToolResult(part) => {
+                    part.id = id;
+                    part.call_id = self.call(&part.call_id);
+                }
+                Part::Image(part) | Part::File(part) => part.id = id,
+            }
+        }
+    }
+
+    fn call(&mut self, id: &CallId) -> CallId {
+        let ids = self.ids;
+        self.calls.entry(id.clone()).or_insert_with(|| CallId::generate(ids)).clone()
+    }
+}
+
+/// What a request with this key is answered with when it comes again.
+pub(super) fn outcome(key: &IdempotencyClaim, copied: &Copied) -> Result<String, StoreError> {
+    rows::encode_storable("idempotency_keys", "outcome", &key.key, copied)
+}
