@@ -1,7 +1,7 @@
 //! Conversations that are made of what was said before.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequest as _, Request, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,8 @@ use super::problem::Answer;
 use super::runs::replayed;
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::{ConversationId, MessageId, RunId};
-use crate::service::{CopyUntil, Error, Replay};
+use crate::domain::message::Message;
+use crate::service::{CopyUntil, Document, Error, Replay};
 
 /// How far a conversation is copied: one of the three, or nothing for all turns that are over.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -77,4 +78,79 @@ pub(super) fn made(conversation: Conversation, replay: Replay) -> Response {
         headers.insert(LOCATION, value);
     }
     (StatusCode::CREATED, headers, Json(conversation)).into_response()
+}
+
+/// The only format of documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+pub(crate) enum DocumentFormat {
+    /// What an export writes.
+    #[serde(rename = "capstan.conversation")]
+    Conversation,
+}
+
+/// A document as `GET /conversations/{id}/export` writes it.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ImportBody {
+    #[expect(dead_code, reason = "there is one; any other is refused")]
+    format: DocumentFormat,
+    /// The version of the format: 1.
+    #[schema(minimum = 1, maximum = 1)]
+    version: u32,
+    /// When it was written. Not kept.
+    #[serde(default)]
+    #[expect(dead_code, reason = "it is part of the document")]
+    exported_at: Option<String>,
+    /// What is said of the conversation.
+    conversation: ImportedConversation,
+    /// What was said.
+    messages: Vec<Message>,
+}
+
+/// What is kept of a document's conversation. The rest of it is taken and not looked at.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub(crate) struct ImportedConversation {
+    /// Its title, at most 200 characters.
+    #[serde(default)]
+    title: String,
+    /// Its tags.
+    #[serde(default)]
+    #[schema(max_items = 20)]
+    tags: Vec<String>,
+    /// Its own part of the system prompt, at most 10,000 characters.
+    #[serde(default)]
+    system_prompt: Option<String>,
+    /// What its user wants of every answer, at most 10,000 characters.
+    #[serde(default)]
+    instructions: Option<String>,
+}
+
+impl RequestBody for ImportBody {
+    fn max_bytes(app: &App) -> usize {
+        usize::try_from(app.service.copy_limits().bytes).unwrap_or(usize::MAX)
+    }
+}
+
+/// Imports a conversation
+///
+/// Makes a conversation of the caller's of a document that an export has written as JSON. All ids are made anew. Nothing is executed and
+/// nothing is charged; calls of tools that have no result in the document are not made.
+#[utoipa::path(
+    post, path = "/api/v1/conversations/import", tag = "conversations", operation_id = "import_conversation", request_body = ImportBody,
+    responses(
+        (status = 201, description = "The conversation", body = Conversation, headers(("Location" = String))),
+        (status = 429, description = "Too many imports and uploads at this moment"),
+    ),
+)]
+pub(crate) async fn import(State(app): State<App>, Caller(principal): Caller, request: Request) -> Answer<Response> {
+    // As with files: what is large is held in memory by a few at a time only.
+    let _seat = app.service.begin_upload(&principal).await?;
+    let Input { body, key } = Input::<ImportBody>::from_request(request, &app).await?;
+    if body.version != 1 {
+        return Err(Error::field("/version", "is not one that this server knows; it knows 1").into());
+    }
+    let ImportedConversation { title, tags, system_prompt, instructions } = body.conversation;
+    let document = Document { title, tags, system_prompt, instructions, messages: body.messages };
+    let (conversation, replay) = app.service.import_conversation(&principal, document, key).await?;
+    Ok(made(conversation, replay))
 }

@@ -78,6 +78,11 @@ pub(crate) trait RequestBody: DeserializeOwned {
     fn when_empty() -> Option<Self> {
         None
     }
+
+    /// The most bytes that it may have.
+    fn max_bytes(app: &App) -> usize {
+        app.options.limits.max_body_bytes
+    }
 }
 
 /// The body of a POST or PATCH, and the idempotency key that came with it.
@@ -94,7 +99,7 @@ impl<T: RequestBody> FromRequest<App> for Input<T> {
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let content_type = request.headers().get(CONTENT_TYPE).cloned();
-        let bytes = read(request, app).await?;
+        let bytes = read(request, app, T::max_bytes(app)).await?;
         let body = match T::when_empty() {
             Some(body) if bytes.is_empty() => body,
             Some(_) | None => {
@@ -114,12 +119,11 @@ impl<T: RequestBody> FromRequest<App> for Input<T> {
     }
 }
 
-async fn read(request: Request, app: &App) -> Answer<Bytes> {
-    let limits = &app.options.limits;
-    match tokio::time::timeout(limits.body_timeout, collect(request, limits.max_body_bytes)).await {
+async fn read(request: Request, app: &App, most: usize) -> Answer<Bytes> {
+    match tokio::time::timeout(app.options.limits.body_timeout, collect(request, most)).await {
         Ok(Ok(Some(bytes))) => Ok(bytes),
         Ok(Ok(None)) => {
-            let detail = format!("at most {} bytes are accepted", limits.max_body_bytes);
+            let detail = format!("at most {most} bytes are accepted");
             Err(Problem::new(ProblemCode::PayloadTooLarge, detail))
         }
         Ok(Err(_)) => Err(Problem::new(ProblemCode::InvalidRequest, "the body ended before it was whole")),

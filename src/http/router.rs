@@ -44,6 +44,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(files::content))
         .routes(routes!(search::messages))
         .routes(routes!(copies::fork))
+        .routes(routes!(copies::import))
         .routes(routes!(history::rewind))
         .routes(routes!(history::edit))
         .routes(routes!(history::export))

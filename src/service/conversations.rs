@@ -43,7 +43,7 @@ impl Service {
         request: NewConversationRequest,
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
-        let title = request.title.as_deref().map(|title| self.title(title)).transpose()?.unwrap_or_default();
+        let title = request.title.as_deref().map(|title| self.title("/title", title)).transpose()?.unwrap_or_default();
         let new = NewConversation {
             id: request.id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref())),
             owner: principal.user_id.clone(),
@@ -95,10 +95,10 @@ impl Service {
         }
         let ConversationChange { title, pinned, archived, tags, system_prompt, instructions } = change;
         let change = ConversationChange {
-            title: title.map(|title| self.title(&title)).transpose()?,
+            title: title.map(|title| self.title("/title", &title)).transpose()?,
             pinned,
             archived,
-            tags: tags.map(cleaned_tags).transpose()?,
+            tags: tags.map(|tags| cleaned_tags("/tags", tags)).transpose()?,
             system_prompt: layer("/system_prompt", system_prompt)?,
             instructions: layer("/instructions", instructions)?,
         };
@@ -173,18 +173,18 @@ impl Service {
         self.store.messages(&principal.user_id, id, page).await?.ok_or(Error::NotFound("conversation"))
     }
 
-    pub(super) fn title(&self, title: &str) -> Result<String> {
+    pub(super) fn title(&self, pointer: &str, title: &str) -> Result<String> {
         let title = title.trim();
         let (chars, limit) = (title.chars().count(), self.limits.max_title_chars);
         if chars > limit {
-            return Err(Error::field("/title", format!("has {chars} characters; at most {limit} are accepted")));
+            return Err(Error::field(pointer, format!("has {chars} characters; at most {limit} are accepted")));
         }
         Ok(text::storable(title).into_owned())
     }
 }
 
 /// A part of the system prompt, without space around it.
-fn layer(pointer: &str, text: Option<String>) -> Result<Option<String>> {
+pub(super) fn layer(pointer: &str, text: Option<String>) -> Result<Option<String>> {
     let Some(text) = text else { return Ok(None) };
     let text = text.trim();
     match text.chars().count() {
@@ -194,13 +194,13 @@ fn layer(pointer: &str, text: Option<String>) -> Result<Option<String>> {
 }
 
 /// Each tag once, in the order given, without space around it.
-fn cleaned_tags(tags: Vec<String>) -> Result<Vec<String>> {
+pub(super) fn cleaned_tags(pointer: &str, tags: Vec<String>) -> Result<Vec<String>> {
     let mut clean: Vec<String> = Vec::with_capacity(tags.len().min(MAX_TAGS));
     for (place, tag) in tags.iter().enumerate() {
         let tag = text::storable(tag.trim());
         if !(1..=MAX_TAG_CHARS).contains(&tag.chars().count()) || tag.contains(char::is_control) {
             let rule = format!("must have 1 to {MAX_TAG_CHARS} characters, and no control characters");
-            return Err(Error::field(&format!("/tags/{place}"), rule));
+            return Err(Error::field(&format!("{pointer}/{place}"), rule));
         }
         if !clean.iter().any(|known| *known == *tag) {
             clean.push(tag.into_owned());
@@ -208,6 +208,6 @@ fn cleaned_tags(tags: Vec<String>) -> Result<Vec<String>> {
     }
     match clean.len() {
         0..=MAX_TAGS => Ok(clean),
-        count => Err(Error::field("/tags", format!("has {count} tags; at most {MAX_TAGS} are accepted"))),
+        count => Err(Error::field(pointer, format!("has {count} tags; at most {MAX_TAGS} are accepted"))),
     }
 }

@@ -19,7 +19,7 @@ impl Service {
         title: Option<String>,
         key: Option<RequestKey>,
     ) -> Result<(Conversation, Replay)> {
-        let title = title.as_deref().map(|title| self.title(title)).transpose()?;
+        let title = title.as_deref().map(|title| self.title("/title", title)).transpose()?;
         self.copy(principal, title, CopySource::Conversation { id: id.clone(), until }, key).await
     }
 

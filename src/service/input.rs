@@ -171,7 +171,7 @@ impl Service {
         }
     }
 
-    fn file_part(&self, new: &NewFilePart, pointer: &str) -> Result<FilePart> {
+    pub(super) fn file_part(&self, new: &NewFilePart, pointer: &str) -> Result<FilePart> {
         let id = PartId::generate(self.ids.as_ref());
         let name = new.name.as_deref().map(|name| text::storable(text::prefix_chars(name, MAX_FILE_NAME)).into_owned());
         let (media_type, url) = match (&new.url, &new.file_id, &new.media_type) {

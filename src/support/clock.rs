@@ -24,6 +24,12 @@ impl UnixMillis {
     }
 }
 
+/// Whether a text is a time as RFC 3339 writes it.
+#[must_use]
+pub fn is_rfc3339(text: &str) -> bool {
+    text.parse::<jiff::Timestamp>().is_ok()
+}
+
 /// Where wall-clock time comes from.
 pub trait Clock: Send + Sync {
     /// The present moment.

@@ -93,3 +93,48 @@ async fn a_fork_goes_on_from_what_was_copied(#[values(Kind::Sqlite, Kind::Postgr
     assert_eq!(server.messages(asked).await[5]["parts"][0]["text"], "elsewhere");
     model.assert_history_was_sendable();
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_goes_on_from_what_the_document_says(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.env("CAPSTAN_LIMITS__COPY_MESSAGES", "5");
+    let server = site.start().await;
+    let first = say(&server, None, CALLS).await;
+    let source = first["conversation_id"].as_str().unwrap();
+    let mut exported = server.get_json(&format!("/conversations/{source}/export")).await;
+    let deleted = server.request(reqwest::Method::DELETE, &format!("/conversations/{source}")).send().await.unwrap();
+    assert_eq!(deleted.status(), 204);
+    let (status, made) = server.post_json("/conversations/import", &exported).await;
+    assert_eq!(status, 201, "{made}");
+    let copy = made["id"].as_str().unwrap();
+    let total = model.total();
+    let again = server.get_json(&format!("/conversations/{copy}/export")).await;
+    let said = |document: &Value| -> Vec<Value> {
+        let parts = |message: &Value| -> Vec<Value> {
+            let parts = message["parts"].as_array().unwrap().iter();
+            parts.map(|part| json!([part["type"], part["text"], part["name"], part["arguments"], part["content"]])).collect()
+        };
+        document["messages"].as_array().unwrap().iter().map(|message| json!([message["role"], parts(message)])).collect()
+    };
+    assert_eq!(said(&again), said(&exported));
+    say(&server, Some(copy), "[[id:next]][[say:on]]").await;
+    let next = read(&model, "next");
+    let roles: Vec<&str> = next.iter().map(|(role, _)| role.as_str()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "assistant", "user"], "{next:?}");
+    assert_eq!((model.total(), site.ledger.count("append", "x")), (total + 1, 1), "nothing is executed");
+
+    // A call without its result is closed in what the model reads.
+    exported["messages"].as_array_mut().unwrap().truncate(2);
+    let (status, made) = server.post_json("/conversations/import", &exported).await;
+    assert_eq!(status, 201, "{made}");
+    say(&server, made["id"].as_str(), "[[id:closed]][[say:on]]").await;
+    assert_eq!(site.ledger.count("append", "x"), 1);
+    model.assert_history_was_sendable();
+
+    // The limit is a setting, and holds for forks, too.
+    let (status, _) = server.post_json(&format!("/conversations/{copy}/fork"), &json!({})).await;
+    assert_eq!(status, 409);
+    let six = server.get_json(&format!("/conversations/{copy}/export")).await;
+    assert_eq!(server.post_json("/conversations/import", &six).await.0, 400);
+}

@@ -74,3 +74,113 @@ async fn a_conversation_is_forked() {
     let theirs = format!("Bearer {}", rig.user("bob").await);
     assert_eq!(rig.send(Method::POST, &fork, &[("authorization", &theirs)], None).await.code(), "not_found");
 }
+
+/// A message of a document.
+fn message(number: u32, run: u32, role: &str, parts: &Value) -> Value {
+    json!({
+        "id": format!("msg_{number:032x}"), "conversation_id": format!("conv_{:032x}", 1), "run_id": format!("run_{run:032x}"),
+        "role": role, "status": "complete", "parts": parts, "created_at": "2026-01-01T00:00:00.000Z",
+    })
+}
+
+fn words(text: &str) -> Value {
+    json!([{"type": "text", "id": format!("part_{:032x}", 1), "text": text}])
+}
+
+fn call(number: u32) -> Value {
+    json!({"type": "tool_call", "id": format!("part_{:032x}", 2), "call_id": format!("call_{number:032x}"), "name": "count", "arguments": {"n": 1}})
+}
+
+fn result(number: u32) -> Value {
+    json!({"type": "tool_result", "id": format!("part_{:032x}", 3), "call_id": format!("call_{number:032x}"), "name": "count",
+        "content": [{"type": "text", "text": "1"}], "is_error": false, "state": "done"})
+}
+
+fn document(messages: &[Value]) -> Value {
+    json!({"format": "capstan.conversation", "version": 1, "conversation": {"title": "Old"}, "messages": messages})
+}
+
+const IMPORT: &str = "/api/v1/conversations/import";
+
+#[tokio::test]
+async fn an_exported_conversation_is_imported_by_somebody_else() {
+    let rig = Rig::with_keys().await;
+    let (path, before) = two_turns(&rig).await;
+    rig.send(Method::PATCH, &path, &[], Some(json!({"tags": ["work"], "system_prompt": "OWN", "pinned": true}))).await;
+    let exported = rig.get(&format!("{path}/export")).await.json();
+
+    let bob = format!("Bearer {}", rig.user("bob").await);
+    let theirs = [("authorization", bob.as_str()), ("idempotency-key", "once")];
+    let imported = rig.send(Method::POST, IMPORT, &theirs, Some(exported.clone())).await;
+    assert_eq!(imported.status, StatusCode::CREATED, "{}", imported.body);
+    let made = imported.json();
+    let copy = format!("/api/v1/conversations/{}", text(&made["id"]));
+    assert_eq!(imported.header("location"), copy);
+    let shown = [&made["title"], &made["tags"], &made["system_prompt"], &made["pinned"], &made["status"], &made["forked_from"]];
+    assert_eq!(json!(shown), json!(["first", ["work"], "OWN", false, "idle", null]));
+    let again = rig.send(Method::POST, IMPORT, &theirs, Some(exported.clone())).await;
+    assert_eq!((again.header("idempotent-replayed"), again.json()), ("true", made));
+
+    let read = rig.send(Method::GET, &format!("{copy}/export"), &theirs[..1], None).await.json();
+    let listed = read["messages"].as_array().unwrap();
+    assert_eq!(said(listed), said(&before));
+    assert!(listed.iter().zip(&before).all(|(new, old)| new["id"] != old["id"] && new["run_id"] != old["run_id"]));
+    assert_eq!(rig.get(&copy).await.code(), "not_found", "it is theirs alone");
+}
+
+#[tokio::test]
+async fn what_no_transcript_could_hold_is_refused() {
+    let rig = Rig::new().await;
+    let asked = message(1, 1, "user", &words("hello"));
+    let calls = message(2, 1, "assistant", &json!([call(1)]));
+    let file = |file: Value| {
+        let mut part = json!({"type": "file", "id": format!("part_{:032x}", 4), "media_type": "text/plain"});
+        part.as_object_mut().unwrap().extend(file.as_object().unwrap().clone());
+        message(2, 1, "user", &json!([part]))
+    };
+    let refused = [
+        (vec![asked.clone(), message(2, 1, "tool", &json!([result(1)]))], "/messages/1/parts/0/call_id"),
+        (vec![asked.clone(), calls.clone(), calls.clone()], "/messages/2/parts/0/call_id"),
+        (vec![calls.clone(), message(3, 1, "tool", &json!([result(1), result(1)]))], "/messages/1/parts/1/call_id"),
+        (vec![message(1, 1, "user", &json!([call(1)]))], "/messages/0/parts/0/type"),
+        (vec![message(1, 1, "tool", &words("x"))], "/messages/0/parts/0/type"),
+        (vec![file(json!({"url": "file:///etc/passwd"}))], "/messages/0/parts/0/url"),
+        (vec![file(json!({"url": "https://a.example", "file_id": format!("file_{:032x}", 1)}))], "/messages/0/parts/0"),
+        (vec![file(json!({"file_id": "../x"}))], "/messages/0/parts/0/file_id"),
+    ];
+    for (messages, pointer) in refused {
+        let answer = rig.post(IMPORT, document(&messages)).await;
+        assert_eq!(answer.json()["errors"][0]["pointer"], pointer, "{}", answer.body);
+    }
+    let mut wrong = vec![json!({}), json!({"format": "x"}), document(&[json!({"role": "user"})])];
+    for (field, value) in [("format", json!("chatgpt")), ("version", json!(2)), ("messages", json!({})), ("more", json!(1))] {
+        let mut body = document(std::slice::from_ref(&asked));
+        body[field] = value;
+        wrong.push(body);
+    }
+    let mut six_files = document(&[]);
+    six_files["messages"] = (1..=6).map(|number| file(json!({"file_id": format!("file_{number:032x}")}))).collect();
+    wrong.push(six_files);
+    let many: Vec<Value> = (1..=10_001).map(|number| message(number, number, "user", &words("x"))).collect();
+    wrong.push(document(&many));
+    let mut long = document(&[]);
+    long["conversation"]["title"] = json!("x".repeat(201));
+    wrong.push(long);
+    for body in wrong {
+        let answer = rig.post(IMPORT, body).await;
+        assert_eq!(answer.code(), "invalid_request", "{}", answer.body);
+    }
+    let large = document(&[message(1, 1, "user", &words(&"x".repeat(17 << 20)))]);
+    assert_eq!(rig.post(IMPORT, large).await.code(), "payload_too_large");
+    assert_eq!(rig.get("/api/v1/conversations?archived=any").await.json()["data"], json!([]));
+
+    // A call whose result nobody knows is none of these: it is a turn that was cut off. Files that are not there look as if they were gone.
+    let mut open = document(&[asked, calls, file(json!({"file_id": format!("file_{:032x}", 1), "text_chars": 9}))]);
+    open["messages"][0]["parts"][0]["text"] = json!("nul \u{0}");
+    let made = rig.post(IMPORT, open).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let kept = messages(&rig, &format!("/api/v1/conversations/{}", text(&made.json()["id"]))).await;
+    assert_eq!((kept.len(), &kept[2]["parts"][0]["text_chars"]), (3, &Value::Null));
+    let run = rig.get(&format!("/api/v1/runs/{}", text(&kept[0]["run_id"]))).await.json();
+    assert_eq!(run["status"], "cancelled");
+}
