@@ -1,7 +1,8 @@
 //! Files are read in a process of their own: what they do to it, they do to nobody else.
 //!
 //! The process is this program once more (`read-file`). It gets no environment and no files, only the bytes, and has limits on its memory and
-//! its time. What it says last is what counts: the libraries that read documents may say things before.
+//! its time. What it says last is what counts: the libraries that read documents may say things before. If it does not end well, what it said
+//! first counts, which was before any of them read a text.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -22,8 +23,8 @@ use crate::service::{FileReader, Unreadable};
 /// The command's name.
 pub const COMMAND: &str = "read-file";
 
-/// Processes at a time.
-const AT_ONCE: usize = 2;
+/// Processes at a time: one more than an owner can have uploads.
+const AT_ONCE: usize = 3;
 
 /// How long one may take, and how much of that it may compute.
 const WALL: Duration = Duration::from_secs(30);
@@ -84,14 +85,12 @@ impl ReadingProcesses {
         let talk = futures_util::future::join(told, limited.read_to_end(&mut said));
         if tokio::time::timeout(WALL, talk).await.is_err() {
             process.kill().await?;
-            return Ok(None);
         }
         drop(limited);
-        if !matches!(tokio::time::timeout(WALL, process.wait()).await, Ok(Ok(status)) if status.success()) {
-            return Ok(None);
-        }
-        let last = said.strip_suffix(b"\n").unwrap_or(&said).rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
-        Ok(serde_json::from_slice(last).ok())
+        let ended_well = matches!(tokio::time::timeout(WALL, process.wait()).await, Ok(Ok(status)) if status.success());
+        let mut lines = said.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let counts = if ended_well { lines.next_back() } else { lines.next() };
+        Ok(counts.and_then(|line| serde_json::from_slice(line).ok()))
     }
 }
 
@@ -105,7 +104,7 @@ impl FileReader for ReadingProcesses {
                 Err(format!("{words} ({CPU_SECONDS} s, 1 GiB)"))
             })
         } else {
-            documents::read(&bytes, name, most_chars).map_err(|refused| refused.0)
+            documents::read(&bytes, name, most_chars, |_| {}).map_err(|refused| refused.0)
         };
         said.map_err(Unreadable::Refused)
     }
@@ -119,13 +118,22 @@ pub fn run(name: &str, most_chars: usize) -> anyhow::Result<ExitCode> {
     limit_process();
     let mut bytes = Vec::new();
     std::io::stdin().lock().read_to_end(&mut bytes)?;
-    let said: Said = documents::read(&bytes, name, most_chars).map_err(|refused| refused.0);
+    let said: Said = documents::read(&bytes, name, most_chars, |facts| {
+        // Nobody listens any more if it cannot be said, and then the rest is of no use either.
+        let _ = say(&Ok(facts.clone()));
+    })
+    .map_err(|refused| refused.0);
+    say(&said)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// On a line of its own.
+fn say(said: &Said) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(b"\n")?;
-    serde_json::to_writer(&mut out, &said)?;
+    serde_json::to_writer(&mut out, said)?;
     out.write_all(b"\n")?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    out.flush()
 }
 
 /// Where the system has no such limit, the time of the clock is the limit.

@@ -75,17 +75,26 @@ impl Kind {
     }
 }
 
-/// What a file is, and at most `most_chars` of its text.
+/// What a file is, and at most `most_chars` of its text. `known` is told what counts if the text is never found out, because the file brings
+/// its reader down.
 ///
 /// # Errors
 /// If it is of no accepted type, empty, encrypted, damaged, or far larger than it looks.
-pub fn read(bytes: &[u8], name: &str, most_chars: usize) -> Result<FileFacts, Refused> {
+pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&FileFacts)) -> Result<FileFacts, Refused> {
     if bytes.is_empty() {
         return refused("the file is empty");
     }
     let (media_type, text) = match Kind::of(bytes) {
         Kind::Picture(media_type) => (media_type, None),
-        Kind::Pdf => (PDF, pdf::text(bytes, most_chars)?),
+        Kind::Pdf => match pdf::open(bytes) {
+            Ok(document) => {
+                known(&FileFacts { media_type: PDF.to_owned(), text: None });
+                (PDF, Some(pdf::text(&document, most_chars)))
+            }
+            Err(refused) if bytes.starts_with(b"%PDF-") => return Err(refused),
+            // A text may speak of PDFs.
+            Err(refused) => (text_type(name), Some(plain(bytes, most_chars).map_err(|_| refused)?)),
+        },
         Kind::Zip => {
             let (media_type, text) = office::read(bytes, most_chars)?;
             (media_type, Some(text))

@@ -1,6 +1,7 @@
 //! The text of PDF documents.
 
 use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pdf_extract::{ConvertToFmt, Document, OutputDev, PlainTextOutput, output_doc};
 
@@ -24,11 +25,11 @@ impl<'a> ConvertToFmt for Full<'a> {
     }
 }
 
-/// The text. None for documents that hold none that can be read, such as scans: a model may see their pages all the same.
+/// A document that can be opened. A model may see its pages even if nobody here can read its text.
 ///
 /// # Errors
 /// If the document is encrypted, or damaged.
-pub(super) fn text(bytes: &[u8], most_chars: usize) -> Result<Option<FileText>, Refused> {
+pub(super) fn open(bytes: &[u8]) -> Result<Document, Refused> {
     let encrypted = "the PDF is encrypted; upload it without its password";
     let document = match Document::load_mem(bytes) {
         Ok(document) => document,
@@ -41,12 +42,18 @@ pub(super) fn text(bytes: &[u8], most_chars: usize) -> Result<Option<FileText>, 
     if document.get_pages().is_empty() {
         return refused("the PDF is damaged: it has no pages");
     }
+    Ok(document)
+}
+
+/// The text, or what was read of it until it could not be read any further; that may well be all of it.
+pub(super) fn text(document: &Document, most_chars: usize) -> FileText {
     let mut page = Page::new(most_chars);
-    {
+    let reading = AssertUnwindSafe(|| {
         let mut output = PlainTextOutput::new(Full(&mut page));
-        // What was read until it failed is worth having; that may well be all of it.
         let output: &mut dyn OutputDev = &mut output;
-        let _ = output_doc(&document, output);
-    }
-    Ok(Some(page.finish()))
+        // It gives up where it meets what it does not know, such as the code pages of some fonts: with an error, or with a panic.
+        let _ = output_doc(document, output);
+    });
+    let _ = catch_unwind(reading);
+    page.finish()
 }

@@ -134,6 +134,15 @@ impl Part {
             Self::Image(part) | Self::File(part) => &part.id,
         }
     }
+
+    /// The uploaded file that the part refers to.
+    #[must_use]
+    pub fn file_id(&self) -> Option<&str> {
+        match self {
+            Self::Image(part) | Self::File(part) => part.file_id.as_deref(),
+            Self::Text(_) | Self::Reasoning(_) | Self::ToolCall(_) | Self::ToolResult(_) => None,
+        }
+    }
 }
 
 /// Text.

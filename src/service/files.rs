@@ -1,6 +1,6 @@
 //! Files that people upload, for their messages to refer to.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::input::MAX_FILE_NAME;
 use super::{Error, FileCursor, Page, PageRequest, Result, Service};
 use crate::domain::file::{FileFacts, StoredFile};
-use crate::domain::ids::{ConversationId, FileId, UserId};
+use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::Part;
 use crate::domain::principal::Principal;
 use crate::store::{FILE_CHUNK, NewFile};
@@ -55,7 +55,7 @@ pub struct FileLimits {
     /// Files of one owner.
     pub max_per_owner: u32,
     /// Files in the messages of one conversation.
-    pub max_per_conversation: usize,
+    pub max_per_conversation: u32,
     /// Characters of the text of a file that models get to read.
     pub text_chars: usize,
 }
@@ -213,58 +213,50 @@ impl Service {
         if self.store.delete_file(&principal.user_id, id).await? { Ok(()) } else { Err(Error::NotFound("file")) }
     }
 
-    /// Finds the uploaded files that parts of a message refer to, and says in the parts what they are.
-    pub(super) async fn attach(
-        &self,
-        owner: &UserId,
-        conversation: Option<&ConversationId>,
-        parts: &mut [Part],
-        field: &str,
-    ) -> Result<()> {
-        let mut used = BTreeSet::new();
+    /// Says in the parts of a message what the uploaded files are that they refer to. Whether these are there, and the conversation's own
+    /// limit of files, are looked at when the message is stored: a file may go meanwhile, and a request that is repeated is answered as
+    /// before.
+    pub(super) async fn attach(&self, owner: &UserId, parts: &mut [Part], field: &str) -> Result<()> {
         for (index, part) in parts.iter_mut().enumerate() {
             let (Part::Image(place) | Part::File(place)) = &mut *part else { continue };
             let Some(id) = place.file_id.clone() else { continue };
-            let pointer = format!("/{field}/{index}/file_id");
-            let id = FileId::from_stored(id);
-            used.insert(id.clone());
-            self.check_count(&used, field)?;
-            let Some(file) = self.store.file(owner, &id).await? else {
-                return Err(Error::file(&pointer, "there is no such file; upload it with POST /api/v1/files"));
-            };
-            place.name.get_or_insert_with(|| file.name.clone());
+            let Some(file) = self.store.file(owner, &FileId::from_stored(id)).await? else { continue };
+            place.name = Some(shown_name(place.name.as_deref().unwrap_or(&file.name)));
             place.media_type.clone_from(&file.media_type);
             place.text_chars = file.text_chars;
             match (&*part, file.is_picture()) {
                 (Part::Image(_), false) => {
                     let kind = file.media_type;
-                    return Err(Error::file(&pointer, format!("is no picture, but {kind}; send it as a part of type \"file\"")));
+                    let words = format!("is no picture, but {kind}; send it as a part of type \"file\"");
+                    return Err(Error::file(&format!("/{field}/{index}/file_id"), words));
                 }
                 (Part::File(place), true) => *part = Part::Image(place.clone()),
                 (_, _) => {}
             }
         }
-        if let Some(conversation) = conversation.filter(|_| !used.is_empty()) {
-            used.extend(self.store.files_of(owner, conversation).await?);
-            self.check_count(&used, field)?;
-        }
         Ok(())
     }
 
-    fn check_count(&self, used: &BTreeSet<FileId>, field: &str) -> Result<()> {
-        let most = self.files.limits.max_per_conversation;
-        if used.len() <= most {
-            return Ok(());
-        }
-        let words = format!("the conversation would have {} uploaded files; it may have {most}: go on in a new one", used.len());
-        Err(Error::field(&format!("/{field}"), words))
+    /// How a message is refused whose file is not there; `places` are the files of its parts.
+    pub(super) fn no_file(places: &[Option<String>], file_id: &str, field: &str) -> Error {
+        let index = places.iter().position(|place| place.as_deref() == Some(file_id)).unwrap_or_default();
+        let words = "there is no such file; upload it with POST /api/v1/files";
+        Error::file(&format!("/{field}/{index}/file_id"), words)
+    }
+
+    /// How a message is refused with which its conversation would have too many files.
+    pub(super) fn too_many_files(files: u32, most: u32, field: &str) -> Error {
+        let words = format!("the conversation would have {files} uploaded files; it may have {most}: go on in a new one");
+        Error::field(&format!("/{field}"), words)
     }
 }
 
-/// A name as it may be shown and stored: the last part of a path, without control characters.
+/// A name as it may be shown and stored: the last part of a path, without characters that control what is shown.
 fn shown_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
-    let clean: String = last.chars().filter(|c| !c.is_control()).collect();
+    // Marks that turn the direction of writing make `gpj.exe` look like a picture.
+    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');
+    let clean: String = last.chars().filter(|c| !c.is_control() && !turns(*c)).collect();
     let clean = text::prefix_chars(clean.trim(), MAX_FILE_NAME);
     if clean.is_empty() { "file".to_owned() } else { text::storable(clean).into_owned() }
 }
@@ -283,6 +275,7 @@ mod tests {
             (" \u{7} ", "file"),
             ("", "file"),
             ("größe.txt", "größe.txt"),
+            ("cv\u{202e}gpj.exe", "cvgpj.exe"),
         ] {
             assert_eq!(shown_name(name), shown);
         }

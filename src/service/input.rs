@@ -112,15 +112,9 @@ impl Service {
     }
 
     /// The parts of a new message: not empty, within the limits, and storable; with its files, which are the owner's.
-    pub(super) async fn parts(
-        &self,
-        owner: &UserId,
-        conversation: Option<&ConversationId>,
-        content: &Content,
-        field: &str,
-    ) -> Result<Vec<Part>> {
+    pub(super) async fn parts(&self, owner: &UserId, content: &Content, field: &str) -> Result<Vec<Part>> {
         let mut parts = self.parts_alone(content, field)?;
-        self.attach(owner, conversation, &mut parts, field).await?;
+        self.attach(owner, &mut parts, field).await?;
         Ok(parts)
     }
 

@@ -77,7 +77,8 @@ impl Service {
     /// Accepts a message. When this returns, message and run are stored and cannot be lost.
     pub async fn start_run(&self, principal: &Principal, request: StartRun, key: Option<RequestKey>) -> Result<Started> {
         let (owner, field) = (&principal.user_id, request.content_field);
-        let parts = self.parts(owner, request.conversation_id.as_ref(), &request.content, field).await?;
+        let parts = self.parts(owner, &request.content, field).await?;
+        let places: Vec<Option<String>> = parts.iter().map(|part| part.file_id().map(str::to_owned)).collect();
         let profile = self.profile(principal, &request).await?;
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
         // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
@@ -95,13 +96,14 @@ impl Service {
             profile,
             on_busy: request.on_busy,
             max_active_runs: self.limits.max_active_runs,
+            max_files: self.files.limits.max_per_conversation,
             trace: request.trace,
             taker: seat.as_ref().map(|seat| Taker { node: seat.node().clone(), lease_ms: seat.lease_ms() }),
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
         let (store, hub, most) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.limits.max_active_runs);
-        let edits = request.edits;
+        let (edits, most_files) = (request.edits, accept.max_files);
         let accepted = self.whole(async move {
             failpoint::reached("C01");
             let (accepted, replay) = match edits {
@@ -128,6 +130,8 @@ impl Service {
                 Accepted::Busy { run_id } => return Err(Error::RunActive(run_id)),
                 Accepted::NoConversation => return Err(Error::NotFound("conversation")),
                 Accepted::TooManyRuns => return Err(Error::TooManyRuns(most)),
+                Accepted::NoFile { file_id } => return Err(Self::no_file(&places, &file_id, field)),
+                Accepted::TooManyFiles { files } => return Err(Self::too_many_files(files, most_files, field)),
             };
             tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
             publish(&hub, &run.conversation_id, events);

@@ -8,7 +8,7 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{InvalidCursor, Page, PageRequest, StoreResult};
 use crate::domain::file::{FileText, StoredFile};
-use crate::domain::ids::{ConversationId, FileId, UserId};
+use crate::domain::ids::{FileId, UserId};
 use crate::support::clock::UnixMillis;
 
 /// Bytes of one piece of a file. No statement carries more, and no connection is held from one piece to the next.
@@ -86,9 +86,6 @@ pub trait FileStore: Send + Sync {
 
     /// Those of the files that are there, with their texts.
     async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>>;
-
-    /// The files that messages of a conversation have.
-    async fn files_of(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<FileId>>;
 
     /// Deletes a file. False if there is none.
     async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool>;

@@ -1,5 +1,6 @@
 //! Values that store calls take and give, beyond the domain's own.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -362,6 +363,8 @@ pub struct AcceptRun {
     pub on_busy: OnBusy,
     /// Runs of one owner that are not terminal, this one included; more are refused. 0 for no limit.
     pub max_active_runs: u32,
+    /// Uploaded files in messages of one conversation, these included; more are refused.
+    pub max_files: u32,
     /// The trace of the request, kept with a run that is made.
     pub trace: TraceId,
     /// The worker that takes the run on at once if nothing stands before it. A store may leave the run to the queue instead.
@@ -423,6 +426,23 @@ pub enum Accepted {
     NoConversation,
     /// The owner has too many active runs. Nothing is stored.
     TooManyRuns,
+    /// The message refers to a file that is gone, or somebody else's. Nothing is stored.
+    NoFile {
+        /// The file.
+        file_id: String,
+    },
+    /// The conversation would have so many files, which is more than it may. Nothing is stored.
+    TooManyFiles {
+        /// How many.
+        files: u32,
+    },
+}
+
+impl AcceptRun {
+    /// The uploaded files that the message refers to, each once.
+    pub fn files(&self) -> BTreeSet<&str> {
+        self.parts.iter().filter_map(Part::file_id).collect()
+    }
 }
 
 /// A run with what its streams need to know.

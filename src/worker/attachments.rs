@@ -1,7 +1,7 @@
 //! Uploaded files in requests: where a message refers to one, a model gets its bytes or its text. Only the request holds them.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -14,11 +14,19 @@ use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::provider::catalogue;
 use crate::store::{AttachedFile, Store, StoreResult};
 
-/// The most bytes of files in one request: about what providers take. The newest files come first.
+/// The most bytes of files in one request: about what providers take. The newest files come first. A file that is referred to again is
+/// sent once.
 const MOST_BYTES: u64 = 24 * 1024 * 1024;
 
-/// Bytes of files in all requests that are being sent at this moment; others wait.
-const ALL_BYTES: u32 = 192 * 1024 * 1024;
+/// Bytes of files in all requests that are being sent at this moment; others wait. A request holds each byte about four times: as it
+/// is remembered, in the part, and in the body, all of them a third longer than the file.
+const ALL_BYTES: u32 = 96 * 1024 * 1024;
+
+/// The same of one owner, whose requests wait for each other before they stand in anybody's way.
+const OWNER_BYTES: u32 = ALL_BYTES / 3;
+
+/// Files beyond this many bytes are encoded where nobody waits for the thread.
+const LARGE: usize = 1024 * 1024;
 
 /// Bytes of files that are remembered, as they are sent.
 const REMEMBERED: usize = 64 * 1024 * 1024;
@@ -33,12 +41,16 @@ const PDF: &str = "application/pdf";
 pub struct Expanded {
     /// The request.
     pub request: ModelRequest,
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Option<Room>,
 }
+
+/// An owner's room, and everybody's.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// Puts files into requests.
 pub struct Attachments {
     room: Arc<Semaphore>,
+    owners: Mutex<HashMap<UserId, Weak<Semaphore>>>,
     cache: Mutex<Cache>,
 }
 
@@ -70,7 +82,7 @@ impl Cache {
 
 impl Default for Attachments {
     fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(ALL_BYTES as usize)), cache: Mutex::default() }
+        Self { room: Arc::new(Semaphore::new(ALL_BYTES as usize)), owners: Mutex::default(), cache: Mutex::default() }
     }
 }
 
@@ -126,22 +138,45 @@ impl Attachments {
                 native.insert(id.clone(), None);
             }
         }
-        let room = match u32::try_from(bytes) {
-            Ok(0) => None,
-            needed => Arc::clone(&self.room).acquire_many_owned(needed.unwrap_or(ALL_BYTES).min(ALL_BYTES)).await.ok(),
-        };
+        let room = self.room(&owner, bytes).await;
         for (id, url) in &mut native {
             if let Some(AttachedFile { file, .. }) = found.get(id) {
                 *url = self.data_url(store, &owner, id, &file.media_type).await?;
             }
         }
+        let mut sent = HashSet::new();
         for (part, id) in references(&mut request) {
             let attached = found.get(&id);
+            if !sent.insert(id.clone()) {
+                part.text = Some(again(part, attached));
+                continue;
+            }
             let url = native.get(&id).and_then(Option::as_ref);
             part.text = Some(words(part, attached, url.is_some()));
             part.url = url.map(|url| url.to_string());
         }
         Ok(Expanded { request, _room: room })
+    }
+
+    /// Waits for room for so many bytes.
+    async fn room(&self, owner: &UserId, bytes: u64) -> Option<Room> {
+        let bytes = u32::try_from(bytes).unwrap_or(OWNER_BYTES).min(OWNER_BYTES);
+        if bytes == 0 {
+            return None;
+        }
+        let own = self.room_of(owner).acquire_many_owned(bytes).await.ok()?;
+        Some((own, Arc::clone(&self.room).acquire_many_owned(bytes).await.ok()?))
+    }
+
+    fn room_of(&self, owner: &UserId) -> Arc<Semaphore> {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(room) = owners.get(owner).and_then(Weak::upgrade) {
+            return room;
+        }
+        owners.retain(|_, room| room.strong_count() > 0);
+        let room = Arc::new(Semaphore::new(OWNER_BYTES as usize));
+        owners.insert(owner.clone(), Arc::downgrade(&room));
+        room
     }
 
     /// `None` if the file has gone meanwhile.
@@ -154,14 +189,29 @@ impl Attachments {
             let Some(piece) = store.file_chunk(owner, id, number).await? else { break };
             bytes.extend_from_slice(&piece);
         }
-        if bytes.is_empty() {
+        let size = bytes.len();
+        if size == 0 {
             return Ok(None);
         }
-        let mut url = format!("data:{media_type};base64,");
-        STANDARD.encode_string(&bytes, &mut url);
-        let url: Arc<str> = url.into();
+        let begin = format!("data:{media_type};base64,");
+        let encode = move || -> Arc<str> {
+            let mut url = begin;
+            STANDARD.encode_string(&bytes, &mut url);
+            url.into()
+        };
+        let url = if size > LARGE { tokio::task::spawn_blocking(encode).await.ok() } else { Some(encode()) };
+        let Some(url) = url else { return Ok(None) };
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).put(id.clone(), Arc::clone(&url));
         Ok(Some(url))
+    }
+}
+
+/// What a model reads where a newer message has the same file.
+fn again(part: &FilePart, attached: Option<&AttachedFile>) -> String {
+    let (name, kind) = (part.name.as_deref().unwrap_or("without a name"), &part.media_type);
+    match attached {
+        Some(_) => format!("[file {name}, {kind}: the same as in a later message]"),
+        None => words(part, None, false),
     }
 }
 

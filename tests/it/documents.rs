@@ -2,18 +2,18 @@
 
 use capstan::documents::{self, DOCX, PDF, XLSX};
 
-use crate::support::documents::{PNG, archive, bomb, docx, encrypted_pdf, pdf, workbook, xlsx};
+use crate::support::documents::{PNG, archive, bomb, docx, encrypted_pdf, pdf, pdf_with_a_foreign_font, workbook, xlsx};
 
 const MOST: usize = 1_000;
 
 /// Media type and text.
 fn read(bytes: &[u8], name: &str) -> (String, Option<String>) {
-    let facts = documents::read(bytes, name, MOST).unwrap_or_else(|refused| panic!("{name}: {refused}"));
+    let facts = documents::read(bytes, name, MOST, |_| {}).unwrap_or_else(|refused| panic!("{name}: {refused}"));
     (facts.media_type, facts.text.map(|text| text.words))
 }
 
 fn refusal(bytes: &[u8]) -> String {
-    documents::read(bytes, "a.pdf", MOST).unwrap_err().to_string()
+    documents::read(bytes, "a.pdf", MOST, |_| {}).unwrap_err().to_string()
 }
 
 #[test]
@@ -45,6 +45,11 @@ fn documents_give_their_text() {
     assert_eq!((kind.as_str(), words.as_deref()), (XLSX, Some("## Rent\nMay\t12.5\n3")), "however far apart its cells are");
     // A scan has pages and no words.
     assert_eq!(read(&pdf(""), "x"), (PDF.to_owned(), None));
+    // Nobody here knows the code pages of such fonts; models that see pages do not need to.
+    assert_eq!(read(&pdf_with_a_foreign_font(), "x"), (PDF.to_owned(), None));
+    // A text that speaks of PDFs is a text.
+    let notes = "A PDF begins with %PDF-1.7.";
+    assert_eq!(read(notes.as_bytes(), "notes.md"), ("text/markdown".to_owned(), Some(notes.to_owned())));
 }
 
 #[test]
@@ -52,12 +57,12 @@ fn texts_are_cut_between_characters_and_say_so() {
     let long = "ü€😀".repeat(2_000);
     let sheet = format!(r#"<sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>{long}</t></is></c></row></sheetData>"#);
     for bytes in [long.clone().into_bytes(), docx(&[&long]), xlsx(&sheet)] {
-        let text = documents::read(&bytes, "x", MOST).unwrap().text.unwrap();
+        let text = documents::read(&bytes, "x", MOST, |_| {}).unwrap().text.unwrap();
         assert!(text.is_cut && text.words.chars().count() == MOST, "{}", text.words.chars().count());
     }
-    let text = documents::read(&pdf(&"word ".repeat(500)), "x", MOST).unwrap().text.unwrap();
+    let text = documents::read(&pdf(&"word ".repeat(500)), "x", MOST, |_| {}).unwrap().text.unwrap();
     assert!(text.is_cut && text.words.chars().count() <= MOST);
-    assert!(!documents::read(&docx(&["short"]), "x", MOST).unwrap().text.unwrap().is_cut);
+    assert!(!documents::read(&docx(&["short"]), "x", MOST, |_| {}).unwrap().text.unwrap().is_cut);
 }
 
 #[test]

@@ -449,7 +449,7 @@ pub struct LimitsConfig {
     /// Files that one owner may keep.
     pub max_files_per_owner: u32,
     /// Uploaded files in the messages of one conversation.
-    pub max_files_per_conversation: usize,
+    pub max_files_per_conversation: u32,
     /// Characters of the text of a file that models get to read.
     pub file_text_chars: usize,
     /// Events that a stream holds back for a slow reader before it reads from the store again.

@@ -5,10 +5,11 @@
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 
+use super::accept_alone::Head;
 use super::cancel::{self, Unfinished};
 use super::conversations::{lock_head, recorded_key};
 use super::errors::is_unique_violation;
-use super::{PostgresStore, accept_alone};
+use super::{PostgresStore, accept_alone, files};
 use crate::domain::change::RunCounters;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
@@ -93,7 +94,7 @@ async fn accept_on(
     let mut last = None;
     for _ in 0..MAX_RACES {
         if accept.create_with_title.is_some() {
-            match accept_alone::into_new(connection, accept, cap, key).await {
+            match alone(connection, Head::New, accept, cap, key).await {
                 Ok(Some(accepted)) => return Ok(Keyed::Fresh(accepted)),
                 Ok(None) => {}
                 Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
@@ -110,6 +111,30 @@ async fn accept_on(
     Err(StoreError::Contended(last.unwrap_or(sqlx::Error::RowNotFound)))
 }
 
+/// Accepts in one statement, if that can be done. A message with files takes a transaction, because only what is stored tells whether
+/// it has them.
+async fn alone(
+    connection: &mut PgConnection,
+    head: Head,
+    accept: &AcceptRun,
+    cap: u32,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Option<Accepted>> {
+    if accept.files().is_empty() {
+        return accept_alone::write(connection, head, accept, cap, key).await;
+    }
+    let mut tx = connection.begin().await?;
+    let accepted = accept_alone::write(&mut tx, head, accept, cap, key).await?;
+    if accepted.is_some()
+        && let Some(refused) = files::refused(&mut tx, accept).await?
+    {
+        tx.rollback().await?;
+        return Ok(Some(refused));
+    }
+    tx.commit().await?;
+    Ok(accepted)
+}
+
 /// Accepts into a conversation that exists. `None` if it has just gone or not yet come and another try will tell.
 async fn accept_into(
     connection: &mut PgConnection,
@@ -117,13 +142,16 @@ async fn accept_into(
     cap: u32,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Keyed<Accepted>>> {
-    if let Some(accepted) = accept_alone::into_idle(connection, accept, cap, key).await? {
+    if let Some(accepted) = alone(connection, Head::Idle, accept, cap, key).await? {
         return Ok(Some(Keyed::Fresh(accepted)));
     }
     let mut tx = connection.begin().await?;
     let outcome = accept_locked(&mut tx, accept, key).await?;
-    // Also if nothing was written: a transaction that is dropped would hold its lock a little longer than the call.
-    tx.commit().await?;
+    // Not dropped: a transaction that is would hold its lock a little longer than the call.
+    match &outcome {
+        Some(Keyed::Fresh(Accepted::Run { .. } | Accepted::Steered { .. })) => tx.commit().await?,
+        Some(_) | None => tx.rollback().await?,
+    }
     Ok(outcome)
 }
 
@@ -163,11 +191,18 @@ pub(super) async fn accept_locked(
         }
     };
     let Some((mut accepted, events)) = written else { return Ok(None) };
+    if let Some(refused) = files::refused(tx, accept).await? {
+        return Ok(Some(Keyed::Fresh(refused)));
+    }
     match &mut accepted {
         Accepted::Run { events: written, .. } | Accepted::Steered { events: written, .. } => {
             *written = compose::numbered(&accept.conversation_id, found.base, events);
         }
-        Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {}
+        Accepted::Busy { .. }
+        | Accepted::NoConversation
+        | Accepted::TooManyRuns
+        | Accepted::NoFile { .. }
+        | Accepted::TooManyFiles { .. } => {}
     }
     Ok(Some(Keyed::Fresh(accepted)))
 }

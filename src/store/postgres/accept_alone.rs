@@ -149,34 +149,35 @@ fn statement(head: &str, claims: Claims, keyed: bool) -> String {
     text
 }
 
-/// Accepts on the assumption that the conversation and the key are new. `None` if the conversation is there already or the
-/// owner has too many runs.
-pub(super) async fn into_new(
-    connection: &mut PgConnection,
-    accept: &AcceptRun,
-    cap: u32,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Option<Accepted>> {
-    let given = accept.create_with_title.as_deref().unwrap_or_default();
-    let title = compose::title_or_made(given, &accept.parts);
-    write(connection, NEW, &title, accept, cap, key).await
+/// What a message finds.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Head {
+    /// Neither the conversation nor the key, it is assumed.
+    New,
+    /// A conversation in which nothing happens.
+    Idle,
 }
 
-/// Accepts into a conversation in which nothing happens. `None` if something does happen, or has to be told apart.
-pub(super) async fn into_idle(
-    connection: &mut PgConnection,
-    accept: &AcceptRun,
-    cap: u32,
-    key: Option<&IdempotencyClaim>,
-) -> StoreResult<Option<Accepted>> {
-    let title = compose::title_of(&accept.parts);
-    write(connection, IDLE, &title, accept, cap, key).await
+impl Head {
+    fn statement(self) -> &'static str {
+        match self {
+            Self::New => NEW,
+            Self::Idle => IDLE,
+        }
+    }
+
+    fn title(self, accept: &AcceptRun) -> String {
+        match self {
+            Self::New => compose::title_or_made(accept.create_with_title.as_deref().unwrap_or_default(), &accept.parts),
+            Self::Idle => compose::title_of(&accept.parts),
+        }
+    }
 }
 
-async fn write(
+/// Accepts a message. `None` if it finds something else, or the owner has too many runs.
+pub(super) async fn write(
     connection: &mut PgConnection,
-    head: &str,
-    title: &str,
+    head: Head,
     accept: &AcceptRun,
     cap: u32,
     key: Option<&IdempotencyClaim>,
@@ -199,10 +200,10 @@ async fn write(
         (Some(_), _) => Claims::WithinCap,
     };
     let claimed_at = Instant::now();
-    let row = sqlx::query(AssertSqlSafe(statement(head, claims, key.is_some())))
+    let row = sqlx::query(AssertSqlSafe(statement(head.statement(), claims, key.is_some())))
         .bind(accept.conversation_id.as_str())
         .bind(accept.owner.as_str())
-        .bind(title)
+        .bind(head.title(accept))
         .bind(accept.now.0)
         .bind(i64::from(accept.max_active_runs))
         .bind(accept.run_id.as_str())

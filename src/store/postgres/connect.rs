@@ -172,6 +172,7 @@ fn migrations() -> Migrator {
         step(21, "prompt_layers", include_str!("../../../migrations/postgres/0021_prompt_layers.sql")),
         step(22, "search", include_str!("../../../migrations/postgres/0022_search.sql")),
         step(23, "copies", include_str!("../../../migrations/postgres/0023_copies.sql")),
+        step(24, "file_uses", include_str!("../../../migrations/postgres/0024_file_uses.sql")),
     ])
 }
 

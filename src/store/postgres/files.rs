@@ -1,15 +1,17 @@
 //! Uploaded files.
 
 use async_trait::async_trait;
+use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
+use super::errors::retried;
 use crate::domain::file::StoredFile;
-use crate::domain::ids::{ConversationId, FileId, UserId};
+use crate::domain::ids::{FileId, UserId};
 use crate::store::files::{
     AttachedFile, FILES_PIECE, FileCursor, FileStore, NewFile, file_columns, read_attached, read_file, text_chars,
 };
 use crate::store::providers::page_of;
-use crate::store::{Page, PageRequest, StoreResult};
+use crate::store::{AcceptRun, Accepted, Page, PageRequest, StoreResult};
 use crate::support::text::storable;
 
 /// Files `f` that no message has, from before `$1` milliseconds.
@@ -114,17 +116,6 @@ impl FileStore for PostgresStore {
         found.iter().map(read_attached).collect()
     }
 
-    async fn files_of(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<FileId>> {
-        let found: Vec<String> = sqlx::query_scalar(
-            "SELECT f.id FROM file_uses u JOIN files f ON f.id = u.file_id WHERE u.conversation_id = $1 AND f.owner_id = $2",
-        )
-        .bind(conversation.as_str())
-        .bind(owner.as_str())
-        .fetch_all(&self.api)
-        .await?;
-        Ok(found.into_iter().map(FileId::from_stored).collect())
-    }
-
     async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
         let deleted = sqlx::query("DELETE FROM files WHERE id = $1 AND owner_id = $2 AND is_whole")
             .bind(id.as_str())
@@ -143,20 +134,62 @@ impl FileStore for PostgresStore {
     }
 
     async fn remove_unused_files(&self, age_ms: u64) -> StoreResult<u64> {
-        let removed = sqlx::query(concat!(
-            "DELETE FROM files WHERE id IN (SELECT f.id FROM files f WHERE ",
-            unused!(),
-            " ORDER BY f.created_at LIMIT $2)"
-        ))
-        .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
-        .bind(FILES_PIECE)
-        .execute(&self.chores)
-        .await?;
-        Ok(removed.rows_affected())
+        retried(|| self.chores.ask(async |connection| remove_unused(connection, age_ms).await)).await
     }
 
     async fn file_bytes(&self) -> StoreResult<u64> {
         let bytes: i64 = sqlx::query_scalar("SELECT coalesce(sum(size), 0)::bigint FROM files").fetch_one(&self.chores).await?;
         Ok(u64::try_from(bytes).unwrap_or(0))
     }
+}
+
+async fn remove_unused(connection: &mut PgConnection, age_ms: u64) -> StoreResult<u64> {
+    let age_ms = i64::try_from(age_ms).unwrap_or(i64::MAX);
+    let mut tx = connection.begin().await?;
+    // Those that a message is about to have are locked. Whether one has them by now is seen when nobody can take them any more.
+    let ids: Vec<String> = sqlx::query_scalar(concat!(
+        "SELECT f.id FROM files f WHERE ",
+        unused!(),
+        " ORDER BY f.created_at LIMIT $2 FOR UPDATE SKIP LOCKED"
+    ))
+    .bind(age_ms)
+    .bind(FILES_PIECE)
+    .fetch_all(&mut *tx)
+    .await?;
+    let removed = sqlx::query(concat!("DELETE FROM files f WHERE f.id = ANY($2::text[]) AND ", unused!()))
+        .bind(age_ms)
+        .bind(&ids)
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(removed.rows_affected())
+}
+
+/// Whether a message that has just been stored must be taken back because of its files.
+pub(super) async fn refused(connection: &mut PgConnection, accept: &AcceptRun) -> StoreResult<Option<Accepted>> {
+    let files: Vec<&str> = accept.files().into_iter().collect();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let gone: Option<String> = sqlx::query_scalar(
+        "SELECT id FROM unnest($1::text[]) AS id
+         WHERE NOT EXISTS (SELECT FROM file_uses u WHERE u.file_id = id AND u.conversation_id = $2) LIMIT 1",
+    )
+    .bind(files)
+    .bind(accept.conversation_id.as_str())
+    .fetch_optional(&mut *connection)
+    .await?;
+    if let Some(file_id) = gone {
+        return Ok(Some(Accepted::NoFile { file_id }));
+    }
+    let files: i64 = sqlx::query_scalar(
+        "SELECT count(DISTINCT f.id) FROM messages m, jsonb_array_elements(m.body::jsonb -> 'parts') AS part
+         JOIN files f ON f.id = part ->> 'file_id'
+         WHERE m.conversation_id = $1 AND m.role = 'user' AND m.superseded_by IS NULL AND strpos(m.body, '\"file_id\":\"file_') > 0",
+    )
+    .bind(accept.conversation_id.as_str())
+    .fetch_one(connection)
+    .await?;
+    let files = u32::try_from(files).unwrap_or(u32::MAX);
+    Ok((files > accept.max_files).then_some(Accepted::TooManyFiles { files }))
 }

@@ -7,6 +7,7 @@ use super::apply::insert_message;
 use super::cancel::{Ask, end_unstarted, request};
 use super::connection::Tx;
 use super::conversations::insert_conversation;
+use super::files;
 use super::idempotency;
 use super::log::append;
 use super::runs::{active_run, find_run};
@@ -29,21 +30,38 @@ impl SqliteStore {
         if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
             return Ok(earlier);
         }
-        let accepted = accept_in(&mut tx, accept).await?;
+        let accepted = accept_in(&mut tx, &accept).await?;
         match &accepted {
             Accepted::Run { .. } | Accepted::Steered { .. } => {
                 idempotency::keep(&mut tx, idempotency.as_ref(), &accepted).await?;
                 tx.commit().await?;
             }
             // Dropping the transaction rolls it back: nothing is stored.
-            Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {}
+            Accepted::Busy { .. }
+            | Accepted::NoConversation
+            | Accepted::TooManyRuns
+            | Accepted::NoFile { .. }
+            | Accepted::TooManyFiles { .. } => {}
         }
         Ok(Keyed::Fresh(accepted))
     }
 }
 
-pub(super) async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Accepted> {
-    if !ensure_conversation(tx, &accept).await? {
+/// Accepts within a transaction, which is to be rolled back unless a message was stored.
+pub(super) async fn accept_in(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted> {
+    let accepted = store_message(tx, accept).await?;
+    match &accepted {
+        Accepted::Run { .. } | Accepted::Steered { .. } => Ok(files::refused(tx, accept).await?.unwrap_or(accepted)),
+        Accepted::Busy { .. }
+        | Accepted::NoConversation
+        | Accepted::TooManyRuns
+        | Accepted::NoFile { .. }
+        | Accepted::TooManyFiles { .. } => Ok(accepted),
+    }
+}
+
+async fn store_message(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted> {
+    if !ensure_conversation(tx, accept).await? {
         return Ok(Accepted::NoConversation);
     }
     let mut events = Vec::new();
@@ -55,7 +73,7 @@ pub(super) async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Acc
             // A run that is about to be cancelled answers nobody any more: what would join it waits behind it.
             OnBusy::Steer if active.cancel_requested_by.is_some() => {}
             OnBusy::Steer => return steer(tx, accept, active).await,
-            OnBusy::Interrupt => (events, interrupted) = interrupt(tx, &accept, active).await?,
+            OnBusy::Interrupt => (events, interrupted) = interrupt(tx, accept, active).await?,
         }
     }
     if accept.max_active_runs > 0 && unfinished_runs(tx, &accept.owner).await? >= accept.max_active_runs {
@@ -66,7 +84,7 @@ pub(super) async fn accept_in(tx: &mut Tx, accept: AcceptRun) -> StoreResult<Acc
         conversation_id: &accept.conversation_id,
         owner: &accept.owner,
         profile: &accept.profile,
-        beginning: Beginning::Message(storable_message(compose::user_message(&accept, &accept.run_id))?.0),
+        beginning: Beginning::Message(storable_message(compose::user_message(accept, &accept.run_id))?.0),
         trace: &accept.trace,
         now: accept.now,
     };
@@ -98,8 +116,8 @@ async fn unfinished_runs(tx: &mut Tx, owner: &UserId) -> StoreResult<u32> {
 }
 
 /// The message joins the active run.
-async fn steer(tx: &mut Tx, accept: AcceptRun, active: RunRow) -> StoreResult<Accepted> {
-    let (message, _) = storable_message(compose::user_message(&accept, &active.run_id()))?;
+async fn steer(tx: &mut Tx, accept: &AcceptRun, active: RunRow) -> StoreResult<Accepted> {
+    let (message, _) = storable_message(compose::user_message(accept, &active.run_id()))?;
     let event = compose::message_created(&message, unsigned(active.attempt), accept.now);
     let events = append(tx, &accept.conversation_id, vec![event]).await?;
     let first_seq = events.first().map_or(0, |event| event.seq);

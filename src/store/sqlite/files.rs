@@ -4,13 +4,14 @@ use async_trait::async_trait;
 use serde_json::json;
 
 use super::SqliteStore;
+use super::connection::Tx;
 use crate::domain::file::StoredFile;
-use crate::domain::ids::{ConversationId, FileId, UserId};
+use crate::domain::ids::{FileId, UserId};
 use crate::store::files::{
     AttachedFile, FILES_PIECE, FileCursor, FileStore, NewFile, file_columns, read_attached, read_file, text_chars,
 };
 use crate::store::providers::page_of;
-use crate::store::{Page, PageRequest, StoreResult};
+use crate::store::{AcceptRun, Accepted, Page, PageRequest, StoreResult};
 use crate::support::text::storable;
 
 /// Files `f` that no message has, from before `?1` milliseconds.
@@ -120,17 +121,6 @@ impl FileStore for SqliteStore {
         found.iter().map(read_attached).collect()
     }
 
-    async fn files_of(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<FileId>> {
-        let found: Vec<String> = sqlx::query_scalar(
-            "SELECT f.id FROM file_uses u JOIN files f ON f.id = u.file_id WHERE u.conversation_id = ? AND f.owner_id = ?",
-        )
-        .bind(conversation.as_str())
-        .bind(owner.as_str())
-        .fetch_all(self.reader())
-        .await?;
-        Ok(found.into_iter().map(FileId::from_stored).collect())
-    }
-
     async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
         let (_turn, mut tx) = self.write_in_turn().await?;
         let deleted = sqlx::query("DELETE FROM files WHERE id = ? AND owner_id = ? AND is_whole")
@@ -169,4 +159,32 @@ impl FileStore for SqliteStore {
         let bytes: i64 = sqlx::query_scalar("SELECT coalesce(sum(size), 0) FROM files").fetch_one(self.reader()).await?;
         Ok(u64::try_from(bytes).unwrap_or(0))
     }
+}
+
+/// Whether a message that has just been stored must be taken back because of its files.
+pub(super) async fn refused(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Option<Accepted>> {
+    let files = accept.files();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    for file in files {
+        let is_used: bool = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM file_uses WHERE file_id = ? AND conversation_id = ?)")
+            .bind(file)
+            .bind(accept.conversation_id.as_str())
+            .fetch_one(&mut **tx)
+            .await?;
+        if !is_used {
+            return Ok(Some(Accepted::NoFile { file_id: file.to_owned() }));
+        }
+    }
+    let files: i64 = sqlx::query_scalar(
+        "SELECT count(DISTINCT f.id) FROM messages m, json_each(m.body, '$.parts') AS part
+         JOIN files f ON f.id = part.value ->> '$.file_id'
+         WHERE m.conversation_id = ? AND m.role = 'user' AND m.superseded_by IS NULL AND instr(m.body, '\"file_id\":\"file_') > 0",
+    )
+    .bind(accept.conversation_id.as_str())
+    .fetch_one(&mut **tx)
+    .await?;
+    let files = u32::try_from(files).unwrap_or(u32::MAX);
+    Ok((files > accept.max_files).then_some(Accepted::TooManyFiles { files }))
 }

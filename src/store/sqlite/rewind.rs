@@ -58,7 +58,7 @@ async fn edit_in(tx: &mut Tx, accept: AcceptRun, message: &MessageId) -> StoreRe
     if !is_the_users(message, &body)? {
         return Ok(Edited::NotTheUsers);
     }
-    Ok(accepted(accept_in(tx, accept).await?).after(events))
+    Ok(accepted(accept_in(tx, &accept).await?).after(events))
 }
 
 async fn rewind_in(tx: &mut Tx, rewind: &Rewind) -> StoreResult<Rewound> {

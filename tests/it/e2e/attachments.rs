@@ -1,6 +1,7 @@
 //! Files: uploaded, named in messages, and seen by models; never in the transcript.
 
 use reqwest::{Method, StatusCode};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::audit;
@@ -166,7 +167,6 @@ async fn hostile_uploads_are_refused_and_the_server_lives() {
         (b"MZ\x90\0".to_vec(), "of no type that is accepted"),
         (bomb(&huge), "far larger unpacked"),
         (encrypted_pdf(), "encrypted"),
-        (endless_pdf(), "too much time or memory"),
     ] {
         let (status, problem) = upload(&server, "a.pdf", &bytes).await;
         assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("unusable_file")), "{why}: {problem}");
@@ -182,14 +182,23 @@ async fn hostile_uploads_are_refused_and_the_server_lives() {
         assert_eq!(request.send().await.unwrap().status(), StatusCode::BAD_REQUEST, "{body:?}");
     }
 
+    // What brings its reader down is kept for models that see pages.
+    let (status, endless) = upload(&server, "a.pdf", &endless_pdf()).await;
+    assert_eq!(
+        (status, &endless["media_type"], &endless["text_chars"]),
+        (StatusCode::CREATED, &json!("application/pdf"), &Value::Null),
+        "{endless}"
+    );
+
     let mut ids = vec![largest];
-    for n in 0..6 {
+    for n in 0..5 {
         ids.push(uploaded(&server, "a.md", format!("# {n}").as_bytes()).await);
     }
     let (status, problem) = upload(&server, "b.md", b"one more").await;
     assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("conflict")), "{problem}");
 
     let files = |ids: &[String]| ids.iter().map(|id| file(id)).collect::<Vec<_>>();
+    ids.push(endless["id"].as_str().unwrap().to_owned());
     let (status, problem) = server.post_json("/runs", &json!({"input": files(&ids[..6])})).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("it may have 5"), "{problem}");
@@ -226,4 +235,50 @@ async fn cleaning_up_leaves_young_files() {
     let (ok, said) = site.command(&["cleanup"]).await;
     assert!(ok && said.contains("files without a message removed: 0"), "{said}");
     assert_eq!(server.get_json(&format!("/files/{id}")).await["name"], "a.md");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_that_comes_up_again_is_sent_once() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let picture = uploaded(&server, "cat.png", PNG).await;
+    let say = |id: &str| json!([{"type": "text", "text": format!("[[id:{id}]][[say:ok]]")}, file(&picture), file(&picture)]);
+    let run = server.start_run(&json!({"input": say("first"), "model": "openai/gpt-4o"})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    let conversation = run["conversation_id"].as_str().unwrap();
+    let body = json!({"input": say("second"), "conversation_id": conversation, "model": "openai/gpt-4o"});
+    server.finished(server.start_run(&body).await["id"].as_str().unwrap()).await;
+    for (id, more) in [("first", 1), ("second", 3)] {
+        let asked = model.exchanges(id)[0].request["messages"].to_string();
+        assert_eq!(asked.matches("data:image/png;base64,").count(), 1, "{asked}");
+        assert_eq!(asked.matches("[file cat.png, image/png: the same as in a later message]").count(), more, "{asked}");
+    }
+    let second = model.exchanges("second");
+    assert!(last_said(&second[0].request)[1]["image_url"].is_object() || last_said(&second[0].request)[2]["image_url"].is_object());
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_comes_again_is_answered_as_before(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let letter = uploaded(&server, "letter.txt", b"Dear Ada").await;
+    let body = json!({"input": [{"type": "text", "text": "[[say:ok]]"}, file(&letter)]});
+    let send = || server.post("/runs", &body).header("idempotency-key", "k").send();
+    let first: Value = send().await.unwrap().json().await.unwrap();
+    let run = first["run"]["id"].as_str().unwrap();
+    server.finished(run).await;
+    let gone = server.request(Method::DELETE, &format!("/files/{letter}")).send().await.unwrap();
+    assert_eq!(gone.status(), StatusCode::NO_CONTENT);
+    let again = send().await.unwrap();
+    assert_eq!((again.status(), again.headers()["idempotent-replayed"].to_str().unwrap()), (StatusCode::ACCEPTED, "true"));
+    assert_eq!(again.json::<Value>().await.unwrap()["run"]["id"], run);
+    let (status, problem) = server.post_json("/runs", &body).await;
+    assert_eq!(
+        (status, &problem["errors"][0]["pointer"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/input/1/file_id")),
+        "{problem}"
+    );
 }

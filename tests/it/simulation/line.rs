@@ -449,9 +449,6 @@ impl FileStore for Line {
     async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
         self.model.attached_files(owner, ids).await
     }
-    async fn files_of(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<FileId>> {
-        self.model.files_of(owner, conversation).await
-    }
     async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
         self.model.delete_file(owner, id).await
     }

@@ -3,10 +3,10 @@
 use capstan::domain::file::FileText;
 use capstan::domain::ids::{FileId, PartId, UserId};
 use capstan::domain::message::{FilePart, Part};
-use capstan::store::{FILES_PIECE, FileCursor, NewFile};
+use capstan::store::{AcceptRun, Accepted, FILES_PIECE, FileCursor, NewFile};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{World, conversation, hello, page, user};
+use super::fixture::{LONG, World, conversation, fresh, hello, key, page, user};
 
 contract! {
     ;
@@ -14,6 +14,8 @@ contract! {
     files_are_listed_newest_first_and_counted,
     a_file_goes_with_the_last_conversation_that_has_it,
     what_no_message_has_goes_by_age,
+    a_message_without_its_files_is_not_stored,
+    a_file_does_not_go_while_a_message_comes_to_have_it,
 }
 
 fn new(owner: &UserId) -> NewFile {
@@ -40,7 +42,14 @@ async fn stored(world: &World, owner: &UserId) -> FileId {
 async fn said(world: &World, owner: &UserId, files: &[&FileId]) -> capstan::domain::ids::ConversationId {
     let id = conversation();
     let mut accept = hello(owner, &id);
-    accept.parts.extend(files.iter().map(|file| {
+    accept.parts.extend(parts(files));
+    world.store.accept_run(accept, None).await.unwrap();
+    id
+}
+
+/// Parts that refer to files.
+fn parts(files: &[&FileId]) -> Vec<Part> {
+    let part = |file: &&FileId| {
         let (media_type, file_id) = ("text/plain".to_owned(), Some(file.as_str().to_owned()));
         Part::File(FilePart {
             id: PartId::generate(&UuidIds),
@@ -51,9 +60,8 @@ async fn said(world: &World, owner: &UserId, files: &[&FileId]) -> capstan::doma
             text_chars: None,
             text: None,
         })
-    }));
-    world.store.accept_run(accept, None).await.unwrap();
-    id
+    };
+    files.iter().map(part).collect()
 }
 
 async fn a_file_is_its_owners_when_it_is_whole(world: &World) {
@@ -113,14 +121,8 @@ async fn files_are_listed_newest_first_and_counted(world: &World) {
 async fn a_file_goes_with_the_last_conversation_that_has_it(world: &World) {
     let (ada, ben) = (user(), user());
     let (one, both, foreign) = (stored(world, &ada).await, stored(world, &ada).await, stored(world, &ben).await);
-    let first = said(world, &ada, &[&one, &both, &foreign]).await;
+    let first = said(world, &ada, &[&one, &both]).await;
     let second = said(world, &ada, &[&both, &both]).await;
-    let mut used = world.store.files_of(&ada, &first).await.unwrap();
-    used.sort();
-    let mut expected = vec![one.clone(), both.clone()];
-    expected.sort();
-    assert_eq!(used, expected, "nobody uses what is another's");
-    assert!(world.store.files_of(&ben, &first).await.unwrap().is_empty());
 
     world.store.delete_conversation(&ada, &first).await.unwrap().unwrap();
     assert_eq!(world.store.file(&ada, &one).await.unwrap(), None);
@@ -147,4 +149,66 @@ async fn what_no_message_has_goes_by_age(world: &World) {
         assert_eq!(world.store.remove_unused_files(0).await.unwrap(), removed);
     }
     assert!(world.store.file(&owner, &used).await.unwrap().is_some());
+}
+
+async fn a_message_without_its_files_is_not_stored(world: &World) {
+    let (ada, ben) = (user(), user());
+    let (own, foreign, half) = (stored(world, &ada).await, stored(world, &ben).await, new(&ada));
+    assert!(world.store.begin_file(&half, 100).await.unwrap());
+    let missing = FileId::generate(&UuidIds);
+    let id = conversation();
+    for file in [&foreign, &half.id, &missing] {
+        for key in [None, key(&ada, "k", "f")] {
+            let mut accept = hello(&ada, &id);
+            accept.parts.extend(parts(&[&own, file]));
+            let refused = fresh(world.store.accept_run(accept, key).await.unwrap());
+            assert_eq!(refused, Accepted::NoFile { file_id: file.to_string() });
+        }
+    }
+    assert_eq!(world.store.conversation(&ada, &id).await.unwrap(), None, "nothing is stored");
+    assert_eq!(world.store.claim_runs(&world.node, 10, LONG).await.unwrap(), [], "nor taken");
+
+    // Into a conversation that is idle, and into one with a run under way, which waits.
+    let more = [stored(world, &ada).await, stored(world, &ada).await, stored(world, &ada).await];
+    let with = |files: &[&FileId]| {
+        let mut accept = AcceptRun { max_files: 3, ..hello(&ada, &id) };
+        accept.parts.extend(parts(files));
+        accept
+    };
+    world.accept(with(&[&own, &more[0]])).await;
+    let refused = fresh(world.store.accept_run(with(&[&more[1], &more[2]]), None).await.unwrap());
+    assert_eq!(refused, Accepted::TooManyFiles { files: 4 });
+    world.accept(with(&[&own, &own, &more[1]])).await;
+    let refused = fresh(world.store.accept_run(with(&[&missing]), None).await.unwrap());
+    assert_eq!(refused, Accepted::NoFile { file_id: missing.to_string() });
+    assert_eq!(fresh(world.store.accept_run(with(&[&more[2]]), None).await.unwrap()), Accepted::TooManyFiles { files: 4 });
+    // What was taken out of a conversation does not count.
+    world.database.rows("UPDATE messages SET superseded_by = 'x'").await;
+    world.accept(with(&[&more[1], &more[2]])).await;
+}
+
+async fn a_file_does_not_go_while_a_message_comes_to_have_it(world: &World) {
+    let ada = user();
+    for round in 0..40 {
+        let file = stored(world, &ada).await;
+        let first = said(world, &ada, &[&file]).await;
+        let mut accept = hello(&ada, &conversation());
+        accept.parts.extend(parts(&[&file]));
+        let (deleted, accepted) = tokio::join!(world.store.delete_conversation(&ada, &first), world.store.accept_run(accept, None));
+        deleted.unwrap();
+        let is_there = world.store.file(&ada, &file).await.unwrap().is_some();
+        match fresh(accepted.unwrap()) {
+            Accepted::Run { .. } => assert!(is_there, "round {round}: the message has lost its file"),
+            Accepted::NoFile { .. } => assert!(!is_there, "round {round}"),
+            other => panic!("{other:?}"),
+        }
+        // By age, too.
+        let file = stored(world, &ada).await;
+        let mut accept = hello(&ada, &conversation());
+        accept.parts.extend(parts(&[&file]));
+        let (removed, accepted) = tokio::join!(world.store.remove_unused_files(0), world.store.accept_run(accept, None));
+        removed.unwrap();
+        let is_there = world.store.file(&ada, &file).await.unwrap().is_some();
+        assert_eq!(matches!(fresh(accepted.unwrap()), Accepted::Run { .. }), is_there, "round {round}");
+    }
 }

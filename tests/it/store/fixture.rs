@@ -79,6 +79,7 @@ pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
         profile: AgentProfile::default(),
         on_busy: OnBusy::Queue,
         max_active_runs: 0,
+        max_files: 5,
         trace: TraceId::generate(&UuidIds),
         taker: None,
         now: NOW,
@@ -179,7 +180,12 @@ pub fn stored(accepted: Accepted) -> Stored {
         Accepted::Run { run, message, first_seq, events, interrupted, claim: _ } => {
             Stored { run, message, first_seq, events, interrupted }
         }
-        Accepted::Steered { .. } | Accepted::Busy { .. } | Accepted::NoConversation | Accepted::TooManyRuns => {
+        Accepted::Steered { .. }
+        | Accepted::Busy { .. }
+        | Accepted::NoConversation
+        | Accepted::TooManyRuns
+        | Accepted::NoFile { .. }
+        | Accepted::TooManyFiles { .. } => {
             panic!("expected a run, got {accepted:?}")
         }
     }

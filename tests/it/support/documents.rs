@@ -109,6 +109,16 @@ pub fn endless_pdf() -> Vec<u8> {
     pdf_of(&objects, "")
 }
 
+/// A PDF whose font has one of the code pages of East Asia.
+pub fn pdf_with_a_foreign_font() -> Vec<u8> {
+    let mut objects = page("BT /F2 24 Tf 20 100 Td (Hello) Tj ET", "");
+    objects[2] = objects[2].replace("/F1 5 0 R", "/F2 6 0 R");
+    objects.push("<< /Type /Font /Subtype /Type0 /BaseFont /A /Encoding /UniGB-UCS2-H /DescendantFonts [7 0 R] >>".to_owned());
+    let system = "<< /Registry (Adobe) /Ordering (GB1) /Supplement 2 >>";
+    objects.push(format!("<< /Type /Font /Subtype /CIDFontType2 /BaseFont /A /CIDSystemInfo {system} >>"));
+    pdf_of(&objects, "")
+}
+
 /// A PDF that wants a password.
 pub fn encrypted_pdf() -> Vec<u8> {
     let mut objects = page("BT /F1 24 Tf (secret) Tj ET", "");

@@ -346,9 +346,6 @@ impl FileStore for FaultyStore {
     async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
         self.inner.attached_files(owner, ids).await
     }
-    async fn files_of(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Vec<FileId>> {
-        self.inner.files_of(owner, conversation).await
-    }
     async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
         self.inner.delete_file(owner, id).await
     }

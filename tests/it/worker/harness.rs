@@ -270,6 +270,7 @@ impl Harness {
             },
             on_busy,
             max_active_runs: 0,
+            max_files: 5,
             trace: TraceId::generate(self.ids.as_ref()),
             taker: None,
             now: UnixMillis(1_767_225_600_000),

@@ -90,9 +90,6 @@ impl FileStore for ModelStore {
     async fn attached_files(&self, _owner: &UserId, _ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
         Ok(Vec::new())
     }
-    async fn files_of(&self, _owner: &UserId, _conversation: &ConversationId) -> StoreResult<Vec<FileId>> {
-        Ok(Vec::new())
-    }
     async fn delete_file(&self, _owner: &UserId, _id: &FileId) -> StoreResult<bool> {
         Ok(false)
     }
