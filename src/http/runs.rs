@@ -250,21 +250,32 @@ pub(crate) async fn resume(
 /// Answers a message once more
 ///
 /// For a run that has ended and is the newest of its conversation. A new run answers the same message; what was said since is not
-/// part of the conversation any more, and its `run.queued` says so. Tools may be called again: what they did is not undone.
+/// part of the conversation any more, and its `run.queued` says so. Tools may be called again: what they did is not undone. With
+/// `Accept: text/event-stream` (or `application/x-ndjson`) the answer is the new run's event stream; with `Prefer: wait=N` it is the
+/// finished run.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/retry", tag = "runs", operation_id = "retry_run", request_body = Option<EmptyBody>,
-    params(("id" = RunId, Path, description = "The run")),
-    responses((status = 202, description = "The new run", body = Run, headers(("Location" = String)))),
+    params(
+        ("id" = RunId, Path, description = "The run"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+    ),
+    responses(
+        (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
+        (status = 200, description = "The new run, finished or waiting; or its event stream",
+         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
+    ),
 )]
 pub(crate) async fn retry(
     State(app): State<App>,
-    Caller(principal): Caller,
+    access: Access,
     Id(id): Id<RunId>,
     Trace(trace): Trace,
+    wants: Wants,
+    PreferWait(wait): PreferWait,
     Input { key, .. }: Input<EmptyBody>,
 ) -> Answer<Response> {
-    let (run, replay) = app.service.retry_run(&principal, &id, key, trace).await?;
-    Ok(steered(run, replay))
+    let (run, replay) = app.service.retry_run(access.principal(), &id, key, trace).await?;
+    begun(&app, access, wants, wait, run, replay).await
 }
 
 /// What a call is made again with.
@@ -290,23 +301,33 @@ impl RequestBody for RetryCallBody {
 ///
 /// For a call that failed, was denied or cancelled, or whose outcome is unknown, of a run that has ended and is the newest of its
 /// conversation. A new run begins with the answer that held the call: the call is made again, the results of its neighbours are kept,
-/// and the model goes on from there. What was said since is not part of the conversation any more.
+/// and the model goes on from there. What was said since is not part of the conversation any more. The answer has the forms of that
+/// of `retry_run`.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/retry", tag = "runs", operation_id = "retry_tool_call",
     request_body = Option<RetryCallBody>,
-    params(("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call")),
-    responses((status = 202, description = "The new run", body = Run, headers(("Location" = String)))),
+    params(
+        ("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+    ),
+    responses(
+        (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
+        (status = 200, description = "The new run, finished or waiting; or its event stream",
+         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
+    ),
 )]
 pub(crate) async fn retry_call(
     State(app): State<App>,
-    Caller(principal): Caller,
+    access: Access,
     Ids(id, call): Ids<RunId, CallId>,
     Trace(trace): Trace,
+    wants: Wants,
+    PreferWait(wait): PreferWait,
     Input { body, key }: Input<RetryCallBody>,
 ) -> Answer<Response> {
     let retry = RetryCall { arguments: body.arguments, confirm: body.confirm };
-    let (run, replay) = app.service.retry_call(&principal, &id, &call, retry, key, trace).await?;
-    Ok(steered(run, replay))
+    let (run, replay) = app.service.retry_call(access.principal(), &id, &call, retry, key, trace).await?;
+    begun(&app, access, wants, wait, run, replay).await
 }
 
 fn steered(run: Run, replay: Replay) -> Response {
@@ -315,4 +336,29 @@ fn steered(run: Run, replay: Replay) -> Response {
         headers.insert(LOCATION, value);
     }
     (StatusCode::ACCEPTED, headers, Json(run)).into_response()
+}
+
+/// Answers with a run that has taken the place of another in the form that the client wants.
+///
+/// A stream begins with the run's first event, also for a repeated request: whoever repeats has not seen any of it.
+async fn begun(app: &App, access: Access, wants: Wants, wait: Option<u64>, run: Run, replay: Replay) -> Answer<Response> {
+    if let Wants::Stream(framing) = wants {
+        let start = app.service.stream_run(access.principal(), &run.id, None).await?;
+        let mut headers = replayed(replay);
+        if let Ok(location) = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)) {
+            headers.insert(CONTENT_LOCATION, location);
+        }
+        return Ok((headers, streams::respond(app, access, start, framing)).into_response());
+    }
+    let Some(seconds) = wait else {
+        return Ok(steered(run, replay));
+    };
+    let (status, run) = match app.service.wait_for_run(access.principal(), &run.id, seconds).await? {
+        Waited::Settled(run) => (StatusCode::OK, run),
+        Waited::StillGoing(run) => (StatusCode::ACCEPTED, run),
+    };
+    let mut response = steered(run, replay);
+    *response.status_mut() = status;
+    applied(app, response.headers_mut(), seconds);
+    Ok(response)
 }

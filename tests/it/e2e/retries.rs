@@ -188,3 +188,37 @@ async fn a_call_that_is_made_again_asks_again(#[values(Kind::Sqlite, Kind::Postg
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_is_waited_for_or_streamed(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let first = ended(&server, r#"[[id:waited]][[call:ledger__append {"txt":"x"}]][[next]][[say:bye]]"#).await;
+    let (call, _) = result(&server, &first).await;
+
+    let path = format!("/runs/{}/tool-calls/{call}/retry", id(&first));
+    let again = json!({"arguments": {"text": "x"}});
+    let request = || server.post(&path, &again).header("prefer", "wait=30").header("idempotency-key", "waits");
+    let answer = request().send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), &answer.headers()["preference-applied"]), (200, &"wait=30".parse().unwrap()));
+    let second: Value = answer.json().await.unwrap();
+    assert_eq!(second["status"], "completed");
+    let answer = request().send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), &answer.headers()["idempotent-replayed"]), (200, &"true".parse().unwrap()));
+    assert_eq!(answer.json::<Value>().await.unwrap()["id"], second["id"]);
+
+    let path = format!("/runs/{}/retry", id(&second));
+    let request = || server.post(&path, &json!({})).header("accept", "application/x-ndjson").header("idempotency-key", "streams");
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        let answer = request().send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        runs.push(answer.headers()["content-location"].to_str().unwrap().rsplit('/').next().unwrap().to_owned());
+        let text = answer.text().await.unwrap();
+        assert!(text.contains("run.queued") && text.contains("run.completed"), "from the first event to the last: {text}");
+    }
+    assert_eq!(runs[0], runs[1], "the same run, whole again");
+    assert_ne!(runs[0], id(&second));
+}
