@@ -222,3 +222,28 @@ async fn a_retry_is_waited_for_or_streamed(#[values(Kind::Sqlite, Kind::Postgres
     assert_eq!(runs[0], runs[1], "the same run, whole again");
     assert_ne!(runs[0], id(&second));
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_rewound_past_is_not_made_again(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let first = ended(&server, r#"[[id:rewound]][[call:ledger__append {"txt":"x"}]][[next]][[say:bye]]"#).await;
+    let (call, _) = result(&server, &first).await;
+    let conversation = first["conversation_id"].as_str().unwrap();
+    let message = server.messages(conversation).await.remove(0);
+    let body = json!({"to_message_id": message["id"]});
+    let rewound = server.post_json(&format!("/conversations/{conversation}/rewind"), &body).await;
+    assert!(rewound.0.is_success(), "{}", rewound.1);
+
+    let path = format!("/runs/{}/tool-calls/{call}/retry", id(&first));
+    let refused = server.post_json(&path, &json!({"arguments": {"text": "x"}})).await;
+    assert_eq!(detail(&refused).0, 409, "{}", refused.1);
+    assert!(detail(&refused).1.contains("rewound"), "{}", refused.1);
+    assert_eq!(site.ledger.count("append", "x"), 0);
+    // The message itself is still there to be answered.
+    let again = server.post_json(&format!("/runs/{}/retry", id(&first)), &json!({})).await;
+    assert_eq!(again.0, 202, "{}", again.1);
+    assert_eq!(server.finished(id(&again.1)).await["status"], "completed");
+}
