@@ -70,7 +70,7 @@ impl Service {
             self.check(message, &format!("/messages/{at}"), &mut seen)?;
         }
         let most = self.files.limits.max_per_conversation;
-        if seen.files.len() > most {
+        if seen.files.len() > most as usize {
             let words = format!("name {} uploaded files; a conversation may have {most}", seen.files.len());
             return Err(Error::field("/messages", words));
         }
