@@ -45,6 +45,7 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
             model: None,
             usage: None,
             internal: false,
+            feedback: None,
             created_at: String::new(),
         });
     };

@@ -361,6 +361,7 @@ fn question(model: &str) -> ModelRequest {
         model: None,
         usage: None,
         internal: false,
+        feedback: None,
         created_at: UnixMillis(0).to_rfc3339(),
     };
     ModelRequest {

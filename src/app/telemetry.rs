@@ -95,6 +95,7 @@ fn describe() {
     describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
     describe_gauge!("capstan_open_streams", "Open event streams, by wire");
+    describe_counter!("capstan_feedback_total", "Ratings of answers that users gave, or gave anew, by rating");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");
     describe_histogram!("capstan_http_request_seconds", Unit::Seconds, "Time until an answer began, by route");
     describe_gauge!("capstan_file_bytes", Unit::Bytes, "Bytes of uploaded files");

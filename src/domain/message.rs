@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::feedback::Feedback;
 use super::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use super::model::Usage;
 use super::run::FinishReason;
@@ -69,6 +70,10 @@ pub struct Message {
     /// A hint of the server to the model, which clients hide.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub internal: bool,
+    /// What its user thinks of the answer. Kept beside the message and shown where messages are listed; neither the log nor a model
+    /// has it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub feedback: Option<Box<Feedback>>,
     /// When it was stored, RFC 3339.
     pub created_at: String,
 }
@@ -94,6 +99,7 @@ impl Message {
             model: self.model.clone(),
             usage: self.usage,
             internal: self.internal,
+            feedback: self.feedback.clone(),
             created_at: self.created_at.clone(),
         }
     }

@@ -12,6 +12,7 @@ pub mod context;
 pub mod conversation;
 pub mod cost;
 pub mod event;
+pub mod feedback;
 pub mod file;
 pub mod fold;
 pub mod ids;

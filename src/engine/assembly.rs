@@ -222,6 +222,7 @@ impl Assembler {
             model: Some(self.model),
             usage: Some(usage),
             internal: false,
+            feedback: None,
             created_at: now.to_rfc3339(),
         };
         let malformed = self.reader.and_then(Reader::malformed);
@@ -247,6 +248,7 @@ impl Assembler {
             model: Some(self.model),
             usage: Some(usage),
             internal: false,
+            feedback: None,
             created_at: now.to_rfc3339(),
         };
         Some(PartialAnswer { message, closing })

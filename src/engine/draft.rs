@@ -172,6 +172,7 @@ impl<'a> Draft<'a> {
             model: None,
             usage: None,
             internal: false,
+            feedback: None,
             created_at: self.around.now.to_rfc3339(),
         }
     }

@@ -325,6 +325,7 @@ pub(super) fn user_text(record: &RunRecord, near: Option<&Message>, text: &str) 
         model: None,
         usage: None,
         internal: true,
+        feedback: None,
         created_at: String::new(),
     }
 }

@@ -10,6 +10,7 @@ mod auth;
 mod conversations;
 mod copies;
 mod extract;
+mod feedback;
 mod files;
 mod framing;
 mod history;

@@ -19,8 +19,8 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
 use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
-    agents, approvals, audit, auth, conversations, copies, files, history, logins, mcp_logins, mcp_servers, openapi, pins,
-    providers, questions, request, runs, search, system, tickets, usage, ws,
+    agents, approvals, audit, auth, conversations, copies, feedback, files, history, logins, mcp_logins, mcp_servers, openapi,
+    pins, providers, questions, request, runs, search, system, tickets, usage, ws,
 };
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
@@ -48,6 +48,8 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(history::rewind))
         .routes(routes!(history::edit))
         .routes(routes!(history::export))
+        .routes(routes!(feedback::give, feedback::withdraw))
+        .routes(routes!(feedback::list))
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::get, agents::update, agents::delete))
         .routes(routes!(agents::versions))

@@ -14,7 +14,7 @@ use crate::domain::message::{FilePart, Message, MessageStatus, Part, Role};
 use crate::domain::principal::Principal;
 use crate::domain::run::FinishReason;
 use crate::store::{CopiedDocument, CopiedEnd, CopiedTurn, CopyLimits, CopySource};
-use crate::support::clock::is_rfc3339;
+use crate::support::clock::UnixMillis;
 
 /// The longest name of a tool or a model in a document, and the longest time, in characters.
 const MAX_NAME_CHARS: usize = 200;
@@ -109,10 +109,21 @@ impl Service {
         if message.model.as_deref().is_some_and(|model| !short(model)) {
             return Err(Error::field(&format!("{pointer}/model"), "is no name of a model"));
         }
-        if !short(&message.created_at) || !is_rfc3339(&message.created_at) {
+        let is_time = |text: &str| short(text) && UnixMillis::from_rfc3339(text).is_some();
+        if !is_time(&message.created_at) {
             return Err(Error::field(&format!("{pointer}/created_at"), "is no time"));
         }
         let role = message.role;
+        if let Some(feedback) = &mut message.feedback {
+            let pointer = format!("{pointer}/feedback");
+            if role != Role::Assistant || message.internal {
+                return Err(Error::field(&pointer, "is that of a message which no model has said"));
+            }
+            if !is_time(&feedback.at) {
+                return Err(Error::field(&format!("{pointer}/at"), "is no time"));
+            }
+            feedback.comment = self.comment(&format!("{pointer}/comment"), feedback.comment.take())?;
+        }
         for (at, part) in message.parts.iter_mut().enumerate() {
             let pointer = format!("{pointer}/parts/{at}");
             match (part, role) {

@@ -15,6 +15,7 @@ mod error;
 mod events;
 mod explain;
 mod export;
+mod feedback;
 mod files;
 mod going_on;
 mod importing;
@@ -77,8 +78,8 @@ pub use usage::MAX_USAGE_DAYS;
 // Words of the levels below that answers are made of; whoever asks the service need not know where they come from.
 pub use crate::store::{
     AgentCursor, AgentVersionCursor, AuditCursor, ConversationChange, ConversationCursor, ConversationFilter, CopyLimits,
-    CopyUntil, FileCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest, ProviderCursor,
-    RewindFrom, SearchCursor, StoreError,
+    CopyUntil, FeedbackCursor, FileCursor, InputCursor, InvalidCursor, McpServerCursor, MessageCursor, Page, PageRequest,
+    ProviderCursor, RewindFrom, SearchCursor, StoreError,
 };
 pub use crate::tools::mcp::{ConfiguredServer, McpPrompt, McpResource};
 pub use crate::tools::{AuthState, ServerStatus};
@@ -124,6 +125,8 @@ pub struct ServiceLimits {
     pub max_wait_seconds: u64,
     /// Agents that one owner may keep.
     pub max_agents: u32,
+    /// Characters of the words beside a rating.
+    pub max_feedback_chars: usize,
     /// The most that one fork or import copies.
     pub copies: CopyLimits,
 }
@@ -137,6 +140,7 @@ impl Default for ServiceLimits {
             max_active_runs: 0,
             max_wait_seconds: 60,
             max_agents: 100,
+            max_feedback_chars: 4_000,
             copies: CopyLimits { messages: 10_000, bytes: 16 * 1024 * 1024 },
         }
     }

@@ -135,6 +135,7 @@ impl Fold {
                     model: None,
                     usage: None,
                     internal: false,
+                    feedback: None,
                     created_at: event.at.to_rfc3339(),
                 });
             }

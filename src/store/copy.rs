@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::feedback::Rated;
 use super::{IdempotencyClaim, StoreError, StoreResult, rows};
 use crate::domain::conversation::{Conversation, ConversationStatus, ForkedFrom};
 use crate::domain::event::{EventBody, NewEvent};
@@ -329,6 +330,8 @@ pub(super) struct WrittenMessage {
     pub role: Role,
     pub position: i64,
     pub body: String,
+    /// Of a document only: what is thought of an answer counts once, where it was said.
+    pub rated: Option<Rated>,
 }
 
 /// What comes at one place of the log, and in which order.
@@ -383,9 +386,10 @@ pub(super) fn write(request: &CopyConversation, document: CopiedDocument, forked
             Entry::Message(nth) => {
                 let (_, message) = &mut run.turn.messages[nth];
                 renamed.message(message, &request.id, &run.id);
+                let rated = message.feedback.take().map(|feedback| Rated::copied(*feedback, now));
                 let (message, body) = rows::storable_message(message.clone())?;
                 let (id, role) = (message.id.clone(), message.role);
-                messages.push(WrittenMessage { id, run_id: run.id.clone(), role, position: seq, body });
+                messages.push(WrittenMessage { id, run_id: run.id.clone(), role, position: seq, body, rated });
                 EventBody::MessageCreated { message }
             }
         };

@@ -8,6 +8,7 @@ mod agents;
 mod compose;
 mod copy;
 mod error;
+mod feedback;
 mod files;
 mod mcp_logins;
 mod mcp_servers;
@@ -25,6 +26,7 @@ mod usage;
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::StoreError;
+pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
 pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, NewFile};
 pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};
@@ -355,6 +357,7 @@ pub trait Store:
     + UsageStore
     + FileStore
     + SearchStore
+    + FeedbackStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

@@ -5,8 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{StoreResult, rows};
+use super::{StoreResult, feedback};
 use crate::domain::agent::AgentProfile;
 use crate::domain::audit::AuditOutcome;
 use crate::domain::event::StoredEvent;
@@ -203,11 +204,16 @@ pub struct NewestMessages {
 }
 
 impl NewestMessages {
-    /// Reads ids and bodies, newest first. A row beyond the limit, or without its body, only shows that there is more.
-    pub(super) fn read(found: &[(String, Option<String>)], limit: u32) -> StoreResult<Self> {
-        let bodies = found.iter().take(limit as usize).map_while(|(id, body)| Some((id, body.as_ref()?)));
-        let items = bodies.map(|(id, body)| rows::decode("messages", "body", id, body));
-        let mut items = items.collect::<StoreResult<Vec<_>>>()?;
+    /// Reads rows as [`feedback::listed`] does, newest first. One beyond the limit, or without its body, only shows that there is more.
+    pub(super) fn read<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Self>
+    where
+        R: Row,
+        &'static str: ColumnIndex<R>,
+        String: Decode<'r, R::Database> + Type<R::Database>,
+        i64: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        let rows = found.iter().take(limit as usize);
+        let mut items = rows.map_while(|row| feedback::listed(row).transpose()).collect::<StoreResult<Vec<_>>>()?;
         items.reverse();
         Ok(Self { earlier: found.len() > items.len(), items })
     }

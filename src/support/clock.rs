@@ -22,12 +22,12 @@ impl UnixMillis {
             Err(_) => "1970-01-01T00:00:00.000Z".to_owned(),
         }
     }
-}
 
-/// Whether a text is a time as RFC 3339 writes it.
-#[must_use]
-pub fn is_rfc3339(text: &str) -> bool {
-    text.parse::<jiff::Timestamp>().is_ok()
+    /// Reads a time as RFC 3339 writes it.
+    #[must_use]
+    pub fn from_rfc3339(text: &str) -> Option<Self> {
+        text.parse::<jiff::Timestamp>().ok().map(|timestamp| Self(timestamp.as_millisecond()))
+    }
 }
 
 /// Where wall-clock time comes from.

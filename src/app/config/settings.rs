@@ -440,6 +440,8 @@ pub struct LimitsConfig {
     pub max_mcp_servers_per_owner: u32,
     /// Agents that one owner may keep.
     pub max_agents_per_owner: u32,
+    /// Characters of the words beside a rating of an answer.
+    pub max_feedback_chars: usize,
     /// Messages that one fork or import copies at most.
     pub copy_messages: u32,
     /// Bytes of messages that one fork or import copies at most.
@@ -468,6 +470,7 @@ impl Default for LimitsConfig {
             max_providers_per_owner: 100,
             max_mcp_servers_per_owner: 50,
             max_agents_per_owner: 100,
+            max_feedback_chars: 4_000,
             copy_messages: 10_000,
             copy_bytes: 16 * 1024 * 1024,
             file_bytes: 20 * 1024 * 1024,

@@ -138,6 +138,7 @@ fn message(ids: &SequentialIds, role: Role, parts: Vec<Part>) -> Message {
         model: None,
         usage: None,
         internal: false,
+        feedback: None,
         created_at: String::new(),
     }
 }

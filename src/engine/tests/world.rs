@@ -174,6 +174,7 @@ impl World {
             model: None,
             usage: None,
             internal: false,
+            feedback: None,
             created_at: NOW.to_rfc3339(),
         }
     }

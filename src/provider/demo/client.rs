@@ -111,6 +111,7 @@ mod tests {
             model: None,
             usage: None,
             internal: false,
+            feedback: None,
             created_at: "2026-01-01T00:00:00.000Z".to_owned(),
         }
     }

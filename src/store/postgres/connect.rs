@@ -173,6 +173,7 @@ fn migrations() -> Migrator {
         step(22, "search", include_str!("../../../migrations/postgres/0022_search.sql")),
         step(23, "copies", include_str!("../../../migrations/postgres/0023_copies.sql")),
         step(24, "file_uses", include_str!("../../../migrations/postgres/0024_file_uses.sql")),
+        step(25, "feedback", include_str!("../../../migrations/postgres/0025_feedback.sql")),
     ])
 }
 

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
-use sqlx::{Connection as _, PgConnection, Postgres, QueryBuilder};
+use sqlx::{Connection as _, PgConnection, Postgres, QueryBuilder, Row as _};
 
 use super::PostgresStore;
 use super::errors::{is_unique_violation, retried};
@@ -14,7 +14,7 @@ use crate::store::rows::ConversationRow;
 use crate::store::{
     Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
     Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
-    Rewind, Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, rows,
+    Rewind, Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, feedback, rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -181,12 +181,13 @@ impl ConversationStore for PostgresStore {
         let after = page.after.map_or(0, |MessageCursor(position)| position);
         let limit = usize::try_from(page.limit.clamp(1, 100)).unwrap_or(100);
         // The conversation comes as a row even if the page is empty.
-        let found: Vec<(Option<String>, Option<i64>, Option<String>)> = sqlx::query_as(
+        let found = sqlx::query(
             // What is too much comes without its body: it only shows that there is more.
-            "SELECT m.id, m.position, CASE WHEN m.before < $5 THEN m.body END FROM conversations c
+            "SELECT m.id, m.position, CASE WHEN m.before < $5 THEN m.body END AS body, m.rating, m.comment, m.rated_at
+             FROM conversations c
              LEFT JOIN LATERAL (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position) - octet_length(body) AS before FROM (
-                     SELECT id, position, body FROM messages
+                     SELECT id, position, body, rating, comment, rated_at FROM messages
                      WHERE conversation_id = c.id AND superseded_by IS NULL AND position > $3
                      ORDER BY position LIMIT $4
                  ) page
@@ -206,25 +207,26 @@ impl ConversationStore for PostgresStore {
         let mut items = Vec::new();
         let mut last = None;
         let mut more = false;
-        for (id, position, body) in found {
-            let Some((id, position)) = id.zip(position) else { continue };
-            let Some(body) = body.filter(|_| items.len() < limit) else {
+        for row in &found {
+            let Some(position) = row.try_get::<Option<i64>, _>("position")? else { continue };
+            let message = if items.len() < limit { feedback::listed(row)? } else { None };
+            let Some(message) = message else {
                 more = true;
                 break;
             };
             last = Some(position);
-            items.push(rows::decode("messages", "body", &id, &body)?);
+            items.push(message);
         }
         Ok(Some(Page { items, next: last.filter(|_| more).map(|position| MessageCursor(position).to_string()) }))
     }
 
     async fn newest_messages(&self, owner: &UserId, id: &ConversationId, limit: u32) -> StoreResult<Option<NewestMessages>> {
         // The conversation comes as a row even if it has no messages.
-        let found: Vec<(Option<String>, Option<String>)> = sqlx::query_as(
-            "SELECT m.id, CASE WHEN m.before < $4 THEN m.body END FROM conversations c
+        let mut found = sqlx::query(
+            "SELECT m.id, CASE WHEN m.before < $4 THEN m.body END AS body, m.rating, m.comment, m.rated_at FROM conversations c
              LEFT JOIN LATERAL (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
-                     SELECT id, position, body FROM messages
+                     SELECT id, position, body, rating, comment, rated_at FROM messages
                      WHERE conversation_id = c.id AND superseded_by IS NULL ORDER BY position DESC LIMIT $3
                  ) page
              ) m ON true
@@ -239,7 +241,9 @@ impl ConversationStore for PostgresStore {
         if found.is_empty() {
             return Ok(None);
         }
-        let found: Vec<_> = found.into_iter().filter_map(|(id, body)| Some((id?, body))).collect();
+        if found[0].try_get::<Option<&str>, _>("id")?.is_none() {
+            found.clear();
+        }
         NewestMessages::read(&found, limit).map(Some)
     }
 }

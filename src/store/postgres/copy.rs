@@ -140,9 +140,10 @@ async fn insert(tx: &mut PgConnection, request: &CopyConversation, written: &Wri
     }
     for messages in written.messages.chunks(PIECE) {
         sqlx::query(
-            "INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
-             SELECT m.id, $1, $2, m.run_id, m.position, m.role, m.body, $3
-             FROM unnest($4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[]) AS m (id, run_id, position, role, body)",
+            "INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at, rating, comment, rated_at)
+             SELECT m.id, $1, $2, m.run_id, m.position, m.role, m.body, $3, m.rating, m.comment, m.rated_at
+             FROM unnest($4::text[], $5::text[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::bigint[])
+                 AS m (id, run_id, position, role, body, rating, comment, rated_at)",
         )
         .bind(id)
         .bind(request.owner.as_str())
@@ -152,6 +153,9 @@ async fn insert(tx: &mut PgConnection, request: &CopyConversation, written: &Wri
         .bind(messages.iter().map(|message| message.position).collect::<Vec<_>>())
         .bind(messages.iter().map(|message| message.role.as_str()).collect::<Vec<_>>())
         .bind(messages.iter().map(|message| message.body.as_str()).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| Some(message.rated.as_ref()?.rating.as_str())).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| message.rated.as_ref()?.comment.as_deref()).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| Some(message.rated.as_ref()?.at)).collect::<Vec<_>>())
         .execute(&mut *tx)
         .await?;
     }

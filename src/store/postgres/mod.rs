@@ -23,6 +23,7 @@ mod conversations;
 mod copy;
 mod delete;
 mod errors;
+mod feedback;
 mod files;
 mod fold;
 mod grants;

@@ -12,11 +12,11 @@ use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::store::rows::{ConversationRow, decode, encode_storable};
+use crate::store::rows::{ConversationRow, encode_storable};
 use crate::store::{
     Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
     Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
-    Rewind, Rewound, SQL_PAGE_BYTES, StoreResult, compose,
+    Rewind, Rewound, SQL_PAGE_BYTES, StoreResult, compose, feedback,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -205,9 +205,10 @@ impl ConversationStore for SqliteStore {
         }
         let rows = sqlx::query(
             // What is too much comes without its body: it only shows that there is more.
-            "SELECT id, position, CASE WHEN before < ? THEN body END AS body FROM (
+            "SELECT id, position, CASE WHEN before < ? THEN body END AS body, rating, comment, rated_at FROM (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position) - octet_length(body) AS before FROM (
-                     SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND superseded_by IS NULL AND position > ?
+                     SELECT id, position, body, rating, comment, rated_at FROM messages
+                     WHERE conversation_id = ? AND owner_id = ? AND superseded_by IS NULL AND position > ?
                      ORDER BY position LIMIT ?
                  ) AS page
              ) ORDER BY position",
@@ -222,8 +223,8 @@ impl ConversationStore for SqliteStore {
         let mut items = Vec::new();
         let mut last = None;
         for row in rows.iter().take(page.limit as usize) {
-            let Some(body) = row.try_get::<Option<&str>, _>("body")? else { break };
-            items.push(decode("messages", "body", row.try_get("id")?, body)?);
+            let Some(message) = feedback::listed(row)? else { break };
+            items.push(message);
             last = Some(row.try_get("position")?);
         }
         let next = last.filter(|_| rows.len() > items.len()).map(|position| MessageCursor(position).to_string());
@@ -235,10 +236,11 @@ impl ConversationStore for SqliteStore {
         if find(&mut tx, owner, id).await?.is_none() {
             return Ok(None);
         }
-        let found: Vec<(String, Option<String>)> = sqlx::query_as(
-            "SELECT id, CASE WHEN before < ? THEN body END FROM (
+        let found = sqlx::query(
+            "SELECT id, CASE WHEN before < ? THEN body END AS body, rating, comment, rated_at FROM (
                  SELECT page.*, sum(octet_length(body)) OVER (ORDER BY position DESC) - octet_length(body) AS before FROM (
-                     SELECT id, position, body FROM messages WHERE conversation_id = ? AND owner_id = ? AND superseded_by IS NULL
+                     SELECT id, position, body, rating, comment, rated_at FROM messages
+                     WHERE conversation_id = ? AND owner_id = ? AND superseded_by IS NULL
                      ORDER BY position DESC LIMIT ?
                  ) AS page
              ) ORDER BY position DESC",

@@ -118,11 +118,16 @@ async fn insert(tx: &mut Tx, request: &CopyConversation, written: &Written) -> S
     let messages: Vec<_> = written
         .messages
         .iter()
-        .map(|message| (&message.id, &message.run_id, message.position, message.role, &message.body))
+        .map(|message| {
+            let rated = message.rated.as_ref().map(|rated| (rated.rating, &rated.comment, rated.at));
+            (&message.id, &message.run_id, message.position, message.role, &message.body, rated)
+        })
         .collect();
     sqlx::query(
-        "INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
-         SELECT value ->> 0, ?1, ?2, value ->> 1, value ->> 2, value ->> 3, value ->> 4, ?3 FROM json_each(?4)",
+        "INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at, rating, comment, rated_at)
+         SELECT value ->> 0, ?1, ?2, value ->> 1, value ->> 2, value ->> 3, value ->> 4, ?3, value ->> '$[5][0]',
+             value ->> '$[5][1]', value ->> '$[5][2]'
+         FROM json_each(?4)",
     )
     .bind(id)
     .bind(owner)

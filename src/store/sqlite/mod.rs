@@ -21,6 +21,7 @@ mod clock;
 mod connection;
 mod conversations;
 mod copy;
+mod feedback;
 mod files;
 mod grants;
 mod idempotency;

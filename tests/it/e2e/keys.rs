@@ -25,6 +25,9 @@ async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kin
     let conversation = run["conversation_id"].as_str().unwrap().to_owned();
     server.finished(&run_id).await;
     let before = server.run_events_json(&run_id).await;
+    let answer = server.messages(&conversation).await[1]["id"].as_str().unwrap().to_owned();
+    let rate = |conversation: &str| format!("/conversations/{conversation}/messages/{answer}/feedback");
+    assert_eq!(server.post_json(&rate(&conversation), &json!({"rating": "up"})).await.0, 200);
 
     server.set_key(&bob);
     let digits = |id: &str| id.replace(|letter: char| letter.is_ascii_digit(), "1");
@@ -42,6 +45,8 @@ async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kin
             (Method::GET, format!("/conversations/{conversation}/messages"), None),
             (Method::POST, format!("/conversations/{conversation}/messages"), Some(json!({"content": "x"}))),
             (Method::GET, format!("/conversations/{conversation}/events"), None),
+            (Method::POST, rate(conversation), Some(json!({"rating": "down"}))),
+            (Method::DELETE, rate(conversation), None),
         ]
     };
     let foreign = routes(&run_id, &conversation);
@@ -74,6 +79,7 @@ async fn foreign_things_look_missing(#[values(Kind::Sqlite, Kind::Postgres)] kin
         assert_eq!(problem, missing_problem);
     }
     assert_eq!(server.get_json("/conversations").await["data"], json!([]));
+    assert_eq!(server.get_json("/feedback").await["data"], json!([]));
     let (status, _) = server.post_json("/runs", &json!({"input": "x", "conversation_id": conversation})).await;
     assert_eq!(status, 404, "a run in somebody else's conversation");
     let mut socket = WsClient::connect(&server.url, Some(&bob)).await;

@@ -4,6 +4,7 @@ mod auth;
 mod conversations;
 mod copies;
 mod errors;
+mod feedback;
 mod history;
 mod idempotency;
 mod interrupted;

@@ -366,6 +366,7 @@ impl Rig {
             model: Some("demo/demo".into()),
             usage: None,
             internal: false,
+            feedback: None,
             created_at: UnixMillis(1_000).to_rfc3339(),
         };
         let events = [

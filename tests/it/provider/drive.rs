@@ -109,6 +109,7 @@ pub fn message(ids: &dyn IdSource, role: Role, parts: impl FnOnce(&dyn Fn() -> P
         model: None,
         usage: None,
         internal: false,
+        feedback: None,
         created_at: "2026-01-01T00:00:00.000Z".to_owned(),
     }
 }

@@ -10,6 +10,7 @@ use capstan::domain::audit::AuditRecord;
 use capstan::domain::change::Change;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
+use capstan::domain::feedback::FeedbackRecord;
 use capstan::domain::file::StoredFile;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::FileId;
@@ -30,6 +31,7 @@ use capstan::domain::ticket::StreamTicket;
 use capstan::domain::usage::DayUsage;
 use capstan::store::Asked;
 use capstan::store::*;
+use capstan::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
 use capstan::store::{Found, SearchCursor, SearchStore};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
@@ -688,5 +690,18 @@ impl SearchStore for Line {
     }
     async fn index_messages(&self, limit: u32) -> StoreResult<u64> {
         self.model.index_messages(limit).await
+    }
+}
+
+#[async_trait]
+impl FeedbackStore for Line {
+    async fn give_feedback(&self, give: GiveFeedback, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
+        self.model.give_feedback(give, key).await
+    }
+    async fn withdraw_feedback(&self, owner: &UserId, of: &ConversationId, message: &MessageId) -> StoreResult<bool> {
+        self.model.withdraw_feedback(owner, of, message).await
+    }
+    async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
+        self.model.feedback(filter, page).await
     }
 }

@@ -144,6 +144,7 @@ pub fn assistant(fence: &Fence, says: &str) -> Message {
         model: Some("demo/demo".to_owned()),
         usage: None,
         internal: false,
+        feedback: None,
         created_at: NOW.to_rfc3339(),
     }
 }

@@ -50,6 +50,7 @@ mod claims;
 mod conversations;
 mod copies;
 mod explain;
+mod feedback;
 mod files;
 mod fixture;
 mod input;

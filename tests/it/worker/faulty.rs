@@ -8,6 +8,7 @@ use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
+use capstan::domain::feedback::FeedbackRecord;
 use capstan::domain::file::StoredFile;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::FileId;
@@ -584,5 +585,18 @@ impl SearchStore for FaultyStore {
     }
     async fn index_messages(&self, limit: u32) -> StoreResult<u64> {
         self.inner.index_messages(limit).await
+    }
+}
+
+#[async_trait]
+impl FeedbackStore for FaultyStore {
+    async fn give_feedback(&self, give: GiveFeedback, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
+        self.inner.give_feedback(give, key).await
+    }
+    async fn withdraw_feedback(&self, owner: &UserId, of: &ConversationId, message: &MessageId) -> StoreResult<bool> {
+        self.inner.withdraw_feedback(owner, of, message).await
+    }
+    async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
+        self.inner.feedback(filter, page).await
     }
 }

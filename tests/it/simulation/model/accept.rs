@@ -49,6 +49,7 @@ fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
         model: None,
         usage: None,
         internal: false,
+        feedback: None,
         created_at: accept.now.to_rfc3339(),
     })
 }

@@ -4,10 +4,11 @@
 use async_trait::async_trait;
 use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::audit::AuditRecord;
+use capstan::domain::feedback::FeedbackRecord;
 use capstan::domain::file::StoredFile;
 use capstan::domain::fold::FoldedDelta;
 use capstan::domain::ids::FileId;
-use capstan::domain::ids::{AgentId, ConversationId, KeyId, McpServerId, PinId, ProviderId, RunId, UserId};
+use capstan::domain::ids::{AgentId, ConversationId, KeyId, McpServerId, MessageId, PinId, ProviderId, RunId, UserId};
 use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::pin::{PinStatus, ToolPin};
 use capstan::domain::principal::{User, UserRole};
@@ -22,6 +23,7 @@ use capstan::store::{
     Store, StoreResult, StoredKey, TicketStore, Tidying,
 };
 use capstan::store::{AttachedFile, FileCursor, FileStore, NewFile};
+use capstan::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
 use capstan::store::{Found, SearchCursor, SearchStore};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
@@ -334,5 +336,18 @@ impl SearchStore for ModelStore {
     }
     async fn index_messages(&self, _limit: u32) -> StoreResult<u64> {
         Ok(0)
+    }
+}
+
+#[async_trait]
+impl FeedbackStore for ModelStore {
+    async fn give_feedback(&self, _give: GiveFeedback, _key: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
+        panic!("the model has no feedback")
+    }
+    async fn withdraw_feedback(&self, _owner: &UserId, _of: &ConversationId, _message: &MessageId) -> StoreResult<bool> {
+        Ok(false)
+    }
+    async fn feedback(&self, _filter: &FeedbackFilter, _page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
+        panic!("the model has no feedback")
     }
 }

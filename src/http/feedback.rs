@@ -1,0 +1,103 @@
+//! What users think of answers.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::audit::whose;
+use super::auth::Caller;
+use super::extract::{Ids, Input, Params, RequestBody};
+use super::options::App;
+use super::page::{self, PageParams};
+use super::problem::Answer;
+use super::runs::replayed;
+use super::types::ListBody;
+use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
+use crate::domain::ids::{ConversationId, MessageId};
+
+/// What a user thinks of an answer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FeedbackBody {
+    /// Whether it was a good one.
+    rating: Rating,
+    /// Why: at most `limits.max_feedback_chars` characters.
+    #[serde(default)]
+    comment: Option<String>,
+}
+
+impl RequestBody for FeedbackBody {}
+
+/// Rates an answer
+///
+/// A message that a model has said, with words if there are any. Whoever says it again says all of it anew. It is shown as `feedback`
+/// where messages are listed; no model reads it.
+#[utoipa::path(
+    post, path = "/api/v1/conversations/{id}/messages/{message_id}/feedback", tag = "feedback", operation_id = "give_feedback",
+    params(("id" = ConversationId, Path, description = "The conversation"), ("message_id" = MessageId, Path, description = "The message")),
+    request_body = FeedbackBody,
+    responses((status = 200, description = "What is kept", body = Feedback)),
+)]
+pub(crate) async fn give(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Ids(id, message): Ids<ConversationId, MessageId>,
+    Input { body, key }: Input<FeedbackBody>,
+) -> Answer<Response> {
+    let FeedbackBody { rating, comment } = body;
+    let (feedback, replay) = app.service.give_feedback(&principal, (id, message), rating, comment, key).await?;
+    Ok((replayed(replay), Json(feedback)).into_response())
+}
+
+/// Takes a rating back
+#[utoipa::path(
+    delete, path = "/api/v1/conversations/{id}/messages/{message_id}/feedback", tag = "feedback", operation_id = "delete_feedback",
+    params(("id" = ConversationId, Path, description = "The conversation"), ("message_id" = MessageId, Path, description = "The message")),
+    responses((status = 204, description = "It is gone")),
+)]
+pub(crate) async fn withdraw(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Ids(id, message): Ids<ConversationId, MessageId>,
+) -> Answer<StatusCode> {
+    app.service.withdraw_feedback(&principal, &id, &message).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Which ratings.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FeedbackParams {
+    /// Only those that say so.
+    #[param(inline)]
+    rating: Option<Rating>,
+    /// For administrators: those of a user, by their id, or of `all`. The caller's own if absent.
+    #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
+    owner: Option<String>,
+}
+
+/// What users think of answers, what was said last first
+///
+/// With the agent and the model of each answer, and without its words, which are its owner's. Answers that were taken out of their
+/// conversations are in it; those of conversations that were deleted are not.
+#[utoipa::path(
+    get, path = "/api/v1/feedback", tag = "feedback", operation_id = "list_feedback", params(FeedbackParams, PageParams),
+    responses((status = 200, description = "A page", body = ListBody<FeedbackRecord>, headers(("Link" = String)))),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Params(filter): Params<FeedbackParams>,
+    Params(params): Params<PageParams>,
+) -> Answer<Response> {
+    let request = params.request()?;
+    let of = whose(filter.owner.as_deref())?;
+    let rating = filter.rating.map(|rating| format!("&rating={}", rating.as_str()));
+    let owner = filter.owner.map(|owner| format!("&owner={owner}"));
+    let rest: String = [rating, owner].into_iter().flatten().collect();
+    let found = app.service.feedback(&principal, of, filter.rating, &request).await?;
+    Ok(page::answer(found, request.limit, "/api/v1/feedback", &rest))
+}

@@ -1,0 +1,73 @@
+//! What users think of answers.
+
+use super::audit::{AuditOf, owner_of};
+use super::input::{Replay, RequestKey, keyed};
+use super::{Error, Result, Service};
+use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
+use crate::domain::ids::{ConversationId, MessageId};
+use crate::domain::principal::Principal;
+use crate::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, GiveFeedback, Page, PageRequest};
+use crate::support::text;
+
+impl Service {
+    /// Keeps what a user says of an answer, in the place of what they said before.
+    ///
+    /// # Errors
+    /// `NotFound` for a message that is not one of a conversation of theirs, `Conflict` for one that no model has said.
+    pub async fn give_feedback(
+        &self,
+        principal: &Principal,
+        (conversation_id, message_id): (ConversationId, MessageId),
+        rating: Rating,
+        comment: Option<String>,
+        key: Option<RequestKey>,
+    ) -> Result<(Feedback, Replay)> {
+        let comment = self.comment("/comment", comment)?;
+        let (owner, now) = (principal.user_id.clone(), self.clock.now());
+        let give = GiveFeedback { owner, conversation_id: conversation_id.clone(), message_id, rating, comment, now };
+        let claim = self.claim(&principal.user_id, key);
+        let (given, replay) = keyed(self.store.give_feedback(give, claim).await?)?;
+        let feedback = match given {
+            FeedbackGiven::Kept(feedback) => feedback,
+            FeedbackGiven::NotAnAnswer => return Err(Error::Conflict("only what a model has said can be rated".to_owned())),
+            FeedbackGiven::NoMessage => return Err(Error::NotFound("message in this conversation")),
+        };
+        match replay {
+            Replay::Fresh => metrics::counter!("capstan_feedback_total", "rating" => rating.as_str()).increment(1),
+            // The record of the earlier request outlives the conversation.
+            Replay::Replayed => drop(self.conversation(principal, &conversation_id).await?),
+        }
+        Ok((feedback, replay))
+    }
+
+    /// Takes it back.
+    pub async fn withdraw_feedback(&self, principal: &Principal, of: &ConversationId, message: &MessageId) -> Result<()> {
+        let is_gone = self.store.withdraw_feedback(&principal.user_id, of, message).await?;
+        is_gone.then_some(()).ok_or(Error::NotFound("feedback on a message in this conversation"))
+    }
+
+    /// A page of feedback, what was said last first.
+    ///
+    /// # Errors
+    /// `Forbidden` for that of others, unless the caller is an administrator.
+    pub async fn feedback(
+        &self,
+        principal: &Principal,
+        of: AuditOf,
+        rating: Option<Rating>,
+        page: &PageRequest<FeedbackCursor>,
+    ) -> Result<Page<FeedbackRecord>> {
+        let owner = owner_of(principal, of, "the feedback of others is an administrator's to see")?;
+        Ok(self.store.feedback(&FeedbackFilter { owner, rating }, page).await?)
+    }
+
+    /// Words beside a rating, without space around them; none if they are empty.
+    pub(super) fn comment(&self, pointer: &str, comment: Option<String>) -> Result<Option<String>> {
+        let Some(comment) = comment.as_deref().map(str::trim).filter(|comment| !comment.is_empty()) else { return Ok(None) };
+        let (chars, limit) = (comment.chars().count(), self.limits.max_feedback_chars);
+        if chars > limit {
+            return Err(Error::field(pointer, format!("has {chars} characters; at most {limit} are accepted")));
+        }
+        Ok(Some(text::storable(comment).into_owned()))
+    }
+}

@@ -1,0 +1,180 @@
+//! What users think of answers: the trait, and what both databases have in common. It stands in the row of the message, so that it
+//! goes with it, and beside its body, so that no model reads it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use sqlx::{ColumnIndex, Decode, Row, Type};
+
+use super::providers::page_of;
+use super::types::written_by_us;
+use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
+use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
+use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
+use crate::domain::message::{Message, Role};
+use crate::support::clock::UnixMillis;
+
+/// What a user says of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GiveFeedback {
+    /// Whose conversation it is.
+    pub owner: UserId,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The answer.
+    pub message_id: MessageId,
+    /// Whether it was a good one.
+    pub rating: Rating,
+    /// Why. Without U+0000.
+    pub comment: Option<String>,
+    /// When it came.
+    pub now: UnixMillis,
+}
+
+impl GiveFeedback {
+    pub(super) fn feedback(&self) -> Feedback {
+        Feedback { rating: self.rating, comment: self.comment.clone(), at: self.now.to_rfc3339() }
+    }
+}
+
+/// What came of it. Serialised with the idempotency key, so fields are only ever added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FeedbackGiven {
+    /// It is kept, in the place of what was said before.
+    Kept(Feedback),
+    /// The message is not one that a model has said. Nothing has changed.
+    NotAnAnswer,
+    /// No such message in a conversation of this owner, or not any more.
+    NoMessage,
+}
+
+/// Which feedback.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FeedbackFilter {
+    /// That of this owner; of all if `None`, which only an administrator asks for.
+    pub owner: Option<UserId>,
+    /// That which says so.
+    pub rating: Option<Rating>,
+}
+
+/// The last row of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FeedbackCursor {
+    /// When it was said, in milliseconds.
+    pub at: i64,
+    /// Of which message, among those of that moment.
+    pub id: MessageId,
+}
+
+impl fmt::Display for FeedbackCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.at, self.id)
+    }
+}
+
+impl FromStr for FeedbackCursor {
+    type Err = InvalidCursor;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
+        let (at, id) = text.split_once(':').ok_or(InvalidCursor)?;
+        let at = at.parse().map_err(|_| InvalidCursor)?;
+        written_by_us(Self { at, id: MessageId::parse(id).map_err(|_| InvalidCursor)? }, text)
+    }
+}
+
+/// What users think of answers.
+#[async_trait]
+pub trait FeedbackStore: Send + Sync {
+    /// Keeps what a user says of an answer, in the place of what they said before.
+    async fn give_feedback(&self, give: GiveFeedback, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>>;
+
+    /// Takes it back. `false` if there is none.
+    async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool>;
+
+    /// A page of feedback, what was said last first. That of messages which were taken out of their conversation is in it.
+    async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>>;
+}
+
+/// Whether a message is one that people can judge.
+pub(super) fn is_answer(id: &MessageId, body: &str) -> StoreResult<bool> {
+    let message: Message = rows::decode("messages", "body", id.as_str(), body)?;
+    Ok(message.role == Role::Assistant && !message.internal)
+}
+
+/// Feedback that comes with a copied message, as columns. Nothing was said later than now.
+pub(super) struct Rated {
+    pub rating: Rating,
+    pub comment: Option<String>,
+    pub at: i64,
+}
+
+impl Rated {
+    pub(super) fn copied(feedback: Feedback, now: UnixMillis) -> Self {
+        let at = UnixMillis::from_rfc3339(&feedback.at).map_or(now, |at| at.min(now));
+        Self { rating: feedback.rating, comment: feedback.comment, at: at.0 }
+    }
+}
+
+/// A message as it is listed, from `id`, `body`, `rating`, `comment` and `rated_at`. `None` if the body was left out.
+pub(super) fn listed<'r, R>(row: &'r R) -> StoreResult<Option<Message>>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let id: String = row.try_get("id")?;
+    let Some(body) = row.try_get::<Option<String>, _>("body")? else { return Ok(None) };
+    let message: Message = rows::decode("messages", "body", &id, &body)?;
+    let Some(at) = row.try_get::<Option<i64>, _>("rated_at")? else { return Ok(Some(message)) };
+    let feedback = Feedback { rating: rating(row, &id)?, comment: row.try_get("comment")?, at: UnixMillis(at).to_rfc3339() };
+    Ok(Some(Message { feedback: Some(Box::new(feedback)), ..message }))
+}
+
+fn rating<'r, R>(row: &'r R, id: &str) -> StoreResult<Rating>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let word: String = row.try_get("rating")?;
+    rows::word("messages", "rating", id, &word, Rating::from_word)
+}
+
+/// What [`page`] reads, of `messages m`. The runs of a conversation that is being deleted go first, and its messages with them.
+pub(super) const COLUMNS: &str = "m.id, m.conversation_id, m.run_id, m.owner_id, m.rating, m.comment, m.rated_at, r.agent, \
+     r.agent_version, r.model FROM messages m JOIN runs r ON r.id = m.run_id";
+
+/// A page of feedback; one row more than `limit` shows that there is another.
+pub(super) fn page<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Page<FeedbackRecord>>
+where
+    R: Row,
+    &'static str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+    i32: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let read = |row: &'r R| -> StoreResult<(i64, FeedbackRecord)> {
+        let (id, at): (String, i64) = (row.try_get("id")?, row.try_get("rated_at")?);
+        let record = FeedbackRecord {
+            conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
+            run_id: RunId::from_stored(row.try_get("run_id")?),
+            owner_id: UserId::from_stored(row.try_get("owner_id")?),
+            agent: row.try_get("agent")?,
+            agent_version: rows::unsigned(row.try_get("agent_version")?),
+            model: row.try_get("model")?,
+            rating: rating(row, &id)?,
+            comment: row.try_get("comment")?,
+            at: UnixMillis(at).to_rfc3339(),
+            message_id: MessageId::from_stored(id),
+        };
+        Ok((at, record))
+    };
+    let found = found.iter().map(read).collect::<StoreResult<Vec<_>>>()?;
+    let Page { items, next } =
+        page_of(found, limit, |(at, record)| FeedbackCursor { at: *at, id: record.message_id.clone() }.to_string());
+    Ok(Page { items: items.into_iter().map(|(_, record)| record).collect(), next })
+}
