@@ -256,7 +256,8 @@ fn correct(draft: &mut Draft<'_>, step: u32, message: &Message, malformed: &Malf
     begin(draft);
 }
 
-/// Asks again after an answer that holds nothing; then once without tools; then gives up. An empty answer is never a success.
+/// Asks again after an answer that holds nothing; then once without tools; then gives up. An empty answer is never a success: the
+/// user reads the agent's last words, if it has some, and the run bears the error.
 fn nudge(draft: &mut Draft<'_>, hint: &str, is_last: bool) {
     if draft.work.has_unseen_messages() {
         draft.hint(hint);
@@ -266,7 +267,11 @@ fn nudge(draft: &mut Draft<'_>, hint: &str, is_last: bool) {
     let counters = draft.counters();
     counters.empty_replies = counters.empty_replies.saturating_add(1);
     if is_last || limit == 0 {
-        return draft.fail(ProblemCode::from(ModelErrorKind::EmptyResponse), "the model's answers were empty");
+        let (code, detail) = (ProblemCode::from(ModelErrorKind::EmptyResponse), "the model's answers were empty");
+        return match draft.profile().final_text.clone() {
+            Some(text) => draft.complete_without_model(&text, code.body(detail)),
+            None => draft.fail(code, detail),
+        };
     }
     if counters.empty_replies >= limit {
         draft.force_final(texts::FORCED_EMPTY);

@@ -1,5 +1,6 @@
 //! Every limit ends a run or speaks to the model; none of them lies about the outcome.
 
+use rstest::rstest;
 use serde_json::json;
 
 use super::world::{Say, World, call, tool};
@@ -230,6 +231,20 @@ fn empty_answers_are_nudged_then_forced_then_fail() {
     let mut world = World::started(AgentProfile { empty_replies: 0, ..AgentProfile::default() });
     world.says(&[], ModelFinish::ToolCalls);
     assert_eq!(world.error_code(), "provider_empty_response");
+}
+
+#[rstest]
+#[case::silent(2, 3, &[])]
+#[case::hollow(0, 1, &[Say::Text("I will look.")])]
+fn after_empty_answers_the_user_reads_the_last_words(#[case] empty_replies: u32, #[case] answers: usize, #[case] said: &[Say]) {
+    let final_text = Some("We are closed.".to_owned());
+    let mut world = World::started(AgentProfile { final_text, empty_replies, ..AgentProfile::default() });
+    for _ in 0..answers {
+        world.says(said, ModelFinish::ToolCalls);
+    }
+    assert_eq!((world.ended().status, world.error_code()), (RunStatus::Completed, "provider_empty_response"));
+    assert_eq!(world.rows.history.last().unwrap().text(), "We are closed.");
+    world.check_next_turn();
 }
 
 #[test]
