@@ -8,6 +8,7 @@ pub mod chance;
 pub mod client;
 pub mod cluster;
 pub mod database;
+pub mod desktop;
 pub mod dialects;
 pub mod documents;
 pub mod ledger;

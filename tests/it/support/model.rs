@@ -178,7 +178,11 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
     let tools = request["tools"].as_array().map_or(&[][..], Vec::as_slice);
     let choosing = matches!(tools, [tool] if tool["function"]["name"] == "select_categories");
     let acts = script.acts(round, choosing);
-    let acts = if acts.is_empty() { vec![Act::Say("done".to_owned())] } else { acts };
+    let acts = match acts.first() {
+        None => vec![Act::Say("done".to_owned())],
+        Some(Act::Mute(times)) if notes.asked(&script.id, round) <= *times => Vec::new(),
+        Some(_) => acts,
+    };
     let failure = match acts.first() {
         Some(Act::Status(status)) => Some(*status),
         Some(Act::Flaky(times, status)) if notes.asked(&script.id, round) <= *times => Some(*status),
@@ -357,7 +361,7 @@ impl Frames {
                 Act::Call { name, arguments } => calls.push((name.clone(), arguments.clone())),
                 Act::Hold => beats.push(Beat::Hold),
                 Act::Cut => beats.push(Beat::Cut),
-                Act::End | Act::Status(_) | Act::Flaky(..) => {}
+                Act::End | Act::Status(_) | Act::Flaky(..) | Act::Mute(_) => {}
             }
         }
         beats.extend(self.call_beats(&calls, request));
@@ -406,7 +410,7 @@ impl Frames {
                     "id": self.call_id(calls.len()), "type": "function",
                     "function": {"name": name, "arguments": arguments},
                 })),
-                Act::Reason(..) | Act::Hold | Act::Cut | Act::End | Act::Status(_) | Act::Flaky(..) => {}
+                Act::Reason(..) | Act::Hold | Act::Cut | Act::End | Act::Status(_) | Act::Flaky(..) | Act::Mute(_) => {}
             }
         }
         let reason = if calls.is_empty() { "stop" } else { "tool_calls" };

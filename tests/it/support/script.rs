@@ -4,7 +4,7 @@
 //! separated by `[[next]]`: `[[call:TOOL {json}]]` asks for a tool, `[[wrote:TOOL TEXT]]` with arguments that need be no JSON, `[[text:N,MS]]` says N tokens with MS milliseconds after
 //! each, `[[say:WORDS]]` says one token, `[[reason:N,MS]]` thinks, `[[hold]]` waits until the test releases the name,
 //! `[[cut]]` ends the connection without a finish, `[[end]]` ends the answer without one, after its calls, `[[status:N]]` answers with an HTTP error, `[[flaky:TIMES,N]]` only so many
-//! times. A round without words says `done`. `[[choose:A,B]]` is what is said, once for the whole script, when the model is asked for
+//! times, `[[mute:TIMES]]` says nothing at all so many times before it answers. A round without words says `done`. `[[choose:A,B]]` is what is said, once for the whole script, when the model is asked for
 //! categories of tools and offered nothing else; without names it says words.
 
 use serde_json::Value;
@@ -46,6 +46,8 @@ pub enum Act {
     Status(u16),
     /// An HTTP error so many times, before the answer.
     Flaky(usize, u16),
+    /// Nothing at all so many times, before the answer.
+    Mute(usize),
 }
 
 impl Script {
@@ -130,6 +132,7 @@ impl Script {
                 "end" => Act::End,
                 "status" => Act::Status(value.parse().unwrap()),
                 "flaky" => Act::Flaky(pair(&value).0, u16::try_from(pair(&value).1).unwrap()),
+                "mute" => Act::Mute(value.parse().unwrap()),
                 other => panic!("no such word in a script: {other}"),
             };
             script.rounds.last_mut().unwrap().push(act);

@@ -2,6 +2,8 @@
 
 mod chat;
 mod cms;
+mod desktop;
+mod desktop_plans;
 mod docker_tools;
 mod react;
 

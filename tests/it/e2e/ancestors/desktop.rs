@@ -1,0 +1,430 @@
+//! The desktop agent, along its sequence diagram: seven screenshots are read and renamed by servers of their own, over a model that
+//! tires, deflects, falls silent, and runs out of room.
+
+use rstest::rstest;
+use serde_json::{Map, Value, json};
+
+use super::{run_of, said};
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::desktop::{Desktop, like_desktop};
+use crate::support::model::{Exchange, ModelMock};
+use crate::support::server::{Server, Site};
+
+const ASKED: &str = "Review screenshots on Desktop, extract names, and rename them.";
+const TIRED: &str = "I've renamed 3 files. There are 4 remaining.";
+const LAST_WORDS: &str = "No model can answer at the moment. Please try again later.";
+const DONE: &str = "All screenshots have been renamed successfully.";
+
+/// What is asked, with what the model answers to it, round by round.
+fn script(id: &str, rounds: &[String]) -> String {
+    format!("{ASKED} [[id:{id}]]{}", rounds.join("[[next]]"))
+}
+
+fn call(call: &str) -> String {
+    format!("[[call:{call}]]")
+}
+
+fn say(words: &str) -> String {
+    format!("[[say:{words}]]")
+}
+
+/// Two rounds for each of these screenshots: it is read, then renamed.
+fn renamed(desktop: &Desktop, numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+    numbers.into_iter().flat_map(|n| [call(&desktop.reading(n)), call(&desktop.renaming(n))]).collect()
+}
+
+/// The diagram has seventeen model calls; the program that it is of had come down to ten by the end, and so has the preset.
+async fn seventeen_rounds(server: &Server) {
+    like_desktop(server, "desk", json!({"max_rounds": 17})).await;
+}
+
+async fn run_in(server: &Server, agent: &str, conversation: &Value, input: &str) -> Value {
+    let run = server.start_run(&json!({"input": input, "agent": agent, "conversation_id": conversation})).await;
+    server.finished(run["id"].as_str().unwrap()).await
+}
+
+async fn events_of(server: &Server, run: &Value) -> Vec<Value> {
+    server.run_events_json(run["id"].as_str().unwrap()).await
+}
+
+async fn messages_of(server: &Server, run: &Value) -> Vec<Value> {
+    server.messages(run["conversation_id"].as_str().unwrap()).await
+}
+
+/// The messages of a request.
+fn sent(seen: &Exchange) -> &[Value] {
+    seen.request["messages"].as_array().unwrap()
+}
+
+/// The words of the message that stands so many places before the end of a request. What one side says twice is one message of parts.
+fn words(seen: &Exchange, before_end: usize) -> String {
+    let messages = sent(seen);
+    match &messages[messages.len() - 1 - before_end]["content"] {
+        Value::Array(parts) => parts.iter().map(|part| part["text"].as_str().unwrap()).collect::<Vec<_>>().join("\n"),
+        content => content.as_str().unwrap().to_owned(),
+    }
+}
+
+fn system(seen: &Exchange) -> &str {
+    sent(seen)[0]["content"].as_str().unwrap()
+}
+
+/// The tools of a request.
+fn tools(seen: &Exchange) -> Vec<&Value> {
+    seen.request["tools"].as_array().into_iter().flatten().map(|tool| &tool["function"]).collect()
+}
+
+fn sampled(seen: &Exchange) -> (Option<f64>, Option<f64>) {
+    (seen.request["temperature"].as_f64(), seen.request["top_p"].as_f64())
+}
+
+/// The words that a client shows of the assistant.
+fn shown(messages: &[Value]) -> Vec<&str> {
+    let shown = messages.iter().filter(|message| message["role"] == "assistant" && message["internal"] != true);
+    shown.flat_map(|message| message["parts"].as_array().unwrap()).filter_map(|part| part["text"].as_str()).collect()
+}
+
+/// What the model was told that nobody is shown.
+fn hints(messages: &[Value]) -> Vec<&str> {
+    let hints = messages.iter().filter(|message| message["role"] == "user" && message["internal"] == true);
+    hints.map(|message| message["parts"][0]["text"].as_str().unwrap()).collect()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_seven_screenshots_are_renamed_by_a_model_that_tires_at_the_fourth(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let (site, desktop) = Desktop::site(kind, &model, Map::new()).await;
+    let server = Desktop::start(&site).await;
+    seventeen_rounds(&server).await;
+    let mut rounds = vec![call(&desktop.listing())];
+    rounds.extend(renamed(&desktop, 1..=3));
+    rounds.push(say(TIRED));
+    rounds.extend(renamed(&desktop, 4..=7));
+    rounds.push(say(DONE));
+    let run = run_of(&server, "desk", &script("seven", &rounds)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    desktop.assert_renamed(1..=7);
+
+    let (seen, events) = (model.exchanges("seven"), events_of(&server, &run).await);
+    let messages = messages_of(&server, &run).await;
+    assert_eq!(seen.len(), 17);
+    tools_are_measured_and_each_round_has_its_budget(&seen, &events);
+    each_call_is_stored_before_it_is_made_and_its_result_before_the_next_round(&seen, &events);
+    results_are_cut_and_older_ones_are_read_by_their_beginnings(&desktop, &seen, &events);
+    results_are_kept_whole(&site, &desktop).await;
+    the_tired_model_goes_on(&seen, &events, &messages);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+/// Phases 1 and 2, and the gate before each round.
+fn tools_are_measured_and_each_round_has_its_budget(seen: &[Exchange], events: &[Value]) {
+    let roles: Vec<&str> = sent(&seen[0]).iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user"]);
+    let names = |seen: &Exchange| tools(seen).iter().map(|tool| tool["name"].clone()).collect::<Vec<_>>();
+    let offered = names(&seen[0]);
+    assert_eq!(offered.len(), 19, "fifteen of the two servers, and the four of this program: {offered:?}");
+    assert!(seen.iter().all(|seen| names(seen) == offered && seen.request["stream"] == true), "the same in every round");
+    assert!(seen.iter().all(|seen| sampled(seen) == (Some(0.1), Some(0.2))), "{:?}", sampled(&seen[0]));
+
+    let budgets = said(events, "context.budget");
+    assert_eq!(budgets.len(), seen.len(), "one before each round");
+    for budget in &budgets {
+        assert_eq!((&budget["unit"], &budget["window"]), (&json!("tokens"), &json!(32_768)));
+        assert_eq!(budget["used"].as_i64().unwrap() + budget["remaining"].as_i64().unwrap(), 32_768 - 2_000 - 768);
+        assert!(budget["remaining"].as_i64().unwrap() >= 1_500, "{budget}");
+    }
+    // The definitions of the tools are measured as they are, and not put down as 2,000.
+    let bytes = |value: &Value| value.as_str().map_or_else(|| value.to_string().len(), str::len) as f64;
+    let of_tool = |tool: &&Value| (bytes(&tool["name"]) + bytes(&tool["description"]) + bytes(&tool["parameters"])) / 2.8;
+    let of_tools: f64 = tools(&seen[0]).iter().map(of_tool).sum();
+    let of_words = sent(&seen[0]).iter().map(|message| bytes(&message["content"]) / 3.2).sum::<f64>();
+    let (used, estimated) = (budgets[0]["used"].as_f64().unwrap(), of_tools + of_words);
+    assert!((used - estimated).abs() < used / 20.0, "{used} are used, and {estimated} were expected");
+}
+
+/// Phase 3: a round is one message longer by its call and one by its result, and nothing of it is made before it is stored.
+fn each_call_is_stored_before_it_is_made_and_its_result_before_the_next_round(seen: &[Exchange], events: &[Value]) {
+    let lengths: Vec<usize> = seen.iter().map(|seen| sent(seen).len()).collect();
+    let expected: Vec<usize> = (0..17).map(|round| 2 + 2 * round).collect();
+    assert_eq!(lengths, expected, "the tired answer and what it is told are two messages, too");
+    let calls = said(events, "tool.started");
+    let servers: Vec<&str> = calls.iter().map(|call| call["server"].as_str().unwrap()).collect();
+    assert_eq!(servers, [&["filesystem"][..], &["ocr", "filesystem"].repeat(7)].concat());
+    for call in calls {
+        let id = call["call_id"].as_str().unwrap();
+        let at = |kind: &str, holds: &str| {
+            events.iter().position(|event| event["type"] == kind && event["data"].to_string().contains(holds)).unwrap()
+        };
+        let (stored, begun, answered) = (at("message.completed", id), at("tool.started", id), at("tool.completed", id));
+        assert!(stored < begun && begun < answered, "{stored} {begun} {answered}");
+        assert!(events[begun..answered].iter().all(|event| event["type"] != "step.started"), "no round begins in between");
+        assert_eq!(events[answered]["data"]["state"], "done", "{}", events[answered]);
+    }
+}
+
+/// How many characters a model reads of a result; of an older one, so many.
+const WHOLE: usize = 6_000;
+const BEGINNING: usize = 100;
+
+fn results_are_cut_and_older_ones_are_read_by_their_beginnings(desktop: &Desktop, seen: &[Exchange], events: &[Value]) {
+    let reads: Vec<&Value> =
+        said(events, "tool.completed").into_iter().filter(|call| call["name"] == "ocr__extract_text_from_image").collect();
+    for n in 1..=7 {
+        let text = desktop.text(n);
+        let is_cut = text.len() > WHOLE;
+        // The round after the one that reads it: three are read before the model tires, which takes a round.
+        let after = 2 * n + usize::from(n > 3);
+        let read = words(&seen[after], 0);
+        assert_eq!(read == text, !is_cut, "{n}: {read}");
+        assert_eq!(reads[n - 1]["truncated"], is_cut);
+        if is_cut {
+            assert!((WHOLE - 10..=WHOLE).contains(&read.chars().count()), "{}", read.chars().count());
+            let (head, rest) = read.split_once("\n[cut: the first ").unwrap();
+            let (sizes, tail) = rest.split_once(" characters are shown]\n").unwrap();
+            assert_eq!(sizes, format!("{} and the last {} of {}", head.len(), tail.len(), text.len()));
+            assert!(text.starts_with(head) && text.ends_with(tail));
+        }
+        // Beside the four newest messages only long results are cut down.
+        if after + 2 < seen.len() {
+            assert_eq!(words(&seen[after + 1], 2), read, "{n}: still among the newest");
+            let older = words(&seen[after + 2], 4);
+            let is_long = text.len() > 160;
+            assert_eq!(older == text, !is_long, "{n}: {older}");
+            assert!(!is_long || older.starts_with(&format!("{} [cut: ", &text[..BEGINNING])), "{n}: {older}");
+            assert!(older.len() < 200, "{n}: {older}");
+        }
+    }
+}
+
+/// What was cut was cut for the model.
+async fn results_are_kept_whole(site: &Site, desktop: &Desktop) {
+    let sql = "SELECT CAST(outcome AS text) FROM tool_calls WHERE server = 'ocr' ORDER BY step";
+    let rows = site.database.rows(sql).await;
+    for (row, n) in rows.iter().zip(1..) {
+        let outcome: Value = serde_json::from_str(row[0].as_deref().unwrap()).unwrap();
+        assert_eq!(outcome["content"][0]["text"], desktop.text(n));
+    }
+    assert_eq!(rows.len(), 7);
+}
+
+/// Round 7: words in the place of a call, and what follows.
+fn the_tired_model_goes_on(seen: &[Exchange], events: &[Value], messages: &[Value]) {
+    let [.., tired, told] = sent(&seen[8]) else { panic!("{:?}", seen[8].request) };
+    assert_eq!((&tired["role"], &tired["content"]), (&json!("assistant"), &json!(TIRED)));
+    assert_eq!(told["role"], "user");
+    assert!(told["content"].as_str().unwrap().starts_with("You stopped before the task was finished."), "{told}");
+    let resets: Vec<&Value> = said(events, "step.reset").into_iter().map(|data| &data["reason"]).collect();
+    assert_eq!(resets, ["continuation"], "what was shown is taken back once");
+    // The user's message, fifteen calls with their results, the tired answer and its hint, and the answer.
+    assert_eq!(messages.len(), 1 + 30 + 2 + 1);
+    assert_eq!((shown(messages), hints(messages).len()), (vec![DONE], 1));
+    let after_reset = events.iter().skip_while(|event| event["type"] != "step.reset");
+    let deltas = after_reset.filter(|event| event["type"] == "part.delta").map(|event| event["data"].to_string());
+    assert!(deltas.collect::<String>().contains(DONE), "the answer is streamed");
+    assert_eq!(events.last().unwrap()["type"], "run.completed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_rounds_end_in_a_summary_and_the_next_turn_has_the_rest() {
+    let model = ModelMock::start().await;
+    let (site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
+    let server = Desktop::start(&site).await;
+    let far = "I processed 4 of 7 screenshots. Three are still to be renamed.";
+    let mut rounds = vec![call(&desktop.listing())];
+    rounds.extend(renamed(&desktop, 1..=4));
+    rounds.extend([call(&desktop.reading(5)), say(far)]);
+    let run = run_of(&server, "desktop", &script("ten", &rounds)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("max_rounds")), "{run}");
+    desktop.assert_renamed(1..=4);
+    let seen = model.exchanges("ten");
+    let offered: Vec<bool> = seen.iter().map(|seen| !tools(seen).is_empty()).collect();
+    assert_eq!(offered, [vec![true; 10], vec![false]].concat());
+    assert!(words(&seen[10], 0).starts_with("The limit of rounds is reached"), "{}", words(&seen[10], 0));
+    assert_eq!(sampled(&seen[10]), (Some(0.7), Some(0.9)));
+    assert_eq!(shown(&messages_of(&server, &run).await), [far]);
+
+    let mut rounds = vec![call(&desktop.renaming(5))];
+    rounds.extend(renamed(&desktop, 6..=7));
+    rounds.push(say(DONE));
+    let run = run_in(&server, "desktop", &run["conversation_id"], &script("rest", &rounds)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    desktop.assert_renamed(1..=7);
+    let first = &model.exchanges("rest")[0];
+    assert!(!first.request.to_string().contains("The limit of rounds"), "a hint is for its own turn");
+    assert_eq!(shown(&messages_of(&server, &run).await), [far, DONE]);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_deflects_is_sent_back_three_times(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let (site, desktop) = Desktop::site(kind, &model, Map::new()).await;
+    let server = Desktop::start(&site).await;
+    let deflections = ["I can't do that.", "I don't have access to your files.", "Which one shall I rename first?"];
+    let last = "I cannot rename the others.";
+    let mut rounds = vec![call(&desktop.listing())];
+    rounds.extend(renamed(&desktop, 1..=1));
+    rounds.extend(deflections.map(say));
+    rounds.push(say(last));
+    let run = run_of(&server, "desktop", &script("no", &rounds)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    desktop.assert_renamed([1]);
+
+    let seen = model.exchanges("no");
+    assert_eq!(seen.len(), 3 + 4);
+    for (seen, deflection) in seen[4..].iter().zip(deflections) {
+        assert_eq!(words(seen, 1), deflection);
+        assert!(
+            words(seen, 0).starts_with("Do not ask questions and do not offer help. Go on with the task"),
+            "{}",
+            words(seen, 0)
+        );
+        assert!(!tools(seen).is_empty());
+    }
+    let (events, messages) = (events_of(&server, &run).await, messages_of(&server, &run).await);
+    assert_eq!(said(&events, "step.reset").iter().filter(|data| data["reason"] == "continuation").count(), 3);
+    assert_eq!((shown(&messages), hints(&messages).len()), (vec![last], 3), "the fourth is believed");
+
+    let run = run_in(&server, "desktop", &run["conversation_id"], "Never mind. [[id:mind]][[say:Fine.]]").await;
+    assert_eq!(run["status"], "completed", "{run}");
+    let next = model.exchanges("mind").remove(0);
+    let said: Vec<&str> = sent(&next)[2..].iter().filter_map(|message| message["content"].as_str()).collect();
+    assert!(!said.iter().any(|said| deflections.contains(said) || said.starts_with("Do not ask")), "{said:?}");
+    assert_eq!(words(&next, 1), last);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_that_grows_keeps_ten_messages_and_a_summary(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let (site, desktop) = Desktop::site(kind, &model, Map::new()).await;
+    let server = Desktop::start(&site).await;
+    let run = run_of(&server, "desktop", "Good morning. [[id:hello]][[say:Good morning.]]").await;
+    let budget = said(&events_of(&server, &run).await, "context.budget")[0].clone();
+    // So many words that 7,200 tokens remain: more than the 5,000 below which messages are left out, until a long result comes.
+    let chars = (budget["remaining"].as_u64().unwrap() - 7_200) * 16 / 5;
+    let paste = format!("Names look like this: {} [[id:paste]][[say:I see.]]", "name ".repeat(usize::try_from(chars / 5).unwrap()));
+    let conversation = run_of(&server, "desktop", &paste).await["conversation_id"].clone();
+    let first = format!("The first, please. [[id:first]]{}[[next]][[say:It is.]]", renamed(&desktop, [1]).join("[[next]]"));
+    assert_eq!(run_in(&server, "desktop", &conversation, &first).await["status"], "completed");
+
+    let mut rounds = vec![call(&desktop.listing())];
+    rounds.extend(renamed(&desktop, [3, 2]));
+    rounds.push(say("The three of them bear their new names."));
+    let input = script("grown", &rounds);
+    let run = run_in(&server, "desktop", &conversation, &input).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    desktop.assert_renamed(1..=3);
+
+    let (seen, events) = (model.exchanges("grown"), events_of(&server, &run).await);
+    assert_eq!(seen.len(), 6);
+    let compacted = said(&events, "context.compacted");
+    let [compacted] = compacted.as_slice() else { panic!("said once: {compacted:?}") };
+    let summary = compacted["summary"].as_str().unwrap();
+    let summed_up: Vec<bool> = seen.iter().map(|seen| system(seen).ends_with(&format!("\n\n{summary}"))).collect();
+    assert_eq!(summed_up, [false, false, false, false, true, true], "from the long result on, in the middle of the loop");
+    // All but the newest ten, behind a word that there were others.
+    assert_eq!((sent(&seen[3]).len(), sent(&seen[4]).len(), sent(&seen[5]).len()), (1 + 9 + 6, 1 + 1 + 10, 1 + 1 + 12));
+    assert_eq!((&compacted["messages"], &sent(&seen[4])[3]["content"]), (&json!(9 + 8 - 10), &json!(input)));
+    assert!(
+        words(&seen[4], 0).starts_with("Quarterly Report")
+            && !sent(&seen[4])[1..].iter().any(|message| message.to_string().contains("name name"))
+    );
+    for line in [
+        "\nuser: Names look like this: name",
+        "\nassistant: I see.",
+        "\nuser: The first, please.",
+        "\nassistant:  (called ocr__extract_text_from_image)\ntool ocr__extract_text_from_image: Meeting Notes",
+        "\ntool filesystem__move_file: Successfully moved",
+    ] {
+        assert!(summary.contains(line), "{summary}");
+    }
+    let files = summary.split_once("\nFiles that they were about: ").unwrap().1;
+    assert!(files.contains(desktop.renamed(1).to_str().unwrap()), "{files}");
+    let remaining = |at: usize| said(&events, "context.budget")[at]["remaining"].as_i64().unwrap();
+    assert!(remaining(3) >= 5_000 && remaining(4) > remaining(3) + 5_000, "{} {}", remaining(3), remaining(4));
+    // What is stored is whole, and the next turn goes on from the summary.
+    assert_eq!(messages_of(&server, &run).await.len(), 2 + 6 + 1 + 10 + 1);
+    assert_eq!(run_in(&server, "desktop", &conversation, "Thanks. [[id:later]][[say:Gladly.]]").await["status"], "completed");
+    assert!(system(&model.exchanges("later")[0]).ends_with(summary));
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_room_for_a_round_the_call_is_the_last_one() {
+    let model = ModelMock::start().await;
+    let (site, _desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
+    let server = Desktop::start(&site).await;
+    let run = run_of(&server, "desktop", "Good morning. [[id:wide]][[say:Good morning.]]").await;
+    let used = said(&events_of(&server, &run).await, "context.budget")[0]["used"].as_u64().unwrap();
+    // Instructions and tools leave 1,400 tokens beside what is kept free, and a round wants 1,500.
+    like_desktop(&server, "narrow", json!({"context": {"limit": used + 2_768 + 1_400}})).await;
+    let run = run_of(&server, "narrow", "Good morning. [[id:narrow]][[say:There is no room.]]").await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("budget")), "{run}");
+    let seen = model.exchanges("narrow");
+    assert_eq!((seen.len(), tools(&model.exchanges("wide")[0]).len(), tools(&seen[0]).len()), (1, 19, 0));
+    assert!(words(&seen[0], 0).contains("There is no room left for more tool calls"), "{}", words(&seen[0], 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_falls_silent_is_made_to_sum_up() {
+    let model = ModelMock::start().await;
+    let (site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
+    let server = Desktop::start(&site).await;
+    seventeen_rounds(&server).await;
+    let far = "I processed 5 of 7 screenshots.";
+    let mut rounds = vec![call(&desktop.listing())];
+    rounds.extend(renamed(&desktop, 1..=5));
+    rounds.push(format!("[[mute:2]]{}", say(far)));
+    let run = run_of(&server, "desk", &script("mute", &rounds)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    desktop.assert_renamed(1..=5);
+
+    let seen = model.exchanges("mute");
+    let offered: Vec<bool> = seen.iter().map(|seen| !tools(seen).is_empty()).collect();
+    assert_eq!(offered, [vec![true; 13], vec![false]].concat(), "asked again once, then without tools");
+    assert!(words(&seen[12], 0).starts_with("Your last answer was empty."), "{}", words(&seen[12], 0));
+    assert!(words(&seen[13], 0).contains("Your last answers were empty."), "{}", words(&seen[13], 0));
+    let (events, messages) = (events_of(&server, &run).await, messages_of(&server, &run).await);
+    assert_eq!((shown(&messages), hints(&messages).len()), (vec![far], 2));
+    assert!(said(&events, "part.delta").iter().any(|data| data.to_string().contains(far)), "it is streamed");
+
+    // One that says nothing even then.
+    let run = run_of(&server, "desk", &script("dumb", &["[[mute:9]]".to_owned()])).await;
+    assert_eq!((&run["status"], &run["error"]["code"]), (&json!("completed"), &json!("provider_empty_response")), "{run}");
+    assert_eq!((model.exchanges("dumb").len(), shown(&messages_of(&server, &run).await)), (3, vec![LAST_WORDS]));
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
+    let model = ModelMock::start().await;
+    let (site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
+    let server = Desktop::start(&site).await;
+    like_desktop(&server, "safe", json!({"fallbacks": ["openai/spare"]})).await;
+    let rounds = [
+        call(&desktop.listing()),
+        format!("[[flaky:1,500]]{}", call(&desktop.reading(1))),
+        call(&desktop.renaming(1)),
+        "[[status:500]]".to_owned(),
+    ];
+    let run = run_of(&server, "safe", &script("ill", &rounds)).await;
+    assert_eq!((&run["status"], &run["error"]["code"]), (&json!("completed"), &json!("provider_unavailable")), "{run}");
+    desktop.assert_renamed([1]);
+    let seen = model.exchanges("ill");
+    let asked: Vec<&str> = seen.iter().map(|seen| seen.request["model"].as_str().unwrap()).collect();
+    assert_eq!(asked[..3], ["mock", "mock", "spare"], "no second try of the same model: {asked:?}");
+    let messages = messages_of(&server, &run).await;
+    assert_eq!(shown(&messages), [LAST_WORDS]);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
