@@ -66,7 +66,8 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
                     arguments: json!({ "path": format!("/notes/{at}.md"), "lines": [1, 200] }),
                     provider_call_id: None,
                     raw: None,
-                };
+undoes: None,
+};
                 add(&run_id, Role::Assistant, vec![words("I look. "), Part::ToolCall(call)]);
             }
             2 => {
@@ -77,7 +78,8 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
                     content: vec![ToolContent::text("a line of some words\n".repeat(30))],
                     is_error: false,
                     state: ToolCallState::Done,
-                };
+undoable: false,
+};
                 add(&run_id, Role::Tool, vec![Part::ToolResult(result)]);
             }
             _ => add(&run_id, Role::Assistant, vec![words("It is a note. ")]),

@@ -146,6 +146,9 @@ pub struct ApprovalTerms {
     pub consent_hash: Option<String>,
     /// Whether its server says that it destroys something.
     pub destructive: bool,
+    /// Whether the call could be taken back.
+    #[serde(default)]
+    pub undoable: bool,
     /// How far an answer may hold.
     pub scopes: Vec<ApprovalScope>,
     /// JSON Schema of its arguments, for those that are edited.
@@ -318,6 +321,9 @@ pub struct ApprovalRequest {
     pub arguments_hash: String,
     /// Whether the server says that the tool destroys something.
     pub destructive: bool,
+    /// Whether the call could be taken back afterwards, with `undo_tool_call`.
+    #[serde(default)]
+    pub undoable: bool,
     /// How far an answer may hold.
     pub scopes: Vec<ApprovalScope>,
 }
@@ -335,6 +341,7 @@ impl ApprovalRequest {
             arguments: question.arguments.clone().unwrap_or_default(),
             arguments_hash: terms.arguments_hash.clone(),
             destructive: terms.destructive,
+            undoable: terms.undoable,
             scopes: terms.scopes.clone(),
         })
     }

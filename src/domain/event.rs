@@ -233,6 +233,9 @@ events! {
         /// What was mended in the call.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         repair: Option<super::tool::Repair>,
+        /// The call that it takes back.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        undoes: Option<CallId>,
     }
     /// A tool says how far it is.
     ToolProgress = "tool.progress" {
@@ -266,6 +269,9 @@ events! {
         duration_ms: u64,
         /// Whether the model reads less than the tool said.
         truncated: bool,
+        /// Whether the call can be taken back, with `undo_tool_call`.
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        undoable: bool,
     }
     /// Nobody knows whether a call took effect, and it will not be repeated.
     ToolOutcomeUnknown = "tool.outcome_unknown" {

@@ -192,6 +192,9 @@ pub struct ToolCallPart {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub raw: Option<Value>,
+    /// The call that it takes back. Not the model has made it, but the user.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub undoes: Option<CallId>,
 }
 
 /// The answer of a tool.
@@ -209,6 +212,9 @@ pub struct ToolResultPart {
     pub is_error: bool,
     /// How the call ended.
     pub state: super::tool::ToolCallState,
+    /// Whether the call can be taken back, with `undo_tool_call`.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub undoable: bool,
 }
 
 /// A piece of a tool's answer.

@@ -38,4 +38,5 @@ pub mod ticket;
 pub mod tool;
 pub mod tool_filter;
 pub mod trace;
+pub mod undo;
 pub mod usage;

@@ -11,6 +11,7 @@ use super::approval::ToolSafety;
 use super::ids::{CallId, MessageId, RunId};
 use super::message::ToolContent;
 use super::pin::Original;
+use super::undo::UndoRule;
 use crate::support::json;
 
 /// The tool that asks the user. It is part of the loop: its calls are questions.
@@ -73,6 +74,9 @@ pub struct ToolDefinition {
     pub parameters: Arc<Value>,
     /// What may happen to its calls after a crash.
     pub replay: ReplayClass,
+    /// How its calls are taken back, if its server has a tool for that.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub undo: Option<UndoRule>,
     /// SHA-256 of description, schema and hints: a changed tool is another tool.
     pub definition_hash: String,
     /// What decides whether a human is asked first.
@@ -191,6 +195,8 @@ pub struct ToolCall {
     pub repair: Option<Repair>,
     /// The key that its tool is given instead of `id`: of a call that is made once more, that of the first time.
     pub key: Option<CallId>,
+    /// The call that it takes back, of an earlier run.
+    pub undoes: Option<CallId>,
     /// The arguments as executed.
     pub arguments: Value,
     /// SHA-256 of the canonical arguments.
@@ -208,6 +214,12 @@ impl ToolCall {
     #[must_use]
     pub fn key(&self) -> &CallId {
         self.key.as_ref().unwrap_or(&self.id)
+    }
+
+    /// Whether it took effect, or may have, or will.
+    #[must_use]
+    pub fn may_stand(&self) -> bool {
+        !matches!(self.state, ToolCallState::Failed | ToolCallState::Denied | ToolCallState::Cancelled)
     }
 
     /// Whether it has not been handed to its tool and has no outcome.

@@ -41,6 +41,7 @@ pub(super) fn begin(draft: &mut Draft<'_>, id: &CallId) {
         server: None,
         arguments: call.arguments.clone(),
         repair: call.repair.clone(),
+        undoes: None,
     });
     draft.change(Change::ToolStarted(call.id.clone()));
     let fence = &draft.base.record.fence;

@@ -55,6 +55,7 @@ impl Slot {
                 arguments: arguments::parse(&self.text).value,
                 provider_call_id: if provider_call_id.is_empty() { None } else { Some(provider_call_id.clone()) },
                 raw: raw.clone(),
+                undoes: None,
             }),
         }
     }

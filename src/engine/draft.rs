@@ -241,6 +241,7 @@ impl<'a> Draft<'a> {
         let limit = self.profile().tool_result_chars;
         let part = |call: &ToolCall| {
             let mut part = results::part(self.part_id(), call, limit);
+            part.undoable = call.state == ToolCallState::Done && self.has_undo(&call.name);
             if let Some(repair) = &call.repair {
                 part.content.insert(0, ToolContent::text(texts::mended(repair, &call.name)));
             }
@@ -267,6 +268,7 @@ impl<'a> Draft<'a> {
             server: call.server.clone(),
             arguments: call.arguments.clone(),
             repair: call.repair.clone(),
+            undoes: call.undoes.clone(),
         });
         if call.has_not_begun() {
             self.change(Change::ToolStarted(call.id.clone()));
@@ -296,6 +298,7 @@ impl<'a> Draft<'a> {
             EventBody::ToolOutcomeUnknown { call_id: id.clone(), name, server, arguments }
         } else {
             let (content, cut) = results::cut(&outcome.content, self.profile().tool_result_chars);
+            let undoable = outcome.state == ToolCallState::Done && self.has_undo(&name);
             EventBody::ToolCompleted {
                 call_id: id.clone(),
                 name,
@@ -305,10 +308,16 @@ impl<'a> Draft<'a> {
                 is_error: outcome.is_error,
                 duration_ms: outcome.duration_ms,
                 truncated: cut == results::Cut::Shortened,
+                undoable,
             }
         };
         self.event(event);
         self.change(Change::ToolFinished(id.clone(), outcome));
+    }
+
+    /// Whether calls of a tool can be taken back.
+    fn has_undo(&self, name: &str) -> bool {
+        self.base.record.tools.iter().flatten().any(|tool| tool.name == name && tool.undo.is_some())
     }
 
     /// Takes a tool away whose failure about to be stored is one too many.

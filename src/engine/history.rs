@@ -245,6 +245,7 @@ impl<'a> Builder<'a> {
             arguments,
             provider_call_id: provider_call_id.map(str::to_owned),
             raw: call.raw.clone().filter(|_| is_own),
+            undoes: None,
         }
     }
 
@@ -263,6 +264,7 @@ impl<'a> Builder<'a> {
             content: vec![ToolContent::text(results::missing(ToolCallState::Unknown.as_str()))],
             is_error: true,
             state: ToolCallState::Unknown,
+            undoable: false,
         }
     }
 

@@ -198,6 +198,7 @@ mod tests {
             definition_hash: String::new(),
             safety: ToolSafety { destructive: half.starts_with("drop"), ..ToolSafety::default() },
             destination: None,
+            undo: None,
             original: None,
         }
     }

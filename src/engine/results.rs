@@ -77,7 +77,7 @@ pub(super) fn part(id: PartId, call: &ToolCall, limit: usize) -> ToolResultPart 
         Some(outcome) => (cut(&outcome.content, limit).0, outcome.is_error),
         None => (vec![ToolContent::text(missing(call.state.as_str()))], true),
     };
-    ToolResultPart { id, call_id: call.id.clone(), name: call.name.clone(), content, is_error, state: call.state }
+    ToolResultPart { id, call_id: call.id.clone(), name: call.name.clone(), content, is_error, state: call.state, undoable: false }
 }
 
 /// What stands in the place of a result that is not there.

@@ -83,6 +83,7 @@ pub(super) fn planned(
                 repair: (repair != Repair::default()).then_some(repair),
                 server: definition.and_then(|tool| tool.server.clone()),
                 key: None,
+                undoes: None,
                 arguments_hash: json::hash(&parsed.value),
                 arguments: parsed.value,
                 replay: definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone()),
@@ -323,8 +324,11 @@ fn failure(draft: &Draft<'_>, step: u32) -> Option<(ProblemCode, String)> {
 fn end(draft: &mut Draft<'_>, step: u32) {
     draft.add_tool_message(step);
     draft.complete_step(step, None);
-    plan::called(draft);
     let has_unheard = draft.work.has_unseen_messages();
+    if !has_unheard && end_undoing(draft, step) {
+        return;
+    }
+    plan::called(draft);
     model_step::renew(draft);
     if model_step::is_cut_too_often(draft) {
         let detail =
@@ -341,6 +345,24 @@ fn end(draft: &mut Draft<'_>, step: u32) {
         count_rounds(draft, step);
     }
     model_step::begin(draft);
+}
+
+/// Ends a run that was there to take a call back: the model has nothing to say to that before its user speaks again.
+fn end_undoing(draft: &mut Draft<'_>, step: u32) -> bool {
+    let Some(undo) = draft.work.batch(step).find(|call| call.undoes.is_some()) else { return false };
+    if undo.state == ToolCallState::Done {
+        draft.complete(FinishReason::Stop);
+        return true;
+    }
+    let said = undo.outcome.as_ref().map(|outcome| results::gist(&outcome.content, QUOTED_CHARS)).unwrap_or_default();
+    let (code, detail) = match undo.state {
+        ToolCallState::Unknown => {
+            (ProblemCode::ToolOutcomeUnknown, format!("it is not known whether {} has taken the call back", undo.name))
+        }
+        _ => (ProblemCode::ToolFailed, format!("the call was not taken back: {} said: {said}", undo.name)),
+    };
+    draft.fail(code, detail);
+    true
 }
 
 /// Counts rounds without progress, and speaks up when there are too many.

@@ -35,6 +35,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(runs::resume))
         .routes(routes!(runs::retry))
         .routes(routes!(runs::retry_call))
+        .routes(routes!(runs::undo_call))
         .routes(routes!(conversations::create, conversations::list))
         .routes(routes!(conversations::get, conversations::update, conversations::delete))
         .routes(routes!(conversations::messages, conversations::send))

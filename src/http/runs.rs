@@ -330,6 +330,53 @@ pub(crate) async fn retry_call(
     begun(&app, access, wants, wait, run, replay).await
 }
 
+/// For what a call is taken back.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UndoCallBody {
+    /// For a call that is not `done` and may not have taken effect: that it is to be taken back all the same.
+    #[serde(default)]
+    confirm: bool,
+}
+
+impl RequestBody for UndoCallBody {
+    fn when_empty() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+/// Takes a call of a tool back
+///
+/// For a call of a run that has ended, whatever came after it, of a tool whose server has a tool that takes its calls back (`undoable` in
+/// `tool.completed` and in the call's result). A new run makes that one call and ends; it has failed if the call did. All rules of calls
+/// hold, approvals among them. The model reads of it in the next turn. A call is taken back once; what took it back can be taken back in turn, if
+/// its tool has a tool for that. The answer has the forms of that of `retry_run`.
+#[utoipa::path(
+    post, path = "/api/v1/runs/{id}/tool-calls/{call_id}/undo", tag = "runs", operation_id = "undo_tool_call",
+    request_body = Option<UndoCallBody>,
+    params(
+        ("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N` waits up to N seconds (at most 60)"),
+    ),
+    responses(
+        (status = 202, description = "The new run", body = Run, headers(("Location" = String))),
+        (status = 200, description = "The new run, finished or waiting; or its event stream",
+         content((Run = "application/json"), (String = "text/event-stream"), (String = "application/x-ndjson"))),
+    ),
+)]
+pub(crate) async fn undo_call(
+    State(app): State<App>,
+    access: Access,
+    Ids(id, call): Ids<RunId, CallId>,
+    Trace(trace): Trace,
+    wants: Wants,
+    PreferWait(wait): PreferWait,
+    Input { body, key }: Input<UndoCallBody>,
+) -> Answer<Response> {
+    let (run, replay) = app.service.undo_call(access.principal(), &id, &call, body.confirm, key, trace).await?;
+    begun(&app, access, wants, wait, run, replay).await
+}
+
 fn steered(run: Run, replay: Replay) -> Response {
     let mut headers = replayed(replay);
     if let Ok(value) = HeaderValue::from_str(&format!("/api/v1/runs/{}", run.id)) {

@@ -388,6 +388,7 @@ mod tests {
             safety: Default::default(),
             destination: None,
             original: None,
+            undo: None,
         });
         from_response(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.as_bytes(), NOW, &tools)
     }

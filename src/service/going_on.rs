@@ -74,7 +74,7 @@ impl Service {
         self.go_on(principal, id, new, GoOn::Call(Box::new(batch)), key, trace).await
     }
 
-    async fn go_on(
+    pub(super) async fn go_on(
         &self,
         principal: &Principal,
         id: &RunId,
@@ -83,7 +83,8 @@ impl Service {
         key: Option<RequestKey>,
         trace: TraceId,
     ) -> Result<(Run, Replay)> {
-        let (is_resumed, owner, run_id) = (how == GoOn::Resume, principal.user_id.clone(), id.clone());
+        let (is_resumed, is_undone) = (how == GoOn::Resume, how.undone().is_some());
+        let (owner, run_id) = (principal.user_id.clone(), id.clone());
         let resume = ResumeRun { owner, run_id, how, new_run_id, trace, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
         let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
@@ -98,6 +99,10 @@ impl Service {
                 }
                 Resumed::NotResumable { run } if is_resumed => Err(not_resumable(&run)),
                 Resumed::NotResumable { run } if !run.status.is_terminal() => Err(still_going(&run)),
+                Resumed::NotResumable { .. } if is_undone => Err(Error::Conflict(
+                    "the call has been taken back already, or another run of its conversation is under way: wait for that to end"
+                        .to_owned(),
+                )),
                 Resumed::NotResumable { .. } => Err(Error::Conflict(
                     "only the newest run of a conversation can be retried, and only while no other is active; this one has been \
                      retried already, another message came after it, or the conversation was rewound past it"
@@ -175,6 +180,11 @@ fn made_again(call: ToolCall, was_sendable: bool, arguments: Option<Value>, conf
         }
     }
     let is_edited = arguments.is_some();
+    if is_edited && call.undoes.is_some() {
+        return Err(Error::Conflict(
+            "what takes a call back is made with what that call was made with, and nothing else".to_owned(),
+        ));
+    }
     // An error is no proof that nothing happened: the tool may have run out of time over it. Only what nobody allowed was not made.
     let may_have_happened = was_sendable && (call.state != ToolCallState::Denied || call.key.is_some());
     let is_harmless = match &call.replay {
@@ -199,7 +209,7 @@ fn made_again(call: ToolCall, was_sendable: bool, arguments: Option<Value>, conf
     Ok(ToolCall { state, key, arguments_hash: json::hash(&arguments), arguments, outcome: None, ..call })
 }
 
-fn still_going(run: &Run) -> Error {
+pub(super) fn still_going(run: &Run) -> Error {
     let status = run.status.as_str();
     Error::Conflict(format!("the run is {status}: wait for its end, answer what it asks, or cancel it; then it can be retried"))
 }

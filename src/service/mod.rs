@@ -37,6 +37,7 @@ mod snapshot;
 mod stream;
 mod tickets;
 mod tidy;
+mod undoing;
 mod usage;
 
 use std::collections::HashMap;

@@ -231,6 +231,7 @@ impl Fold {
                     arguments,
                     provider_call_id: None,
                     raw: None,
+                    undoes: None,
                 })
             }
             // A kind that this version does not know is shown when it is complete.

@@ -99,10 +99,7 @@ pub(super) fn going_on(resume: &ResumeRun, supersedes: Vec<MessageId>, title: Op
     let (run, now) = (&resume.new_run_id, resume.now);
     let queued = NewEvent::new(&EventBody::RunQueued { position: 0, supersedes }, Some(run.clone()), 0, now);
     let updated = title.map(|title| conversation_updated(title, ConversationStatus::Queued, now));
-    let taken_over = match &resume.how {
-        GoOn::Resume | GoOn::Turn => None,
-        GoOn::Call(batch) => Some(&batch.message),
-    };
+    let taken_over = resume.how.batch().map(|batch| &batch.message);
     let shown = taken_over.into_iter().flat_map(|message| {
         let started = EventBody::MessageStarted { message_id: message.id.clone(), role: message.role };
         [started, EventBody::MessageCompleted { message: message.clone() }]
@@ -115,7 +112,7 @@ pub(super) fn going_on(resume: &ResumeRun, supersedes: Vec<MessageId>, title: Op
 pub(super) fn can_be_gone_on_from(how: &GoOn, status: RunStatus) -> bool {
     match how {
         GoOn::Resume => status == RunStatus::Failed,
-        GoOn::Turn | GoOn::Call(_) => status.is_terminal(),
+        GoOn::Turn | GoOn::Call(_) | GoOn::Undo(_) => status.is_terminal(),
     }
 }
 

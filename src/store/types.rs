@@ -509,6 +509,8 @@ pub enum GoOn {
     Turn,
     /// From calls of one of its messages, once it has ended: that message and what was said since are superseded.
     Call(Box<CallBatch>),
+    /// With a call that takes one of its calls back, once it has ended, whatever came after it. Nothing is superseded.
+    Undo(Box<CallBatch>),
 }
 
 impl GoOn {
@@ -516,8 +518,26 @@ impl GoOn {
     #[must_use]
     pub fn original(&self) -> Option<&str> {
         match self {
-            Self::Resume | Self::Turn => None,
+            Self::Resume | Self::Turn | Self::Undo(_) => None,
             Self::Call(batch) => Some(batch.original.as_str()),
+        }
+    }
+
+    /// What the new run begins with, if not with a request to its model.
+    #[must_use]
+    pub fn batch(&self) -> Option<&CallBatch> {
+        match self {
+            Self::Resume | Self::Turn => None,
+            Self::Call(batch) | Self::Undo(batch) => Some(batch),
+        }
+    }
+
+    /// The call that is taken back.
+    #[must_use]
+    pub fn undone(&self) -> Option<&CallId> {
+        match self {
+            Self::Resume | Self::Turn | Self::Call(_) => None,
+            Self::Undo(batch) => batch.calls.first()?.undoes.as_ref(),
         }
     }
 }
@@ -527,9 +547,9 @@ impl GoOn {
 pub struct CallBatch {
     /// Which message of the run it is, or takes the place of.
     pub original: MessageId,
-    /// The message. In [`GoOn::Call`] it belongs to the new run, and its ids are new.
+    /// The message. In [`GoOn::Call`] and [`GoOn::Undo`] it belongs to the new run, and its ids are new.
     pub message: Message,
-    /// Its calls, by their position. In [`GoOn::Call`] they are the first step of the new run.
+    /// Its calls, by their position. In [`GoOn::Call`] and [`GoOn::Undo`] they are the first step of the new run.
     pub calls: Vec<ToolCall>,
     /// The tools of the run.
     pub tools: Vec<ToolDefinition>,

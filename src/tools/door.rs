@@ -341,6 +341,7 @@ mod tests {
             server: None,
             repair: None,
             key: None,
+            undoes: None,
             arguments_hash: String::new(),
             arguments,
             replay: ReplayClass::Read,
@@ -413,6 +414,7 @@ mod tests {
             definition_hash: String::new(),
             safety: ToolSafety::default(),
             destination: None,
+            undo: None,
             original: None,
         }
     }

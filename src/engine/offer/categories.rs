@@ -74,6 +74,7 @@ pub(in crate::engine) fn selector(filter: &ToolFilter, usable: &[&ToolDefinition
         definition_hash: String::new(),
         safety: ToolSafety::default(),
         destination: None,
+        undo: None,
         original: None,
     }
 }

@@ -275,6 +275,7 @@ fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
                     arguments: json!({ "path": "p".repeat(*length) }),
                     provider_call_id: None,
                     raw: None,
+                    undoes: None,
                 }));
                 let content = vec![ToolContent::text(result.clone())];
                 results.push(Part::ToolResult(ToolResultPart {
@@ -284,6 +285,7 @@ fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
                     content,
                     is_error: false,
                     state: ToolCallState::Done,
+                    undoable: false,
                 }));
             }
             add(Role::Assistant, said);

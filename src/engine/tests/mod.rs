@@ -17,4 +17,5 @@ mod requests;
 mod structured;
 mod table;
 mod turns;
+mod undoing;
 mod world;

@@ -160,6 +160,7 @@ fn named_call(ids: &SequentialIds, call_id: &CallId, name: &str, arguments: serd
         arguments,
         provider_call_id: Some("call_0".to_owned()),
         raw: None,
+        undoes: None,
     })
 }
 
@@ -171,6 +172,7 @@ fn result_part(ids: &SequentialIds, call_id: &CallId) -> Part {
         content: vec![ToolContent::text("ok")],
         is_error: false,
         state: ToolCallState::Done,
+        undoable: false,
     })
 }
 

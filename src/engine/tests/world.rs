@@ -40,6 +40,7 @@ pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
         definition_hash: String::new(),
         safety: ToolSafety::default(),
         destination: None,
+        undo: None,
         original: None,
     }
 }

@@ -132,6 +132,7 @@ mod tests {
             safety: Default::default(),
             destination: None,
             original: None,
+            undo: None,
         });
         ModelRequest {
             owner: None,
@@ -187,6 +188,7 @@ mod tests {
                 arguments,
                 provider_call_id: None,
                 raw: None,
+                undoes: None,
             }));
             results.push(Part::ToolResult(ToolResultPart {
                 id: PartId::generate(&ids),
@@ -195,6 +197,7 @@ mod tests {
                 content: vec![ToolContent::text(answer)],
                 is_error: false,
                 state: ToolCallState::Done,
+                undoable: false,
             }));
         }
         let history = vec![question, message(Role::Assistant, asked), message(Role::Tool, results)];

@@ -174,6 +174,8 @@ fn migrations() -> Migrator {
         step(23, "copies", include_str!("../../../migrations/postgres/0023_copies.sql")),
         step(24, "file_uses", include_str!("../../../migrations/postgres/0024_file_uses.sql")),
         step(25, "feedback", include_str!("../../../migrations/postgres/0025_feedback.sql")),
+        step(26, "cheaper_words", include_str!("../../../migrations/postgres/0026_cheaper_words.sql")),
+        step(27, "undo", include_str!("../../../migrations/postgres/0027_undo.sql")),
     ])
 }
 

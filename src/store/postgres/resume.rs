@@ -72,14 +72,18 @@ async fn go_on_after(
     base: i64,
 ) -> StoreResult<Resumed> {
     let ResumeRun { owner, run_id, how, new_run_id, trace, now } = resume;
-    // What came after any other run than the newest has answered it, or has been resumed already.
+    // What came after any other run than the newest has answered it, or has been resumed already. A call is taken back whatever came
+    // after it, once; what only took one back answers nothing.
     let (profile, title, status, is_newest): (String, String, String, bool) = sqlx::query_as(
         "SELECT r.profile, c.title, c.status,
-             NOT EXISTS (
-                 SELECT FROM runs n WHERE n.conversation_id = c.id AND (n.first_seq > r.first_seq OR n.finished_at IS NULL)
+             NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = c.id AND (n.finished_at IS NULL
+                 OR $3::text IS NULL AND n.first_seq > r.first_seq
+                     AND NOT EXISTS (SELECT FROM tool_calls t WHERE t.run_id = n.id AND t.undoes IS NOT NULL)))
+             AND NOT EXISTS (
+                 SELECT FROM tool_calls t WHERE t.undoes = $3 AND t.state NOT IN ('failed', 'denied', 'cancelled')
              )
              -- What the turn answers, and the answer that is begun with, may have been taken out by a rewind.
-             AND coalesce((
+             AND coalesce($3::text IS NOT NULL OR (
                  SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
                  WHERE m.conversation_id = c.id AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL
                  ORDER BY t.first_seq DESC, m.position LIMIT 1
@@ -89,6 +93,7 @@ async fn go_on_after(
     )
     .bind(run_id.as_str())
     .bind(how.original())
+    .bind(how.undone().map(CallId::as_str))
     .fetch_one(&mut *tx)
     .await?;
     if !is_newest {
@@ -126,16 +131,15 @@ async fn go_on_after(
     if !write(tx, writing, None).await? {
         return Err(sqlx::Error::RowNotFound.into());
     }
-    match how {
-        GoOn::Call(batch) => take_over(tx, resume, batch, base + 1).await?,
-        GoOn::Resume | GoOn::Turn => {}
+    if let Some(batch) = how.batch() {
+        take_over(tx, resume, batch, base + 1).await?;
     }
     Ok(Resumed::Run { run: next, events: compose::numbered(conversation, base, events) })
 }
 
 /// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
 async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
-    if resume.how == GoOn::Resume {
+    if matches!(resume.how, GoOn::Resume | GoOn::Undo(_)) {
         return Ok(Vec::new());
     }
     // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.
@@ -191,8 +195,8 @@ async fn take_over(tx: &mut PgConnection, resume: &ResumeRun, batch: &CallBatch,
         let repair = call.repair.as_ref().map(|it| rows::encode_storable("tool_calls", "repair", id, it)).transpose()?;
         sqlx::query(
             "INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
-                 arguments_hash, replay, repair, state, outcome, key, ended_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+                 arguments_hash, replay, repair, state, outcome, key, undoes, ended_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
                  CASE WHEN $15 IS NOT NULL THEN now_ms() END)",
         )
         .bind(id)
@@ -211,6 +215,7 @@ async fn take_over(tx: &mut PgConnection, resume: &ResumeRun, batch: &CallBatch,
         .bind(call.state.as_str())
         .bind(outcome)
         .bind(call.key.as_ref().map(CallId::as_str))
+        .bind(call.undoes.as_ref().map(CallId::as_str))
         .execute(&mut *tx)
         .await?;
     }

@@ -260,14 +260,15 @@ pub(super) async fn add_tool_calls(tx: &mut Tx, run: &RunId, calls: &[ToolCall])
             outcome,
             call.repair.as_ref().map(|repair| encode_storable("tool_calls", "repair", id, repair)).transpose()?,
             call.key,
+            call.undoes,
         ]));
     }
     sqlx::query(concat!(
         "INSERT INTO tool_calls (run_id, owner_id, id, message_id, step, position, provider_call_id, name, server, arguments,
-                                 arguments_hash, replay, state, outcome, repair, key, ended_at)
+                                 arguments_hash, replay, state, outcome, repair, key, undoes, ended_at)
          SELECT runs.id, runs.owner_id, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
                 value ->> 6, value ->> 7, value ->> 8, value ->> 9, value ->> 10, value ->> 11,
-                value ->> 12, value ->> 13, CASE WHEN value ->> 11 IS NOT NULL THEN ",
+                value ->> 12, value ->> 13, value ->> 14, CASE WHEN value ->> 11 IS NOT NULL THEN ",
         now!(),
         " END
          FROM json_each(?) JOIN runs ON runs.id = ?"

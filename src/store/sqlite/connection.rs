@@ -212,6 +212,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(22, "copies", include_str!("../../../migrations/sqlite/0022_copies.sql")),
         step(23, "file_uses", include_str!("../../../migrations/sqlite/0023_file_uses.sql")),
         step(24, "feedback", include_str!("../../../migrations/sqlite/0024_feedback.sql")),
+        step(25, "undo", include_str!("../../../migrations/sqlite/0025_undo.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

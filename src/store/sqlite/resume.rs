@@ -38,13 +38,17 @@ async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed>
 }
 
 /// A new run with the profile of the one that has ended goes on from the same history. Only the newest run of its conversation can
-/// be gone on from: what came after any other has answered it, or has been resumed already.
+/// be gone on from: what came after any other has answered it, or has been resumed already. A call is taken back whatever came after
+/// it, once; what only took one back answers nothing.
 async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> StoreResult<Resumed> {
     let conversation_id = ConversationId::from_stored(ended.conversation_id.clone());
     let is_newest: bool = sqlx::query_scalar(
-        "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ?1 AND (first_seq > ?2 OR finished_at IS NULL))
+        "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ?1 AND (finished_at IS NULL
+                 OR ?4 IS NULL AND first_seq > ?2
+                     AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE run_id = runs.id AND undoes IS NOT NULL)))
+             AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?4 AND state NOT IN ('failed', 'denied', 'cancelled'))
              -- What the turn answers, and the answer that is begun with, may have been taken out by a rewind.
-             AND coalesce((
+             AND coalesce(?4 IS NOT NULL OR (
                  SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
                  WHERE m.conversation_id = ?1 AND m.role = 'user' AND m.body ->> 'internal' IS NULL
                  ORDER BY t.first_seq DESC, m.position LIMIT 1
@@ -54,6 +58,7 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
     .bind(&ended.conversation_id)
     .bind(ended.first_seq)
     .bind(resume.how.original())
+    .bind(resume.how.undone().map(CallId::as_str))
     .fetch_one(&mut **tx)
     .await?;
     if !is_newest {
@@ -72,16 +77,15 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
         now: resume.now,
     };
     let (row, _, events) = store_run(tx, new).await?;
-    match &resume.how {
-        GoOn::Call(batch) => take_over(tx, resume, batch, row.first_seq).await?,
-        GoOn::Resume | GoOn::Turn => {}
+    if let Some(batch) = resume.how.batch() {
+        take_over(tx, resume, batch, row.first_seq).await?;
     }
     Ok(Resumed::Run { run: row.into_run()?, events })
 }
 
 /// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
 async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
-    if resume.how == GoOn::Resume {
+    if matches!(resume.how, GoOn::Resume | GoOn::Undo(_)) {
         return Ok(Vec::new());
     }
     // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.

@@ -167,6 +167,7 @@ impl BuiltIns {
                     safety: ToolSafety::default(),
                     destination: None,
                     original: None,
+                    undo: None,
                 }
             })
             .collect();

@@ -53,7 +53,8 @@ pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) ->
 
 /// Names in the entry that none of the server's tools has: a rule that is misspelt protects nothing.
 fn strangers<'c>(config: &'c ServerConfig, definitions: &[ToolDefinition]) -> BTreeSet<&'c str> {
-    let named = config.approval.keys().chain(config.replay.keys()).map(String::as_str);
+    let undoing = config.undo.iter().flat_map(|(tool, rule)| [tool, &rule.tool]);
+    let named = config.approval.keys().chain(config.replay.keys()).chain(undoing).map(String::as_str);
     named.filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
 }
 
@@ -70,6 +71,7 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
         definition_hash: stable::hash(&json!([raw_description, raw_schema, tool.annotations])),
         parameters: parameters.into(),
         replay: replay(config, tool),
+        undo: config.undo.get(tool.name.as_ref()).cloned(),
         safety: ToolSafety {
             approval: config.approval.get(tool.name.as_ref()).copied(),
             // Whoever it is that says so: believing it costs a question at most.

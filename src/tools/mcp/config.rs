@@ -13,6 +13,7 @@ use super::oauth::OAuthEntry;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::ReplayClass;
+use crate::domain::undo::UndoRule;
 use crate::support::expand::{ExpandError, expand};
 use crate::support::json as stable;
 use crate::support::outbound::Reach;
@@ -53,6 +54,8 @@ pub struct ServerConfig {
     pub approval: BTreeMap<String, ApprovalMode>,
     /// What may happen to calls after a crash, by the tool's name at the server.
     pub replay: BTreeMap<String, ReplayClass>,
+    /// How calls are taken back, by the tool's name at the server.
+    pub undo: BTreeMap<String, UndoRule>,
     /// The time limit of its calls, instead of the agent's.
     pub timeout: Option<Duration>,
     /// The longest that a call may take however much progress it reports; ten times its limit if absent.
@@ -177,6 +180,7 @@ impl Entry<'_> {
             trusted: false,
             approval: BTreeMap::new(),
             replay: BTreeMap::new(),
+            undo: BTreeMap::new(),
             timeout: None,
             max_timeout: None,
             concurrency: DEFAULT_CONCURRENCY,
@@ -320,6 +324,11 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                     server.replay.insert(tool.clone(), replay(tool, word)?);
                 }
             }
+            "undo" => {
+                for (tool, rule) in object(value, "capstan.undo")? {
+                    server.undo.insert(tool.clone(), undo(tool, rule)?);
+                }
+            }
             "elicitation" => server.elicitation = value.as_bool().ok_or("capstan.elicitation must be true or false")?,
             "per_owner" => server.per_owner = value.as_bool().ok_or("capstan.per_owner must be true or false")?,
             "timeout" => server.timeout = Some(duration(key, value)?),
@@ -377,6 +386,13 @@ fn replay_by_name(tool: &str, word: &str) -> Option<ReplayClass> {
     }
 }
 
+fn undo(tool: &str, rule: &Value) -> Result<UndoRule, String> {
+    let rule: UndoRule = serde_json::from_value(rule.clone())
+        .map_err(|error| format!("capstan.undo.{tool} must be {{\"tool\": NAME, \"arguments\": {{...}}}}: {error}"))?;
+    rule.check().map_err(|error| format!("capstan.undo.{tool}: {error}"))?;
+    Ok(rule)
+}
+
 fn duration(key: &str, value: &Value) -> Result<Duration, String> {
     let text = value.as_str().ok_or_else(|| format!("capstan.{key} must be a text such as \"30s\""))?;
     let parsed: Option<Duration> = text.parse::<jiff::SignedDuration>().ok().and_then(|parsed| parsed.try_into().ok());
@@ -407,7 +423,8 @@ mod tests {
             "files": {"command": "npx", "args": ["-y", "pkg", "${DIR:-/data}"], "env": {"KEY": "${TOKEN}"}, "cwd": "/tmp",
                 "autoApprove": ["x"],
                 "capstan": {"trusted": true, "timeout": "1m 30s", "max_timeout": "20m", "concurrency": 1, "approval": {"a": "always_ask"},
-                    "replay": {"a": "read", "b": "keyed:id", "c": "keyed:_meta.example.com/key", "d": "reconcile:a"}}},
+                    "replay": {"a": "read", "b": "keyed:id", "c": "keyed:_meta.example.com/key", "d": "reconcile:a"},
+                    "undo": {"a": {"tool": "b", "arguments": {"id": "$result.id"}}}}},
             "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
             "off": {"command": "x", "disabled": true},
         }}));
@@ -419,6 +436,7 @@ mod tests {
         assert_eq!(files.replay["b"], ReplayClass::Keyed { argument: "id".to_owned() });
         assert_eq!(files.replay["c"], ReplayClass::KeyedMeta { field: "example.com/key".to_owned() });
         assert_eq!(files.replay["d"], ReplayClass::Reconcile { tool: "a".to_owned() });
+        assert_eq!(files.undo["a"].tool, "b");
         assert_eq!(files.approval["a"], ApprovalMode::AlwaysAsk);
         let ServerTransport::Stdio { command, args, env, cwd } = &files.transport else { panic!("not stdio") };
         assert_eq!((command.as_str(), args.join(" "), cwd.as_deref()), ("npx", "-y pkg /data".to_owned(), Some("/tmp")));
@@ -456,6 +474,9 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta.progressToken"}}}), "capstan.replay.t")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "reconcile:t"}}}), "capstan.replay.t")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "sometimes:t"}}}), "capstan.replay.t")]
+    #[case(json!({"command": "a", "capstan": {"undo": {"t": "u"}}}), "capstan.undo.t must be")]
+    #[case(json!({"command": "a", "capstan": {"undo": {"t": {"tool": "u"}}}}), "missing field `arguments`")]
+    #[case(json!({"command": "a", "capstan": {"undo": {"t": {"tool": "u", "arguments": {"x": "$argument.y"}}}}}), "$argument.y")]
     fn a_broken_entry_concerns_only_its_server(#[case] entry: Value, #[case] reason: &str) {
         let config = parse(&json!({"mcpServers": {"bad": entry, "good": {"command": "${EMPTY:-sh}"}}}));
         let error = config.servers["bad"].as_ref().err().unwrap();

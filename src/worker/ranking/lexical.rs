@@ -149,6 +149,7 @@ mod tests {
             definition_hash: String::new(),
             safety: ToolSafety::default(),
             destination: None,
+            undo: None,
             original: None,
         }
     }

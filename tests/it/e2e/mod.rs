@@ -50,5 +50,6 @@ mod structured;
 mod switching;
 mod traces;
 mod trouble;
+mod undoing;
 mod usage;
 mod zombie;

@@ -125,6 +125,7 @@ impl Toolbox for OneTool {
             safety: capstan::domain::approval::ToolSafety::default(),
             destination: None,
             original: None,
+            undo: None,
         }]
     }
 

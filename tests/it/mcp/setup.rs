@@ -139,6 +139,7 @@ pub fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
         server: definition.server.clone(),
         repair: None,
         key: None,
+        undoes: None,
         arguments_hash: String::new(),
         arguments,
         replay: definition.replay.clone(),

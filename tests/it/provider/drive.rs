@@ -86,6 +86,7 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
         safety: capstan::domain::approval::ToolSafety::default(),
         destination: None,
         original: None,
+        undo: None,
     });
     ModelRequest {
         owner: None,
@@ -124,6 +125,7 @@ pub fn call(ids: &dyn IdSource, provider_call_id: Option<&str>, arguments: Value
         arguments,
         provider_call_id: provider_call_id.map(str::to_owned),
         raw: None,
+        undoes: None,
     });
     let result = Part::ToolResult(ToolResultPart {
         id: PartId::generate(ids),
@@ -132,6 +134,7 @@ pub fn call(ids: &dyn IdSource, provider_call_id: Option<&str>, arguments: Value
         content: vec![ToolContent::text(answer)],
         is_error: false,
         state: ToolCallState::Done,
+        undoable: false,
     });
     (call, result)
 }

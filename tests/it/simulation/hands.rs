@@ -117,6 +117,7 @@ impl Toolbox for Hands {
             // One that must not run twice, so that an answer that is used twice is seen.
             safety: ToolSafety { approval: (name == "launch").then_some(ApprovalMode::Ask), ..ToolSafety::default() },
             destination: None,
+            undo: None,
             original: None,
         };
         vec![

@@ -162,6 +162,7 @@ pub fn planned_call(fence: &Fence, message: &MessageId, position: u32) -> ToolCa
         repair: Some(Repair { name: Some("read".to_owned()), matched_by: Some("prefix".to_owned()), arguments: Vec::new() }),
         arguments: serde_json::json!({"path": "ä/\u{1F600}", "n": position}),
         key: None,
+        undoes: None,
         arguments_hash: "ab".repeat(32),
         replay: ReplayClass::Keyed { argument: "key".to_owned() },
         state: ToolCallState::Planned,

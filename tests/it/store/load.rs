@@ -58,6 +58,7 @@ fn tools() -> Vec<ToolDefinition> {
         safety: capstan::domain::approval::ToolSafety::default(),
         destination: None,
         original: None,
+        undo: None,
     }]
 }
 

@@ -130,6 +130,7 @@ async fn what_could_not_be_read_again_is_not_written(world: &World) {
             arguments: call.arguments.clone(),
             provider_call_id: None,
             raw: None,
+            undoes: None,
         };
         let message = Message { parts: vec![Part::ToolCall(part)], ..message };
         let deep = changes(&fence, vec![Change::AddMessage(message.clone()), Change::AddToolCalls(vec![call.clone()])]);

@@ -150,6 +150,7 @@ impl Toolbox for ScriptedTools {
             safety: capstan::domain::approval::ToolSafety::default(),
             destination: None,
             original: None,
+            undo: None,
         };
         vec![
             tool("quick", ReplayClass::Read),

@@ -28,6 +28,7 @@ fn tool(name: &str, description: &str) -> ToolDefinition {
         definition_hash: String::new(),
         safety: ToolSafety::default(),
         destination: None,
+        undo: None,
         original: None,
     }
 }

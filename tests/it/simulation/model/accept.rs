@@ -298,7 +298,7 @@ impl State {
                 (Resumed::Run { run, events: Vec::new() }, true)
             }
             RunStatus::Failed | RunStatus::Completed | RunStatus::Cancelled
-                if (run.status == RunStatus::Failed || resume.how != GoOn::Resume) && self.is_last_and_over(&run) =>
+                if (run.status == RunStatus::Failed || resume.how != GoOn::Resume) && self.may_go_on_after(resume, &run) =>
             {
                 let profile = self.runs[&run.id].profile.clone();
                 let supersedes = self.supersede(resume, &run);
@@ -309,10 +309,7 @@ impl State {
                     profile: &profile,
                     message: None,
                     supersedes,
-                    batch: match &resume.how {
-                        GoOn::Resume | GoOn::Turn => None,
-                        GoOn::Call(batch) => Some(batch),
-                    },
+                    batch: resume.how.batch(),
                     trace: &resume.trace,
                     now: resume.now,
                 };
@@ -329,9 +326,16 @@ impl State {
         }
     }
 
-    fn is_last_and_over(&self, run: &Run) -> bool {
+    fn may_go_on_after(&self, resume: &ResumeRun, run: &Run) -> bool {
         let runs = self.runs_in(&run.conversation_id);
-        runs.last().is_some_and(|newest| newest.run.id == run.id) && runs.iter().all(|row| row.is_over())
+        let has_undone = |row: &RunRow| row.calls.iter().any(|call| call.undoes.is_some());
+        let is_fit = match resume.how.undone() {
+            Some(undone) => {
+                !runs.iter().flat_map(|row| &row.calls).any(|call| call.undoes.as_ref() == Some(undone) && call.may_stand())
+            }
+            None => runs.iter().rfind(|row| row.run.id == run.id || !has_undone(row)).is_some_and(|newest| newest.run.id == run.id),
+        };
+        is_fit && runs.iter().all(|row| row.is_over())
     }
 
     /// Takes out what the new run takes the place of: all that users have not said, from the beginning of the turn, or from the
@@ -339,7 +343,7 @@ impl State {
     fn supersede(&mut self, resume: &ResumeRun, run: &Run) -> Vec<MessageId> {
         let asked = |row: &&RunRow| row.messages.iter().any(|(_, message)| message.role == Role::User && !message.internal);
         let (since, runs): (i64, Vec<RunId>) = match &resume.how {
-            GoOn::Resume => return Vec::new(),
+            GoOn::Resume | GoOn::Undo(_) => return Vec::new(),
             GoOn::Turn => {
                 let runs = self.runs_in(&run.conversation_id);
                 let first = runs.iter().copied().filter(asked).map(|row| row.first_seq).max().unwrap_or(i64::MAX);

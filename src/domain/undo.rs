@@ -1,0 +1,200 @@
+//! How a call of a tool is taken back, where its server has a tool for that.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::message::ToolContent;
+use super::tool::{MAX_NESTING, ToolCall};
+use crate::support::json::is_deeper_than;
+
+/// What a reference in the arguments begins with. Twice, it stands for itself.
+const SIGN: char = '$';
+
+/// The call that takes another one back: of a tool of the same server, made with what the first was made with, or has answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UndoRule {
+    /// The tool's name at the server. It may be the same tool.
+    pub tool: String,
+    /// Its arguments. A text `$arguments.NAME` stands for an argument of the call that is taken back, `$result.NAME` for a field of its
+    /// answer, `$result` for its text, and `$key` for our id of the call. Other texts that begin with `$` begin with `$$`.
+    #[schema(value_type = Object)]
+    pub arguments: Map<String, Value>,
+}
+
+/// Why no such call can be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UndoError {
+    /// A text begins with the sign and is none of the references.
+    #[error("{0:?} stands for nothing: write $arguments.NAME, $result, $result.NAME or $key, or $$ for a text that begins with $")]
+    Unknown(String),
+    /// The call has nothing at the place.
+    #[error("the call has nothing at {0}")]
+    Missing(String),
+    /// The arguments are too deep to be stored.
+    #[error("the arguments are nested more than {MAX_NESTING} levels deep")]
+    TooDeep,
+}
+
+/// What a text stands for.
+enum Reference<'a> {
+    Itself(&'a str),
+    Arguments(&'a str),
+    Result(&'a str),
+    Text,
+    Key,
+}
+
+impl UndoRule {
+    /// Whether every text in the arguments is one that can be replaced.
+    ///
+    /// # Errors
+    /// The first that is not, or that they are too deep.
+    pub fn check(&self) -> Result<(), UndoError> {
+        let arguments = Value::Object(self.arguments.clone());
+        if is_deeper_than(&arguments, MAX_NESTING) {
+            return Err(UndoError::TooDeep);
+        }
+        replaced(&arguments, &|text| reference(text).map(|_| Value::Null)).map(|_| ())
+    }
+
+    /// The arguments that take `call` back.
+    ///
+    /// # Errors
+    /// What of the call they need and it does not have.
+    pub fn arguments_for(&self, call: &ToolCall) -> Result<Value, UndoError> {
+        let text = call.outcome.as_ref().map(|outcome| said(&outcome.content));
+        let answer = || text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let stands_for = |word: &str| {
+            let found = match reference(word)? {
+                Reference::Itself(text) => Some(Value::String(text.to_owned())),
+                Reference::Arguments(path) => at(&call.arguments, path),
+                Reference::Result(path) => answer().and_then(|answer| at(&answer, path)),
+                Reference::Text => text.clone().map(Value::String),
+                Reference::Key => Some(Value::String(call.key().to_string())),
+            };
+            found.ok_or_else(|| UndoError::Missing(word.to_owned()))
+        };
+        replaced(&Value::Object(self.arguments.clone()), &stands_for)
+    }
+}
+
+fn reference(text: &str) -> Result<Reference<'_>, UndoError> {
+    let Some(rest) = text.strip_prefix(SIGN) else { return Ok(Reference::Itself(text)) };
+    let (name, path) = rest.split_once('.').map_or((rest, None), |(name, path)| (name, Some(path)));
+    match (name, path) {
+        _ if rest.starts_with(SIGN) => Ok(Reference::Itself(rest)),
+        ("arguments", Some(path)) if !path.is_empty() => Ok(Reference::Arguments(path)),
+        ("result", Some(path)) if !path.is_empty() => Ok(Reference::Result(path)),
+        ("result", None) => Ok(Reference::Text),
+        ("key", None) => Ok(Reference::Key),
+        _ => Err(UndoError::Unknown(text.to_owned())),
+    }
+}
+
+/// `value` with every text replaced.
+fn replaced(value: &Value, stands_for: &impl Fn(&str) -> Result<Value, UndoError>) -> Result<Value, UndoError> {
+    Ok(match value {
+        Value::String(text) => stands_for(text)?,
+        Value::Array(items) => Value::Array(items.iter().map(|item| replaced(item, stands_for)).collect::<Result<_, _>>()?),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| Ok((name.clone(), replaced(value, stands_for)?)));
+            Value::Object(fields.collect::<Result<_, UndoError>>()?)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    })
+}
+
+/// What stands at a path of names and positions, such as `items.0.id`. `null` is nothing.
+fn at(value: &Value, path: &str) -> Option<Value> {
+    let step = |value: &Value, name: &str| match value {
+        Value::Array(items) => name.parse::<usize>().ok().and_then(|n| items.get(n)).cloned(),
+        _ => value.get(name).cloned(),
+    };
+    path.split('.').try_fold(value.clone(), |value, name| step(&value, name)).filter(|value| !value.is_null())
+}
+
+fn said(content: &[ToolContent]) -> String {
+    let texts = content.iter().filter_map(|piece| match piece {
+        ToolContent::Text { text } => Some(text.as_str()),
+        ToolContent::Image { .. } => None,
+    });
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ids::{CallId, MessageId, RunId};
+    use crate::domain::tool::{ReplayClass, ToolCallState, ToolOutcome};
+    use crate::support::ids::SequentialIds;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn rule(arguments: Value) -> UndoRule {
+        serde_json::from_value(json!({"tool": "cancel", "arguments": arguments})).unwrap()
+    }
+
+    fn call(answer: &str) -> ToolCall {
+        let ids = SequentialIds::default();
+        let content = vec![ToolContent::text(answer)];
+        ToolCall {
+            id: CallId::generate(&ids),
+            run_id: RunId::generate(&ids),
+            message_id: MessageId::generate(&ids),
+            step: 1,
+            position: 0,
+            provider_call_id: String::new(),
+            name: "order".to_owned(),
+            server: None,
+            repair: None,
+            key: None,
+            undoes: None,
+            arguments: json!({"item": "7", "to": {"city": "Bern", "lines": ["a", "b"]}, "note": null}),
+            arguments_hash: String::new(),
+            replay: ReplayClass::Unsafe,
+            state: ToolCallState::Done,
+            outcome: Some(ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 }),
+        }
+    }
+
+    #[test]
+    fn arguments_come_from_the_call_and_its_answer() {
+        let call = call(r#"{"id": 17, "lines": [{"n": 1}]}"#);
+        let rule = rule(json!({
+            "id": "$result.id", "first": "$result.lines.0.n", "item": "$arguments.item", "city": "$arguments.to.city",
+            "all": ["$arguments.to.lines", "$arguments.to.lines.1"], "key": "$key", "price": "$$5", "plain": "x", "n": 3, "text": "$result"
+        }));
+        assert_eq!(rule.check(), Ok(()));
+        assert_eq!(
+            rule.arguments_for(&call).unwrap(),
+            json!({
+                "id": 17, "first": 1, "item": "7", "city": "Bern", "all": [["a", "b"], "b"], "key": call.id.as_str(), "price": "$5",
+                "plain": "x", "n": 3, "text": r#"{"id": 17, "lines": [{"n": 1}]}"#
+            })
+        );
+    }
+
+    #[rstest]
+    #[case("$arguments.none")]
+    #[case("$arguments.note")]
+    #[case("$arguments.item.x")]
+    #[case("$result.id")]
+    fn what_the_call_does_not_have_is_named(#[case] word: &str) {
+        let missing = UndoError::Missing(word.to_owned());
+        assert_eq!(rule(json!({"x": [word]})).arguments_for(&call("done")), Err(missing));
+    }
+
+    #[rstest]
+    #[case("$")]
+    #[case("$argument.x")]
+    #[case("$arguments")]
+    #[case("$arguments.")]
+    #[case("$result.")]
+    #[case("$key.x")]
+    #[case("$5")]
+    fn a_misspelt_reference_is_told(#[case] word: &str) {
+        assert_eq!(rule(json!({"x": {"y": word}})).check(), Err(UndoError::Unknown(word.to_owned())));
+    }
+}

@@ -1,0 +1,54 @@
+//! Runs that take a call back.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::world::{World, call, done, tools};
+use crate::domain::agent::AgentProfile;
+use crate::domain::plan::Strategy;
+use crate::domain::record::ClaimCause;
+use crate::domain::run::RunStatus;
+use crate::domain::tool::ToolCallState::{self, Done, Failed, Unknown};
+use crate::domain::tool::ToolOutcome;
+use crate::engine::Command;
+
+/// A run whose one call takes another one back, under way.
+fn undoing(profile: AgentProfile) -> World {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    world.die();
+    world.rows.profile = profile;
+    world.rows.calls[0].undoes = Some(world.rows.calls[0].id.clone());
+    world.rows.calls[0].state = ToolCallState::Planned;
+    world.rows.tools = Some(tools());
+    world.claim(ClaimCause::HandedBack);
+    world
+}
+
+#[rstest]
+#[case(Done, RunStatus::Completed, "")]
+#[case(Failed, RunStatus::Failed, "tool_failed")]
+#[case(Unknown, RunStatus::Failed, "tool_outcome_unknown")]
+fn no_model_is_asked_about_it(
+    #[case] state: ToolCallState,
+    #[case] status: RunStatus,
+    #[case] code: &str,
+    #[values(Strategy::default(), Strategy::PlanExecute)] strategy: Strategy,
+) {
+    let mut world = undoing(AgentProfile { strategy, ..AgentProfile::default() });
+    let decision = world.tool_ends(0, ToolOutcome { state, is_error: state != Done, ..done("said") });
+    assert_eq!(decision.commands, [Command::Stop]);
+    assert_eq!(world.ended().status, status);
+    assert_eq!(world.ended().error.as_ref().map_or("", |error| error.code.as_str()), code);
+    world.check_next_turn();
+}
+
+#[test]
+fn a_message_that_joins_is_answered() {
+    let mut world = undoing(AgentProfile::default());
+    world.join("and now?");
+    let decision = world.tool_ends(0, done("moved"));
+    assert_eq!(decision.commands, [Command::CallModel]);
+    world.says_text("Done.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
