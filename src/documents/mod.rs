@@ -85,7 +85,10 @@ pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&Fil
         return refused("the file is empty");
     }
     let (media_type, text) = match Kind::of(bytes) {
-        Kind::Picture(media_type) => (media_type, None),
+        Kind::Picture(media_type) => {
+            check_picture(bytes)?;
+            (media_type, None)
+        }
         Kind::Pdf => match pdf::open(bytes) {
             Ok(document) => {
                 known(&FileFacts { media_type: PDF.to_owned(), text: None });
@@ -102,6 +105,14 @@ pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&Fil
         Kind::Other => (text_type(name), Some(plain(bytes, most_chars)?)),
     };
     Ok(FileFacts { media_type: media_type.to_owned(), text: text.filter(|text| !text.words.trim().is_empty()) })
+}
+
+/// A picture that begins like one and is none would be refused by the provider in each turn of its conversation from then on.
+fn check_picture(bytes: &[u8]) -> Result<(), Refused> {
+    match imagesize::blob_size(bytes) {
+        Ok(size) if size.width > 0 && size.height > 0 => Ok(()),
+        Ok(_) | Err(_) => refused("the picture is damaged: it does not say how large it is"),
+    }
 }
 
 /// Which sort of text; the only thing that a name decides.

@@ -32,7 +32,7 @@ impl ExportForm {
                 )
             }
             Self::Markdown => {
-                let title = conversation.title.split_whitespace().collect::<Vec<_>>().join(" ");
+                let title = words(&conversation.title);
                 let title = if title.is_empty() { conversation.id.as_str() } else { &title };
                 format!("# {title}\n\n{}, exported {}\n", conversation.created_at, now.to_rfc3339())
             }
@@ -94,7 +94,7 @@ fn markdown(message: &Message) -> String {
 
 fn piece(part: &Part) -> String {
     match part {
-        Part::Text(part) => part.text.trim_end().to_owned(),
+        Part::Text(part) => closed(part.text.trim_end()),
         Part::Reasoning(part) => {
             part.text.trim_end().lines().map(|line| format!("> {line}\n")).collect::<String>().trim_end().to_owned()
         }
@@ -123,10 +123,40 @@ fn piece(part: &Part) -> String {
 
 /// What a file is and where it lies. Its bytes have no place among words.
 fn file(what: &str, part: &FilePart) -> String {
-    let name = part.name.as_deref().unwrap_or(what);
-    match part.url.as_deref().filter(|url| !url.starts_with("data:")) {
+    let name = words(part.name.as_deref().unwrap_or(what));
+    match part.url.as_deref().filter(|url| !url.starts_with("data:")).map(words) {
         Some(url) => format!("*A {what}: {name} ({}), <{url}>*", part.media_type),
         None => format!("*A {what}: {name} ({})*", part.media_type),
+    }
+}
+
+/// The same on one line.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A text whose last fence is closed: a message that breaks off inside a block of code would take in all that comes after it.
+fn closed(text: &str) -> String {
+    // CommonMark 0.31, 4.5: a fence is ended by a line of at least as many of the same sign, and nothing else.
+    let mut open: Option<&str> = None;
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let (line, sign) = (line.trim(), if line.trim().starts_with('~') { '~' } else { '`' });
+        let length = line.len() - line.trim_start_matches(sign).len();
+        let (fence, rest) = line.split_at(length);
+        if indent > 3 || length < 3 {
+            continue;
+        }
+        open = match open {
+            None if sign == '`' && rest.contains('`') => None,
+            None => Some(fence),
+            Some(begun) if rest.is_empty() && fence.starts_with(begun) => None,
+            Some(begun) => Some(begun),
+        };
+    }
+    match open {
+        Some(fence) => format!("{text}\n{fence}"),
+        None => text.to_owned(),
     }
 }
 
@@ -178,6 +208,27 @@ mod tests {
             \n## Assistant (demo/demo)\n\n> first\n> second\n\n**Call of `count`**\n\n```json\n{\n  \"n\": 1\n}\n```\n\n*Stopped here.*\n\
             \n**Error of `count`**\n\n````\n```\nno\n```\n````\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn nothing_is_left_open() {
+        for (text, end) in [
+            ("```rust\nlet x", "\n```"),
+            ("~~~~\n```\n~~~", "\n~~~~"),
+            ("```\ncode\n````", ""),
+            ("````\n```\n````\nwords", ""),
+            ("use ```x``` here", ""),
+            ("```not` a fence", ""),
+            ("    ```\nindented", ""),
+            ("```\n``` no end", "\n```"),
+            ("", ""),
+        ] {
+            assert_eq!(closed(text), format!("{text}{end}"));
+        }
+        let name = "a\n\n# b";
+        let part = json!({"type": "file", "id": "part_0198c0de-0000-7000-8000-000000000001", "media_type": "text/plain", "url": "https://h/\nx", "name": name});
+        let text = ExportForm::Markdown.messages(&[message(json!({"role": "user", "parts": [part]}))], true);
+        assert!(text.contains("*A file: a # b (text/plain), <https://h/ x>*"), "{text}");
     }
 
     #[test]

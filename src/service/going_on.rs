@@ -85,7 +85,8 @@ impl Service {
     ) -> Result<(Run, Replay)> {
         let (is_resumed, is_undone) = (how == GoOn::Resume, how.undone().is_some());
         let (owner, run_id) = (principal.user_id.clone(), id.clone());
-        let resume = ResumeRun { owner, run_id, how, new_run_id, trace, now: self.clock.now() };
+        let most = self.limits.max_active_runs;
+        let resume = ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs: most, now: self.clock.now() };
         let claim = self.claim(&principal.user_id, key);
         let (store, hub) = (Arc::clone(&self.store), Arc::clone(&self.hub));
         let resumed = self.whole(async move {
@@ -97,6 +98,7 @@ impl Service {
                     hub.notify_queue();
                     Ok((run, replay))
                 }
+                Resumed::TooManyRuns => Err(Error::TooManyRuns(most)),
                 Resumed::NotResumable { run } if is_resumed => Err(not_resumable(&run)),
                 Resumed::NotResumable { run } if !run.status.is_terminal() => Err(still_going(&run)),
                 Resumed::NotResumable { .. } if is_undone => Err(Error::Conflict(

@@ -496,6 +496,8 @@ pub struct ResumeRun {
     pub new_run_id: RunId,
     /// The trace of the request, kept with a run that is made.
     pub trace: TraceId,
+    /// The most unfinished runs that the owner may have, with a run that is made; 0 for no limit.
+    pub max_active_runs: u32,
     /// When it came.
     pub now: UnixMillis,
 }
@@ -567,6 +569,8 @@ pub enum Resumed {
         #[serde(skip)]
         events: Vec<StoredEvent>,
     },
+    /// A run would be made, and the owner has as many unfinished ones as allowed.
+    TooManyRuns,
     /// The run does not stand where this can be asked, or it has ended and is not the newest one of its conversation.
     NotResumable {
         /// The run.

@@ -18,11 +18,15 @@ fn refusal(bytes: &[u8]) -> String {
 
 #[test]
 fn a_file_is_what_its_bytes_say() {
-    for (bytes, media_type) in
-        [(PNG, "image/png"), (b"\xff\xd8\xff\xe0", "image/jpeg"), (b"GIF89a", "image/gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp")]
-    {
+    let jpeg = b"\xff\xd8\xff\xe0\0\x04\0\0\xff\xc0\0\x11\x08\0\x02\0\x03\x03\x01\x22\0\x02\x11\x01\x03\x11\x01";
+    let webp = b"RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0\x2f\x01\x40\0\0\x07\x10\xfd\x8f\xfe\x07\x22\xa2\xff\x01";
+    let gif = b"GIF89a\x03\0\x02\0\0\0\0;";
+    for (bytes, media_type) in [(PNG, "image/png"), (jpeg, "image/jpeg"), (gif, "image/gif"), (webp, "image/webp")] {
         assert_eq!(read(bytes, "note.txt"), (media_type.to_owned(), None));
+        // What only begins like one, or has no size, no provider takes.
+        assert!(refusal(&bytes[..12.min(bytes.len() - 8)]).contains("damaged"), "{media_type}");
     }
+    assert!(refusal(b"GIF89a\0\0\x02\0\0\0\0;").contains("damaged"));
     for (name, media_type) in [
         ("a.md", "text/markdown"),
         ("a.CSV", "text/csv"),

@@ -284,7 +284,7 @@ async fn interrupt(connection: &mut PgConnection, accept: &AcceptRun, found: &Fo
     let unfinished = Unfinished::of_conversation(&mut savepoint, &accept.conversation_id).await?;
     let cancelled = cancel::end_or_mark(&mut savepoint, unfinished, found.base, "interrupt", accept.now).await?;
     // Those that have just ended do not count any more.
-    if found.full && is_full(&mut savepoint, accept).await? {
+    if found.full && is_full(&mut savepoint, &accept.owner, accept.max_active_runs).await? {
         savepoint.rollback().await?;
         return Ok(None);
     }
@@ -294,11 +294,11 @@ async fn interrupt(connection: &mut PgConnection, accept: &AcceptRun, found: &Fo
 }
 
 /// Whether the owner has as many unfinished runs as allowed.
-async fn is_full(connection: &mut PgConnection, accept: &AcceptRun) -> StoreResult<bool> {
+pub(super) async fn is_full(connection: &mut PgConnection, owner: &UserId, most: u32) -> StoreResult<bool> {
     let full = sqlx::query_scalar(
         "SELECT count(*) >= $2 FROM (SELECT FROM runs WHERE owner_id = $1 AND finished_at IS NULL LIMIT $2) AS unfinished",
     );
-    Ok(full.bind(accept.owner.as_str()).bind(i64::from(accept.max_active_runs)).fetch_one(connection).await?)
+    Ok(full.bind(owner.as_str()).bind(i64::from(most)).fetch_one(connection).await?)
 }
 
 /// Stores the message with a run of its own, for the queue. `None` if the conversation is not as it was found.

@@ -3,7 +3,7 @@
 use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
-use super::accept::{NewRun, Writing, record, write};
+use super::accept::{NewRun, Writing, is_full, record, write};
 use super::cancel::store_key;
 use super::conversations::{lock_head, recorded_key};
 use super::{load, runs};
@@ -71,7 +71,7 @@ async fn go_on_after(
     conversation: &ConversationId,
     base: i64,
 ) -> StoreResult<Resumed> {
-    let ResumeRun { owner, run_id, how, new_run_id, trace, now } = resume;
+    let ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs, now } = resume;
     // What came after any other run than the newest has answered it, or has been resumed already. A call is taken back whatever came
     // after it, once; what only took one back answers nothing.
     let (profile, title, status, is_newest): (String, String, String, bool) = sqlx::query_as(
@@ -98,6 +98,9 @@ async fn go_on_after(
     .await?;
     if !is_newest {
         return Ok(Resumed::NotResumable { run });
+    }
+    if *max_active_runs > 0 && is_full(tx, owner, *max_active_runs).await? {
+        return Ok(Resumed::TooManyRuns);
     }
     let next = Run {
         id: new_run_id.clone(),

@@ -110,7 +110,7 @@ async fn ensure_conversation(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<boo
     }
 }
 
-async fn unfinished_runs(tx: &mut Tx, owner: &UserId) -> StoreResult<u32> {
+pub(super) async fn unfinished_runs(tx: &mut Tx, owner: &UserId) -> StoreResult<u32> {
     let count = sqlx::query_scalar("SELECT count(*) FROM runs WHERE owner_id = ? AND finished_at IS NULL");
     Ok(unsigned(count.bind(owner.as_str()).fetch_one(&mut **tx).await?))
 }

@@ -2,7 +2,7 @@
 
 use sqlx::Row as _;
 
-use super::accept::{Beginning, NewRun, store_run};
+use super::accept::{Beginning, NewRun, store_run, unfinished_runs};
 use super::apply::{add_tool_calls, insert_message};
 use super::connection::Tx;
 use super::load::tool_calls;
@@ -63,6 +63,9 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
     .await?;
     if !is_newest {
         return Ok(Resumed::NotResumable { run: ended.into_run()? });
+    }
+    if resume.max_active_runs > 0 && unfinished_runs(tx, &resume.owner).await? >= resume.max_active_runs {
+        return Ok(Resumed::TooManyRuns);
     }
     let profile = sqlx::query("SELECT profile FROM runs WHERE id = ?").bind(&ended.id).fetch_one(&mut **tx).await?;
     let profile = decode_profile(&ended.id, profile.try_get("profile")?)?;

@@ -1,5 +1,7 @@
 //! Files: uploaded, named in messages, and seen by models; never in the transcript.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -72,7 +74,7 @@ async fn files_are_seen_by_models_and_not_in_the_transcript() {
         let asked = model.exchanges("s");
         for exchange in &asked {
             let said = last_said(&exchange.request);
-            assert_eq!(said[1]["image_url"]["url"], "data:image/png;base64,iVBORw0KGgoAAAANSUhEUg==", "{said:?}");
+            assert_eq!(said[1]["image_url"]["url"], format!("data:image/png;base64,{}", STANDARD.encode(PNG)), "{said:?}");
             assert_eq!(said[2]["file"]["filename"], "rent.pdf", "the model sees, and so it reads pages: {said:?}");
             assert!(said[2]["file"]["file_data"].as_str().unwrap().starts_with("data:application/pdf;base64,JVBERi0xLjQK"));
             let words = |at: usize| said[at]["text"].as_str().unwrap_or_default();

@@ -24,8 +24,8 @@ async fn ended(server: &Server, body: &Value) -> Value {
 /// The result of the call of a run that was made by the tool.
 async fn result(server: &Server, run: &Value) -> Value {
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
-    let of_run = messages.iter().filter(|message| message["run_id"] == run["id"] && message["role"] == "tool");
-    of_run.last().unwrap()["parts"].as_array().unwrap().last().unwrap().clone()
+    let of_run = messages.iter().rfind(|message| message["run_id"] == run["id"] && message["role"] == "tool");
+    of_run.unwrap()["parts"].as_array().unwrap().last().unwrap().clone()
 }
 
 async fn undo_path(server: &Server, run: &Value) -> String {

@@ -129,7 +129,7 @@ async fn a_run_that_is_over_stays_as_it_is(world: &World) {
 
 fn resume(owner: &capstan::domain::ids::UserId, id: &RunId) -> ResumeRun {
     let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    ResumeRun { owner: owner.clone(), run_id: id.clone(), how: GoOn::Resume, new_run_id, trace, now: NOW }
+    ResumeRun { owner: owner.clone(), run_id: id.clone(), how: GoOn::Resume, new_run_id, trace, max_active_runs: 0, now: NOW }
 }
 
 async fn a_waiting_run_is_woken(world: &World) {
@@ -178,7 +178,7 @@ async fn what_cannot_be_resumed(world: &World) {
     let owner = user();
     let refused = |resumed: Keyed<Resumed>| match fresh(resumed) {
         Resumed::NotResumable { run } => run,
-        other @ (Resumed::Run { .. } | Resumed::NoRun) => panic!("expected a refusal: {other:?}"),
+        other @ (Resumed::Run { .. } | Resumed::TooManyRuns | Resumed::NoRun) => panic!("expected a refusal: {other:?}"),
     };
     let queued = world.run(&owner).await.run;
     assert_eq!(refused(world.store.resume_run(resume(&owner, &queued.id), None).await.unwrap()), queued);

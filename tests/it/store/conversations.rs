@@ -198,6 +198,7 @@ async fn what_is_somebody_elses_looks_missing(world: &World) {
         how: GoOn::Resume,
         new_run_id,
         trace: TraceId::generate(&UuidIds),
+        max_active_runs: 0,
         now: NOW,
     };
     assert_eq!(fresh(store.resume_run(resume, None).await.unwrap()), Resumed::NoRun);

@@ -248,6 +248,7 @@ async fn a_run_that_waits_for_an_answer_is_not_resumed_by_hand(world: &World) {
         how: GoOn::Resume,
         new_run_id: capstan::domain::ids::RunId::generate(&UuidIds),
         trace: TraceId::generate(&UuidIds),
+        max_active_runs: 0,
         now: NOW,
     };
     let resumed = fresh(world.store.resume_run(resume, None).await.unwrap());

@@ -187,7 +187,15 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
     .unwrap();
     let cancel = world.store.cancel_run(&owner, &waiting.id, "user", NOW, key(&owner, "a", "one"));
     let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    let request = ResumeRun { owner: owner.clone(), run_id: other.id.clone(), how: GoOn::Resume, new_run_id, trace, now: NOW };
+    let request = ResumeRun {
+        owner: owner.clone(),
+        run_id: other.id.clone(),
+        how: GoOn::Resume,
+        new_run_id,
+        trace,
+        max_active_runs: 0,
+        now: NOW,
+    };
     let resume = world.store.resume_run(request, key(&owner, "b", "two"));
     let after = async {
         blocked(&world, 2).await;

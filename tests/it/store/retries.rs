@@ -17,11 +17,13 @@ contract! {
     a_turn_takes_the_place_of_the_one_before,
     a_call_is_the_first_step_of_a_run,
     only_the_newest_run_that_has_ended,
+    a_retry_counts_like_a_message,
+    a_call_is_taken_back_once,
 }
 
 fn retry(owner: &UserId, id: &RunId, how: GoOn) -> ResumeRun {
     let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-    ResumeRun { owner: owner.clone(), run_id: id.clone(), how, new_run_id, trace, now: NOW }
+    ResumeRun { owner: owner.clone(), run_id: id.clone(), how, new_run_id, trace, max_active_runs: 0, now: NOW }
 }
 
 async fn ask(world: &World, resume: ResumeRun) -> Resumed {
@@ -148,7 +150,7 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
     let owner = user();
     let refused = |resumed: Resumed| match resumed {
         Resumed::NotResumable { run } => run,
-        other @ (Resumed::Run { .. } | Resumed::NoRun) => panic!("expected a refusal: {other:?}"),
+        other @ (Resumed::Run { .. } | Resumed::TooManyRuns | Resumed::NoRun) => panic!("expected a refusal: {other:?}"),
     };
     let again = async |run: &Run| ask(world, retry(&owner, &run.id, GoOn::Turn)).await;
     let run = world.run(&owner).await.run;
@@ -164,4 +166,81 @@ async fn only_the_newest_run_that_has_ended(world: &World) {
     refused(again(&behind).await);
     refused(again(&next).await);
     assert_eq!(ask(world, retry(&user(), &behind.id, GoOn::Turn)).await, Resumed::NoRun, "somebody else's");
+}
+
+async fn a_retry_counts_like_a_message(world: &World) {
+    let owner = user();
+    let ended = world.claimed(&owner).await;
+    world.commit_one(failed(&ended)).await.unwrap();
+    world.claimed(&owner).await;
+    let with_room = |max_active_runs, how| ResumeRun { max_active_runs, ..retry(&owner, &ended.run_id, how) };
+    for how in [GoOn::Turn, GoOn::Resume] {
+        assert_eq!(ask(world, with_room(1, how)).await, Resumed::TooManyRuns);
+    }
+    assert!(matches!(ask(world, with_room(2, GoOn::Turn)).await, Resumed::Run { .. }));
+}
+
+async fn a_call_is_taken_back_once(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let message = assistant(&fence, "calls");
+    let call = planned_call(&fence, &message.id, 0);
+    let work = vec![
+        Change::FreezeTools(Vec::new()),
+        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::AddMessage(message.clone()),
+        Change::AddToolCalls(vec![call.clone()]),
+    ];
+    world.commit_one(changes(&fence, work)).await.unwrap();
+    world.commit_one(completed(&fence)).await.unwrap();
+    let undo = || {
+        let new = RunId::generate(&UuidIds);
+        let copy = Message { id: MessageId::generate(&UuidIds), run_id: new.clone(), ..message.clone() };
+        let undoing = ToolCall {
+            id: CallId::generate(&UuidIds),
+            run_id: new.clone(),
+            message_id: copy.id.clone(),
+            step: 1,
+            undoes: Some(call.id.clone()),
+            ..call.clone()
+        };
+        let batch = CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new() };
+        ResumeRun { new_run_id: new, ..retry(&owner, &fence.run_id, GoOn::Undo(Box::new(batch))) }
+    };
+    let outcome = |state| {
+        let text = vec![capstan::domain::message::ToolContent::text("said")];
+        capstan::domain::tool::ToolOutcome { state, content: text, is_error: state != ToolCallState::Done, duration_ms: 1 }
+    };
+    // Not while one is under way; one that has failed does not count, and one that may have taken effect does.
+    for (state, stands) in [(ToolCallState::Denied, false), (ToolCallState::Failed, false), (ToolCallState::Unknown, true)] {
+        let request = undo();
+        let resumed = ask(world, request.clone()).await;
+        assert!(superseded(&resumed).is_empty());
+        assert!(matches!(ask(world, undo()).await, Resumed::NotResumable { .. }), "one is under way");
+        let undoing = world.claim_one().await;
+        assert_eq!(undoing.run_id, request.new_run_id);
+        let record = world.load(&undoing).await;
+        assert_eq!((&record.calls[0].undoes, record.tools.is_some()), (&Some(call.id.clone()), true));
+        world
+            .commit_one(changes(
+                &undoing,
+                vec![
+                    Change::ToolStarted(record.calls[0].id.clone()),
+                    Change::ToolFinished(record.calls[0].id.clone(), outcome(state)),
+                ],
+            ))
+            .await
+            .unwrap();
+        world.commit_one(failed(&undoing)).await.unwrap();
+        let again = ask(world, undo()).await;
+        assert_eq!(matches!(again, Resumed::NotResumable { .. }), stands, "{state:?}: {again:?}");
+        if let Resumed::Run { .. } = again {
+            let undoing = world.claim_one().await;
+            let id = world.load(&undoing).await.calls[0].id.clone();
+            world.commit_one(changes(&undoing, vec![Change::ToolFinished(id, outcome(ToolCallState::Cancelled))])).await.unwrap();
+            world.commit_one(failed(&undoing)).await.unwrap();
+        }
+    }
+    // What only took a call back answers nothing: the turn before it is still the newest.
+    assert!(matches!(ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await, Resumed::Run { .. }));
 }

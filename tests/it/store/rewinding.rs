@@ -122,7 +122,7 @@ async fn what_was_taken_out_is_not_gone_on_from(world: &World) {
     let (owner, id) = (user(), conversation());
     let go_on = async |run: &RunId, how: GoOn| {
         let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
-        let resume = ResumeRun { owner: owner.clone(), run_id: run.clone(), how, new_run_id, trace, now: NOW };
+        let resume = ResumeRun { owner: owner.clone(), run_id: run.clone(), how, new_run_id, trace, max_active_runs: 0, now: NOW };
         fresh(world.store.resume_run(resume, None).await.unwrap())
     };
     let (_, first_answer) = turn(world, &owner, &id).await;

@@ -204,7 +204,15 @@ async fn finished_runs_cost_nothing_on_postgres() {
             let (new_run_id, trace) = (RunId::generate(&UuidIds), TraceId::generate(&UuidIds));
             store
                 .resume_run(
-                    ResumeRun { owner: unlucky.clone(), run_id: broken[n].clone(), how: GoOn::Resume, new_run_id, trace, now: NOW },
+                    ResumeRun {
+                        owner: unlucky.clone(),
+                        run_id: broken[n].clone(),
+                        how: GoOn::Resume,
+                        new_run_id,
+                        trace,
+                        max_active_runs: 0,
+                        now: NOW,
+                    },
                     None,
                 )
                 .await

@@ -72,7 +72,7 @@ impl State {
         }
         let before: Vec<RunId> = self.runs_in(id).iter().filter(|row| !row.is_over()).map(|row| row.run.id.clone()).collect();
         let interrupts = accept.on_busy == OnBusy::Interrupt;
-        let unfinished = self.runs.values().filter(|row| row.owner == accept.owner && !row.is_over()).count();
+        let unfinished = self.unfinished_of(&accept.owner);
         // What an interrupting message ends first no longer counts.
         let ended = if interrupts { before.iter().filter(|run| self.ends_at_once(run)).count() } else { 0 };
         if accept.max_active_runs > 0 && unfinished - ended >= accept.max_active_runs as usize {
@@ -300,6 +300,9 @@ impl State {
             RunStatus::Failed | RunStatus::Completed | RunStatus::Cancelled
                 if (run.status == RunStatus::Failed || resume.how != GoOn::Resume) && self.may_go_on_after(resume, &run) =>
             {
+                if resume.max_active_runs > 0 && self.unfinished_of(&resume.owner) >= resume.max_active_runs as usize {
+                    return (Resumed::TooManyRuns, false);
+                }
                 let profile = self.runs[&run.id].profile.clone();
                 let supersedes = self.supersede(resume, &run);
                 let new = NewRun {
@@ -324,6 +327,10 @@ impl State {
             | RunStatus::Completed
             | RunStatus::Cancelled => (Resumed::NotResumable { run }, false),
         }
+    }
+
+    fn unfinished_of(&self, owner: &UserId) -> usize {
+        self.runs.values().filter(|row| row.owner == *owner && !row.is_over()).count()
     }
 
     fn may_go_on_after(&self, resume: &ResumeRun, run: &Run) -> bool {
