@@ -81,6 +81,7 @@ fn describe() {
     describe_histogram!("capstan_first_token_seconds", Unit::Seconds, "Time from a model request to its first token");
     describe_histogram!("capstan_step_seconds", Unit::Seconds, "Time of one step, by kind");
     describe_counter!("capstan_tokens_total", "Tokens used, by direction");
+    describe_counter!("capstan_titles_total", "Times that a model was asked for a title, by outcome");
     describe_counter!("capstan_model_failures_total", "Failed model calls, by code");
     describe_counter!("capstan_contexts_total", "Questions to context providers, by provider and outcome");
     describe_counter!("capstan_tools_held_total", "Tools that were not offered to a run, because their definitions have changed");

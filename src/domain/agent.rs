@@ -106,6 +106,25 @@ impl FallbacksFor {
     }
 }
 
+/// Where the title of a conversation comes from that its user gives none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TitlePolicy {
+    /// From the first words of its first message.
+    #[default]
+    FirstWords,
+    /// From a model that is asked once, after the first turn with an answer; from the first words until then, and if that fails.
+    Model,
+    /// From nowhere: it has none.
+    None,
+}
+
+impl TitlePolicy {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// How a model says what it wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -193,6 +212,12 @@ pub struct AgentProfile {
     /// What the user reads when no model could be reached; without it, the run fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_text: Option<String>,
+    /// Where the titles of its conversations come from.
+    #[serde(skip_serializing_if = "TitlePolicy::is_default")]
+    pub title: TitlePolicy,
+    /// Who is asked for them, as `provider/name`; the run's model if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub title_model: Option<String>,
     /// The agent's layer of the system prompt.
     pub system_prompt: String,
     /// The other layers.
@@ -285,6 +310,9 @@ impl AgentProfile {
         if !self.fallbacks.iter().all(|model| is_model(model)) {
             return wrong("fallbacks", MODELS.to_owned());
         }
+        if self.title_model.as_deref().is_some_and(|model| !is_model(model)) {
+            return wrong("title_model", MODELS.to_owned());
+        }
         if let Err(InvalidOption { field, reason }) = self.options.check() {
             return wrong(&format!("options/{field}"), reason.to_string());
         }
@@ -353,6 +381,8 @@ impl Default for AgentProfile {
             fallbacks: Vec::new(),
             fallbacks_for: FallbacksFor::default(),
             final_text: None,
+            title: TitlePolicy::default(),
+            title_model: None,
             system_prompt: "You are a helpful assistant.".to_owned(),
             prompt: PromptPolicy::default(),
             context_providers: Vec::new(),

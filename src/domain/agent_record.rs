@@ -187,6 +187,8 @@ mod tests {
     #[case(json!({"llm_retry": {"delays": []}}), "llm_retry/delays")]
     #[case(json!({"model": "gpt"}), "model")]
     #[case(json!({"fallbacks": ["x/"]}), "fallbacks")]
+    #[case(json!({"title": "long"}), "title")]
+    #[case(json!({"title_model": "gpt"}), "title_model")]
     #[case(json!({"tool_filter": {"k": 0}}), "tool_filter/k")]
     #[case(json!({"tool_filter": {"mode": "some"}}), "tool_filter/mode")]
     #[case(json!({"options": {"temperature": 9.0}}), "options/temperature")]

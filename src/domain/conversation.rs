@@ -77,7 +77,7 @@ pub struct ForkedFrom {
 pub struct Conversation {
     /// Its id.
     pub id: ConversationId,
-    /// Its title, made from the first message unless the client gave one.
+    /// Its title, made from the first message, or by a model after the first turn, unless the client gave one.
     pub title: String,
     /// Where it stands.
     pub status: ConversationStatus,

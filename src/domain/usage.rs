@@ -15,7 +15,7 @@ pub struct DayUsage {
     pub owner_id: UserId,
     /// The model that they were accepted for, as `provider/name`. Their fallbacks count here, too.
     pub model: String,
-    /// How many runs, those that are not over among them.
+    /// How many runs, those that are not over among them; 0 where the model was only asked for titles of conversations.
     pub runs: u64,
     /// Tokens, model calls, and what those cost whose prices are known.
     pub usage: Usage,

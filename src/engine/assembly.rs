@@ -103,10 +103,9 @@ impl Assembler {
         let step = record.steps.last().map_or(0, |step| step.step);
         let (run_id, conversation_id) = (record.fence.run_id.clone(), record.fence.conversation_id.clone());
         let reader = structured::reader(state);
-        let asked = size::tokens(size::request(request));
         let is_planning = plan::phase(record) == Some(PlanPhase::Planning);
         let silent = is_planning || offer::missing_in(state) == offer::Missing::Categories;
-        Self { reader, asked, silent, ..Self::new(run_id, conversation_id, record.model().to_owned(), step) }
+        Self { reader, silent, ..Self::new(run_id, conversation_id, record.model().to_owned(), step).asked(request) }
     }
 
     /// An empty answer. The first thing that is shown is `message.started`.
@@ -130,6 +129,12 @@ impl Assembler {
             reader: None,
             silent: false,
         }
+    }
+
+    /// The same, of a request whose tokens count where the provider gives no figures.
+    #[must_use]
+    pub fn asked(self, request: &ModelRequest) -> Self {
+        Self { asked: size::tokens(size::request(request)), ..self }
     }
 
     /// Takes in an event and says what to show for it. Nothing counts after [`ModelEvent::Finished`], nor after a break (see

@@ -35,6 +35,7 @@ mod structured;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod title;
 mod tool_step;
 mod unknown;
 
@@ -43,6 +44,7 @@ pub use decide::decide;
 pub use history::model_request;
 pub use offer::tool_query;
 pub use state::RunState;
+pub use title::{cleaned_title, title_request};
 
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
@@ -122,6 +124,27 @@ pub enum Input {
         /// Outcomes of calls that could not be stored before.
         stopped: Vec<(CallId, ToolOutcome)>,
     },
+}
+
+impl Input {
+    /// The outcomes of calls that it brings.
+    #[must_use]
+    pub fn into_outcomes(self) -> Vec<(CallId, ToolOutcome)> {
+        match self {
+            Self::ToolFinished(id, outcome) => vec![(id, outcome)],
+            Self::CancelRequested { stopped, .. }
+            | Self::Drain { stopped }
+            | Self::TimedOut { stopped }
+            | Self::GivenUp { stopped, .. } => stopped,
+            Self::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
+            Self::Claimed { .. }
+            | Self::ToolsRanked(_)
+            | Self::ModelFinished { .. }
+            | Self::ModelFailed(_)
+            | Self::Reconciled(..)
+            | Self::Joined(_) => Vec::new(),
+        }
+    }
 }
 
 /// What was shown of an answer that somebody stopped.

@@ -290,6 +290,16 @@ impl Service {
         Ok(plan)
     }
 
+    /// Who is asked for a title, if that is not the run's model. Whoever names a model means that one.
+    async fn usable_title_model(&self, principal: &Principal, profile: &AgentProfile, names_model: bool) -> Result<Option<String>> {
+        let Some(model) = profile.title_model.as_ref().filter(|_| !names_model) else { return Ok(None) };
+        if self.serves(&principal.user_id, model).await? {
+            return Ok(Some(model.clone()));
+        }
+        tracing::warn!(model, "the model for titles is left out: no provider of this name is configured, or kept for this owner");
+        Ok(None)
+    }
+
     /// The profile that is frozen into the run.
     async fn profile(&self, principal: &Principal, request: &StartRun) -> Result<AgentProfile> {
         let (mut profile, names_model) = self.agent_profile(principal, request.agent.as_deref()).await?;
@@ -307,6 +317,7 @@ impl Service {
         }
         profile.fallbacks = self.usable_fallbacks(principal, &profile).await?;
         profile.plan = self.usable_plan(principal, &profile, request.model.is_some()).await?;
+        profile.title_model = self.usable_title_model(principal, &profile, request.model.is_some()).await?;
         if let Some(options) = &request.options {
             if let Err(InvalidOption { field, reason }) = options.check() {
                 return Err(Error::field(&format!("/options/{field}"), reason));

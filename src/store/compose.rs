@@ -2,7 +2,7 @@
 //! same for every database.
 
 use super::{AcceptRun, Compacted, GoOn, ResolveInput, ResumeRun, rows};
-use crate::domain::agent::AgentProfile;
+use crate::domain::agent::{AgentProfile, TitlePolicy};
 use crate::domain::approval::ApprovalState;
 use crate::domain::change::Change;
 use crate::domain::context::ContextSummary;
@@ -21,7 +21,7 @@ use crate::support::text;
 const MAX_MADE_TITLE: usize = 80;
 
 /// The title for a conversation from its first message: the beginning of its text on one line. Empty if it has no text.
-pub(super) fn title_of(parts: &[Part]) -> String {
+fn title_of(parts: &[Part]) -> String {
     let texts = parts.iter().filter_map(|part| match part {
         Part::Text(text) => Some(text.text.as_str()),
         Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => None,
@@ -39,9 +39,15 @@ pub(super) fn title_of(parts: &[Part]) -> String {
     text::storable(text::prefix_chars(&line, MAX_MADE_TITLE)).trim_end().to_owned()
 }
 
-/// The title that counts: the given one, or else one made from the message.
-pub(super) fn title_or_made(title: &str, parts: &[Part]) -> String {
-    if title.is_empty() { title_of(parts) } else { text::storable(title).into_owned() }
+/// The title that counts: the given one, or else one made from the message, if the agent wants one.
+pub(super) fn title_or_made(title: &str, policy: TitlePolicy, parts: &[Part]) -> String {
+    if !title.is_empty() {
+        return text::storable(title).into_owned();
+    }
+    match policy {
+        TitlePolicy::FirstWords | TitlePolicy::Model => title_of(parts),
+        TitlePolicy::None => String::new(),
+    }
 }
 
 /// The user's message as one of `run`.
@@ -261,6 +267,8 @@ mod tests {
         assert_eq!(title_of(&[part("  What\n time\tis it? ")]), "What time is it?");
         assert_eq!(title_of(&[part(&"wörd ".repeat(100))]).chars().count(), 79);
         assert_eq!(title_of(&[]), "");
-        assert_eq!(title_or_made("Given", &[part("x")]), "Given");
+        assert_eq!(title_or_made("Given", TitlePolicy::None, &[part("x")]), "Given");
+        assert_eq!(title_or_made("", TitlePolicy::Model, &[part("x")]), "x");
+        assert_eq!(title_or_made("", TitlePolicy::None, &[part("x")]), "");
     }
 }

@@ -20,6 +20,7 @@ mod rewind;
 mod rows;
 mod search;
 pub mod sqlite;
+mod titles;
 mod types;
 mod usage;
 
@@ -38,6 +39,7 @@ pub use providers::{
 };
 pub use rewind::{Edited, Rewind, RewindFrom, Rewound};
 pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
+pub use titles::{TitleMade, TitleStore};
 pub use types::*;
 pub use usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
 
@@ -358,6 +360,7 @@ pub trait Store:
     + FileStore
     + SearchStore
     + FeedbackStore
+    + TitleStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

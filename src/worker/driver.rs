@@ -22,6 +22,7 @@ use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
 use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
+use super::titles::Titles;
 use super::{WorkerDeps, WorkerOptions, pins, progress};
 use crate::domain::agent::OnUnknown;
 use crate::domain::change::{Change, ReleaseCause};
@@ -57,6 +58,8 @@ pub struct Surround {
     pub attachments: Arc<Attachments>,
     /// Puts tools in order.
     pub ranker: Arc<Ranker>,
+    /// Asks for titles.
+    pub titles: Titles,
     /// Definitions of tools that are known to be accepted.
     pub accepted: pins::Accepted,
     /// Cancelled when no new steps shall begin.
@@ -368,7 +371,7 @@ impl Drive<'_> {
                     }
                 }
                 Err(error) => {
-                    self.finished.extend(outcomes(input));
+                    self.finished.extend(input.into_outcomes());
                     return ControlFlow::Break(match error {
                         // An earlier write has failed, and it is that one which tells whether trying again may help.
                         LogError::Stopped if self.log.is_broken_for_good() => End::Broken,
@@ -380,6 +383,11 @@ impl Drive<'_> {
         self.finished.clear();
         self.spent = Usage::default();
         self.reached_after(&decision, tool_finished);
+        // Last words are no answer.
+        let answers = |change: &Change| matches!(change, Change::Finish { status: RunStatus::Completed, error: None, .. });
+        if decision.changes.iter().any(answers) {
+            self.surround.titles.begin(self.surround, &self.state);
+        }
         for command in decision.commands {
             match command {
                 Command::Stop => return ControlFlow::Break(End::Over),
@@ -746,24 +754,6 @@ enum Happened {
     StopNow,
     Unsendable,
     Broken,
-}
-
-/// The outcomes of calls that an input brings.
-fn outcomes(input: Input) -> Vec<(CallId, ToolOutcome)> {
-    match input {
-        Input::ToolFinished(id, outcome) => vec![(id, outcome)],
-        Input::CancelRequested { stopped, .. }
-        | Input::Drain { stopped }
-        | Input::TimedOut { stopped }
-        | Input::GivenUp { stopped, .. } => stopped,
-        Input::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
-        Input::Claimed { .. }
-        | Input::ToolsRanked(_)
-        | Input::ModelFinished { .. }
-        | Input::ModelFailed(_)
-        | Input::Reconciled(..)
-        | Input::Joined(_) => Vec::new(),
-    }
 }
 
 /// Whether all that a decision begins stays in this process, and only reads.

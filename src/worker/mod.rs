@@ -18,6 +18,7 @@ mod progress;
 mod ranking;
 mod registry;
 mod sweeper;
+mod titles;
 
 pub use log_writer::{LogError, LogWriter, RunLog, Urgency};
 pub use options::{WorkerDeps, WorkerOptions};

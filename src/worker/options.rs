@@ -59,6 +59,8 @@ pub struct WorkerOptions {
     pub max_delta_bytes: usize,
     /// Whether tools of servers that are not trusted are held back when their definitions have changed.
     pub hold_changed_tools: bool,
+    /// How long a model may take for the title of a conversation.
+    pub title_patience: Duration,
 }
 
 impl WorkerOptions {
@@ -77,6 +79,7 @@ impl WorkerOptions {
             gather: Duration::from_millis(25),
             max_delta_bytes: 16 * 1024,
             hold_changed_tools: true,
+            title_patience: Duration::from_secs(10),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::driver::{self, Surround};
 use super::log_writer::LogWriter;
 use super::ranking::Ranker;
 use super::registry::Registry;
+use super::titles::Titles;
 use super::{WorkerDeps, WorkerOptions, control, heartbeat, pins, sweeper};
 use crate::domain::record::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
@@ -65,6 +66,7 @@ impl Worker {
             deps,
             options,
             writer,
+            titles: Titles::default(),
             accepted: pins::Accepted::default(),
             drain: CancellationToken::new(),
             stop_now: CancellationToken::new(),
@@ -252,6 +254,9 @@ impl Worker {
         }
         self.stop_tasks.cancel();
         self.stop_writer.cancel();
+        if tokio::time::timeout(TASKS_GRACE, self.surround.titles.end()).await.is_err() {
+            tracing::warn!("some titles could not be given up in time");
+        }
         self.tasks.close();
         if tokio::time::timeout(TASKS_GRACE, self.tasks.wait()).await.is_err() {
             tracing::error!("the worker's tasks did not end in time, the database may not have everything");

@@ -94,7 +94,8 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
     let wanted = loaded.is_set("agent.model").then(|| loaded.config.agent.model.clone());
     let agent = &loaded.config.agent;
     let planning = agent.plan.planner.iter().chain(&agent.plan.router);
-    let named: Vec<&str> = wanted.iter().chain(&agent.fallbacks).chain(planning).map(String::as_str).collect();
+    let beside = agent.fallbacks.iter().chain(&agent.title_model);
+    let named: Vec<&str> = wanted.iter().chain(beside).chain(planning).map(String::as_str).collect();
     let embedding: Vec<&str> = loaded.config.embeddings.model.iter().map(String::as_str).collect();
     let mut endpoints = endpoints(loaded, environment, &named, &embedding)?;
     let mut warnings = Vec::new();

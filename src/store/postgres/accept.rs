@@ -310,7 +310,7 @@ async fn start(
     ended: Ended,
 ) -> StoreResult<Option<(Accepted, Vec<NewEvent>)>> {
     let active = ended.waiting == 0;
-    let title = compose::title_or_made(&found.title, &accept.parts);
+    let title = compose::title_or_made(&found.title, accept.profile.title, &accept.parts);
     let status = if active { ConversationStatus::Queued } else { found.status };
     let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
     let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
@@ -383,7 +383,9 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
                  joined = joined + CASE WHEN $22 IS NOT NULL AND $7 IS NULL THEN 1 ELSE 0 END
              WHERE conversation_id = $1 AND last_seq = $3 RETURNING conversation_id AS id
          ), conversation AS (
-             UPDATE conversations c SET title = $4, status = $5, updated_at = $6, archived_at = NULL FROM head WHERE c.id = head.id
+             UPDATE conversations c SET title = $4, status = $5, updated_at = $6, archived_at = NULL,
+                 title_by = CASE c.title WHEN '' THEN 'words' ELSE c.title_by END
+             FROM head WHERE c.id = head.id
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
                  agent_version, model, counters, usage, first_seq, created_at, trace_id)

@@ -28,8 +28,8 @@ const HAS_ROOM: &str = "($5 = 0 OR $5 > (
 
 /// A head for a conversation that is made now. A key that is there already violates its primary key, which takes all back.
 const NEW: &str = "WITH conversation AS (
-    INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
-    SELECT $1, $2, $3, 'queued', $4, $4 WHERE {has_room} ON CONFLICT (id) DO NOTHING RETURNING id, title
+    INSERT INTO conversations (id, owner_id, title, title_by, status, created_at, updated_at)
+    SELECT $1, $2, $3, 'words', 'queued', $4, $4 WHERE {has_room} ON CONFLICT (id) DO NOTHING RETURNING id, title
 ), head AS (
     INSERT INTO conversation_heads (conversation_id, last_seq, run_id, epoch)
     SELECT id, cardinality($15::text[]), {run_id}, {claims} FROM conversation
@@ -51,7 +51,8 @@ const IDLE: &str = "WITH found AS MATERIALIZED (
     FROM found WHERE h.conversation_id = found.id AND h.last_seq = found.base
     RETURNING found.id, found.base, found.title, h.epoch, h.joined, found.system_prompt, found.instructions
 ), conversation AS (
-    UPDATE conversations c SET title = head.title, status = 'queued', updated_at = $4, archived_at = NULL
+    UPDATE conversations c SET title = head.title, title_by = CASE c.title WHEN '' THEN 'words' ELSE c.title_by END,
+        status = 'queued', updated_at = $4, archived_at = NULL
     FROM head WHERE c.id = head.id
 )";
 
@@ -167,10 +168,11 @@ impl Head {
     }
 
     fn title(self, accept: &AcceptRun) -> String {
-        match self {
-            Self::New => compose::title_or_made(accept.create_with_title.as_deref().unwrap_or_default(), &accept.parts),
-            Self::Idle => compose::title_of(&accept.parts),
-        }
+        let given = match self {
+            Self::New => accept.create_with_title.as_deref().unwrap_or_default(),
+            Self::Idle => "",
+        };
+        compose::title_or_made(given, accept.profile.title, &accept.parts)
     }
 }
 

@@ -176,6 +176,7 @@ fn migrations() -> Migrator {
         step(25, "feedback", include_str!("../../../migrations/postgres/0025_feedback.sql")),
         step(26, "cheaper_words", include_str!("../../../migrations/postgres/0026_cheaper_words.sql")),
         step(27, "undo", include_str!("../../../migrations/postgres/0027_undo.sql")),
+        step(28, "titles", include_str!("../../../migrations/postgres/0028_titles.sql")),
     ])
 }
 

@@ -340,7 +340,7 @@ async fn apply(
         "UPDATE conversations c SET title = coalesce($2, title), updated_at = $3, pinned = coalesce($5, pinned),
              archived_at = CASE WHEN $6 IS NULL THEN archived_at WHEN $6 THEN coalesce(archived_at, $3) END,
              tags = coalesce($7, tags), system_prompt = nullif(coalesce($8, system_prompt), ''),
-             instructions = nullif(coalesce($9, instructions), '')
+             instructions = nullif(coalesce($9, instructions), ''), title_by = CASE WHEN $2 IS NULL THEN title_by END
          WHERE id = $1
          RETURNING id, title, status, created_at, updated_at, pinned, archived_at, tags, system_prompt, instructions, forked_from, $4::bigint + 1 AS last_seq,
              (SELECT r.id FROM runs r WHERE r.conversation_id = c.id AND r.active) AS active_run_id,

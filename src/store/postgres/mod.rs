@@ -47,6 +47,7 @@ mod search;
 mod statement;
 mod summaries;
 mod tickets;
+mod titles;
 mod usage;
 
 pub use connect::{PostgresOptions, PostgresStore, REQUEST_TIMEOUT};

@@ -14,10 +14,13 @@ impl UsageStore for PostgresStore {
         let after = page.after.as_ref().map_or((i64::MAX, "", ""), |after| (after.day, after.owner.as_str(), after.model.as_str()));
         let found = sqlx::query(
             r#"WITH used AS (
-                 SELECT owner_id, model COLLATE "C" AS model, created_at / 86400000 AS day, usage::json AS usage
+                 SELECT owner_id, model COLLATE "C" AS model, created_at / 86400000 AS day, 1 AS runs, usage::json AS usage
                  FROM runs WHERE id >= $1 AND created_at >= $2 AND NOT is_copy AND ($3::text IS NULL OR owner_id = $3)
+                 UNION ALL
+                 SELECT owner_id, title_model COLLATE "C", title_at / 86400000, 0, title_usage::json
+                 FROM conversations WHERE title_at >= $2 AND owner_id = coalesce($3, owner_id) AND owner_id <> ''
              )
-             SELECT day, owner_id, model, count(*) AS runs,
+             SELECT day, owner_id, model, sum(runs)::bigint AS runs,
                     sum((usage->>'input_tokens')::bigint)::bigint AS input_tokens,
                     sum((usage->>'output_tokens')::bigint)::bigint AS output_tokens,
                     sum((usage->>'cached_input_tokens')::bigint)::bigint AS cached_input_tokens,

@@ -102,10 +102,7 @@ async fn ensure_conversation(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<boo
         .await?;
     match (owner, &accept.create_with_title) {
         (Some(owner), _) => Ok(owner == accept.owner.as_str()),
-        (None, Some(title)) => {
-            let title = compose::title_or_made(title, &accept.parts);
-            insert_conversation(tx, &accept.conversation_id, &accept.owner, &title, accept.now).await
-        }
+        (None, Some(title)) => insert_conversation(tx, &accept.conversation_id, &accept.owner, title, accept.now).await,
         (None, None) => Ok(false),
     }
 }
@@ -197,14 +194,18 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
         Beginning::Message(message) => &message.parts[..],
         Beginning::After(..) => &[],
     };
-    let new_title = compose::title_or_made(&title, parts);
-    sqlx::query("UPDATE conversations SET title = ?, status = ?, updated_at = ?, archived_at = NULL WHERE id = ?")
-        .bind(&new_title)
-        .bind(new_status.as_str())
-        .bind(new.now.0)
-        .bind(id)
-        .execute(&mut **tx)
-        .await?;
+    let new_title = compose::title_or_made(&title, new.profile.title, parts);
+    sqlx::query(
+        "UPDATE conversations SET title = ?, status = ?, updated_at = ?, archived_at = NULL,
+             title_by = CASE title WHEN '' THEN 'words' ELSE title_by END
+         WHERE id = ?",
+    )
+    .bind(&new_title)
+    .bind(new_status.as_str())
+    .bind(new.now.0)
+    .bind(id)
+    .execute(&mut **tx)
+    .await?;
     let (before, after) = ((title.as_str(), status), (new_title.as_str(), new_status));
     let (message, events) = match new.beginning {
         Beginning::Message(message) => {

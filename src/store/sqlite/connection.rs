@@ -213,6 +213,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(23, "file_uses", include_str!("../../../migrations/sqlite/0023_file_uses.sql")),
         step(24, "feedback", include_str!("../../../migrations/sqlite/0024_feedback.sql")),
         step(25, "undo", include_str!("../../../migrations/sqlite/0025_undo.sql")),
+        step(26, "titles", include_str!("../../../migrations/sqlite/0026_titles.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

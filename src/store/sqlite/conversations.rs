@@ -134,7 +134,7 @@ impl ConversationStore for SqliteStore {
             "UPDATE conversations SET title = coalesce(?1, title), updated_at = ?2, pinned = coalesce(?3, pinned),
                  archived_at = CASE WHEN ?4 IS NULL THEN archived_at WHEN ?4 THEN coalesce(archived_at, ?2) END,
                  tags = coalesce(?5, tags), system_prompt = nullif(coalesce(?8, system_prompt), ''),
-                 instructions = nullif(coalesce(?9, instructions), '')
+                 instructions = nullif(coalesce(?9, instructions), ''), title_by = CASE WHEN ?1 IS NULL THEN title_by END
              WHERE id = ?6 AND owner_id = ?7",
         )
         .bind(change.title.as_deref().map(storable).as_deref())

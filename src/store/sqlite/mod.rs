@@ -42,6 +42,7 @@ mod runs;
 mod search;
 mod summaries;
 mod tickets;
+mod titles;
 mod usage;
 
 pub use connection::SqliteStore;

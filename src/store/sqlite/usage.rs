@@ -15,10 +15,13 @@ impl UsageStore for SqliteStore {
         // SQLite has no exact decimals: the digits before and after the point are added up as whole numbers.
         let found = sqlx::query(
             "WITH used AS (
-                 SELECT owner_id, model, created_at / 86400000 AS day, usage, json_extract(usage, '$.cost.amount') AS amount
+                 SELECT owner_id, model, created_at / 86400000 AS day, 1 AS runs, usage, json_extract(usage, '$.cost.amount') AS amount
                  FROM runs WHERE id >= ?1 AND created_at >= ?2 AND is_copy = 0 AND (?3 IS NULL OR owner_id = ?3)
+                 UNION ALL
+                 SELECT owner_id, title_model, title_at / 86400000, 0, title_usage, json_extract(title_usage, '$.cost.amount')
+                 FROM conversations WHERE title_at >= ?2 AND (?3 IS NULL OR owner_id = ?3)
              )
-             SELECT day, owner_id, model, count(*) AS runs,
+             SELECT day, owner_id, model, sum(runs) AS runs,
                     sum(json_extract(usage, '$.input_tokens')) AS input_tokens,
                     sum(json_extract(usage, '$.output_tokens')) AS output_tokens,
                     sum(json_extract(usage, '$.cached_input_tokens')) AS cached_input_tokens,

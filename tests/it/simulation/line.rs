@@ -705,3 +705,13 @@ impl FeedbackStore for Line {
         self.model.feedback(filter, page).await
     }
 }
+
+#[async_trait]
+impl TitleStore for Line {
+    async fn claim_title(&self, owner: &UserId, of: &ConversationId) -> StoreResult<Option<String>> {
+        self.model.claim_title(owner, of).await
+    }
+    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
+        self.model.finish_title(made).await
+    }
+}

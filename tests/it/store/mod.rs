@@ -69,5 +69,6 @@ mod rewinding;
 mod search;
 mod sqlite_file;
 mod tickets;
+mod titles;
 mod usage;
 mod years;

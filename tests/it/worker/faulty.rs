@@ -600,3 +600,13 @@ impl FeedbackStore for FaultyStore {
         self.inner.feedback(filter, page).await
     }
 }
+
+#[async_trait]
+impl TitleStore for FaultyStore {
+    async fn claim_title(&self, owner: &UserId, of: &ConversationId) -> StoreResult<Option<String>> {
+        self.inner.claim_title(owner, of).await
+    }
+    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
+        self.inner.finish_title(made).await
+    }
+}

@@ -10,3 +10,4 @@ mod lease;
 mod log;
 mod passes;
 mod ranking;
+mod titles;

@@ -4,6 +4,7 @@
 use async_trait::async_trait;
 use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::audit::AuditRecord;
+use capstan::domain::event::StoredEvent;
 use capstan::domain::feedback::FeedbackRecord;
 use capstan::domain::file::StoredFile;
 use capstan::domain::fold::FoldedDelta;
@@ -25,6 +26,7 @@ use capstan::store::{
 use capstan::store::{AttachedFile, FileCursor, FileStore, NewFile};
 use capstan::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
 use capstan::store::{Found, SearchCursor, SearchStore};
+use capstan::store::{TitleMade, TitleStore};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
@@ -349,5 +351,15 @@ impl FeedbackStore for ModelStore {
     }
     async fn feedback(&self, _filter: &FeedbackFilter, _page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
         panic!("the model has no feedback")
+    }
+}
+
+#[async_trait]
+impl TitleStore for ModelStore {
+    async fn claim_title(&self, _owner: &UserId, _of: &ConversationId) -> StoreResult<Option<String>> {
+        Ok(None)
+    }
+    async fn finish_title(&self, _made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
+        panic!("the model makes no titles")
     }
 }

@@ -1,0 +1,110 @@
+//! Titles that a model makes of the first turn of a conversation: what it is asked, and what becomes of what it says.
+
+use crate::domain::ids::{MessageId, PartId};
+use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use crate::domain::model::{ModelOptions, ModelRequest};
+use crate::support::ids::IdSource;
+use crate::support::text;
+
+use super::state::RunState;
+
+/// The longest title that a model makes, in characters.
+const MAX_CHARS: usize = 60;
+/// Tokens of its answer.
+const MAX_TOKENS: u32 = 24;
+/// Characters of the question and of the answer that it reads.
+const READ_CHARS: usize = 2_000;
+
+const SYSTEM: &str = "You give conversations their titles.";
+const ASK: &str = "Write a title for this conversation: at most six words, in its language, without quotes and without a full stop. \
+     Answer with the title and nothing else.";
+/// What stands for a message without words.
+const NO_WORDS: &str = "(a file without words)";
+
+/// What is asked for a title of the turn that has just ended. `None` if nothing was answered in it.
+#[must_use]
+pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest> {
+    let record = &run.record;
+    let run_id = &record.fence.run_id;
+    let mut said = record.history.iter().filter(|message| message.run_id == *run_id && !message.internal);
+    let question = said.clone().find(|message| message.role == Role::User)?;
+    let answer = said.rfind(|message| message.role == Role::Assistant && !message.text().trim().is_empty())?;
+    let part = |words: &str| {
+        let words = if words.trim().is_empty() { NO_WORDS } else { text::prefix_chars(words, READ_CHARS) };
+        vec![Part::Text(TextPart { id: PartId::generate(ids), text: words.to_owned() })]
+    };
+    let asks = Message {
+        id: MessageId::generate(ids),
+        conversation_id: record.fence.conversation_id.clone(),
+        run_id: run_id.clone(),
+        role: Role::User,
+        status: MessageStatus::Complete,
+        parts: part(ASK),
+        finish_reason: None,
+        model: None,
+        usage: None,
+        internal: true,
+        feedback: None,
+        created_at: String::new(),
+    };
+    let messages = vec![
+        Message { parts: part(&question.text()), ..question.head() },
+        Message { parts: part(&answer.text()), ..answer.head() },
+        asks,
+    ];
+    Some(ModelRequest {
+        owner: Some(record.owner.clone()),
+        model: record.profile.title_model.clone().unwrap_or_else(|| record.model().to_owned()),
+        system: SYSTEM.to_owned(),
+        messages,
+        tools: Vec::new(),
+        options: ModelOptions { max_output_tokens: Some(MAX_TOKENS), ..ModelOptions::default() },
+    })
+}
+
+/// What a model has said as a title: its first line, without what models put around one. `None` if nothing is left.
+#[must_use]
+pub fn cleaned_title(said: &str) -> Option<String> {
+    let line = said.lines().map(str::trim).find(|line| line.chars().any(char::is_alphanumeric))?;
+    let plain: String = line.chars().filter(|c| !matches!(c, '*' | '`') && (c.is_whitespace() || !c.is_control())).collect();
+    let words = plain.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut title = words.trim_start_matches(['#', '>', '-', ' ']);
+    for label in ["Title:", "title:"] {
+        title = title.strip_prefix(label).unwrap_or(title);
+    }
+    let around =
+        |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '“' | '”' | '„' | '‘' | '’' | '«' | '»' | '_' | '.' | '。');
+    let title = title.trim_start_matches(|c| around(c) && c != '.').trim_end_matches(around);
+    let short = text::prefix_chars(title, MAX_CHARS);
+    let short = match short.rsplit_once(' ') {
+        Some((whole_words, _)) if short.len() < title.len() => whole_words.trim_end_matches(|c| around(c) || c == ','),
+        Some(_) | None => short,
+    };
+    (!short.is_empty()).then(|| text::storable(short).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cleaned_title;
+
+    #[test]
+    fn titles_are_plain_and_short() {
+        for (said, title) in [
+            ("Tea in Japan", "Tea in Japan"),
+            ("  \"Tea in Japan.\"\n\nI hope that helps!", "Tea in Japan"),
+            ("# **Title:** `Tea`\tin Japan…", "Tea in Japan…"),
+            ("Title: „Tee in Japan“.", "Tee in Japan"),
+            ("```\nsnake_case in .NET\n```", "snake_case in .NET"),
+            ("- ’Tis tea", "Tis tea"),
+            ("お茶の入れ方。", "お茶の入れ方"),
+        ] {
+            assert_eq!(cleaned_title(said).as_deref(), Some(title), "{said:?}");
+        }
+        let long = cleaned_title(&"wörd, ".repeat(30)).unwrap();
+        assert_eq!((long.chars().count(), long.ends_with("wörd")), (58, true), "{long}");
+        assert_eq!(cleaned_title(&"x".repeat(100)).unwrap().len(), 60);
+        for nothing in ["", " \n", "\"\"", "***", "..."] {
+            assert_eq!(cleaned_title(nothing), None, "{nothing:?}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Titles that models make.
+
+use async_trait::async_trait;
+
+use super::SqliteStore;
+use super::log::append;
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, UserId};
+use crate::store::{StoreResult, TitleMade, TitleStore, compose, rows};
+
+#[async_trait]
+impl TitleStore for SqliteStore {
+    async fn claim_title(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<String>> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        let title: Option<String> = sqlx::query_scalar(
+            "UPDATE conversations SET title_by = 'asked' WHERE id = ? AND owner_id = ? AND title_by = 'words' RETURNING title",
+        )
+        .bind(conversation.as_str())
+        .bind(owner.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(title)
+    }
+
+    async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
+        let id = made.conversation.as_str();
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        if let Some(usage) = &made.usage {
+            sqlx::query("UPDATE conversations SET title_usage = ?, title_model = ?, title_at = ? WHERE id = ? AND owner_id = ?")
+                .bind(rows::encode("conversations", "title_usage", id, usage)?)
+                .bind(&made.model)
+                .bind(made.now.0)
+                .bind(id)
+                .bind(made.owner.as_str())
+                .execute(&mut *tx)
+                .await?;
+        }
+        let mut events = Vec::new();
+        if let Some(title) = &made.title {
+            let status: Option<String> = sqlx::query_scalar(
+                "UPDATE conversations SET title = ?1, updated_at = ?2
+                 WHERE id = ?3 AND owner_id = ?4 AND title_by = 'asked' AND title = ?5 RETURNING status",
+            )
+            .bind(title)
+            .bind(made.now.0)
+            .bind(id)
+            .bind(made.owner.as_str())
+            .bind(&made.was)
+            .fetch_optional(&mut *tx)
+            .await?;
+            if let Some(status) = status {
+                let status = rows::word("conversations", "status", id, &status, ConversationStatus::from_word)?;
+                let updated = compose::conversation_updated(title, status, made.now);
+                events = append(&mut tx, &made.conversation, vec![updated]).await?;
+            }
+        }
+        tx.commit().await?;
+        Ok(events)
+    }
+}
