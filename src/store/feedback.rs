@@ -118,23 +118,8 @@ impl Rated {
     }
 }
 
-/// A message as it is listed, from `id`, `body`, `rating`, `comment` and `rated_at`. `None` if the body was left out.
-pub(super) fn listed<'r, R>(row: &'r R) -> StoreResult<Option<Message>>
-where
-    R: Row,
-    &'static str: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let id: String = row.try_get("id")?;
-    let Some(body) = row.try_get::<Option<String>, _>("body")? else { return Ok(None) };
-    let message: Message = rows::decode("messages", "body", &id, &body)?;
-    let Some(at) = row.try_get::<Option<i64>, _>("rated_at")? else { return Ok(Some(message)) };
-    let feedback = Feedback { rating: rating(row, &id)?, comment: row.try_get("comment")?, at: UnixMillis(at).to_rfc3339() };
-    Ok(Some(Message { feedback: Some(Box::new(feedback)), ..message }))
-}
-
-fn rating<'r, R>(row: &'r R, id: &str) -> StoreResult<Rating>
+/// The rating in a row of a message.
+pub(super) fn rating<'r, R>(row: &'r R, id: &str) -> StoreResult<Rating>
 where
     R: Row,
     &'static str: ColumnIndex<R>,

@@ -12,6 +12,7 @@ mod feedback;
 mod files;
 mod mcp_logins;
 mod mcp_servers;
+mod messages;
 mod open;
 mod pins;
 pub mod postgres;
@@ -31,6 +32,7 @@ pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore,
 pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, NewFile};
 pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};
+pub use messages::NewestMessages;
 pub use open::{Durability, StoreOptions, open};
 pub use pins::{MAX_PINS, PinScope, PinStore, SeenTool};
 pub use providers::{

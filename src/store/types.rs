@@ -5,9 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{StoreResult, feedback};
 use crate::domain::agent::AgentProfile;
 use crate::domain::audit::AuditOutcome;
 use crate::domain::event::StoredEvent;
@@ -192,31 +190,6 @@ impl FromStr for MessageCursor {
 /// Numbers have several spellings, and we use one.
 pub(super) fn written_by_us<C: fmt::Display>(cursor: C, text: &str) -> Result<C, InvalidCursor> {
     if cursor.to_string() == text { Ok(cursor) } else { Err(InvalidCursor) }
-}
-
-/// The newest messages of a conversation.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewestMessages {
-    /// The messages, oldest first.
-    pub items: Vec<Message>,
-    /// Whether there are earlier ones.
-    pub earlier: bool,
-}
-
-impl NewestMessages {
-    /// Reads rows as [`feedback::listed`] does, newest first. One beyond the limit, or without its body, only shows that there is more.
-    pub(super) fn read<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Self>
-    where
-        R: Row,
-        &'static str: ColumnIndex<R>,
-        String: Decode<'r, R::Database> + Type<R::Database>,
-        i64: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        let rows = found.iter().take(limit as usize);
-        let mut items = rows.map_while(|row| feedback::listed(row).transpose()).collect::<StoreResult<Vec<_>>>()?;
-        items.reverse();
-        Ok(Self { earlier: found.len() > items.len(), items })
-    }
 }
 
 /// Which conversations are wanted.

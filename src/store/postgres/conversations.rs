@@ -14,7 +14,7 @@ use crate::store::rows::ConversationRow;
 use crate::store::{
     Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
     Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
-    Rewind, Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, feedback, rows,
+    Rewind, Rewound, SQL_PAGE_BYTES, StoreError, StoreResult, compose, messages, rows,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -209,7 +209,7 @@ impl ConversationStore for PostgresStore {
         let mut more = false;
         for row in &found {
             let Some(position) = row.try_get::<Option<i64>, _>("position")? else { continue };
-            let message = if items.len() < limit { feedback::listed(row)? } else { None };
+            let message = if items.len() < limit { messages::listed(row)? } else { None };
             let Some(message) = message else {
                 more = true;
                 break;

@@ -16,7 +16,7 @@ use crate::store::rows::{ConversationRow, encode_storable};
 use crate::store::{
     Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
     Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
-    Rewind, Rewound, SQL_PAGE_BYTES, StoreResult, compose, feedback,
+    Rewind, Rewound, SQL_PAGE_BYTES, StoreResult, compose, messages,
 };
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
@@ -223,7 +223,7 @@ impl ConversationStore for SqliteStore {
         let mut items = Vec::new();
         let mut last = None;
         for row in rows.iter().take(page.limit as usize) {
-            let Some(message) = feedback::listed(row)? else { break };
+            let Some(message) = messages::listed(row)? else { break };
             items.push(message);
             last = Some(row.try_get("position")?);
         }
