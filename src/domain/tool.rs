@@ -216,12 +216,6 @@ impl ToolCall {
         self.key.as_ref().unwrap_or(&self.id)
     }
 
-    /// Whether it took effect, or may have, or will.
-    #[must_use]
-    pub fn may_stand(&self) -> bool {
-        !matches!(self.state, ToolCallState::Failed | ToolCallState::Denied | ToolCallState::Cancelled)
-    }
-
     /// Whether it has not been handed to its tool and has no outcome.
     #[must_use]
     pub fn has_not_begun(&self) -> bool {

@@ -23,6 +23,9 @@ pub struct UndoRule {
     pub arguments: Map<String, Value>,
 }
 
+/// The most that the arguments may have, as JSON, in bytes: models read them in every later turn.
+const MAX_BYTES: usize = 64 * 1024;
+
 /// Why no such call can be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UndoError {
@@ -32,6 +35,9 @@ pub enum UndoError {
     /// The call has nothing at the place.
     #[error("the call has nothing at {0}")]
     Missing(String),
+    /// The arguments are too large for models.
+    #[error("the arguments have more than {MAX_BYTES} bytes")]
+    TooLarge,
     /// The arguments are too deep to be stored.
     #[error("the arguments are nested more than {MAX_NESTING} levels deep")]
     TooDeep,
@@ -76,7 +82,8 @@ impl UndoRule {
             };
             found.ok_or_else(|| UndoError::Missing(word.to_owned()))
         };
-        replaced(&Value::Object(self.arguments.clone()), &stands_for)
+        let arguments = replaced(&Value::Object(self.arguments.clone()), &stands_for)?;
+        if arguments.to_string().len() > MAX_BYTES { Err(UndoError::TooLarge) } else { Ok(arguments) }
     }
 }
 
@@ -174,6 +181,12 @@ mod tests {
                 "plain": "x", "n": 3, "text": r#"{"id": 17, "lines": [{"n": 1}]}"#
             })
         );
+    }
+
+    #[test]
+    fn a_long_answer_is_no_argument() {
+        let call = call(&"x".repeat(MAX_BYTES));
+        assert_eq!(rule(json!({"text": "$result"})).arguments_for(&call), Err(UndoError::TooLarge));
     }
 
     #[rstest]

@@ -137,7 +137,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
         // The call itself is refused where it leads elsewhere by then.
         consent_hash: tool.destination.is_some().then(|| tool.consent_hash().into_owned()),
         destructive: tool.safety.destructive,
-        undoable: tool.undo.is_some(),
+        undoable: draft.has_undo(&tool.name),
         scopes,
         parameters: tool.parameters.clone(),
         key_argument: match &tool.replay {

@@ -241,7 +241,10 @@ impl<'a> Draft<'a> {
         let limit = self.profile().tool_result_chars;
         let part = |call: &ToolCall| {
             let mut part = results::part(self.part_id(), call, limit);
-            part.undoable = call.state == ToolCallState::Done && self.has_undo(&call.name);
+            let is_repeated = self.work.record.calls.iter().any(|earlier| {
+                earlier.step < call.step && earlier.name == call.name && earlier.arguments_hash == call.arguments_hash
+            });
+            part.undoable = call.state == ToolCallState::Done && !is_repeated && self.has_undo(&call.name);
             if let Some(repair) = &call.repair {
                 part.content.insert(0, ToolContent::text(texts::mended(repair, &call.name)));
             }
@@ -287,6 +290,7 @@ impl<'a> Draft<'a> {
     pub(super) fn finish_call(&mut self, id: &CallId, mut outcome: ToolOutcome) {
         let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id && !call.state.is_outcome()) else { return };
         let (name, server, arguments) = (call.name.clone(), call.server.clone(), call.arguments.clone());
+        let is_made = call.state == ToolCallState::Started;
         // One that has its outcome otherwise needs nobody's consent any more.
         if let Some(question) = self.work.question_about(id).filter(|question| question.kind == InputKind::Approval).cloned() {
             self.close_question(&question, InputState::Cancelled);
@@ -298,7 +302,8 @@ impl<'a> Draft<'a> {
             EventBody::ToolOutcomeUnknown { call_id: id.clone(), name, server, arguments }
         } else {
             let (content, cut) = results::cut(&outcome.content, self.profile().tool_result_chars);
-            let undoable = outcome.state == ToolCallState::Done && self.has_undo(&name);
+            // A repeated call is answered without being made.
+            let undoable = is_made && outcome.state == ToolCallState::Done && self.has_undo(&name);
             EventBody::ToolCompleted {
                 call_id: id.clone(),
                 name,
@@ -316,8 +321,10 @@ impl<'a> Draft<'a> {
     }
 
     /// Whether calls of a tool can be taken back.
-    fn has_undo(&self, name: &str) -> bool {
-        self.base.record.tools.iter().flatten().any(|tool| tool.name == name && tool.undo.is_some())
+    pub(super) fn has_undo(&self, name: &str) -> bool {
+        let tools = || self.base.record.tools.iter().flatten();
+        let rule = tools().find(|tool| tool.name == name).and_then(|tool| Some((&tool.server, tool.undo.as_ref()?)));
+        rule.is_some_and(|(server, rule)| tools().any(|tool| tool.server == *server && tool.tool == rule.tool))
     }
 
     /// Takes a tool away whose failure about to be stored is one too many.

@@ -102,12 +102,14 @@ impl Service {
                 Resumed::NotResumable { run } if is_resumed => Err(not_resumable(&run)),
                 Resumed::NotResumable { run } if !run.status.is_terminal() => Err(still_going(&run)),
                 Resumed::NotResumable { .. } if is_undone => Err(Error::Conflict(
-                    "the call has been taken back already, or another run of its conversation is under way: wait for that to end"
+                    "the call has been taken back already, or was never made, or another run of its conversation is under way (wait for \
+                     that to end), or an earlier try to take it back may have taken effect: then look for yourself, and send \
+                     \"confirm\": true"
                         .to_owned(),
                 )),
                 Resumed::NotResumable { .. } => Err(Error::Conflict(
                     "only the newest run of a conversation can be retried, and only while no other is active; this one has been \
-                     retried already, another message came after it, or the conversation was rewound past it"
+                     retried already, another message came after it, the conversation was rewound past it, or it was there only to take a call back"
                         .to_owned(),
                 )),
                 Resumed::NoRun => Err(Error::NotFound("run")),
@@ -182,10 +184,9 @@ fn made_again(call: ToolCall, was_sendable: bool, arguments: Option<Value>, conf
         }
     }
     let is_edited = arguments.is_some();
-    if is_edited && call.undoes.is_some() {
-        return Err(Error::Conflict(
-            "what takes a call back is made with what that call was made with, and nothing else".to_owned(),
-        ));
+    if call.undoes.is_some() {
+        let detail = "this call was there to take another one back: undo that one again";
+        return Err(Error::Conflict(detail.to_owned()));
     }
     // An error is no proof that nothing happened: the tool may have run out of time over it. Only what nobody allowed was not made.
     let may_have_happened = was_sendable && (call.state != ToolCallState::Denied || call.key.is_some());

@@ -34,7 +34,7 @@ impl Service {
         }
         let new = RunId::generate(self.ids.as_ref());
         let batch = self.taken_back(batch, call, confirmed, &new)?;
-        self.go_on(principal, id, new, GoOn::Undo(Box::new(batch)), key, trace).await
+        self.go_on(principal, id, new, GoOn::Undo { batch: Box::new(batch), confirmed }, key, trace).await
     }
 
     /// The call that takes a call back, as the new run begins with it.
@@ -65,7 +65,7 @@ impl Service {
             checked_arguments(&undoing.parameters, key_argument, arguments).map_err(|error| unfit(error.to_string()))?;
         let (call_id, message_id) = (CallId::generate(self.ids.as_ref()), MessageId::generate(self.ids.as_ref()));
         let part_id = || PartId::generate(self.ids.as_ref());
-        let said = format!("At the user's request, a call of {} is taken back.", undone.name);
+        let said = format!("The user wants a call of {} taken back.", undone.name);
         let parts = vec![
             Part::Text(TextPart { id: part_id(), text: said }),
             Part::ToolCall(ToolCallPart {
@@ -89,7 +89,7 @@ impl Service {
             server: undoing.server.clone(),
             repair: None,
             key: None,
-            undoes: Some(undone.id.clone()),
+            undoes: Some(undone.key().clone()),
             arguments_hash: json::hash(&arguments),
             arguments,
             replay: undoing.replay.clone(),

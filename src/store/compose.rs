@@ -118,7 +118,7 @@ pub(super) fn going_on(resume: &ResumeRun, supersedes: Vec<MessageId>, title: Op
 pub(super) fn can_be_gone_on_from(how: &GoOn, status: RunStatus) -> bool {
     match how {
         GoOn::Resume => status == RunStatus::Failed,
-        GoOn::Turn | GoOn::Call(_) | GoOn::Undo(_) => status.is_terminal(),
+        GoOn::Turn | GoOn::Call(_) | GoOn::Undo { .. } => status.is_terminal(),
     }
 }
 

@@ -485,7 +485,12 @@ pub enum GoOn {
     /// From calls of one of its messages, once it has ended: that message and what was said since are superseded.
     Call(Box<CallBatch>),
     /// With a call that takes one of its calls back, once it has ended, whatever came after it. Nothing is superseded.
-    Undo(Box<CallBatch>),
+    Undo {
+        /// The call that does it, and its message.
+        batch: Box<CallBatch>,
+        /// Also if an earlier try may have taken effect.
+        confirmed: bool,
+    },
 }
 
 impl GoOn {
@@ -493,7 +498,7 @@ impl GoOn {
     #[must_use]
     pub fn original(&self) -> Option<&str> {
         match self {
-            Self::Resume | Self::Turn | Self::Undo(_) => None,
+            Self::Resume | Self::Turn | Self::Undo { .. } => None,
             Self::Call(batch) => Some(batch.original.as_str()),
         }
     }
@@ -503,17 +508,23 @@ impl GoOn {
     pub fn batch(&self) -> Option<&CallBatch> {
         match self {
             Self::Resume | Self::Turn => None,
-            Self::Call(batch) | Self::Undo(batch) => Some(batch),
+            Self::Call(batch) | Self::Undo { batch, .. } => Some(batch),
         }
     }
 
-    /// The call that is taken back.
+    /// The call that is taken back, by its key: all that stand for it are one effect.
     #[must_use]
     pub fn undone(&self) -> Option<&CallId> {
         match self {
             Self::Resume | Self::Turn | Self::Call(_) => None,
-            Self::Undo(batch) => batch.calls.first()?.undoes.as_ref(),
+            Self::Undo { batch, .. } => batch.calls.first()?.undoes.as_ref(),
         }
+    }
+
+    /// Whether an earlier try to take the call back may have taken effect, for all that its user knows.
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        matches!(self, Self::Undo { confirmed: true, .. })
     }
 }
 

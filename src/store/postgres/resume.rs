@@ -13,6 +13,19 @@ use crate::domain::run::{Run, RunStatus};
 use crate::store::{CallBatch, GoOn, IdempotencyClaim, Keyed, ResumeRun, Resumed, StoreResult, compose, rows};
 use crate::support::text::storable;
 
+/// Whether a run was there to take a call back and has answered nobody.
+macro_rules! only_undid {
+    ($run:literal) => {
+        concat!(
+            "(EXISTS (SELECT FROM tool_calls t WHERE t.run_id = ",
+            $run,
+            ".id AND t.undoes IS NOT NULL) AND NOT EXISTS (SELECT FROM messages m WHERE m.run_id = ",
+            $run,
+            ".id AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL))"
+        )
+    };
+}
+
 impl PostgresStore {
     pub(super) async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
         let resumed = self.api.ask(async |connection| {
@@ -74,14 +87,22 @@ async fn go_on_after(
     let ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs, now } = resume;
     // What came after any other run than the newest has answered it, or has been resumed already. A call is taken back whatever came
     // after it, once; what only took one back answers nothing.
-    let (profile, title, status, is_newest): (String, String, String, bool) = sqlx::query_as(
+    let (profile, title, status, is_newest): (String, String, String, bool) = sqlx::query_as(concat!(
         "SELECT r.profile, c.title, c.status,
              NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = c.id AND (n.finished_at IS NULL
-                 OR $3::text IS NULL AND n.first_seq > r.first_seq
-                     AND NOT EXISTS (SELECT FROM tool_calls t WHERE t.run_id = n.id AND t.undoes IS NOT NULL)))
-             AND NOT EXISTS (
-                 SELECT FROM tool_calls t WHERE t.undoes = $3 AND t.state NOT IN ('failed', 'denied', 'cancelled')
-             )
+                 OR $3::text IS NULL AND n.first_seq > r.first_seq AND NOT ",
+        only_undid!("n"),
+        "))
+             AND CASE WHEN $3::text IS NULL THEN NOT ",
+        only_undid!("r"),
+        " ELSE
+                 -- A repeated call is answered without being made.
+                 EXISTS (SELECT FROM tool_calls t WHERE t.id = $3 AND t.started_at IS NOT NULL)
+                 AND NOT EXISTS (SELECT FROM tool_calls t WHERE t.undoes = $3
+                     AND t.state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
+                 AND ($4 OR NOT EXISTS (SELECT FROM tool_calls t WHERE t.undoes = $3 AND t.started_at IS NOT NULL
+                     AND t.state IN ('failed', 'cancelled', 'unknown')))
+             END
              -- What the turn answers, and the answer that is begun with, may have been taken out by a rewind.
              AND coalesce($3::text IS NOT NULL OR (
                  SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
@@ -89,11 +110,12 @@ async fn go_on_after(
                  ORDER BY t.first_seq DESC, m.position LIMIT 1
              ), true)
              AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = $2), true)
-         FROM runs r JOIN conversations c ON c.id = r.conversation_id WHERE r.id = $1",
-    )
+         FROM runs r JOIN conversations c ON c.id = r.conversation_id WHERE r.id = $1"
+    ))
     .bind(run_id.as_str())
     .bind(how.original())
     .bind(how.undone().map(CallId::as_str))
+    .bind(how.is_confirmed())
     .fetch_one(&mut *tx)
     .await?;
     if !is_newest {
@@ -142,7 +164,7 @@ async fn go_on_after(
 
 /// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
 async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
-    if matches!(resume.how, GoOn::Resume | GoOn::Undo(_)) {
+    if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
         return Ok(Vec::new());
     }
     // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.

@@ -12,6 +12,19 @@ use crate::domain::run::{Run, RunStatus};
 use crate::store::rows::{RunRow, decode, decode_profile};
 use crate::store::{CallBatch, GoOn, ResumeRun, Resumed, StoreResult, compose};
 
+/// Whether a run was there to take a call back and has answered nobody.
+macro_rules! only_undid {
+    ($run:literal) => {
+        concat!(
+            "(EXISTS (SELECT 1 FROM tool_calls WHERE run_id = ",
+            $run,
+            " AND undoes IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM messages WHERE run_id = ",
+            $run,
+            " AND role = 'user' AND body ->> 'internal' IS NULL))"
+        )
+    };
+}
+
 pub(super) async fn resume_in(tx: &mut Tx, resume: &ResumeRun) -> StoreResult<Resumed> {
     let Some(row) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Resumed::NoRun) };
     let run = row.clone().into_run()?;
@@ -42,23 +55,35 @@ async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed>
 /// it, once; what only took one back answers nothing.
 async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> StoreResult<Resumed> {
     let conversation_id = ConversationId::from_stored(ended.conversation_id.clone());
-    let is_newest: bool = sqlx::query_scalar(
+    let is_newest: bool = sqlx::query_scalar(concat!(
         "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ?1 AND (finished_at IS NULL
-                 OR ?4 IS NULL AND first_seq > ?2
-                     AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE run_id = runs.id AND undoes IS NOT NULL)))
-             AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?4 AND state NOT IN ('failed', 'denied', 'cancelled'))
+                 OR ?4 IS NULL AND first_seq > ?2 AND NOT ",
+        only_undid!("runs.id"),
+        "))
+             AND CASE WHEN ?4 IS NULL THEN NOT ",
+        only_undid!("?6"),
+        " ELSE
+                 -- A repeated call is answered without being made.
+                 EXISTS (SELECT 1 FROM tool_calls WHERE id = ?4 AND started_at IS NOT NULL)
+                 AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?4
+                     AND state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
+                 AND (?5 OR NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?4 AND started_at IS NOT NULL
+                     AND state IN ('failed', 'cancelled', 'unknown')))
+             END
              -- What the turn answers, and the answer that is begun with, may have been taken out by a rewind.
              AND coalesce(?4 IS NOT NULL OR (
                  SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
                  WHERE m.conversation_id = ?1 AND m.role = 'user' AND m.body ->> 'internal' IS NULL
                  ORDER BY t.first_seq DESC, m.position LIMIT 1
              ), 1)
-             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = ?3), 1)",
-    )
+             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = ?3), 1)"
+    ))
     .bind(&ended.conversation_id)
     .bind(ended.first_seq)
     .bind(resume.how.original())
     .bind(resume.how.undone().map(CallId::as_str))
+    .bind(resume.how.is_confirmed())
+    .bind(&ended.id)
     .fetch_one(&mut **tx)
     .await?;
     if !is_newest {
@@ -88,7 +113,7 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
 
 /// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
 async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
-    if matches!(resume.how, GoOn::Resume | GoOn::Undo(_)) {
+    if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
         return Ok(Vec::new());
     }
     // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.

@@ -93,7 +93,7 @@ async fn what_a_tool_did_is_taken_back(#[values(Kind::Sqlite, Kind::Postgres)] k
     let conversation = first["conversation_id"].clone();
     ended(&server, &json!({"input": "[[id:after]][[say:I see]]", "conversation_id": conversation})).await;
     let sent = model.exchanges("after")[0].request["messages"].to_string();
-    assert_eq!(sent.matches("is taken back").count(), 2, "{sent}");
+    assert_eq!(sent.matches("taken back").count(), 2, "{sent}");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
@@ -148,6 +148,10 @@ async fn taking_back_survives_a_crash_and_asks_like_any_call(#[values(Kind::Sqli
         server.post_json(&format!("/approvals/{}", open["id"].as_str().unwrap()), &json!({"decision": decision})).await;
         assert_eq!(server.finished(id(&run)).await["status"], status);
         assert_eq!(site.ledger.count("destroy", "fine"), done);
+        for again in ["retry".to_owned(), format!("tool-calls/{}/retry", result(&server, &run).await["call_id"].as_str().unwrap())]
+        {
+            refused(&server.post_json(&format!("/runs/{}/{again}", id(&run)), &empty).await, "");
+        }
     }
 
     // What cannot be taken back says why.
@@ -155,6 +159,7 @@ async fn taking_back_survives_a_crash_and_asks_like_any_call(#[values(Kind::Sqli
         ("plain", r#"lookup {"text":"x"}"#, json!({}), "capstan.undo"),
         ("failed", r#"fail {"text":"x"}"#, json!({}), "confirm"),
         ("empty", r#"fail {"text":"x"}"#, json!({"confirm": true}), "nothing at $result.id"),
+        ("twice", r#"append {"text":"x"}]][[next]][[call:ledger__append {"text":"x"}"#, json!({}), "was never made"),
         ("gone", r#"slow_append {"text":"x","ms":1}"#, json!({}), "gone would take the call back"),
     ] {
         let run = ended(&server, &script(name, call)).await;

@@ -184,16 +184,23 @@ async fn a_call_is_taken_back_once(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     let message = assistant(&fence, "calls");
-    let call = planned_call(&fence, &message.id, 0);
+    let (call, repeated) = (planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1));
+    let outcome = |state| {
+        let text = vec![capstan::domain::message::ToolContent::text("said")];
+        capstan::domain::tool::ToolOutcome { state, content: text, is_error: state != ToolCallState::Done, duration_ms: 1 }
+    };
     let work = vec![
         Change::FreezeTools(Vec::new()),
         Change::StepStarted { step: 2, kind: StepKind::Tools },
         Change::AddMessage(message.clone()),
-        Change::AddToolCalls(vec![call.clone()]),
+        Change::AddToolCalls(vec![call.clone(), repeated.clone()]),
+        Change::ToolFinished(repeated.id.clone(), outcome(ToolCallState::Done)),
+        Change::ToolStarted(call.id.clone()),
+        Change::ToolFinished(call.id.clone(), outcome(ToolCallState::Done)),
     ];
     world.commit_one(changes(&fence, work)).await.unwrap();
     world.commit_one(completed(&fence)).await.unwrap();
-    let undo = || {
+    let undo = |confirmed| {
         let new = RunId::generate(&UuidIds);
         let copy = Message { id: MessageId::generate(&UuidIds), run_id: new.clone(), ..message.clone() };
         let undoing = ToolCall {
@@ -204,43 +211,35 @@ async fn a_call_is_taken_back_once(world: &World) {
             undoes: Some(call.id.clone()),
             ..call.clone()
         };
-        let batch = CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new() };
-        ResumeRun { new_run_id: new, ..retry(&owner, &fence.run_id, GoOn::Undo(Box::new(batch))) }
+        let batch = Box::new(CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new() });
+        ResumeRun { new_run_id: new, ..retry(&owner, &fence.run_id, GoOn::Undo { batch, confirmed }) }
     };
-    let outcome = |state| {
-        let text = vec![capstan::domain::message::ToolContent::text("said")];
-        capstan::domain::tool::ToolOutcome { state, content: text, is_error: state != ToolCallState::Done, duration_ms: 1 }
-    };
-    // Not while one is under way; one that has failed does not count, and one that may have taken effect does.
-    for (state, stands) in [(ToolCallState::Denied, false), (ToolCallState::Failed, false), (ToolCallState::Unknown, true)] {
-        let request = undo();
-        let resumed = ask(world, request.clone()).await;
+    let is_refused = async |resume: ResumeRun| matches!(ask(world, resume).await, Resumed::NotResumable { .. });
+    // One that was denied took no effect; one that failed may have; and after one that did, nothing more is to be done.
+    for (state, is_free) in [
+        (ToolCallState::Denied, true),
+        (ToolCallState::Failed, false),
+        (ToolCallState::Unknown, false),
+        (ToolCallState::Done, false),
+    ] {
+        let resumed = ask(world, undo(true)).await;
         assert!(superseded(&resumed).is_empty());
-        assert!(matches!(ask(world, undo()).await, Resumed::NotResumable { .. }), "one is under way");
+        assert!(is_refused(undo(true)).await, "one is under way");
         let undoing = world.claim_one().await;
-        assert_eq!(undoing.run_id, request.new_run_id);
         let record = world.load(&undoing).await;
         assert_eq!((&record.calls[0].undoes, record.tools.is_some()), (&Some(call.id.clone()), true));
-        world
-            .commit_one(changes(
-                &undoing,
-                vec![
-                    Change::ToolStarted(record.calls[0].id.clone()),
-                    Change::ToolFinished(record.calls[0].id.clone(), outcome(state)),
-                ],
-            ))
-            .await
-            .unwrap();
+        let id = record.calls[0].id.clone();
+        let ended = vec![Change::ToolStarted(id.clone()), Change::ToolFinished(id, outcome(state))];
+        world.commit_one(changes(&undoing, ended)).await.unwrap();
         world.commit_one(failed(&undoing)).await.unwrap();
-        let again = ask(world, undo()).await;
-        assert_eq!(matches!(again, Resumed::NotResumable { .. }), stands, "{state:?}: {again:?}");
-        if let Resumed::Run { .. } = again {
-            let undoing = world.claim_one().await;
-            let id = world.load(&undoing).await.calls[0].id.clone();
-            world.commit_one(changes(&undoing, vec![Change::ToolFinished(id, outcome(ToolCallState::Cancelled))])).await.unwrap();
-            world.commit_one(failed(&undoing)).await.unwrap();
+        for how in [GoOn::Turn, GoOn::Resume] {
+            assert!(is_refused(retry(&owner, &undoing.run_id, how)).await, "such a run has nobody to answer");
+        }
+        if !is_free {
+            assert!(is_refused(undo(false)).await, "{state:?}");
         }
     }
+    assert!(is_refused(undo(true)).await, "it is done");
     // What only took a call back answers nothing: the turn before it is still the newest.
     assert!(matches!(ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await, Resumed::Run { .. }));
 }

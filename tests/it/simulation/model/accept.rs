@@ -9,6 +9,7 @@ use capstan::domain::message::{Message, MessageStatus, Part, Role};
 use capstan::domain::model::Usage;
 use capstan::domain::record::{ClaimCause, FirstClaim};
 use capstan::domain::run::{FinishReason, OnBusy, Run, RunStatus, WaitReason};
+use capstan::domain::tool::ToolCallState;
 use capstan::domain::trace::TraceId;
 use capstan::store::{AcceptRun, Accepted, CallBatch, Cancelled, GoOn, ResumeRun, Resumed};
 use capstan::support::clock::UnixMillis;
@@ -335,12 +336,20 @@ impl State {
 
     fn may_go_on_after(&self, resume: &ResumeRun, run: &Run) -> bool {
         let runs = self.runs_in(&run.conversation_id);
-        let has_undone = |row: &RunRow| row.calls.iter().any(|call| call.undoes.is_some());
+        let asks = |row: &RunRow| row.messages.iter().any(|(_, message)| message.role == Role::User && !message.internal);
+        let only_undid = |row: &RunRow| row.calls.iter().any(|call| call.undoes.is_some()) && !asks(row);
         let is_fit = match resume.how.undone() {
             Some(undone) => {
-                !runs.iter().flat_map(|row| &row.calls).any(|call| call.undoes.as_ref() == Some(undone) && call.may_stand())
+                let tries = runs.iter().flat_map(|row| &row.calls).filter(|call| call.undoes.as_ref() == Some(undone));
+                tries.map(|call| call.state).all(|state| match state {
+                    ToolCallState::Denied => true,
+                    ToolCallState::Failed | ToolCallState::Cancelled | ToolCallState::Unknown => resume.how.is_confirmed(),
+                    ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Started | ToolCallState::Done => {
+                        false
+                    }
+                })
             }
-            None => runs.iter().rfind(|row| row.run.id == run.id || !has_undone(row)).is_some_and(|newest| newest.run.id == run.id),
+            None => runs.iter().rfind(|row| !only_undid(row)).is_some_and(|newest| newest.run.id == run.id),
         };
         is_fit && runs.iter().all(|row| row.is_over())
     }
@@ -350,7 +359,7 @@ impl State {
     fn supersede(&mut self, resume: &ResumeRun, run: &Run) -> Vec<MessageId> {
         let asked = |row: &&RunRow| row.messages.iter().any(|(_, message)| message.role == Role::User && !message.internal);
         let (since, runs): (i64, Vec<RunId>) = match &resume.how {
-            GoOn::Resume | GoOn::Undo(_) => return Vec::new(),
+            GoOn::Resume | GoOn::Undo { .. } => return Vec::new(),
             GoOn::Turn => {
                 let runs = self.runs_in(&run.conversation_id);
                 let first = runs.iter().copied().filter(asked).map(|row| row.first_seq).max().unwrap_or(i64::MAX);
