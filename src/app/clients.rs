@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::domain::context::Capacity;
 use crate::domain::cost::Prices;
 use crate::domain::ids::ProviderId;
 use crate::domain::provider::ModelEntry;
@@ -35,10 +36,14 @@ impl Made {
         own.or_else(|| catalogue::model_at(&self.place, name).prices())
     }
 
-    /// The tokens of a model's window, as its owner says or as is known of it.
-    pub fn window(&self, name: &str) -> Option<u64> {
-        let own = self.models.iter().find(|model| model.name == name).and_then(|model| model.context);
-        own.or_else(|| catalogue::model_at(&self.place, name).context)
+    /// What a model reads at most, as its owner says or as is known of it.
+    pub fn capacity(&self, name: &str) -> Capacity {
+        let own = self.models.iter().find(|model| model.name == name);
+        let known = catalogue::model_at(&self.place, name).capacity();
+        Capacity {
+            window: own.and_then(|model| model.context).or(known.window),
+            tokenizer: own.and_then(|model| model.tokenizer).or(known.tokenizer),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::clients::{Clients, Made, PlaceHash};
 use super::models::Endpoint;
+use crate::domain::context::Capacity;
 use crate::domain::ids::{ConversationId, MessageId, PartId, RunId};
 use crate::domain::ids::{ProviderId, UserId};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart};
@@ -238,12 +239,12 @@ impl ModelClient for Records {
         Ok(priced(self.configured.stream(request).await?, prices))
     }
 
-    async fn window(&self, owner: &UserId, model: &str) -> Option<u64> {
-        let (provider, name) = model.split_once('/')?;
+    async fn capacity(&self, owner: &UserId, model: &str) -> Capacity {
+        let Some((provider, name)) = model.split_once('/') else { return Capacity::default() };
         match self.find(owner, provider).await {
-            Ok(Some(made)) => made.window(name),
+            Ok(Some(made)) => made.capacity(name),
             // Who cannot be found now is asked for all the same later, and then says why not.
-            Ok(None) | Err(_) => catalogue::model(model).context,
+            Ok(None) | Err(_) => catalogue::model(model).capacity(),
         }
     }
 }
@@ -306,6 +307,7 @@ impl Endpoints for Records {
         ModelEntry {
             context: facts.context,
             max_output: facts.output,
+            tokenizer: facts.tokenizer,
             prices: facts.prices(),
             tools: facts.tools,
             vision: facts.vision,

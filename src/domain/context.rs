@@ -3,16 +3,26 @@
 use serde::{Deserialize, Serialize};
 
 use super::ids::MessageId;
+use crate::support::tokens::Tokenizer;
 
 /// What a budget counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextUnit {
-    /// Tokens, as they are estimated.
+    /// Tokens: counted where the tokenizer of the model is known, and else estimated.
     #[default]
     Tokens,
     /// Characters.
     Chars,
+}
+
+/// What a model reads at most, and how it counts that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capacity {
+    /// Tokens of its window, if they are known.
+    pub window: Option<u64>,
+    /// What cuts its texts into tokens, if that is known.
+    pub tokenizer: Option<Tokenizer>,
 }
 
 /// What is left out of a request that would not fit.

@@ -20,6 +20,7 @@ use super::run::{FinishReason, Notice, WaitReason};
 use super::tool_filter::ToolsOffered;
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable_json;
+use crate::support::tokens::Tokenizer;
 
 macro_rules! events {
     ($($(#[$doc:meta])* $variant:ident = $word:literal { $($(#[$attr:meta])* $field:ident : $ty:ty,)* })*) => {
@@ -80,7 +81,7 @@ events! {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         model: Option<String>,
     }
-    /// What the request of a model step costs of its budget, by the server's estimate.
+    /// What the request of a model step costs of its budget.
     ContextBudget = "context.budget" {
         /// What is counted.
         unit: ContextUnit,
@@ -90,6 +91,9 @@ events! {
         used: u64,
         /// What is left beside what is kept free. Less than nothing, if it does not fit and nothing may be left out.
         remaining: i64,
+        /// What has counted the tokens of its texts; they are estimated, if nothing has.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        tokenizer: Option<Tokenizer>,
     }
     /// The request would have been too large for its budget, or was for the model's window: the run goes on with a shorter one. What
     /// is stored is not touched.

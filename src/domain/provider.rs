@@ -9,6 +9,7 @@ use super::ids::{ProviderId, UserId};
 use crate::support::clock::UnixMillis;
 pub use crate::support::outbound::Reach;
 use crate::support::seal::{Place, Sealed};
+use crate::support::tokens::Tokenizer;
 
 /// The wire that a provider speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
@@ -120,6 +121,9 @@ pub struct ModelEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_output: Option<u64>,
+    /// What cuts its texts into tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<Tokenizer>,
     /// What it costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<Prices>,
@@ -138,7 +142,16 @@ impl ModelEntry {
     /// A model of which nothing is known.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), context: None, max_output: None, prices: None, tools: None, vision: None, limits: None }
+        Self {
+            name: name.into(),
+            context: None,
+            max_output: None,
+            tokenizer: None,
+            prices: None,
+            tools: None,
+            vision: None,
+            limits: None,
+        }
     }
 
     /// The same, with what `other` knows of it where it is unknown here.
@@ -148,6 +161,7 @@ impl ModelEntry {
             name: self.name,
             context: self.context.or(other.context),
             max_output: self.max_output.or(other.max_output),
+            tokenizer: self.tokenizer.or(other.tokenizer),
             prices: self.prices.or(other.prices),
             tools: self.tools.or(other.tools),
             vision: self.vision.or(other.vision),

@@ -40,6 +40,7 @@ mod tool_step;
 mod unknown;
 
 pub use assembly::{Assembler, MAX_ANSWER_BYTES, StreamItem};
+pub use context::{count_ahead, counts_tokens};
 pub use decide::decide;
 pub use history::model_request;
 pub use offer::tool_query;

@@ -60,9 +60,9 @@ pub(super) fn begin(draft: &mut Draft<'_>) {
     };
     let step = next_step(draft, StepKind::Model);
     draft.start_step(step, StepKind::Model);
-    if let Some(Room { window, used, remaining }) = room {
-        let unit = draft.profile().context.unit;
-        draft.event(EventBody::ContextBudget { unit, window, used, remaining });
+    if let Some(Room { window, used, remaining, measure }) = room {
+        let (unit, tokenizer) = (draft.profile().context.unit, measure.tokenizer());
+        draft.event(EventBody::ContextBudget { unit, window, used, remaining, tokenizer });
     }
     draft.command(Command::CallModel);
 }

@@ -2,6 +2,7 @@
 
 use super::draft::Draft;
 use super::{RunState, offer};
+use crate::domain::context::Capacity;
 use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
 use crate::domain::record::RunRecord;
@@ -10,8 +11,8 @@ use crate::domain::tool::ToolDefinition;
 pub(super) struct Source<'a> {
     /// The run, but for its history and its tools.
     pub(super) record: &'a RunRecord,
-    /// Tokens of its model's window, if that is known.
-    pub(super) window: Option<u64>,
+    /// What its model reads at most.
+    pub(super) capacity: Capacity,
     /// All that the run may ever be offered.
     pub(super) tools: &'a [ToolDefinition],
     /// What is known beside the run's rows.
@@ -38,7 +39,7 @@ impl<'a> Source<'a> {
         let tools = record.tools.as_deref().unwrap_or_default();
         Self {
             record,
-            window: state.window_of(record.model()),
+            capacity: state.capacity_of(record.model()),
             tools,
             known: state,
             stored: &record.history,
@@ -51,7 +52,7 @@ impl<'a> Source<'a> {
         let record = &draft.work.record;
         Self {
             record,
-            window: draft.base.window_of(record.model()),
+            capacity: draft.base.capacity_of(record.model()),
             tools: draft.tools(),
             known: draft.base,
             stored: &draft.base.record.history,

@@ -3,6 +3,7 @@
 use super::{offer, plan};
 use crate::domain::approval::ToolGrant;
 use crate::domain::change::{Change, StepRow, StepStatus};
+use crate::domain::context::Capacity;
 use crate::domain::ids::CallId;
 use crate::domain::input::{InputKind, InputRequest};
 use crate::domain::message::Message;
@@ -24,8 +25,8 @@ pub struct RunState {
     grants: Vec<ToolGrant>,
     /// Tools that are held back from the run.
     held: Vec<String>,
-    /// Models of the run whose windows are known, and the tokens of those.
-    windows: Vec<(String, u64)>,
+    /// What the models of the run read at most.
+    capacities: Vec<(String, Capacity)>,
     /// The servers that its tools come from, and those that it has to do without.
     servers: Vec<ServerNote>,
     /// What context providers have said of its turn.
@@ -42,7 +43,7 @@ impl RunState {
             draining: false,
             grants: Vec::new(),
             held: Vec::new(),
-            windows: Vec::new(),
+            capacities: Vec::new(),
             servers: Vec::new(),
             contexts: Vec::new(),
         }
@@ -152,13 +153,13 @@ impl RunState {
         &self.held
     }
 
-    /// Takes in how many tokens the windows of models hold, as `provider/name`.
-    pub fn know_windows(&mut self, windows: Vec<(String, u64)>) {
-        self.windows = windows;
+    /// Takes in what models read at most, as `provider/name`.
+    pub fn know_capacities(&mut self, capacities: Vec<(String, Capacity)>) {
+        self.capacities = capacities;
     }
 
-    pub(super) fn window_of(&self, model: &str) -> Option<u64> {
-        self.windows.iter().find(|(known, _)| known == model).map(|(_, tokens)| *tokens)
+    pub(super) fn capacity_of(&self, model: &str) -> Capacity {
+        self.capacities.iter().find(|(known, _)| known == model).map(|(_, capacity)| *capacity).unwrap_or_default()
     }
 
     /// Takes in what the model may be told of the servers of its tools.
@@ -266,7 +267,7 @@ impl RunState {
             draining: self.draining,
             grants: Vec::new(),
             held: Vec::new(),
-            windows: Vec::new(),
+            capacities: Vec::new(),
             servers: Vec::new(),
             contexts: Vec::new(),
         }

@@ -22,6 +22,7 @@ use crate::domain::principal::{Principal, UserRole};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::provider::{CallLimits, ModelEntry, ProviderKind, ProviderRecord};
 use crate::service::{AnyProvider, ConfiguredProvider, NewProvider, Page, ProviderPatch, ProviderTest};
+use crate::support::tokens::Tokenizer;
 
 /// Whose a provider is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -368,6 +369,9 @@ pub(crate) struct ProviderModel {
     /// The most tokens of one answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_output: Option<u64>,
+    /// What cuts its texts into tokens; unknown, if the server can only estimate how many they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer: Option<Tokenizer>,
     /// What it costs.
     #[serde(skip_serializing_if = "Option::is_none")]
     prices: Option<Prices>,
@@ -381,8 +385,8 @@ pub(crate) struct ProviderModel {
 
 impl ProviderModel {
     fn of(provider: &str, entry: ModelEntry) -> Self {
-        let ModelEntry { name, context, max_output, prices, tools, vision, limits: _ } = entry;
-        Self { model: format!("{provider}/{name}"), name, context, max_output, prices, tools, vision }
+        let ModelEntry { name, context, max_output, tokenizer, prices, tools, vision, limits: _ } = entry;
+        Self { model: format!("{provider}/{name}"), name, context, max_output, tokenizer, prices, tools, vision }
     }
 }
 

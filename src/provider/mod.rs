@@ -49,6 +49,7 @@ pub use self::list::list_models;
 pub use self::priced::priced;
 pub use self::router::Router;
 pub use self::transport::endpoint_url;
+use crate::domain::context::Capacity;
 use crate::domain::ids::UserId;
 use crate::domain::model::{ModelError, ModelEvent, ModelRequest};
 use crate::support::outbound::Forbidden;
@@ -68,9 +69,9 @@ pub trait ModelClient: Send + Sync {
     /// A typed failure; none is retried here.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
 
-    /// The tokens of a model's window, as `provider/name`, if they are known of it.
-    async fn window(&self, _owner: &UserId, _model: &str) -> Option<u64> {
-        None
+    /// What a model reads at most, as `provider/name`, as far as that is known of it.
+    async fn capacity(&self, _owner: &UserId, _model: &str) -> Capacity {
+        Capacity::default()
     }
 }
 

@@ -13,4 +13,5 @@ pub mod random;
 pub mod redact;
 pub mod seal;
 pub mod text;
+pub mod tokens;
 pub mod words;

@@ -1,5 +1,7 @@
 //! What a driver has to know before the first decision about a claimed run.
 
+use std::sync::Arc;
+
 use tokio::sync::mpsc;
 
 use super::driver::Surround;
@@ -8,7 +10,7 @@ use crate::domain::context::ContextUnit;
 use crate::domain::message::{Message, Role};
 use crate::domain::prompt::ToolNotes;
 use crate::domain::record::RunRecord;
-use crate::engine::{Input, RunState};
+use crate::engine::{Input, RunState, count_ahead, counts_tokens};
 use crate::store::{ControlSignal, StoreResult};
 use crate::tools::contexts::ContextQuestion;
 
@@ -87,16 +89,26 @@ pub async fn know_grants(surround: &Surround, mut state: RunState, input: &Input
     Ok(state)
 }
 
-/// Finds out how much the models of the run can read, if that decides its budget.
-pub async fn know_windows(surround: &Surround, state: &mut RunState) {
+/// Finds out how much the models of the run can read, if that decides its budget, and counts what they will be asked to read:
+/// a long conversation takes longer to count for the first time than anybody may hold up the others on this thread.
+pub async fn know_capacities(surround: &Surround, mut state: RunState) -> RunState {
     let RunRecord { owner, profile, .. } = &state.record;
-    if profile.context.limit.is_some() || profile.context.unit != ContextUnit::Tokens {
-        return;
+    if profile.context.unit != ContextUnit::Tokens {
+        return state;
     }
-    let mut windows = Vec::new();
+    let mut capacities = Vec::new();
     let of_plans = profile.plan.planner.iter().chain(&profile.plan.router);
     for model in std::iter::once(&profile.model).chain(&profile.fallbacks).chain(of_plans) {
-        windows.extend(surround.deps.models.window(owner, model).await.map(|window| (model.clone(), window)));
+        capacities.push((model.clone(), surround.deps.models.capacity(owner, model).await));
     }
-    state.know_windows(windows);
+    state.know_capacities(capacities);
+    if !counts_tokens(&state) {
+        return state;
+    }
+    let state = Arc::new(state);
+    let counted = Arc::clone(&state);
+    if let Err(error) = tokio::task::spawn_blocking(move || count_ahead(&counted)).await {
+        tracing::error!(%error, "the tokens of a conversation could not be counted ahead");
+    }
+    Arc::unwrap_or_clone(state)
 }

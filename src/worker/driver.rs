@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
 use super::attachments::Attachments;
-use super::claimed::{first_input, know_grants, know_surroundings, know_windows};
+use super::claimed::{first_input, know_capacities, know_grants, know_surroundings};
 use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
 use super::ranking::Ranker;
@@ -271,8 +271,8 @@ async fn attempt(
     if let Err(error) = pins::hold(surround, &mut state, &mut input).await {
         return End::from(&error);
     }
-    know_windows(surround, &mut state).await;
     know_surroundings(surround, &mut state).await;
+    let state = know_capacities(surround, state).await;
     let mut drive = Drive {
         surround,
         held,

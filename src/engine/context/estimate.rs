@@ -1,91 +1,126 @@
-//! What a request costs of its budget: estimates that rather say too much, because a request that is too large costs a call.
+//! What a request costs of its budget: counted where something can count, and else estimates that rather say too much, because
+//! a request that is too large costs a call.
+
+use serde_json::Value;
 
 use crate::domain::context::{ContextUnit, prose_tokens};
 use crate::domain::message::{Message, Part, ToolContent};
 use crate::domain::model::ModelRequest;
 use crate::engine::size;
+use crate::engine::source::Source;
+use crate::support::tokens::Tokenizer;
 
 /// What a message costs beside its words, and a call beside its arguments, in tokens.
 const MESSAGE: u64 = 4;
 const CALL: u64 = 10;
 
-/// Words, at 3.2 bytes a token.
-pub(super) fn prose(unit: ContextUnit, text: &str) -> u64 {
-    match unit {
-        ContextUnit::Tokens => prose_tokens(text.len()),
-        ContextUnit::Chars => text.chars().count() as u64,
+/// How costs are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum Measure {
+    /// Characters are counted.
+    Chars,
+    /// Tokens are estimated by bytes.
+    Estimate,
+    /// The tokens of texts are counted; those of pictures and files are estimated.
+    Count(Tokenizer),
+}
+
+impl Measure {
+    /// That of the next request.
+    pub(super) fn of(source: &Source<'_>) -> Self {
+        match (source.record.profile.context.unit, source.capacity.tokenizer) {
+            (ContextUnit::Chars, _) => Self::Chars,
+            (ContextUnit::Tokens, None) => Self::Estimate,
+            (ContextUnit::Tokens, Some(tokenizer)) => Self::Count(tokenizer),
+        }
+    }
+
+    /// What counts tokens.
+    pub(in crate::engine) fn tokenizer(self) -> Option<Tokenizer> {
+        match self {
+            Self::Count(tokenizer) => Some(tokenizer),
+            Self::Chars | Self::Estimate => None,
+        }
+    }
+
+    /// Words, by estimate at 3.2 bytes a token.
+    fn prose(self, text: &str) -> u64 {
+        match self {
+            Self::Chars => text.chars().count() as u64,
+            Self::Estimate => prose_tokens(text.len()),
+            Self::Count(tokenizer) => tokenizer.count(text),
+        }
+    }
+
+    /// JSON and words that stand with it, by estimate at 2.8 bytes a token.
+    fn json(self, words: &[&str], value: &Value) -> u64 {
+        let bytes = || words.iter().map(|word| word.len()).sum::<usize>() + size::json(value);
+        match self {
+            Self::Chars => bytes() as u64,
+            Self::Estimate => json_tokens(bytes()),
+            Self::Count(tokenizer) => {
+                words.iter().map(|word| tokenizer.count(word)).sum::<u64>() + tokenizer.count(&value.to_string())
+            }
+        }
+    }
+
+    /// What a message or a call costs beside what is in it.
+    fn head(self, tokens: u64) -> u64 {
+        match self {
+            Self::Chars => 0,
+            Self::Estimate | Self::Count(_) => tokens,
+        }
+    }
+
+    /// What is no text.
+    fn bytes(self, bytes: usize) -> u64 {
+        match self {
+            Self::Chars => bytes as u64,
+            Self::Estimate | Self::Count(_) => prose_tokens(bytes),
+        }
     }
 }
 
-/// JSON of so many bytes, at 2.8 bytes a token.
-fn json(unit: ContextUnit, bytes: usize) -> u64 {
-    match unit {
-        ContextUnit::Tokens => (bytes as u64).saturating_mul(5).div_ceil(14),
-        ContextUnit::Chars => bytes as u64,
-    }
+fn json_tokens(bytes: usize) -> u64 {
+    (bytes as u64).saturating_mul(5).div_ceil(14)
 }
 
 /// Instructions and tools, as they are. What the messages come to is not in it.
-pub(super) fn frame(unit: ContextUnit, request: &ModelRequest) -> u64 {
+pub(super) fn frame(measure: Measure, request: &ModelRequest) -> u64 {
     let tools = request.tools.iter();
-    let tools = tools.map(|tool| json(unit, tool.name.len() + tool.description.len() + size::json(&tool.parameters)));
-    let schema = request.options.output_schema.as_ref().map_or(0, |wanted| json(unit, size::json(&wanted.schema)));
-    prose(unit, &request.system).saturating_add(tools.sum()).saturating_add(schema)
+    let tools = tools.map(|tool| measure.json(&[&tool.name, &tool.description], &tool.parameters));
+    let schema = request.options.output_schema.as_ref().map_or(0, |wanted| measure.json(&[], &wanted.schema));
+    measure.prose(&request.system).saturating_add(tools.sum()).saturating_add(schema)
 }
 
 /// Messages.
-pub(super) fn messages(unit: ContextUnit, messages: &[Message]) -> u64 {
-    messages.iter().map(|one| message(unit, one)).sum()
+pub(super) fn messages(measure: Measure, messages: &[Message]) -> u64 {
+    messages.iter().map(|one| message(measure, one)).sum()
 }
 
 /// A message.
-pub(super) fn message(unit: ContextUnit, message: &Message) -> u64 {
-    let head = match unit {
-        ContextUnit::Tokens => MESSAGE,
-        ContextUnit::Chars => 0,
-    };
-    head + message.parts.iter().map(|one| part(unit, one)).sum::<u64>()
+pub(super) fn message(measure: Measure, message: &Message) -> u64 {
+    measure.head(MESSAGE) + message.parts.iter().map(|one| part(measure, one)).sum::<u64>()
 }
 
-fn part(unit: ContextUnit, part: &Part) -> u64 {
+fn part(measure: Measure, part: &Part) -> u64 {
     match part {
-        Part::Text(text) => prose(unit, &text.text),
-        Part::Reasoning(reasoning) => prose(unit, &reasoning.text),
-        Part::ToolCall(call) => {
-            let head = match unit {
-                ContextUnit::Tokens => CALL,
-                ContextUnit::Chars => 0,
-            };
-            head + json(unit, call.name.len() + size::json(&call.arguments))
-        }
-        Part::ToolResult(result) => result.content.iter().map(|one| content(unit, one)).sum(),
-        Part::Image(file) | Part::File(file) => bytes(unit, size::file(file)),
+        Part::Text(text) => measure.prose(&text.text),
+        Part::Reasoning(reasoning) => measure.prose(&reasoning.text),
+        Part::ToolCall(call) => measure.head(CALL) + measure.json(&[&call.name], &call.arguments),
+        Part::ToolResult(result) => result.content.iter().map(|one| content(measure, one)).sum(),
+        Part::Image(file) | Part::File(file) => measure.bytes(size::file(file)),
     }
 }
 
 /// What a tool has said: JSON, if it begins like that, and else words.
-pub(super) fn content(unit: ContextUnit, content: &ToolContent) -> u64 {
+pub(super) fn content(measure: Measure, content: &ToolContent) -> u64 {
     match content {
-        ToolContent::Text { text } if text.trim_start().starts_with(['{', '[']) => json(
-            unit,
-            match unit {
-                ContextUnit::Tokens => text.len(),
-                ContextUnit::Chars => text.chars().count(),
-            },
-        ),
-        ToolContent::Text { text } => prose(unit, text),
-        ToolContent::Image { .. } => picture(unit),
-    }
-}
-
-fn picture(unit: ContextUnit) -> u64 {
-    bytes(unit, size::PICTURE)
-}
-
-fn bytes(unit: ContextUnit, bytes: usize) -> u64 {
-    match unit {
-        ContextUnit::Tokens => prose_tokens(bytes),
-        ContextUnit::Chars => bytes as u64,
+        ToolContent::Text { text } if measure == Measure::Estimate && text.trim_start().starts_with(['{', '[']) => {
+            json_tokens(text.len())
+        }
+        ToolContent::Text { text } => measure.prose(text),
+        ToolContent::Image { .. } => measure.bytes(size::PICTURE),
     }
 }
 
@@ -97,13 +132,18 @@ mod tests {
     use rstest::rstest;
 
     #[rstest]
-    #[case(ContextUnit::Tokens, "", 0)]
-    #[case(ContextUnit::Tokens, "0123456789abcdef", 5)]
-    #[case(ContextUnit::Tokens, "0123456789abcdef0", 6)]
-    #[case(ContextUnit::Tokens, "\u{e9}\u{e9}", 2)]
-    #[case(ContextUnit::Chars, "\u{e9}\u{e9}", 2)]
-    fn words_cost_a_token_for_3_2_bytes(#[case] unit: ContextUnit, #[case] text: &str, #[case] cost: u64) {
-        assert_eq!(prose(unit, text), cost);
+    #[case(Measure::Estimate, "", 0)]
+    #[case(Measure::Estimate, "0123456789abcdef", 5)]
+    #[case(Measure::Estimate, "0123456789abcdef0", 6)]
+    #[case(Measure::Estimate, "\u{e9}\u{e9}", 2)]
+    #[case(Measure::Chars, "\u{e9}\u{e9}", 2)]
+    #[case(Measure::Count(Tokenizer::O200kBase), "hello world", 2)]
+    fn words_cost_a_token_for_3_2_bytes_where_they_are_not_counted(
+        #[case] measure: Measure,
+        #[case] text: &str,
+        #[case] cost: u64,
+    ) {
+        assert_eq!(measure.prose(text), cost);
     }
 
     #[rstest]
@@ -111,7 +151,7 @@ mod tests {
     #[case("{4,5,6,7,8,9, 0}", 6)]
     #[case("4,5,6,7,8,9,0,1,", 5)]
     fn json_costs_a_token_for_2_8_bytes(#[case] text: &str, #[case] cost: u64) {
-        assert_eq!(content(ContextUnit::Tokens, &ToolContent::text(text)), cost);
+        assert_eq!(content(Measure::Estimate, &ToolContent::text(text)), cost);
     }
 
     #[rstest]
@@ -122,6 +162,6 @@ mod tests {
         let id = PartId::from_stored("part_1".to_owned());
         let (media_type, file_id) = ("application/pdf".to_owned(), Some("file_1".to_owned()));
         let file = Part::File(FilePart { id, media_type, url: None, file_id, name: None, text_chars, text: None });
-        assert_eq!((part(ContextUnit::Chars, &file), part(ContextUnit::Tokens, &file)), (chars, tokens));
+        assert_eq!((part(Measure::Chars, &file), part(Measure::Estimate, &file)), (chars, tokens));
     }
 }

@@ -1,8 +1,7 @@
 //! Messages that are cut so that a request fits its budget: older results first, if they are read by their beginnings anyway,
 //! then whatever is longest.
 
-use super::estimate;
-use crate::domain::context::{ContextPolicy, ContextUnit};
+use super::estimate::{self, Measure};
 use crate::domain::message::{Message, Part, Role, ToolContent};
 use crate::engine::compaction::{self, LEAST_CHARS};
 use crate::support::text;
@@ -21,7 +20,7 @@ pub(super) fn compress_results(messages: &mut [Message]) {
     {
         let Part::ToolResult(result) = part else { continue };
         for content in &mut result.content {
-            let is_long = estimate::content(ContextUnit::Tokens, content) > LONG;
+            let is_long = estimate::content(Measure::Estimate, content) > LONG;
             if let ToolContent::Text { text } = content
                 && is_long
             {
@@ -37,8 +36,8 @@ pub(super) fn compress_results(messages: &mut [Message]) {
 
 /// Cuts messages so that they cost no more than `room`, as far as cutting can do that: the newest question last, and no text
 /// below what says that it is cut.
-pub(super) fn cut_to(messages: &mut Vec<Message>, policy: &ContextPolicy, room: u64) {
-    let cost = |messages: &[Message]| estimate::messages(policy.unit, messages);
+pub(super) fn cut_to(messages: &mut Vec<Message>, measure: Measure, room: u64) {
+    let cost = |messages: &[Message]| estimate::messages(measure, messages);
     if cost(messages) <= room {
         return;
     }
@@ -54,8 +53,11 @@ pub(super) fn cut_to(messages: &mut Vec<Message>, policy: &ContextPolicy, room: 
         }
         let whole = std::mem::take(messages);
         let longest = compaction::longest(&whole, spared);
-        // A first guess, as if all of it were in the longest texts: rather too much is tried than too little.
-        let mut limit = longest;
+        // Cutting the longest texts to a share of their length leaves about that share of all, or more. To begin at their whole length
+        // would mean to count every text dozens of times.
+        let share = (longest as u128 * u128::from(room)).div_ceil(u128::from(before));
+        let mut limit = usize::try_from(share).unwrap_or(longest).min(longest).max(least);
+        limit = limit.saturating_add(limit.div_ceil(7)).min(longest);
         loop {
             limit = (limit - limit.div_ceil(8)).max(least);
             messages.clone_from(&whole);

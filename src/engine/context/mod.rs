@@ -7,6 +7,9 @@
 mod estimate;
 mod fit;
 
+pub(super) use estimate::Measure;
+
+use super::RunState;
 use super::draft::Draft;
 use super::history;
 use super::source::{Shown, Source};
@@ -28,13 +31,20 @@ pub(super) struct Room {
     pub(super) used: u64,
     /// What is left beside what is kept free; less than nothing, if it does not fit.
     pub(super) remaining: i64,
+    /// How that was found.
+    pub(super) measure: Measure,
 }
 
 impl Room {
-    fn new(policy: &ContextPolicy, window: u64, used: u64) -> Self {
+    /// That of a request whose messages are these.
+    fn of(source: &Source<'_>, frame: &ModelRequest, messages: &[Message]) -> Self {
+        let (policy, measure) = (&source.record.profile.context, Measure::of(source));
+        let frame = estimate::frame(measure, &history::framed(source, frame));
+        let used = frame.saturating_add(estimate::messages(measure, messages));
+        let window = policy.budget(source.capacity.window).unwrap_or(u64::MAX);
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let remaining = signed(window).saturating_sub(signed(used)).saturating_sub(signed(policy.reserved()));
-        Self { window, used, remaining }
+        Self { window, used, remaining, measure }
     }
 
     fn lacks(&self, wanted: u64) -> Option<u64> {
@@ -46,7 +56,7 @@ impl Room {
 /// Cuts the messages of a request whose frame, instructions and tools, is known. A last call needs no room for another one.
 pub(super) fn fit(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<Message>) {
     let policy = &source.record.profile.context;
-    let Some(window) = policy.budget(source.window) else { return };
+    let Some(window) = policy.budget(source.capacity.window) else { return };
     if policy.strategy == ContextStrategy::None {
         return;
     }
@@ -54,8 +64,9 @@ pub(super) fn fit(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<
         fit::compress_results(messages);
     }
     let kept_free = policy.reserved().saturating_add(gate(source));
-    let room = window.saturating_sub(kept_free).saturating_sub(estimate::frame(policy.unit, frame));
-    fit::cut_to(messages, policy, room);
+    let measure = Measure::of(source);
+    let room = window.saturating_sub(kept_free).saturating_sub(estimate::frame(measure, frame));
+    fit::cut_to(messages, measure, room);
 }
 
 /// What must remain for a call to be worth beginning.
@@ -76,7 +87,7 @@ pub(super) enum Begin {
 /// the run fails.
 pub(super) fn make_room(draft: &mut Draft<'_>) -> Begin {
     let policy = &draft.profile().context;
-    if policy.budget(Source::in_draft(draft).window).is_none() {
+    if policy.budget(Source::in_draft(draft).capacity.window).is_none() {
         return Begin::Now(None);
     }
     let uncut = leave_out(draft, policy);
@@ -125,28 +136,35 @@ fn tell(draft: &mut Draft<'_>) {
 /// The request of the current model step against its budget; `None` if it has none.
 #[cfg(test)]
 pub(super) fn room(source: &Source<'_>) -> Option<Room> {
-    source.record.profile.context.budget(source.window).map(|_| measured(source))
+    source.record.profile.context.budget(source.capacity.window).map(|_| measured(source))
 }
 
 /// The request as it would be sent.
 fn measured(source: &Source<'_>) -> Room {
-    let policy = &source.record.profile.context;
     let (frame, messages) = history::parts(source);
-    let used =
-        estimate::frame(policy.unit, &history::framed(source, &frame)).saturating_add(estimate::messages(policy.unit, &messages));
-    Room::new(policy, policy.budget(source.window).unwrap_or(u64::MAX), used)
+    Room::of(source, &frame, &messages)
 }
 
 /// The same before anything is cut.
 fn uncut(source: &Source<'_>) -> Room {
-    let policy = &source.record.profile.context;
     let (frame, mut messages) = history::uncut_parts(source);
-    if policy.compress_results {
+    if source.record.profile.context.compress_results {
         fit::compress_results(&mut messages);
     }
-    let used =
-        estimate::frame(policy.unit, &history::framed(source, &frame)).saturating_add(estimate::messages(policy.unit, &messages));
-    Room::new(policy, policy.budget(source.window).unwrap_or(u64::MAX), used)
+    Room::of(source, &frame, &messages)
+}
+
+/// Whether tokens are counted for the run's budget, which for the first time takes a while.
+#[must_use]
+pub fn counts_tokens(state: &RunState) -> bool {
+    let source = Source::of(state);
+    Measure::of(&source).tokenizer().is_some() && source.record.profile.context.budget(source.capacity.window).is_some()
+}
+
+/// Counts the tokens of all that the model may be asked to read, so that they are known when it is decided how much of it that will
+/// be.
+pub fn count_ahead(state: &RunState) {
+    uncut(&Source::of(state));
 }
 
 /// Leaves older messages out, if too little room remains: all but the newest few, or as many of the oldest as it takes. What room
@@ -171,7 +189,7 @@ fn leave_out(draft: &mut Draft<'_>, policy: &ContextPolicy) -> Room {
     while let Some(lack) = room.lacks(wanted) {
         let enough = |shown: &Shown<'_>, spans: &Spans| {
             let mut freed = 0;
-            let costs = shown.rest.iter().map(|message| estimate::message(policy.unit, message));
+            let costs = shown.rest.iter().map(|message| estimate::message(room.measure, message));
             let count = 1 + costs
                 .take_while(|cost| {
                     freed += cost;

@@ -5,16 +5,18 @@ use serde_json::{Value, json};
 
 use super::world::{World, call, tools};
 use crate::domain::agent::{AgentProfile, OutputMode};
-use crate::domain::context::{ContextPolicy, ContextStrategy, ContextUnit};
+use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextUnit};
+use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::{ModelErrorKind, ModelRequest};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
-use crate::engine::context::room;
+use crate::engine::context::{counts_tokens, room};
 use crate::engine::source::Source;
 use crate::engine::{RunState, model_request};
+use crate::support::tokens::Tokenizer;
 
 /// A budget in which a few results of some hundred tokens have room.
 fn small() -> ContextPolicy {
@@ -190,13 +192,65 @@ fn the_window_of_the_model_is_the_budget() {
         fallbacks: vec!["b/large".to_owned()],
         ..profile(ContextPolicy::default())
     });
-    world.windows = vec![("a/small".to_owned(), 8_000)];
+    world.capacities = vec![("a/small".to_owned(), Capacity { window: Some(8_000), tokenizer: None })];
     world.claim(ClaimCause::First);
     rounds(&mut world, 12, &"words ".repeat(200));
     assert!(world.rows.summary.is_some());
     world.fails(ModelErrorKind::Auth);
     assert_eq!(asked(&world).model, "b/large");
     assert_eq!(room(&Source::of(world.state.as_ref().unwrap())), None, "nothing is known of that one");
+}
+
+/// What is said of the budget of the last model call.
+fn told(world: &World) -> (u64, Option<Tokenizer>) {
+    let told = world.events.iter().rev().find_map(|event| match event {
+        EventBody::ContextBudget { used, tokenizer, .. } => Some((*used, *tokenizer)),
+        _ => None,
+    });
+    told.expect("the budget is told")
+}
+
+#[test]
+fn tokens_are_counted_where_the_models_tokenizer_is_known() {
+    let mut world = World::new(profile(small()));
+    let capacity = Capacity { window: None, tokenizer: Some(Tokenizer::O200kBase) };
+    world.capacities = vec![(world.rows.model().to_owned(), capacity)];
+    world.claim_with(ClaimCause::First, Vec::new());
+    // "You are a helpful assistant." are six tokens, "What is in the file?" are six, and a message costs four more.
+    assert_eq!(told(&world), (16, Some(Tokenizer::O200kBase)));
+    assert!(counts_tokens(world.state.as_ref().unwrap()));
+
+    let mut world = World::new(profile(small()));
+    world.claim_with(ClaimCause::First, Vec::new());
+    assert_eq!(told(&world), (9 + 4 + 7, None), "by 3.2 bytes each");
+    assert!(!counts_tokens(world.state.as_ref().unwrap()));
+}
+
+#[test]
+fn a_count_leaves_more_in_than_an_estimate_where_it_is_less() {
+    // 200 words are 200 tokens; by their 1,200 bytes they would be 375.
+    let kept = |tokenizer| {
+        let mut world = World::new(profile(small()));
+        world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: None, tokenizer })];
+        world.claim(ClaimCause::First);
+        rounds(&mut world, 12, &"words ".repeat(200));
+        asked(&world).messages.len()
+    };
+    let (estimated, counted) = (kept(None), kept(Some(Tokenizer::O200kBase)));
+    assert!(counted > estimated, "{counted} and {estimated}");
+}
+
+/// A text of half a million characters is cut by counting it a few times, not dozens of times.
+#[test]
+fn a_huge_message_is_cut_by_its_count() {
+    let mut world = World::new(profile(small()));
+    world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: None, tokenizer: Some(Tokenizer::O200kBase) })];
+    let huge = "All work and no play makes Jack a dull boy. ".repeat(12_000);
+    world.rows.history = vec![world.user(&huge)];
+    world.claim_with(ClaimCause::First, Vec::new());
+    let room = room(&Source::of(world.state.as_ref().unwrap())).unwrap();
+    assert!(room.used + small().reserved() + small().start_gate <= room.window, "{room:?}");
+    assert!(room.used > (room.window - small().reserved() - small().start_gate) * 8 / 10, "no more is cut than must be: {room:?}");
 }
 
 // Whatever is stored.
@@ -305,10 +359,12 @@ proptest! {
     fn whatever_the_history_its_view_fits(
         context in any_context(),
         turns in prop::collection::vec(any_turn(), 1..12),
-        structured in any::<bool>(),
+        (structured, is_counted) in (any::<bool>(), any::<bool>()),
     ) {
         let output = if structured { OutputMode::Structured } else { OutputMode::Tools };
         let mut world = World::new(AgentProfile { output, ..profile(context.clone()) });
+        let tokenizer = is_counted.then_some(Tokenizer::O200kBase);
+        world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: None, tokenizer })];
         let history = stored(&world, &turns);
         world.rows.history = history.clone();
         world.claim_with(ClaimCause::First, tools());
@@ -332,8 +388,13 @@ proptest! {
         let question = history.iter().rfind(|message| message.role == Role::User).unwrap().parts[0].id().clone();
         prop_assert!(request.messages.iter().flat_map(|message| &message.parts).any(|part| *part.id() == question));
         // The same rows make the same view, and what was decided once is not decided again.
-        prop_assert_eq!(&model_request(&RunState::load(world.rows.clone())), request);
-        prop_assert_eq!(&model_request(&RunState::load(world.loaded())), request);
+        let asks = |rows| {
+            let mut state = RunState::load(rows);
+            state.know_capacities(world.capacities.clone());
+            model_request(&state)
+        };
+        prop_assert_eq!(&asks(world.rows.clone()), request);
+        prop_assert_eq!(&asks(world.loaded()), request);
         let (summary, request) = (world.rows.summary.clone(), request.clone());
         if let Some(summary) = &summary {
             let at = history.iter().position(|message| message.id == summary.covers).unwrap();

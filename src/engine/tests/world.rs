@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::domain::agent::AgentProfile;
 use crate::domain::approval::{ToolGrant, ToolSafety};
 use crate::domain::change::{Change, ReleaseCause, StepStatus};
-use crate::domain::context::ContextStrategy;
+use crate::domain::context::{Capacity, ContextStrategy};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use crate::domain::input::{InputAnswer, InputState};
@@ -99,8 +99,8 @@ pub(super) struct World {
     /// What a call that was given up has used.
     pub(super) spent: Usage,
     pub(super) decisions: u32,
-    /// What is known of the windows of models.
-    pub(super) windows: Vec<(String, u64)>,
+    /// What models read at most.
+    pub(super) capacities: Vec<(String, Capacity)>,
 }
 
 /// A message with its parts; one that is not complete is none yet.
@@ -150,7 +150,7 @@ impl World {
             elapsed_ms: 0,
             spent: Usage::default(),
             decisions: 0,
-            windows: Vec::new(),
+            capacities: Vec::new(),
         };
         let question = world.user("What is in the file?");
         world.rows.history.push(question);
@@ -253,7 +253,7 @@ impl World {
         self.released = None;
         let mut state = RunState::load(self.loaded());
         state.know_grants(self.grants.clone());
-        state.know_windows(self.windows.clone());
+        state.know_capacities(self.capacities.clone());
         self.state = Some(state);
     }
 

@@ -10,8 +10,10 @@ use serde::Deserialize;
 
 use super::openai::{self, Accent};
 use super::{ClientOptions, ModelClient, SetupError, anthropic, gemini, ollama, responses};
+use crate::domain::context::Capacity;
 use crate::domain::cost::{Price, Prices};
 pub use crate::domain::provider::ProviderKind;
+use crate::support::tokens::Tokenizer;
 
 /// A client of an endpoint, on the wire that it speaks. The accent is for chat completions alone.
 ///
@@ -85,6 +87,8 @@ pub struct ModelFacts {
     pub context: Option<u64>,
     /// The most tokens of one answer.
     pub output: Option<u64>,
+    /// What cuts its texts into tokens.
+    pub tokenizer: Option<Tokenizer>,
     /// US dollars for a million tokens of input.
     pub input: Option<f64>,
     /// The same for input that the provider had cached.
@@ -106,6 +110,12 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
+    /// What it reads at most, and how it counts that.
+    #[must_use]
+    pub fn capacity(&self) -> Capacity {
+        Capacity { window: self.context, tokenizer: self.tokenizer }
+    }
+
     /// What it costs, if that is known.
     #[must_use]
     pub fn prices(&self) -> Option<Prices> {

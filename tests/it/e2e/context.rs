@@ -47,6 +47,7 @@ async fn a_summary_outlives_its_run_and_its_server(#[values(Kind::Sqlite, Kind::
     let budget = told(&server, &last, "context.budget").await;
     let [budget] = budget.as_slice() else { panic!("one for each step: {budget:?}") };
     assert_eq!((&budget["unit"], &budget["window"]), (&json!("tokens"), &json!(8_000)));
+    assert_eq!(budget["tokenizer"], "o200k_base", "{budget}");
     let (used, remaining) = (budget["used"].as_i64().unwrap(), budget["remaining"].as_i64().unwrap());
     assert_eq!(used + remaining, 8_000 - 2_768);
     let compacted = told(&server, &last, "context.compacted").await;

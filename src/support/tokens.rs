@@ -1,0 +1,133 @@
+//! How many tokens a text is to models whose tokenizer is published.
+//!
+//! Owns the tables of the tokenizers, each of which is loaded by the first count that needs it (some 40 MB), and the latest
+//! counts: a conversation is counted again before each of its model calls, and nearly all of it is what it was. Must not know
+//! which model counts how.
+
+use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
+
+use moka::sync::Cache;
+use serde::{Deserialize, Serialize};
+use tiktoken_rs::CoreBPE;
+use utoipa::ToSchema;
+
+use super::text;
+
+/// The counts that are kept: some 10 MB of them.
+const KEPT: u64 = 65_536;
+
+/// The longest text, in bytes, that is given to a tokenizer at once. Its regular expressions overflow their stack on a million
+/// spaces.
+const SEGMENT: usize = 16_384;
+
+/// A way of cutting texts into tokens, under the name that its publisher gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Tokenizer {
+    /// That of OpenAI's models since GPT-4o, gpt-oss among them.
+    O200kBase,
+    /// That of GPT-4 and GPT-3.5.
+    Cl100kBase,
+}
+
+impl Tokenizer {
+    /// The tokens of a text. What looks like a control token in it is a text like any other, as it is to the models' providers.
+    #[must_use]
+    pub fn count(self, text: &str) -> u64 {
+        static COUNTS: LazyLock<Cache<(Tokenizer, usize, u64), u64>> = LazyLock::new(|| Cache::new(KEPT));
+        // Texts come from strangers: without its own key, two of them with one hash could be made.
+        static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        if text.is_empty() {
+            return 0;
+        }
+        let key = (self, text.len(), HASHER.hash_one(text));
+        COUNTS.get_with(key, || segments(text).map(|segment| self.of_segment(segment)).sum())
+    }
+
+    fn of_segment(self, segment: &str) -> u64 {
+        // The library panics where its regular expressions give up. A token is at least a byte, so this is never too little.
+        let count = catch_unwind(AssertUnwindSafe(|| self.table().count_ordinary(segment)));
+        count.unwrap_or(segment.len()) as u64
+    }
+
+    fn table(self) -> &'static CoreBPE {
+        match self {
+            Self::O200kBase => tiktoken_rs::o200k_base_singleton(),
+            Self::Cl100kBase => tiktoken_rs::cl100k_base_singleton(),
+        }
+    }
+}
+
+/// A text in pieces of which none is too long. They end where a word ends and a space follows, which is where every token ends,
+/// too; only in texts without such places a token may be cut in two.
+fn segments(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let longest = text::prefix(rest, SEGMENT);
+        let is_whole = longest.len() == rest.len();
+        let is_end = |at: &usize| longest.as_bytes()[*at] == b' ' && longest.as_bytes()[*at - 1].is_ascii_alphanumeric();
+        let end = (1..longest.len()).rev().find(is_end).filter(|_| !is_whole).unwrap_or(longest.len());
+        let (segment, after) = rest.split_at(end);
+        rest = after;
+        Some(segment)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    /// The counts are those that the tokenizers' publisher gives as examples, and what follows from them.
+    #[rstest]
+    #[case(Tokenizer::O200kBase, "", 0)]
+    #[case(Tokenizer::O200kBase, "antidisestablishmentarianism", 6)]
+    #[case(Tokenizer::O200kBase, "2 + 2 = 4", 7)]
+    #[case(Tokenizer::O200kBase, "お誕生日おめでとう", 8)]
+    #[case(Tokenizer::Cl100kBase, "antidisestablishmentarianism", 6)]
+    #[case(Tokenizer::Cl100kBase, "2 + 2 = 4", 7)]
+    #[case(Tokenizer::Cl100kBase, "お誕生日おめでとう", 9)]
+    #[case::no_control_token(Tokenizer::O200kBase, "<|endoftext|>", 7)]
+    fn texts_are_counted_as_their_models_do(#[case] tokenizer: Tokenizer, #[case] text: &str, #[case] count: u64) {
+        assert_eq!(tokenizer.count(text), count);
+        assert_eq!(tokenizer.count(text), count, "the second time, too");
+    }
+
+    /// What makes the library's regular expressions overflow, or its merging take the square of the length.
+    #[rstest]
+    #[case::spaces(" ")]
+    #[case::lines("\n")]
+    #[case::mixed(" \n\t\r")]
+    #[case::one_word("a")]
+    #[case::marks("!")]
+    #[case::accents("e\u{301}")]
+    #[case::emoji("\u{1f468}\u{200d}")]
+    #[case::apostrophes("'s")]
+    fn the_worst_texts_are_counted(#[case] piece: &str) {
+        let text = piece.repeat((1 << 20) / piece.len());
+        let count = Tokenizer::O200kBase.count(&text);
+        assert!(count > 0 && count <= text.len() as u64, "{count}");
+    }
+
+    #[test]
+    fn a_long_text_costs_what_it_costs_at_once() {
+        let text = "the quick brown fox jumps over 42 lazy dogs, isn't it?\n".repeat(2_000);
+        assert!(text.len() > 6 * SEGMENT);
+        assert_eq!(Tokenizer::O200kBase.count(&text), tiktoken_rs::o200k_base_singleton().count_ordinary(&text) as u64);
+    }
+
+    proptest! {
+        #[test]
+        fn segments_are_the_text(text in "(\\PC|\\s|[a-z]{1,9} ){0,3000}", times in 1..20_usize) {
+            let text = text.repeat(times);
+            prop_assert!(segments(&text).all(|segment| segment.len() <= SEGMENT && !segment.is_empty()));
+            prop_assert_eq!(segments(&text).collect::<String>(), text);
+        }
+    }
+}
