@@ -7,9 +7,13 @@ use utoipa::ToSchema;
 use super::message::ToolContent;
 use super::tool::{MAX_NESTING, ToolCall};
 use crate::support::json::is_deeper_than;
+use crate::support::redact::REDACTED;
 
 /// What a reference in the arguments begins with. Twice, it stands for itself.
 const SIGN: char = '$';
+
+/// What would be taken for a reference inside a longer text, by whoever writes it there.
+const REFERENCES: [&str; 4] = ["$arguments.", "$result.", "$result ", "$key "];
 
 /// The call that takes another one back: of a tool of the same server, made with what the first was made with, or has answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -32,6 +36,12 @@ pub enum UndoError {
     /// A text begins with the sign and is none of the references.
     #[error("{0:?} stands for nothing: write $arguments.NAME, $result, $result.NAME or $key, or $$ for a text that begins with $")]
     Unknown(String),
+    /// A reference is a part of a text.
+    #[error("{0:?} has a reference inside a text, where it stands for itself: let it be the whole text")]
+    Inside(String),
+    /// What the call has there was masked before it was stored.
+    #[error("what the call has at {0} is not stored as it was, because a secret was in it")]
+    Masked(String),
     /// The call has nothing at the place.
     #[error("the call has nothing at {0}")]
     Missing(String),
@@ -62,7 +72,11 @@ impl UndoRule {
         if is_deeper_than(&arguments, MAX_NESTING) {
             return Err(UndoError::TooDeep);
         }
-        replaced(&arguments, &|text| reference(text).map(|_| Value::Null)).map(|_| ())
+        let known = |text: &str| match reference(text)? {
+            Reference::Itself(text) if REFERENCES.iter().any(|word| text.contains(word)) => Err(UndoError::Inside(text.to_owned())),
+            _ => Ok(Value::Null),
+        };
+        replaced(&arguments, &known).map(|_| ())
     }
 
     /// The arguments that take `call` back.
@@ -80,7 +94,8 @@ impl UndoRule {
                 Reference::Text => text.clone().map(Value::String),
                 Reference::Key => Some(Value::String(call.key().to_string())),
             };
-            found.ok_or_else(|| UndoError::Missing(word.to_owned()))
+            let found = found.ok_or_else(|| UndoError::Missing(word.to_owned()))?;
+            if found.to_string().contains(REDACTED) { Err(UndoError::Masked(word.to_owned())) } else { Ok(found) }
         };
         let arguments = replaced(&Value::Object(self.arguments.clone()), &stands_for)?;
         if arguments.to_string().len() > MAX_BYTES { Err(UndoError::TooLarge) } else { Ok(arguments) }
@@ -197,6 +212,21 @@ mod tests {
     fn what_the_call_does_not_have_is_named(#[case] word: &str) {
         let missing = UndoError::Missing(word.to_owned());
         assert_eq!(rule(json!({"x": [word]})).arguments_for(&call("done")), Err(missing));
+    }
+
+    #[rstest]
+    #[case("order $result.id")]
+    #[case("the $key of $arguments.item")]
+    fn a_reference_inside_a_text_is_told(#[case] text: &str) {
+        assert_eq!(rule(json!({"x": [text, 1]})).check(), Err(UndoError::Inside(text.to_owned())));
+        assert_eq!(rule(json!({"x": "costs 5$ or $7, key or result"})).check(), Ok(()));
+    }
+
+    #[test]
+    fn what_was_masked_is_not_sent_back() {
+        let call = call(r#"{"id": "for [redacted]"}"#);
+        assert_eq!(rule(json!({"x": "$result.id"})).arguments_for(&call), Err(UndoError::Masked("$result.id".to_owned())));
+        assert!(rule(json!({"x": "$arguments.item"})).arguments_for(&call).is_ok());
     }
 
     #[rstest]

@@ -334,7 +334,8 @@ pub(crate) async fn retry_call(
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UndoCallBody {
-    /// For a call that is not `done` and may not have taken effect: that it is to be taken back all the same.
+    /// For a call that is not `done` and may not have taken effect, and for another try after one that failed, was cancelled or is
+    /// unknown: that the call is to be taken back all the same.
     #[serde(default)]
     confirm: bool,
 }

@@ -50,6 +50,7 @@ impl Service {
             title,
             system_prompt: layer("/system_prompt", request.system_prompt)?.filter(|text| !text.is_empty()),
             instructions: layer("/instructions", request.instructions)?.filter(|text| !text.is_empty()),
+            max_conversations: self.limits.max_conversations,
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
@@ -61,6 +62,7 @@ impl Service {
                 Ok((*conversation, Replay::Replayed))
             }
             (Created::Exists, _) => Err(Error::Conflict("this conversation id is taken; mint another one".to_owned())),
+            (Created::TooMany, _) => Err(Error::TooManyConversations(self.limits.max_conversations)),
         }
     }
 

@@ -38,6 +38,7 @@ impl Service {
             title,
             source,
             limits,
+            max_conversations: self.limits.max_conversations,
             ids: Arc::clone(&self.ids),
             now: self.clock.now(),
         };
@@ -60,6 +61,7 @@ impl Service {
                     "these are more than {messages} messages or {bytes} bytes, the most that is copied; end earlier"
                 )));
             }
+            Copied::TooMany => return Err(Error::TooManyConversations(self.limits.max_conversations)),
             Copied::NoPoint => return Err(Error::NotFound("message or run in this conversation")),
             Copied::NoConversation => return Err(Error::NotFound("conversation")),
         };

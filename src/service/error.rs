@@ -62,6 +62,9 @@ pub enum Error {
     /// Too many runs at a time.
     #[error("{0} runs are under way already; wait for one to end")]
     TooManyRuns(u32),
+    /// Too many conversations.
+    #[error("there are {0} conversations that are not archived already, which is the most; archive or delete one")]
+    TooManyConversations(u32),
     /// Not a model that is configured.
     #[error("no configured provider serves the model {0:?}; write it as provider/name")]
     UnknownModel(String),
@@ -126,7 +129,7 @@ impl Error {
             Self::InvalidCursor(_) => ProblemCode::InvalidCursor,
             Self::NotFound(_) => ProblemCode::NotFound,
             Self::RunActive(_) => ProblemCode::RunActive,
-            Self::Conflict(_) => ProblemCode::Conflict,
+            Self::Conflict(_) | Self::TooManyConversations(_) => ProblemCode::Conflict,
             Self::CursorGone { .. } => ProblemCode::CursorGone,
             Self::IdempotencyMismatch => ProblemCode::IdempotencyMismatch,
             Self::UnusableFile { .. } => ProblemCode::UnusableFile,
@@ -170,6 +173,7 @@ impl Error {
             | Self::FileTooLarge(_)
             | Self::TooManyUploads
             | Self::TooManyRuns(_)
+            | Self::TooManyConversations(_)
             | Self::UnknownModel(_)
             | Self::NoModel(_)
             | Self::Forbidden(_)

@@ -122,6 +122,8 @@ pub struct ServiceLimits {
     pub max_title_chars: usize,
     /// Runs of one principal that are not terminal; 0 for no limit.
     pub max_active_runs: u32,
+    /// Conversations of one principal that are not archived; 0 for no limit.
+    pub max_conversations: u32,
     /// The longest that a request may wait for a run, in seconds.
     pub max_wait_seconds: u64,
     /// Agents that one owner may keep.
@@ -139,6 +141,7 @@ impl Default for ServiceLimits {
             max_message_parts: 64,
             max_title_chars: 200,
             max_active_runs: 0,
+            max_conversations: 0,
             max_wait_seconds: 60,
             max_agents: 100,
             max_feedback_chars: 4_000,

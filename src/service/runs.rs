@@ -96,6 +96,7 @@ impl Service {
             profile,
             on_busy: request.on_busy,
             max_active_runs: self.limits.max_active_runs,
+            max_conversations: self.limits.max_conversations,
             max_files: self.files.limits.max_per_conversation,
             trace: request.trace,
             taker: seat.as_ref().map(|seat| Taker { node: seat.node().clone(), lease_ms: seat.lease_ms() }),
@@ -103,7 +104,7 @@ impl Service {
         };
         let claim = self.claim(&principal.user_id, key);
         let (store, hub, most) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.limits.max_active_runs);
-        let (edits, most_files) = (request.edits, accept.max_files);
+        let (edits, most_files, most_conversations) = (request.edits, accept.max_files, accept.max_conversations);
         let accepted = self.whole(async move {
             failpoint::reached("C01");
             let (accepted, replay) = match edits {
@@ -130,6 +131,7 @@ impl Service {
                 Accepted::Busy { run_id } => return Err(Error::RunActive(run_id)),
                 Accepted::NoConversation => return Err(Error::NotFound("conversation")),
                 Accepted::TooManyRuns => return Err(Error::TooManyRuns(most)),
+                Accepted::TooManyConversations => return Err(Error::TooManyConversations(most_conversations)),
                 Accepted::NoFile { file_id } => return Err(Self::no_file(&places, &file_id, field)),
                 Accepted::TooManyFiles { files } => return Err(Self::too_many_files(files, most_files, field)),
             };

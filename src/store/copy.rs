@@ -36,6 +36,8 @@ pub struct CopyConversation {
     pub source: CopySource,
     /// The most that is copied.
     pub limits: CopyLimits,
+    /// Conversations of one owner that are not archived, this one included; more are refused. 0 for no limit.
+    pub max_conversations: u32,
     /// New ids for all that is copied.
     pub ids: SharedIds,
     /// When it is made.
@@ -158,6 +160,8 @@ pub enum Copied {
     PartsCalls,
     /// It is more than is copied in one request.
     TooLarge,
+    /// The owner has as many conversations as allowed.
+    TooMany,
     /// No such message or run in the conversation, or not any more.
     NoPoint,
     /// No such conversation, or somebody else's.
@@ -435,9 +439,12 @@ impl Renamed<'_> {
                 Part::ToolCall(part) => {
                     part.id = id;
                     part.call_id = self.call(&part.call_id);
+                    part.undoes = part.undoes.take().and_then(|undone| self.calls.get(&undone).cloned());
                 }
                 Part::ToolResult(part) => {
                     part.id = id;
+                    // A copy has no calls that could be taken back.
+                    part.undoable = false;
                     part.call_id = self.call(&part.call_id);
                 }
                 Part::Image(part) | Part::File(part) => part.id = id,
@@ -454,4 +461,38 @@ impl Renamed<'_> {
 /// What a request with this key is answered with when it comes again.
 pub(super) fn outcome(key: &IdempotencyClaim, copied: &Copied) -> Result<String, StoreError> {
     rows::encode_storable("idempotency_keys", "outcome", &key.key, copied)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::support::ids::SequentialIds;
+
+    /// What took a call back says of which, by its new name; nothing of a copy can be taken back.
+    #[test]
+    fn calls_of_a_copy_have_nothing_to_take_back() {
+        let ids = SequentialIds::default();
+        let (made, undoing, elsewhere) = (CallId::generate(&ids), CallId::generate(&ids), CallId::generate(&ids));
+        let call = |id: &CallId, undoes: Option<&CallId>| json!({"type": "tool_call", "id": PartId::generate(&ids), "call_id": id, "name": "t", "arguments": {}, "undoes": undoes});
+        let result = json!({
+            "type": "tool_result", "id": PartId::generate(&ids), "call_id": made, "name": "t", "content": [], "is_error": false,
+            "state": "done", "undoable": true
+        });
+        let message = json!({
+            "id": MessageId::generate(&ids), "conversation_id": ConversationId::generate(&ids), "run_id": RunId::generate(&ids),
+            "role": "assistant", "status": "complete", "created_at": "2026-01-01T00:00:00Z",
+            "parts": [call(&made, None), result, call(&undoing, Some(&made)), call(&elsewhere, Some(&elsewhere))]
+        });
+        let mut message: Message = serde_json::from_value(message).unwrap();
+        let mut renamed = Renamed { ids: &ids, calls: HashMap::new() };
+        renamed.message(&mut message, &ConversationId::generate(&ids), &RunId::generate(&ids));
+        let [Part::ToolCall(first), Part::ToolResult(result), Part::ToolCall(second), _] = &message.parts[..] else {
+            panic!("{message:?}")
+        };
+        assert_ne!(first.call_id, made);
+        assert_eq!((&result.call_id, result.undoable), (&first.call_id, false));
+        assert_eq!(second.undoes.as_ref(), Some(&first.call_id));
+    }
 }

@@ -252,6 +252,8 @@ pub struct NewConversation {
     pub system_prompt: Option<String>,
     /// What its user wants of every answer.
     pub instructions: Option<String>,
+    /// Conversations of one owner that are not archived, this one included; more are refused. 0 for no limit.
+    pub max_conversations: u32,
     /// When it is made.
     pub now: UnixMillis,
 }
@@ -264,6 +266,8 @@ pub enum Created {
     Conversation(Box<crate::domain::conversation::Conversation>),
     /// The id is taken, by this owner or another.
     Exists,
+    /// The owner has as many as allowed.
+    TooMany,
 }
 
 /// Older messages of a conversation that requests are to leave out.
@@ -342,6 +346,8 @@ pub struct AcceptRun {
     pub on_busy: OnBusy,
     /// Runs of one owner that are not terminal, this one included; more are refused. 0 for no limit.
     pub max_active_runs: u32,
+    /// Conversations of one owner that are not archived, one that is made for the message included; more are refused. 0 for no limit.
+    pub max_conversations: u32,
     /// Uploaded files in messages of one conversation, these included; more are refused.
     pub max_files: u32,
     /// The trace of the request, kept with a run that is made.
@@ -405,6 +411,8 @@ pub enum Accepted {
     NoConversation,
     /// The owner has too many active runs. Nothing is stored.
     TooManyRuns,
+    /// The owner has too many conversations to begin another one. Nothing is stored.
+    TooManyConversations,
     /// The message refers to a file that is gone, or somebody else's. Nothing is stored.
     NoFile {
         /// The file.

@@ -432,6 +432,8 @@ pub struct LimitsConfig {
     pub body_bytes: usize,
     /// Runs of one owner that are not over; more are refused. 0 for no limit.
     pub max_active_runs_per_owner: u32,
+    /// Conversations of one owner that are not archived; more are refused. 0 for no limit.
+    pub max_conversations_per_owner: u32,
     /// Runs of one owner that are worked on at a time, in all processes together; the others wait in the queue. 0 for no limit.
     pub max_running_runs_per_owner: u32,
     /// Providers that one owner may keep.
@@ -466,6 +468,7 @@ impl Default for LimitsConfig {
             max_connections: 20_000,
             body_bytes: 1024 * 1024,
             max_active_runs_per_owner: 10_000,
+            max_conversations_per_owner: 0,
             max_running_runs_per_owner: 0,
             max_providers_per_owner: 100,
             max_mcp_servers_per_owner: 50,

@@ -7,7 +7,7 @@ use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::accept_alone::Head;
 use super::cancel::{self, Unfinished};
-use super::conversations::{lock_head, recorded_key};
+use super::conversations::{has_all_conversations, lock_head, recorded_key};
 use super::errors::is_unique_violation;
 use super::{PostgresStore, accept_alone, files};
 use crate::domain::change::RunCounters;
@@ -92,8 +92,10 @@ async fn accept_on(
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<Accepted>> {
     let mut last = None;
+    // Whether another conversation may be made is known once the conversation was looked for.
+    let mut may_be_made = accept.create_with_title.is_some() && accept.max_conversations == 0;
     for _ in 0..MAX_RACES {
-        if accept.create_with_title.is_some() {
+        if may_be_made {
             match alone(connection, Head::New, accept, cap, key).await {
                 Ok(Some(accepted)) => return Ok(Keyed::Fresh(accepted)),
                 Ok(None) => {}
@@ -103,7 +105,7 @@ async fn accept_on(
         }
         match accept_into(connection, accept, cap, key).await {
             Ok(Some(outcome)) => return Ok(outcome),
-            Ok(None) => {}
+            Ok(None) => may_be_made = accept.create_with_title.is_some(),
             Err(StoreError::Statement(error)) if is_unique_violation(&error) => last = Some(error),
             Err(error) => return Err(error),
         }
@@ -201,6 +203,7 @@ pub(super) async fn accept_locked(
         Accepted::Busy { .. }
         | Accepted::NoConversation
         | Accepted::TooManyRuns
+        | Accepted::TooManyConversations
         | Accepted::NoFile { .. }
         | Accepted::TooManyFiles { .. } => {}
     }
@@ -220,6 +223,9 @@ async fn without_conversation(
     }
     if accept.create_with_title.is_none() {
         return Ok(Some(Keyed::Fresh(Accepted::NoConversation)));
+    }
+    if has_all_conversations(connection, &accept.owner, accept.max_conversations).await? {
+        return Ok(Some(Keyed::Fresh(Accepted::TooManyConversations)));
     }
     let (taken, unfinished): (bool, i64) = sqlx::query_as(
         "SELECT EXISTS (SELECT FROM conversations WHERE id = $1 AND owner_id <> $2),

@@ -250,6 +250,9 @@ impl ConversationStore for PostgresStore {
 
 impl PostgresStore {
     async fn create(&self, new: &NewConversation, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
+        if self.api.ask(async |connection| has_all_conversations(connection, &new.owner, new.max_conversations).await).await? {
+            return Ok(self.recorded(key).await?.unwrap_or(Keyed::Fresh(Created::TooMany)));
+        }
         let title = storable(&new.title);
         let conversation = Conversation {
             id: new.id.clone(),
@@ -362,6 +365,18 @@ async fn apply(
     append(&mut tx, id, base, &events, &[]).await?;
     tx.commit().await?;
     Ok(Some((changed, compose::numbered(id, base, events))))
+}
+
+/// Whether the owner has as many conversations as allowed, not counting what is archived. Requests that come at once may exceed that by
+/// as many: nothing is locked that all of an owner's conversations share.
+pub(super) async fn has_all_conversations(connection: &mut PgConnection, owner: &UserId, most: u32) -> StoreResult<bool> {
+    if most == 0 {
+        return Ok(false);
+    }
+    let full = sqlx::query_scalar(
+        "SELECT count(*) >= $2 FROM (SELECT FROM conversations WHERE owner_id = $1 AND archived_at IS NULL LIMIT $2) AS kept",
+    );
+    Ok(full.bind(owner.as_str()).bind(i64::from(most)).fetch_one(connection).await?)
 }
 
 /// What came of an earlier request with the same key, read by the current transaction.

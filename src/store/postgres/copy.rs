@@ -5,7 +5,7 @@ use sqlx::{Connection as _, PgConnection};
 use super::PostgresStore;
 use super::accept::{fresh_counters, fresh_usage};
 use super::cancel::store_key;
-use super::conversations::{append, conversation, recorded_key};
+use super::conversations::{append, conversation, has_all_conversations, recorded_key};
 use crate::domain::conversation::ForkedFrom;
 use crate::domain::ids::ConversationId;
 use crate::store::copy::{self, Copied, CopiedDocument, CopyConversation, CopySource, CopyUntil, SourceRow, Written};
@@ -34,6 +34,9 @@ async fn copy_in(tx: &mut PgConnection, request: &CopyConversation, key: Option<
         && let Some(recorded) = recorded_key(tx, key).await?
     {
         return Ok(recorded);
+    }
+    if has_all_conversations(tx, &request.owner, request.max_conversations).await? {
+        return Ok(Keyed::Fresh(Copied::TooMany));
     }
     let (document, from) = match &request.source {
         CopySource::Document(document) => (document.clone(), None),

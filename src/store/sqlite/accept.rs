@@ -6,7 +6,7 @@ use super::SqliteStore;
 use super::apply::insert_message;
 use super::cancel::{Ask, end_unstarted, request};
 use super::connection::Tx;
-use super::conversations::insert_conversation;
+use super::conversations::{has_all_conversations, insert_conversation};
 use super::files;
 use super::idempotency;
 use super::log::append;
@@ -40,6 +40,7 @@ impl SqliteStore {
             Accepted::Busy { .. }
             | Accepted::NoConversation
             | Accepted::TooManyRuns
+            | Accepted::TooManyConversations
             | Accepted::NoFile { .. }
             | Accepted::TooManyFiles { .. } => {}
         }
@@ -55,14 +56,15 @@ pub(super) async fn accept_in(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Ac
         Accepted::Busy { .. }
         | Accepted::NoConversation
         | Accepted::TooManyRuns
+        | Accepted::TooManyConversations
         | Accepted::NoFile { .. }
         | Accepted::TooManyFiles { .. } => Ok(accepted),
     }
 }
 
 async fn store_message(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted> {
-    if !ensure_conversation(tx, accept).await? {
-        return Ok(Accepted::NoConversation);
+    if let Some(refused) = ensure_conversation(tx, accept).await? {
+        return Ok(refused);
     }
     let mut events = Vec::new();
     let mut interrupted = Vec::new();
@@ -94,17 +96,21 @@ async fn store_message(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Accepted>
     Ok(Accepted::Run { first_seq: row.first_seq, run: row.into_run()?, message, events, interrupted, claim: None })
 }
 
-/// Whether there is a conversation of this owner, made now if the request says so.
-async fn ensure_conversation(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<bool> {
+/// Makes the conversation if it is missing and the request says so. What to answer if there is none of this owner then.
+async fn ensure_conversation(tx: &mut Tx, accept: &AcceptRun) -> StoreResult<Option<Accepted>> {
     let owner: Option<String> = sqlx::query_scalar("SELECT owner_id FROM conversations WHERE id = ?")
         .bind(accept.conversation_id.as_str())
         .fetch_optional(&mut **tx)
         .await?;
-    match (owner, &accept.create_with_title) {
-        (Some(owner), _) => Ok(owner == accept.owner.as_str()),
-        (None, Some(title)) => insert_conversation(tx, &accept.conversation_id, &accept.owner, title, accept.now).await,
-        (None, None) => Ok(false),
-    }
+    let is_there = match (owner, &accept.create_with_title) {
+        (Some(owner), _) => owner == accept.owner.as_str(),
+        (None, Some(_)) if has_all_conversations(tx, &accept.owner, accept.max_conversations).await? => {
+            return Ok(Some(Accepted::TooManyConversations));
+        }
+        (None, Some(title)) => insert_conversation(tx, &accept.conversation_id, &accept.owner, title, accept.now).await?,
+        (None, None) => false,
+    };
+    Ok((!is_there).then_some(Accepted::NoConversation))
 }
 
 pub(super) async fn unfinished_runs(tx: &mut Tx, owner: &UserId) -> StoreResult<u32> {

@@ -145,6 +145,7 @@ mod tests {
                 profile: AgentProfile::default(),
                 on_busy: OnBusy::Queue,
                 max_active_runs: 0,
+                max_conversations: 0,
                 max_files: 5,
                 trace: TraceId::generate(&UuidIds),
                 taker: None,

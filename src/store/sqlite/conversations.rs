@@ -50,6 +50,9 @@ impl ConversationStore for SqliteStore {
         if let Some(earlier) = idempotency::earlier(&mut tx, idempotency.as_ref()).await? {
             return Ok(earlier);
         }
+        if has_all_conversations(&mut tx, &new.owner, new.max_conversations).await? {
+            return Ok(Keyed::Fresh(Created::TooMany));
+        }
         if !insert_conversation(&mut tx, &new.id, &new.owner, &new.title, new.now).await? {
             return Ok(Keyed::Fresh(Created::Exists));
         }
@@ -296,6 +299,17 @@ pub(super) async fn find(tx: &mut Tx, owner: &UserId, id: &ConversationId) -> St
         .fetch_optional(&mut **tx)
         .await?;
     row.map(|row| ConversationRow::read(&row)?.into_conversation()).transpose()
+}
+
+/// Whether the owner has as many conversations as allowed, not counting what is archived.
+pub(super) async fn has_all_conversations(tx: &mut Tx, owner: &UserId, most: u32) -> StoreResult<bool> {
+    if most == 0 {
+        return Ok(false);
+    }
+    let full = sqlx::query_scalar(
+        "SELECT count(*) >= ?2 FROM (SELECT 1 FROM conversations WHERE owner_id = ?1 AND archived_at IS NULL LIMIT ?2)",
+    );
+    Ok(full.bind(owner.as_str()).bind(most).fetch_one(&mut **tx).await?)
 }
 
 /// Makes a conversation and its empty log. False if the id is taken.

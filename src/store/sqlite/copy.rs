@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::connection::Tx;
-use super::conversations::find;
+use super::conversations::{find, has_all_conversations};
 use super::log::append;
 use super::{SqliteStore, idempotency};
 use crate::domain::change::RunCounters;
@@ -19,6 +19,9 @@ impl SqliteStore {
         let (_turn, mut tx) = self.write_in_turn().await?;
         if let Some(earlier) = idempotency::earlier(&mut tx, key).await? {
             return Ok(earlier);
+        }
+        if has_all_conversations(&mut tx, &request.owner, request.max_conversations).await? {
+            return Ok(Keyed::Fresh(Copied::TooMany));
         }
         let (document, from) = match &request.source {
             CopySource::Document(document) => (document.clone(), None),

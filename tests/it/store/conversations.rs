@@ -8,8 +8,8 @@ use capstan::domain::ids::ConversationId;
 use capstan::domain::message::Message;
 use capstan::domain::trace::TraceId;
 use capstan::store::{
-    AcceptRun, Accepted, Cancelled, ConversationChange, ConversationFilter, Created, GoOn, Keyed, NewConversation, PAGE_BYTES,
-    ResumeRun, Resumed, Tidying,
+    AcceptRun, Accepted, Cancelled, ConversationChange, ConversationFilter, Copied, CopyConversation, CopyLimits, CopySource,
+    CopyUntil, Created, GoOn, Keyed, NewConversation, PAGE_BYTES, ResumeRun, Resumed, Tidying,
 };
 use capstan::support::clock::UnixMillis;
 use capstan::support::ids::UuidIds;
@@ -28,6 +28,56 @@ contract! {
     what_is_somebody_elses_looks_missing,
     conversations_are_kept_in_order,
     idle_conversations_are_put_away_and_deleted,
+    an_owner_has_so_many_conversations,
+}
+
+async fn an_owner_has_so_many_conversations(world: &World) {
+    let (owner, max_conversations) = (user(), 2);
+    let first = make(world, &owner, "one", NOW).await;
+    let second = conversation();
+    let begins = |id: &ConversationId| AcceptRun { max_conversations, ..hello(&owner, id) };
+    let accepted = world.store.accept_run(begins(&second), key(&owner, "k", "f")).await.unwrap();
+    assert!(matches!(fresh(accepted), Accepted::Run { .. }));
+    // Whatever would begin a third one is refused, and nothing is stored with its key.
+    let third = conversation();
+    for _ in 0..2 {
+        let refused = world.store.accept_run(begins(&third), key(&owner, "third", "f")).await.unwrap();
+        assert_eq!(fresh(refused), Accepted::TooManyConversations);
+    }
+    let new = NewConversation {
+        id: third.clone(),
+        owner: owner.clone(),
+        title: String::new(),
+        system_prompt: None,
+        instructions: None,
+        max_conversations,
+        now: NOW,
+    };
+    assert_eq!(fresh(world.store.create_conversation(new.clone(), None).await.unwrap()), Created::TooMany);
+    let copy = CopyConversation {
+        id: third.clone(),
+        owner: owner.clone(),
+        title: None,
+        source: CopySource::Conversation { id: first.clone(), until: CopyUntil::End },
+        limits: CopyLimits { messages: 10, bytes: 1_000 },
+        max_conversations,
+        ids: std::sync::Arc::new(UuidIds),
+        now: NOW,
+    };
+    assert_eq!(fresh(world.store.copy_conversation(copy.clone(), None).await.unwrap()), Copied::TooMany);
+    // What is there goes on, a request that comes again has its answer, and others have limits of their own.
+    let again = world.store.accept_run(begins(&second), key(&owner, "k", "f")).await.unwrap();
+    assert!(matches!(again, Keyed::Replayed(Accepted::Run { .. })));
+    assert!(matches!(fresh(world.store.accept_run(begins(&second), None).await.unwrap()), Accepted::Run { .. }));
+    let theirs = AcceptRun { owner: user(), ..begins(&conversation()) };
+    assert!(matches!(fresh(world.store.accept_run(theirs, None).await.unwrap()), Accepted::Run { .. }));
+    // What is archived does not count.
+    let away = ConversationChange { archived: Some(true), ..ConversationChange::default() };
+    world.store.change_conversation(&owner, &first, &away, NOW).await.unwrap().unwrap();
+    assert!(matches!(fresh(world.store.copy_conversation(copy, None).await.unwrap()), Copied::Conversation(_)));
+    assert_eq!(fresh(world.store.create_conversation(new, None).await.unwrap()), Created::TooMany);
+    let last = AcceptRun { max_conversations: 3, ..hello(&owner, &conversation()) };
+    assert!(matches!(fresh(world.store.accept_run(last, None).await.unwrap()), Accepted::Run { .. }));
 }
 
 async fn conversations_are_kept_in_order(world: &World) {
@@ -123,6 +173,7 @@ async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, 
         title: title.to_owned(),
         system_prompt: None,
         instructions: None,
+        max_conversations: 0,
         now,
     };
     let id = new.id.clone();
@@ -138,6 +189,7 @@ async fn a_conversation_is_made_once(world: &World) {
         title: "One".to_owned(),
         system_prompt: None,
         instructions: None,
+        max_conversations: 0,
         now: NOW,
     };
     let Created::Conversation(made) = fresh(world.store.create_conversation(new.clone(), key(&owner, "k", "f")).await.unwrap())

@@ -28,6 +28,7 @@ fn fork(owner: &UserId, source: &ConversationId, until: CopyUntil) -> CopyConver
         title: None,
         source: CopySource::Conversation { id: source.clone(), until },
         limits: CopyLimits { messages: 100, bytes: 100_000 },
+        max_conversations: 0,
         ids: Arc::new(UuidIds),
         now: LATER,
     }

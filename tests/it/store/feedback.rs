@@ -154,6 +154,7 @@ async fn a_document_brings_its_ratings_and_a_fork_does_not(world: &World) {
         title: None,
         source,
         limits: CopyLimits { messages: 100, bytes: 100_000 },
+        max_conversations: 0,
         ids: Arc::new(UuidIds),
         now: UnixMillis(NOW.0 + 50),
     };

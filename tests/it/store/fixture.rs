@@ -79,6 +79,7 @@ pub fn hello(owner: &UserId, conversation: &ConversationId) -> AcceptRun {
         profile: AgentProfile::default(),
         on_busy: OnBusy::Queue,
         max_active_runs: 0,
+        max_conversations: 0,
         max_files: 5,
         trace: TraceId::generate(&UuidIds),
         taker: None,
@@ -186,6 +187,7 @@ pub fn stored(accepted: Accepted) -> Stored {
         | Accepted::Busy { .. }
         | Accepted::NoConversation
         | Accepted::TooManyRuns
+        | Accepted::TooManyConversations
         | Accepted::NoFile { .. }
         | Accepted::TooManyFiles { .. } => {
             panic!("expected a run, got {accepted:?}")

@@ -241,6 +241,7 @@ async fn bounds_and_heads(world: &World) {
         title: String::new(),
         system_prompt: None,
         instructions: None,
+        max_conversations: 0,
         now: NOW,
     };
     world.store.create_conversation(new, None).await.unwrap();

@@ -95,6 +95,7 @@ async fn no_title_takes_the_place_of_one_that_is_somebodys(world: &World) {
         title: None,
         source: CopySource::Conversation { id: id.clone(), until: CopyUntil::End },
         limits: CopyLimits { messages: 100, bytes: 100_000 },
+        max_conversations: 0,
         ids: std::sync::Arc::new(UuidIds),
         now: LATER,
     };
@@ -112,6 +113,7 @@ async fn no_title_takes_the_place_of_one_that_is_somebodys(world: &World) {
             title: given.to_owned(),
             system_prompt: None,
             instructions: None,
+            max_conversations: 0,
             now: NOW,
         };
         let id = new.id.clone();

@@ -271,6 +271,7 @@ impl Harness {
             },
             on_busy,
             max_active_runs: 0,
+            max_conversations: 0,
             max_files: 5,
             trace: TraceId::generate(self.ids.as_ref()),
             taker: None,

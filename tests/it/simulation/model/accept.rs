@@ -56,11 +56,19 @@ fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
 }
 
 impl State {
+    /// Whether the owner has as many conversations as allowed.
+    pub fn has_all_conversations(&self, owner: &UserId, most: u32) -> bool {
+        most > 0 && self.conversations.values().filter(|row| row.owner == *owner).count() >= most as usize
+    }
+
     /// What comes of a message, and whether anything is stored.
     pub fn accept(&mut self, accept: &AcceptRun) -> (Accepted, bool) {
         let id = &accept.conversation_id;
         match (self.conversations.get(id), &accept.create_with_title) {
             (Some(row), _) if row.owner != accept.owner => return (Accepted::NoConversation, false),
+            (None, Some(_)) if self.has_all_conversations(&accept.owner, accept.max_conversations) => {
+                return (Accepted::TooManyConversations, false);
+            }
             (Some(_), _) | (None, Some(_)) => {}
             (None, None) => return (Accepted::NoConversation, false),
         }

@@ -27,6 +27,9 @@ impl State {
 impl ConversationStore for ModelStore {
     async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
         Ok(self.state().keyed(key, |state| {
+            if state.has_all_conversations(&new.owner, new.max_conversations) {
+                return (Created::TooMany, false);
+            }
             if state.conversations.contains_key(&new.id) {
                 return (Created::Exists, false);
             }
