@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 work=$(mktemp -d)
-trap 'scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
+preparing=
+trap '[ -z "$preparing" ] || kill "$preparing" 2>/dev/null || true; scripts/test-postgres.sh stop "$work"; rm -rf "$work"' EXIT
 
 CAPSTAN_TEST_POSTGRES_URL=$(scripts/test-postgres.sh start "$work")
 export CAPSTAN_TEST_POSTGRES_URL
@@ -13,16 +14,19 @@ echo "test: Postgres is at ${CAPSTAN_TEST_POSTGRES_URL##*@}"
 # Settings of the caller's own server must not reach the servers that tests start.
 unset DATABASE_URL
 
-# The real MCP servers that some tests talk to.
-if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
-    scripts/apt-install.sh python3 python3-venv
-fi
-[ ! -x scripts/test-deps.sh ] || scripts/test-deps.sh
-
-# What runs containers, and what goes into one. Where podman cannot run, the test of containers says that it tested nothing.
-if ! command -v podman >/dev/null || ! command -v runc >/dev/null || [ ! -x /bin/busybox ]; then
-    scripts/apt-install.sh podman runc busybox-static || echo "test: podman cannot be installed; servers in containers are not tested"
-fi
+# Comes from the network while the compiler is at work: the real MCP servers and model servers that some tests talk to, and what runs
+# containers and goes into one. Where podman cannot run, the test of containers says that it tested nothing.
+prepare() {
+    if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
+        scripts/apt-install.sh python3 python3-venv
+    fi
+    scripts/test-deps.sh
+    if ! command -v podman >/dev/null || ! command -v runc >/dev/null || [ ! -x /bin/busybox ]; then
+        scripts/apt-install.sh podman runc busybox-static || echo "test: podman cannot be installed; servers in containers are not tested"
+    fi
+}
+prepare >"$work/prepare.log" 2>&1 &
+preparing=$!
 
 if ! cargo nextest --version >/dev/null 2>&1; then
     echo "test: cargo-nextest is missing; installing it, once"
@@ -44,4 +48,10 @@ if ! grep -q postgres <<<"$tests"; then
     echo "test: no test exercises Postgres; a run without it does not count" >&2
     exit 1
 fi
+
+prepared=0
+wait "$preparing" || prepared=$?
+preparing=
+cat "$work/prepare.log"
+[ "$prepared" -eq 0 ] || { echo "test: what the tests talk to could not be installed" >&2; exit 1; }
 "${runner[@]}"

@@ -68,7 +68,7 @@ pub async fn run(loaded: &Loaded, environment: &Environment) -> anyhow::Result<E
     match models::select(loaded, environment).await {
         Ok(models) => {
             model(&models, &mut report).await;
-            fallbacks(loaded, &models, &mut report).await;
+            models_beside(loaded, &models, &mut report).await;
         }
         Err(error) => report.add("model", Finding::Bad, format!("{error:#}")),
     }
@@ -166,15 +166,20 @@ async fn model(models: &Models, report: &mut Report) {
     }
 }
 
-/// Whether somebody serves every model that may take over.
-async fn fallbacks(loaded: &Loaded, models: &Models, report: &mut Report) {
-    let fallbacks = &loaded.config.agent.fallbacks;
+/// Whether somebody serves every model that may take over, and the one that makes titles.
+async fn models_beside(loaded: &Loaded, models: &Models, report: &mut Report) {
+    let agent = &loaded.config.agent;
     // Of a database that cannot be opened there is a line already.
     let Ok(store) = parts::open_store(&loaded.config, Opener::Command).await else { return };
-    match models::check_fallbacks(fallbacks, models, store.as_ref()).await {
-        Ok(()) if fallbacks.is_empty() => {}
-        Ok(()) => report.add("fallbacks", Finding::Good, fallbacks.join(", ")),
-        Err(error) => report.add("fallbacks", Finding::Bad, format!("{error:#}")),
+    for (line, setting, wanted) in [
+        ("fallbacks", "agent.fallbacks", agent.fallbacks.as_slice()),
+        ("title model", "agent.title_model", agent.title_model.as_slice()),
+    ] {
+        match models::check_served(setting, wanted, models, store.as_ref()).await {
+            Ok(()) if wanted.is_empty() => {}
+            Ok(()) => report.add(line, Finding::Good, wanted.join(", ")),
+            Err(error) => report.add(line, Finding::Bad, format!("{error:#}")),
+        }
     }
     store.close().await;
 }

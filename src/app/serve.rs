@@ -96,7 +96,8 @@ impl Server {
         }
 
         let store = parts::open_store(&config, Opener::Server).await?;
-        models::check_fallbacks(&config.agent.fallbacks, &models, store.as_ref()).await?;
+        models::check_served("agent.fallbacks", &config.agent.fallbacks, &models, store.as_ref()).await?;
+        models::check_served("agent.title_model", config.agent.title_model.as_slice(), &models, store.as_ref()).await?;
         let vault = secrets::vault(&config)?;
         secrets::require_keys(store.as_ref(), &vault).await?;
         let keys = parts::configured_keys(&config, store.as_ref(), &sources).await?;

@@ -68,4 +68,16 @@ pub struct FeedbackRecord {
     pub comment: Option<String>,
     /// When it was said, RFC 3339.
     pub at: String,
+    /// Who has looked at it since, and when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub review: Option<Review>,
+}
+
+/// That an administrator has looked at feedback. Whoever rates the answer anew has something new to be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Review {
+    /// The administrator.
+    pub by: UserId,
+    /// When, RFC 3339.
+    pub at: String,
 }

@@ -10,8 +10,8 @@ use super::state::RunState;
 
 /// The longest title that a model makes, in characters.
 const MAX_CHARS: usize = 60;
-/// Tokens of its answer.
-const MAX_TOKENS: u32 = 24;
+/// Tokens of its answer: more than a title has, because a model that thinks first would come to none else.
+const MAX_TOKENS: u32 = 600;
 /// Characters of the question and of the answer that it reads.
 const READ_CHARS: usize = 2_000;
 

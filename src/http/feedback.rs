@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::audit::whose;
 use super::auth::Caller;
-use super::extract::{Ids, Input, Params, RequestBody};
+use super::extract::{Id, Ids, Input, Params, RequestBody};
 use super::options::App;
 use super::page::{self, PageParams};
 use super::problem::Answer;
@@ -77,6 +77,36 @@ pub(crate) struct FeedbackParams {
     /// For administrators: those of a user, by their id, or of `all`. The caller's own if absent.
     #[param(pattern = "^(all|user_[0-9a-fA-F-]{32,36})$")]
     owner: Option<String>,
+    /// Only what an administrator has looked at, or only what nobody has.
+    reviewed: Option<bool>,
+}
+
+/// What is changed of feedback.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReviewBody {
+    /// Whether somebody has looked at it.
+    reviewed: bool,
+}
+
+impl RequestBody for ReviewBody {}
+
+/// Marks feedback as reviewed, or not
+///
+/// For administrators. An answer that its user rates anew is to be looked at again.
+#[utoipa::path(
+    patch, path = "/api/v1/feedback/{message_id}", tag = "feedback", operation_id = "review_feedback",
+    params(("message_id" = MessageId, Path, description = "The message that it is about")),
+    request_body = ReviewBody,
+    responses((status = 200, description = "The feedback", body = FeedbackRecord)),
+)]
+pub(crate) async fn review(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Id(message): Id<MessageId>,
+    Input { body, .. }: Input<ReviewBody>,
+) -> Answer<Json<FeedbackRecord>> {
+    Ok(Json(app.service.review_feedback(&principal, &message, body.reviewed).await?))
 }
 
 /// What users think of answers, what was said last first
@@ -97,7 +127,8 @@ pub(crate) async fn list(
     let of = whose(filter.owner.as_deref())?;
     let rating = filter.rating.map(|rating| format!("&rating={}", rating.as_str()));
     let owner = filter.owner.map(|owner| format!("&owner={owner}"));
-    let rest: String = [rating, owner].into_iter().flatten().collect();
-    let found = app.service.feedback(&principal, of, filter.rating, &request).await?;
+    let reviewed = filter.reviewed.map(|reviewed| format!("&reviewed={reviewed}"));
+    let rest: String = [rating, owner, reviewed].into_iter().flatten().collect();
+    let found = app.service.feedback(&principal, of, (filter.rating, filter.reviewed), &request).await?;
     Ok(page::answer(found, request.limit, "/api/v1/feedback", &rest))
 }

@@ -51,6 +51,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(history::export))
         .routes(routes!(feedback::give, feedback::withdraw))
         .routes(routes!(feedback::list))
+        .routes(routes!(feedback::review))
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::get, agents::update, agents::delete))
         .routes(routes!(agents::versions))

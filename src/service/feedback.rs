@@ -5,7 +5,7 @@ use super::input::{Replay, RequestKey, keyed};
 use super::{Error, Result, Service};
 use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
 use crate::domain::ids::{ConversationId, MessageId};
-use crate::domain::principal::Principal;
+use crate::domain::principal::{Principal, UserRole};
 use crate::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, GiveFeedback, Page, PageRequest};
 use crate::support::text;
 
@@ -54,11 +54,24 @@ impl Service {
         &self,
         principal: &Principal,
         of: AuditOf,
-        rating: Option<Rating>,
+        (rating, reviewed): (Option<Rating>, Option<bool>),
         page: &PageRequest<FeedbackCursor>,
     ) -> Result<Page<FeedbackRecord>> {
         let owner = owner_of(principal, of, "the feedback of others is an administrator's to see")?;
-        Ok(self.store.feedback(&FeedbackFilter { owner, rating }, page).await?)
+        Ok(self.store.feedback(&FeedbackFilter { owner, rating, reviewed }, page).await?)
+    }
+
+    /// Keeps that an administrator has looked at feedback, or that nobody has.
+    ///
+    /// # Errors
+    /// `Forbidden` for anybody else, `NotFound` if there is none on this message.
+    pub async fn review_feedback(&self, principal: &Principal, message: &MessageId, is_reviewed: bool) -> Result<FeedbackRecord> {
+        if principal.role != UserRole::Admin {
+            return Err(Error::Forbidden("feedback is reviewed by administrators"));
+        }
+        let by = is_reviewed.then_some(&principal.user_id);
+        let found = self.store.review_feedback(message, by, self.clock.now()).await?;
+        found.ok_or(Error::NotFound("feedback on this message"))
     }
 
     /// Words beside a rating, without space around them; none if they are empty.

@@ -11,7 +11,7 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use super::providers::page_of;
 use super::types::written_by_us;
 use super::{IdempotencyClaim, InvalidCursor, Keyed, Page, PageRequest, StoreResult, rows};
-use crate::domain::feedback::{Feedback, FeedbackRecord, Rating};
+use crate::domain::feedback::{Feedback, FeedbackRecord, Rating, Review};
 use crate::domain::ids::{ConversationId, MessageId, RunId, UserId};
 use crate::domain::message::{Message, Role};
 use crate::support::clock::UnixMillis;
@@ -58,6 +58,8 @@ pub struct FeedbackFilter {
     pub owner: Option<UserId>,
     /// That which says so.
     pub rating: Option<Rating>,
+    /// That which somebody has looked at, or nobody.
+    pub reviewed: Option<bool>,
 }
 
 /// The last row of a page.
@@ -93,6 +95,14 @@ pub trait FeedbackStore: Send + Sync {
 
     /// Takes it back. `false` if there is none.
     async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool>;
+
+    /// Keeps that an administrator has looked at feedback, or that nobody has. `None` if there is none on this message.
+    async fn review_feedback(
+        &self,
+        message: &MessageId,
+        by: Option<&UserId>,
+        now: UnixMillis,
+    ) -> StoreResult<Option<FeedbackRecord>>;
 
     /// A page of feedback, what was said last first. That of messages which were taken out of their conversation is in it.
     async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>>;
@@ -130,7 +140,7 @@ where
 }
 
 /// What [`page`] reads, of `messages m`. The runs of a conversation that is being deleted go first, and its messages with them.
-pub(super) const COLUMNS: &str = "m.id, m.conversation_id, m.run_id, m.owner_id, m.rating, m.comment, m.rated_at, r.agent, \
+pub(super) const COLUMNS: &str = "m.id, m.conversation_id, m.run_id, m.owner_id, m.rating, m.comment, m.rated_at, m.reviewed_at, m.reviewed_by, r.agent, \
      r.agent_version, r.model FROM messages m JOIN runs r ON r.id = m.run_id";
 
 /// A page of feedback; one row more than `limit` shows that there is another.
@@ -144,6 +154,10 @@ where
 {
     let read = |row: &'r R| -> StoreResult<(i64, FeedbackRecord)> {
         let (id, at): (String, i64) = (row.try_get("id")?, row.try_get("rated_at")?);
+        let review = match (row.try_get::<Option<i64>, _>("reviewed_at")?, row.try_get::<Option<String>, _>("reviewed_by")?) {
+            (Some(at), Some(by)) => Some(Review { by: UserId::from_stored(by), at: UnixMillis(at).to_rfc3339() }),
+            (None, _) | (_, None) => None,
+        };
         let record = FeedbackRecord {
             conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
             run_id: RunId::from_stored(row.try_get("run_id")?),
@@ -154,6 +168,7 @@ where
             rating: rating(row, &id)?,
             comment: row.try_get("comment")?,
             at: UnixMillis(at).to_rfc3339(),
+            review,
             message_id: MessageId::from_stored(id),
         };
         Ok((at, record))

@@ -132,17 +132,18 @@ pub async fn select(loaded: &Loaded, environment: &Environment) -> anyhow::Resul
     Ok(Models { router: Arc::new(router), default_model, endpoints, demonstration, warnings })
 }
 
-/// Refuses fallbacks that nobody serves: in the outage that they are for it would be too late. Besides the configured providers
-/// those that are kept for everybody count; what single people keep is no fallback of all.
+/// Refuses models beside an agent's own that nobody serves: in the outage that fallbacks are for it would be too late, and of titles
+/// that are never made nobody is told. Besides the configured providers those that are kept for everybody count; what single people keep
+/// is not there for all.
 ///
 /// # Errors
 /// In words that name the model and the way out, or if the database fails.
-pub async fn check_fallbacks(fallbacks: &[String], models: &Models, store: &dyn Store) -> anyhow::Result<()> {
+pub async fn check_served(setting: &str, wanted: &[String], models: &Models, store: &dyn Store) -> anyhow::Result<()> {
     let nobody = UserId::from_stored(String::new());
-    for model in fallbacks.iter().filter(|model| !models.router.knows(model)) {
+    for model in wanted.iter().filter(|model| !models.router.knows(model)) {
         let provider = model.split_once('/').map_or(model.as_str(), |(provider, _)| provider);
         if store.provider_named(&nobody, provider).await.context("the providers in the database cannot be read")?.is_none() {
-            bail!("agent.fallbacks: {}, or take it out", unknown(model, &models.router)?);
+            bail!("{setting}: {}, or take it out", unknown(model, &models.router)?);
         }
     }
     Ok(())

@@ -177,6 +177,7 @@ fn migrations() -> Migrator {
         step(26, "cheaper_words", include_str!("../../../migrations/postgres/0026_cheaper_words.sql")),
         step(27, "undo", include_str!("../../../migrations/postgres/0027_undo.sql")),
         step(28, "titles", include_str!("../../../migrations/postgres/0028_titles.sql")),
+        step(29, "review", include_str!("../../../migrations/postgres/0029_review.sql")),
     ])
 }
 

@@ -14,6 +14,7 @@ use crate::store::feedback::{
     COLUMNS, FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback, is_answer, page,
 };
 use crate::store::{IdempotencyClaim, Keyed, Page, PageRequest, StoreResult};
+use crate::support::clock::UnixMillis;
 
 impl PostgresStore {
     async fn give(&self, give: &GiveFeedback, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<FeedbackGiven>> {
@@ -51,13 +52,15 @@ async fn give_in(tx: &mut PgConnection, give: &GiveFeedback, key: Option<&Idempo
     if !is_answer(&give.message_id, &body)? {
         return Ok(Keyed::Fresh(FeedbackGiven::NotAnAnswer));
     }
-    sqlx::query("UPDATE messages SET rating = $1, comment = $2, rated_at = $3 WHERE id = $4")
-        .bind(give.rating.as_str())
-        .bind(give.comment.as_deref())
-        .bind(give.now.0)
-        .bind(give.message_id.as_str())
-        .execute(&mut *tx)
-        .await?;
+    sqlx::query(
+        "UPDATE messages SET rating = $1, comment = $2, rated_at = $3, reviewed_at = NULL, reviewed_by = NULL WHERE id = $4",
+    )
+    .bind(give.rating.as_str())
+    .bind(give.comment.as_deref())
+    .bind(give.now.0)
+    .bind(give.message_id.as_str())
+    .execute(&mut *tx)
+    .await?;
     let given = FeedbackGiven::Kept(give.feedback());
     store_key(tx, record(key, &given)?).await?;
     Ok(Keyed::Fresh(given))
@@ -71,7 +74,7 @@ impl FeedbackStore for PostgresStore {
 
     async fn withdraw_feedback(&self, owner: &UserId, conversation: &ConversationId, message: &MessageId) -> StoreResult<bool> {
         let withdrawn = sqlx::query(
-            "UPDATE messages m SET rating = NULL, comment = NULL, rated_at = NULL FROM conversations c
+            "UPDATE messages m SET rating = NULL, comment = NULL, rated_at = NULL, reviewed_at = NULL, reviewed_by = NULL FROM conversations c
              WHERE m.id = $1 AND m.conversation_id = $2 AND m.rated_at IS NOT NULL AND c.id = m.conversation_id AND c.owner_id = $3",
         )
         .bind(message.as_str())
@@ -82,13 +85,30 @@ impl FeedbackStore for PostgresStore {
         Ok(withdrawn.rows_affected() > 0)
     }
 
+    async fn review_feedback(
+        &self,
+        message: &MessageId,
+        by: Option<&UserId>,
+        now: UnixMillis,
+    ) -> StoreResult<Option<FeedbackRecord>> {
+        sqlx::query("UPDATE messages SET reviewed_at = $2, reviewed_by = $3 WHERE id = $1 AND rated_at IS NOT NULL")
+            .bind(message.as_str())
+            .bind(by.map(|_| now.0))
+            .bind(by.map(UserId::as_str))
+            .execute(&self.api)
+            .await?;
+        let statement = format!("SELECT {COLUMNS} WHERE m.id = $1 AND m.rated_at IS NOT NULL");
+        let found = sqlx::query(AssertSqlSafe(statement)).bind(message.as_str()).fetch_all(&self.api).await?;
+        Ok(page(&found, 1)?.items.pop())
+    }
+
     async fn feedback(&self, filter: &FeedbackFilter, page_of: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
         let after = page_of.after.as_ref().map_or((i64::MAX, "~"), |after| (after.at, after.id.as_str()));
         let limit = page_of.limit.clamp(1, 100);
         let whose = if filter.owner.is_some() { "m.owner_id = $4" } else { "$4::text IS NULL" };
         let statement = format!(
             "SELECT {COLUMNS} WHERE m.rated_at IS NOT NULL AND (m.rated_at, m.id) < ($1, $2) AND ($3::text IS NULL OR m.rating = $3)
-               AND {whose} ORDER BY m.rated_at DESC, m.id DESC LIMIT $5"
+               AND {whose} AND ($6::boolean IS NULL OR (m.reviewed_at IS NOT NULL) = $6) ORDER BY m.rated_at DESC, m.id DESC LIMIT $5"
         );
         let found = sqlx::query(AssertSqlSafe(statement))
             .bind(after.0)
@@ -96,6 +116,7 @@ impl FeedbackStore for PostgresStore {
             .bind(filter.rating.map(Rating::as_str))
             .bind(filter.owner.as_ref().map(UserId::as_str))
             .bind(i64::from(limit) + 1)
+            .bind(filter.reviewed)
             .fetch_all(&self.api)
             .await?;
         page(&found, limit)

@@ -214,6 +214,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(24, "feedback", include_str!("../../../migrations/sqlite/0024_feedback.sql")),
         step(25, "undo", include_str!("../../../migrations/sqlite/0025_undo.sql")),
         step(26, "titles", include_str!("../../../migrations/sqlite/0026_titles.sql")),
+        step(27, "review", include_str!("../../../migrations/sqlite/0027_review.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

@@ -95,7 +95,23 @@ async fn administrators_page_through_what_users_think() {
         assert_eq!(ask(&bob, &query).await.code(), "forbidden");
     }
     assert_eq!(ask(&bob, "?rating=up").await.json()["data"], json!([]));
-    for query in ["?owner=ann", "?rating=maybe", "?cursor=x"] {
+    // Whoever has looked at one says so, and finds the rest.
+    let path = format!("/api/v1/feedback/{}", rated[1].0);
+    let mark = async |who: &str, body: Value| rig.send(Method::PATCH, &path, &[("authorization", who)], Some(body)).await;
+    let marked = mark(&admin, json!({"reviewed": true})).await;
+    assert_eq!(marked.status, StatusCode::OK, "{}", marked.body);
+    assert!(marked.json()["review"]["by"].is_string() && marked.json()["review"]["at"].is_string(), "{}", marked.body);
+    assert_eq!(ask(&admin, "?owner=all&reviewed=true").await.json()["data"], json!([marked.json()]));
+    assert_eq!(ask(&admin, "?owner=all&reviewed=false").await.json()["data"].as_array().unwrap().len(), 2);
+    let page = ask(&admin, "?owner=all&reviewed=false&limit=1").await;
+    assert!(page.header("link").contains("&reviewed=false"), "{}", page.header("link"));
+    assert_eq!(mark(&bob, json!({"reviewed": false})).await.code(), "forbidden");
+    assert_eq!(mark(&admin, json!({"reviewed": 1})).await.code(), "invalid_request");
+    assert_eq!(mark(&admin, json!({"reviewed": false})).await.json().get("review"), None);
+    let missing = format!("/api/v1/feedback/msg_{}", "1".repeat(32));
+    let refused = rig.send(Method::PATCH, &missing, &[("authorization", &admin)], Some(json!({"reviewed": true}))).await;
+    assert_eq!(refused.code(), "not_found");
+    for query in ["?owner=ann", "?rating=maybe", "?cursor=x", "?reviewed=maybe"] {
         assert_eq!(ask(&admin, query).await.status, StatusCode::BAD_REQUEST, "{query}");
     }
 }

@@ -701,6 +701,14 @@ impl FeedbackStore for Line {
     async fn withdraw_feedback(&self, owner: &UserId, of: &ConversationId, message: &MessageId) -> StoreResult<bool> {
         self.model.withdraw_feedback(owner, of, message).await
     }
+    async fn review_feedback(
+        &self,
+        message: &MessageId,
+        by: Option<&UserId>,
+        now: UnixMillis,
+    ) -> StoreResult<Option<FeedbackRecord>> {
+        self.model.review_feedback(message, by, now).await
+    }
     async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
         self.model.feedback(filter, page).await
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use capstan::domain::change::Change;
-use capstan::domain::feedback::{Feedback, Rating};
+use capstan::domain::feedback::{Feedback, Rating, Review};
 use capstan::domain::ids::{ConversationId, MessageId, UserId};
 use capstan::domain::message::Message;
 use capstan::store::{
@@ -21,6 +21,35 @@ contract! {
     only_answers_of_own_conversations_are_rated,
     ratings_are_listed_by_when_they_were_said,
     a_document_brings_its_ratings_and_a_fork_does_not,
+    what_is_reviewed_is_told_until_it_is_rated_anew,
+}
+
+async fn what_is_reviewed_is_told_until_it_is_rated_anew(world: &World) {
+    let (owner, id, root) = (user(), conversation(), user());
+    let answer = answered(world, &owner, &id).await;
+    let review = async |by: Option<&UserId>| world.store.review_feedback(&answer, by, UnixMillis(NOW.0 + 7)).await.unwrap();
+    assert_eq!(review(Some(&root)).await, None, "there is nothing to look at");
+    let rate = async |rating| fresh(world.store.give_feedback(give(&owner, &id, &answer, rating, 5), None).await.unwrap());
+    let found = async |reviewed| {
+        let filter = FeedbackFilter { owner: Some(owner.clone()), reviewed, ..FeedbackFilter::default() };
+        world.store.feedback(&filter, &page(10, None)).await.unwrap().items
+    };
+    rate(Rating::Down).await;
+    let looked_at = Review { by: root.clone(), at: UnixMillis(NOW.0 + 7).to_rfc3339() };
+    let reviewed = review(Some(&root)).await.unwrap();
+    assert_eq!((&reviewed.message_id, reviewed.review.as_ref()), (&answer, Some(&looked_at)));
+    assert_eq!(found(Some(true)).await, std::slice::from_ref(&reviewed));
+    assert_eq!(found(None).await, [reviewed]);
+    assert_eq!(found(Some(false)).await, []);
+    assert_eq!(review(None).await.unwrap().review, None);
+    assert_eq!(found(Some(false)).await.len(), 1);
+    review(Some(&root)).await;
+    rate(Rating::Up).await;
+    assert_eq!(found(Some(true)).await, [], "that is something new");
+    review(Some(&root)).await;
+    assert!(world.store.withdraw_feedback(&owner, &id, &answer).await.unwrap());
+    rate(Rating::Up).await;
+    assert_eq!(found(Some(true)).await, []);
 }
 
 /// A turn of which the answer's id is told.
@@ -102,7 +131,7 @@ async fn only_answers_of_own_conversations_are_rated(world: &World) {
     let rewind = capstan::store::Rewind { owner: owner.clone(), conversation_id: id.clone(), from, now: NOW };
     fresh(world.store.rewind_conversation(rewind, None).await.unwrap());
     assert_eq!(rate(give(&owner, &id, &answer, Rating::Up, 0)).await, FeedbackGiven::NoMessage);
-    let own = FeedbackFilter { owner: Some(owner.clone()), rating: None };
+    let own = FeedbackFilter { owner: Some(owner.clone()), ..FeedbackFilter::default() };
     let found = world.store.feedback(&own, &page(10, None)).await.unwrap().items;
     assert_eq!(found.iter().map(|found| (&found.message_id, found.rating)).collect::<Vec<_>>(), [(&answer, Rating::Down)]);
     // It goes with its conversation.
@@ -131,7 +160,7 @@ async fn ratings_are_listed_by_when_they_were_said(world: &World) {
             }
         }
     };
-    let of = |owner: Option<&UserId>, rating| FeedbackFilter { owner: owner.cloned(), rating };
+    let of = |owner: Option<&UserId>, rating| FeedbackFilter { owner: owner.cloned(), rating, reviewed: None };
     let both = |one: &MessageId, two: &MessageId| if one > two { [one.clone(), two.clone()] } else { [two.clone(), one.clone()] };
     let [second, next] = both(third, fourth);
     assert_eq!(all(&of(Some(&ann), None)).await, [first.clone(), second.clone(), next.clone()]);

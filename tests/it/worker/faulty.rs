@@ -596,6 +596,14 @@ impl FeedbackStore for FaultyStore {
     async fn withdraw_feedback(&self, owner: &UserId, of: &ConversationId, message: &MessageId) -> StoreResult<bool> {
         self.inner.withdraw_feedback(owner, of, message).await
     }
+    async fn review_feedback(
+        &self,
+        message: &MessageId,
+        by: Option<&UserId>,
+        now: UnixMillis,
+    ) -> StoreResult<Option<FeedbackRecord>> {
+        self.inner.review_feedback(message, by, now).await
+    }
     async fn feedback(&self, filter: &FeedbackFilter, page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
         self.inner.feedback(filter, page).await
     }

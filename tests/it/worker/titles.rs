@@ -62,7 +62,7 @@ async fn a_title_holds_no_slot() {
     let requests = h.model.requests.lock().unwrap().clone();
     let said: Vec<String> = requests[1].messages.iter().map(|message| message.text()).collect();
     assert_eq!(said[..2], ["Where is tea from?", "From China."]);
-    assert_eq!((requests[1].tools.len(), requests[1].options.max_output_tokens), (0, Some(24)));
+    assert_eq!((requests[1].tools.len(), requests[1].options.max_output_tokens), (0, Some(600)));
     worker.drain(Duration::from_secs(5)).await;
 }
 

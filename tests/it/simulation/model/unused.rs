@@ -349,6 +349,9 @@ impl FeedbackStore for ModelStore {
     async fn withdraw_feedback(&self, _owner: &UserId, _of: &ConversationId, _message: &MessageId) -> StoreResult<bool> {
         Ok(false)
     }
+    async fn review_feedback(&self, _: &MessageId, _: Option<&UserId>, _: UnixMillis) -> StoreResult<Option<FeedbackRecord>> {
+        Ok(None)
+    }
     async fn feedback(&self, _filter: &FeedbackFilter, _page: &PageRequest<FeedbackCursor>) -> StoreResult<Page<FeedbackRecord>> {
         panic!("the model has no feedback")
     }

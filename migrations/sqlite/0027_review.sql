@@ -1,0 +1,3 @@
+-- That an administrator has looked at feedback; it goes with the message.
+ALTER TABLE messages ADD COLUMN reviewed_at integer;
+ALTER TABLE messages ADD COLUMN reviewed_by text;
