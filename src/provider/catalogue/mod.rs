@@ -304,6 +304,26 @@ mod tests {
     }
 
     #[test]
+    fn tokenizers_are_those_of_families() {
+        for (name, tokenizer) in [
+            ("openai/gpt-5-mini-2025-08-07", Some(Tokenizer::O200kBase)),
+            ("azure/gpt-4o", Some(Tokenizer::O200kBase)),
+            ("openrouter/openai/gpt-4.1", Some(Tokenizer::O200kBase)),
+            ("ollama/gpt-oss:20b", Some(Tokenizer::O200kBase)),
+            ("openai/gpt-4-turbo-2024-04-09", Some(Tokenizer::Cl100kBase)),
+            ("openai/gpt-3.5-turbo", Some(Tokenizer::Cl100kBase)),
+            // Nobody has said how these count.
+            ("openai/gpt-4.9", None),
+            ("anthropic/claude-sonnet-4-5", None),
+            ("gemini/gemini-2.5-pro", None),
+            ("mine/own", None),
+        ] {
+            assert_eq!(model(name).tokenizer, tokenizer, "{name}");
+        }
+        assert_eq!((model("openai/gpt-4.9").context, model("openai/gpt-4-0613").context), (None, Some(8_192)));
+    }
+
+    #[test]
     fn the_longest_start_of_a_name_wins() {
         assert_eq!(model("openai/gpt-5-mini-2025-08-07").input, Some(0.25));
         assert_eq!(model("openai/gpt-5").input, Some(1.25));
