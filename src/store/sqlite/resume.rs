@@ -116,13 +116,18 @@ async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationI
     if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
         return Ok(Vec::new());
     }
-    // A turn begins with the newest run that has a message of a user: those after it have gone on after another one.
+    // A turn begins with the newest run that has a message of a user: those after it have gone on after another one, or have taken
+    // a call back. Models go on reading of that if the call was one of an earlier turn.
     let mut superseded: Vec<(String, i64)> = sqlx::query_as(
-        "UPDATE messages SET superseded_by = ?1
+        "WITH turn AS (
+             SELECT max(r.first_seq) AS begins FROM messages m JOIN runs r ON r.id = m.run_id
+             WHERE m.conversation_id = ?2 AND m.role = 'user' AND m.body ->> 'internal' IS NULL
+         )
+         UPDATE messages SET superseded_by = ?1
          WHERE conversation_id = ?2 AND role <> 'user' AND superseded_by IS NULL AND CASE WHEN ?4 IS NULL THEN
-             run_id IN (SELECT id FROM runs WHERE conversation_id = ?2 AND first_seq >= (
-                 SELECT max(r.first_seq) FROM messages m JOIN runs r ON r.id = m.run_id
-                 WHERE m.conversation_id = ?2 AND m.role = 'user' AND m.body ->> 'internal' IS NULL))
+             run_id IN (SELECT r.id FROM runs r, turn WHERE r.conversation_id = ?2 AND r.first_seq >= turn.begins AND NOT EXISTS (
+                 SELECT 1 FROM tool_calls u JOIN tool_calls undone ON undone.id = u.undoes JOIN runs earlier ON earlier.id = undone.run_id
+                 WHERE u.run_id = r.id AND earlier.first_seq < turn.begins))
          ELSE run_id = ?3 AND position >= (SELECT position FROM messages WHERE id = ?4 AND run_id = ?3) END
          RETURNING id, position",
     )

@@ -222,6 +222,20 @@ async fn a_fallback_that_nobody_serves_is_an_error_at_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_title_model_that_nobody_serves_is_an_error_at_the_start() {
+    let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_AGENT__TITLE", "model").env("CAPSTAN_AGENT__TITLE_MODEL", "opnai/small");
+    let (ok, report) = site.command(&["doctor"]).await;
+    assert!(!ok && report.contains("FAIL  title model"), "{report}");
+    let mut refused = site.spawn(&[]);
+    assert!(!refused.ended(Duration::from_secs(60)).await.success());
+    let log = refused.log_text();
+    assert!(log.contains("agent.title_model") && log.contains("opnai/small"), "{log}");
+    let site = site.env("CAPSTAN_AGENT__TITLE_MODEL", "demo/demo");
+    let (ok, report) = site.command(&["doctor"]).await;
+    assert!(ok && report.contains("ok    title model"), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_words_are_the_operators() {
     let wire = Wire::play(vec![down()]).await;
     let site = site(Kind::Sqlite, &[(Dialect::Gemini, &wire)]).await;

@@ -2,10 +2,10 @@
 
 use capstan::domain::change::{Change, StepKind, StepStatus};
 use capstan::domain::ids::{CallId, MessageId, RunId, UserId};
-use capstan::domain::message::Message;
+use capstan::domain::message::{Message, ToolContent};
 use capstan::domain::record::{ClaimCause, Fence};
 use capstan::domain::run::{Run, RunStatus};
-use capstan::domain::tool::{ToolCall, ToolCallState};
+use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::domain::trace::TraceId;
 use capstan::store::{CallBatch, GoOn, Keyed, ResumeRun, Resumed};
 use capstan::support::ids::UuidIds;
@@ -19,6 +19,7 @@ contract! {
     only_the_newest_run_that_has_ended,
     a_retry_counts_like_a_message,
     a_call_is_taken_back_once,
+    what_took_back_a_call_of_an_earlier_turn_stays,
 }
 
 fn retry(owner: &UserId, id: &RunId, how: GoOn) -> ResumeRun {
@@ -180,15 +181,72 @@ async fn a_retry_counts_like_a_message(world: &World) {
     assert!(matches!(ask(world, with_room(2, GoOn::Turn)).await, Resumed::Run { .. }));
 }
 
+/// A run that takes a call of another one back.
+fn undo(owner: &UserId, (run, message, call): (&RunId, &Message, &ToolCall), confirmed: bool) -> ResumeRun {
+    let new = RunId::generate(&UuidIds);
+    let copy = Message { id: MessageId::generate(&UuidIds), run_id: new.clone(), ..message.clone() };
+    let undoing = ToolCall {
+        id: CallId::generate(&UuidIds),
+        run_id: new.clone(),
+        message_id: copy.id.clone(),
+        step: 1,
+        undoes: Some(call.id.clone()),
+        ..call.clone()
+    };
+    let batch = Box::new(CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new() });
+    ResumeRun { new_run_id: new, ..retry(owner, run, GoOn::Undo { batch, confirmed }) }
+}
+
+fn outcome(state: ToolCallState) -> ToolOutcome {
+    ToolOutcome { state, content: vec![ToolContent::text("said")], is_error: state != ToolCallState::Done, duration_ms: 1 }
+}
+
+/// A turn with a call that was made, and what it was made with.
+async fn turn_with_a_call(world: &World, fence: &Fence) -> (Message, ToolCall) {
+    let message = assistant(fence, "calls");
+    let call = planned_call(fence, &message.id, 0);
+    let work = vec![
+        Change::FreezeTools(Vec::new()),
+        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::AddMessage(message.clone()),
+        Change::AddToolCalls(vec![call.clone()]),
+        Change::ToolStarted(call.id.clone()),
+        Change::ToolFinished(call.id.clone(), outcome(ToolCallState::Done)),
+    ];
+    world.commit_one(changes(fence, work)).await.unwrap();
+    world.commit_one(completed(fence)).await.unwrap();
+    (message, call)
+}
+
+async fn what_took_back_a_call_of_an_earlier_turn_stays(world: &World) {
+    let owner = user();
+    let first = world.claimed(&owner).await;
+    let (said, early) = turn_with_a_call(world, &first).await;
+    world.accept(hello(&owner, &first.conversation_id)).await;
+    let second = world.claim_one().await;
+    let (answer, late) = turn_with_a_call(world, &second).await;
+    let mut undone = Vec::new();
+    for (run, message, call) in [(&first, &said, &early), (&second, &answer, &late)] {
+        assert!(matches!(ask(world, undo(&owner, (&run.run_id, message, call), false)).await, Resumed::Run { .. }));
+        let undoing = world.claim_one().await;
+        let id = world.load(&undoing).await.calls[0].id.clone();
+        let ended = vec![Change::ToolStarted(id.clone()), Change::ToolFinished(id, outcome(ToolCallState::Done))];
+        world.commit_one(changes(&undoing, ended)).await.unwrap();
+        world.commit_one(completed(&undoing)).await.unwrap();
+        undone.push(listed(world, &owner, &undoing).await.pop().unwrap());
+    }
+    let again = ask(world, retry(&owner, &second.run_id, GoOn::Turn)).await;
+    let gone = superseded(&again);
+    assert_eq!(gone, [answer.id.to_string(), undone[1].to_string()], "what was taken back of the turn itself goes with it");
+    let read: Vec<_> = world.load(&world.claim_one().await).await.history.into_iter().map(|message| message.id).collect();
+    assert!(read.contains(&undone[0]) && read.contains(&said.id), "{read:?}");
+}
+
 async fn a_call_is_taken_back_once(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     let message = assistant(&fence, "calls");
     let (call, repeated) = (planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1));
-    let outcome = |state| {
-        let text = vec![capstan::domain::message::ToolContent::text("said")];
-        capstan::domain::tool::ToolOutcome { state, content: text, is_error: state != ToolCallState::Done, duration_ms: 1 }
-    };
     let work = vec![
         Change::FreezeTools(Vec::new()),
         Change::StepStarted { step: 2, kind: StepKind::Tools },
@@ -200,20 +258,7 @@ async fn a_call_is_taken_back_once(world: &World) {
     ];
     world.commit_one(changes(&fence, work)).await.unwrap();
     world.commit_one(completed(&fence)).await.unwrap();
-    let undo = |confirmed| {
-        let new = RunId::generate(&UuidIds);
-        let copy = Message { id: MessageId::generate(&UuidIds), run_id: new.clone(), ..message.clone() };
-        let undoing = ToolCall {
-            id: CallId::generate(&UuidIds),
-            run_id: new.clone(),
-            message_id: copy.id.clone(),
-            step: 1,
-            undoes: Some(call.id.clone()),
-            ..call.clone()
-        };
-        let batch = Box::new(CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new() });
-        ResumeRun { new_run_id: new, ..retry(&owner, &fence.run_id, GoOn::Undo { batch, confirmed }) }
-    };
+    let undo = |confirmed| undo(&owner, (&fence.run_id, &message, &call), confirmed);
     let is_refused = async |resume: ResumeRun| matches!(ask(world, resume).await, Resumed::NotResumable { .. });
     // One that was denied took no effect; one that failed may have; and after one that did, nothing more is to be done.
     for (state, is_free) in [

@@ -4,7 +4,7 @@ use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
-use capstan::domain::ids::{ConversationId, MessageId, RunId, UserId};
+use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role};
 use capstan::domain::model::Usage;
 use capstan::domain::record::{ClaimCause, FirstClaim};
@@ -371,7 +371,12 @@ impl State {
             GoOn::Turn => {
                 let runs = self.runs_in(&run.conversation_id);
                 let first = runs.iter().copied().filter(asked).map(|row| row.first_seq).max().unwrap_or(i64::MAX);
-                (0, runs.iter().filter(|row| row.first_seq >= first).map(|row| row.run.id.clone()).collect())
+                // What took back a call of an earlier turn is no answer to this one.
+                let is_earlier =
+                    |id: &CallId| runs.iter().any(|row| row.first_seq < first && row.calls.iter().any(|call| call.id == *id));
+                let stays = |row: &RunRow| row.calls.iter().filter_map(|call| call.undoes.as_ref()).any(is_earlier);
+                let gone = runs.iter().filter(|row| row.first_seq >= first && !stays(row));
+                (0, gone.map(|row| row.run.id.clone()).collect())
             }
             GoOn::Call(batch) => {
                 let at = self.runs[&run.id].messages.iter().find(|(_, message)| message.id == batch.original);
