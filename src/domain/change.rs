@@ -169,6 +169,8 @@ pub enum Change {
     },
     /// A call is handed to its tool. Legal only from `planned` and `awaiting_approval`.
     ToolStarted(CallId),
+    /// The server of a call works on it under this name; `None`: the name is good for nothing any more. Legal only while `started`.
+    ToolHandle(CallId, Option<String>),
     /// A call gets its one outcome.
     ToolFinished(CallId, ToolOutcome),
     /// A question to a human.

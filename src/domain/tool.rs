@@ -197,6 +197,8 @@ pub struct ToolCall {
     pub key: Option<CallId>,
     /// The call that it takes back, of an earlier run.
     pub undoes: Option<CallId>,
+    /// The task under which its server works on it: whoever takes the call up asks for that, and does not call again.
+    pub handle: Option<String>,
     /// The arguments as executed.
     pub arguments: Value,
     /// SHA-256 of the canonical arguments.

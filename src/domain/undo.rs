@@ -173,6 +173,7 @@ mod tests {
             repair: None,
             key: None,
             undoes: None,
+            handle: None,
             arguments: json!({"item": "7", "to": {"city": "Bern", "lines": ["a", "b"]}, "note": null}),
             arguments_hash: String::new(),
             replay: ReplayClass::Unsafe,

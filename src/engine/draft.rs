@@ -279,6 +279,13 @@ impl<'a> Draft<'a> {
         self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..call })));
     }
 
+    /// The server of a call works on it under a name: it is asked for that, and nobody sees a second start.
+    pub(super) fn follow_call(&mut self, id: &CallId) {
+        if let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() {
+            self.command(Command::RunTool(Box::new(call)));
+        }
+    }
+
     /// The server of a call that was started is asked what became of it.
     pub(super) fn reconcile_call(&mut self, id: &CallId) {
         if let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() {

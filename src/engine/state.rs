@@ -110,6 +110,11 @@ impl RunState {
                     call.state = ToolCallState::Started;
                 }
             }
+            Change::ToolHandle(id, handle) => {
+                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Started) {
+                    call.handle.clone_from(handle);
+                }
+            }
             Change::ToolFinished(id, outcome) => {
                 if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && !call.state.is_outcome()) {
                     call.state = outcome.state;

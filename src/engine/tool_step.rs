@@ -84,6 +84,7 @@ pub(super) fn planned(
                 server: definition.and_then(|tool| tool.server.clone()),
                 key: None,
                 undoes: None,
+                handle: None,
                 arguments_hash: json::hash(&parsed.value),
                 arguments: parsed.value,
                 replay: definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone()),

@@ -42,6 +42,10 @@ pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
         return;
     }
     let Some(call) = started(draft, id) else { return };
+    // Whatever its class: it is under way, and another call would be a second one.
+    if call.handle.is_some() {
+        return draft.follow_call(id);
+    }
     match call.replay {
         ReplayClass::Read | ReplayClass::Idempotent | ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => {
             draft.run_call(id);
@@ -125,6 +129,10 @@ fn act_on(draft: &mut Draft<'_>, id: &CallId, answer: &InputAnswer) {
         let content = vec![ToolContent::text(texts::with_words(texts::HAPPENED, words))];
         draft.finish_call(id, ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 0 });
     } else if answer.choice == DID_NOT_HAPPEN.0 {
+        // What its server worked on came to nothing: it is called again, and not asked for that once more.
+        if started(draft, id).is_some_and(|call| call.handle.is_some()) {
+            draft.change(Change::ToolHandle(id.clone(), None));
+        }
         draft.run_call(id);
     } else {
         unknown(draft, id, texts::with_words(texts::NOBODY_KNOWS, words));

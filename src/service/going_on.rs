@@ -209,7 +209,7 @@ fn made_again(call: ToolCall, was_sendable: bool, arguments: Option<Value>, conf
     // What may have happened is the same call for its tool, which then does it once.
     let key = (may_have_happened && !is_edited).then(|| call.key().clone());
     let arguments = arguments.unwrap_or(call.arguments);
-    Ok(ToolCall { state, key, arguments_hash: json::hash(&arguments), arguments, outcome: None, ..call })
+    Ok(ToolCall { state, key, arguments_hash: json::hash(&arguments), arguments, handle: None, outcome: None, ..call })
 }
 
 pub(super) fn still_going(run: &Run) -> Error {

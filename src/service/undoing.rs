@@ -90,6 +90,7 @@ impl Service {
             repair: None,
             key: None,
             undoes: Some(undone.key().clone()),
+            handle: None,
             arguments_hash: json::hash(&arguments),
             arguments,
             replay: undoing.replay.clone(),

@@ -49,6 +49,15 @@ pub struct Asks {
     pub answer: tokio::sync::oneshot::Sender<InputAnswer>,
 }
 
+/// The name under which a server works on a call.
+#[derive(Debug)]
+pub struct Handle {
+    /// What it is asked for with.
+    pub id: String,
+    /// Told when the name is stored: whoever takes the call up then goes on from there. Dropped if it cannot be.
+    pub stored: tokio::sync::oneshot::Sender<()>,
+}
+
 /// What a call says before its end.
 #[derive(Debug)]
 pub enum Report {
@@ -56,6 +65,8 @@ pub enum Report {
     Progress(Progress),
     /// What its server asks. Its time does not run until there is an answer.
     Asks(Box<Asks>),
+    /// Its server goes on by itself, and can be asked for what becomes of it.
+    Handle(Handle),
 }
 
 /// Where a call reports. Bounded: a full channel drops progress.

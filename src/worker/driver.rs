@@ -9,13 +9,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::asker::Asker;
 use super::attachments::Attachments;
 use super::claimed::{first_input, know_capacities, know_grants, know_surroundings};
 use super::log_writer::{LogError, LogWriter, RunLog};
@@ -23,7 +20,8 @@ use super::model_call::{ModelCall, sendable_request};
 use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
 use super::titles::Titles;
-use super::{WorkerDeps, WorkerOptions, pins, progress};
+use super::tool_calls::{ToolCalls, ToolSays};
+use super::{WorkerDeps, WorkerOptions, pins};
 use crate::domain::agent::OnUnknown;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
@@ -32,7 +30,7 @@ use crate::domain::model::{ModelError, Usage};
 use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
-use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolOutcome};
+use crate::domain::tool::{ReplayClass, ToolCallState, ToolOutcome};
 use crate::domain::tool_filter::RankedTools;
 use crate::engine::{Command, Decision, Input, PartialAnswer, RunState, Surroundings, decide, tool_query};
 use crate::store::{ControlSignal, StoreError};
@@ -41,9 +39,6 @@ use crate::support::failpoint;
 /// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
 /// the run is given up: each further try would ask the model again.
 const MAX_STRIKES: u32 = 5;
-
-/// How long a cancelled tool gets to say what became of its call.
-const TOOL_STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// What a driver is given besides its run.
 #[derive(Clone)]
@@ -285,8 +280,7 @@ async fn attempt(
         spent: Usage::default(),
         is_unsendable: false,
         ranking: None,
-        tools: FuturesUnordered::new(),
-        tool_stop: CancellationToken::new(),
+        tools: ToolCalls::default(),
         draining: false,
         is_unsure: cause.is_some(),
         finished: &mut left.finished,
@@ -306,17 +300,7 @@ async fn attempt(
     }
 }
 
-type ToolFuture = std::pin::Pin<Box<dyn Future<Output = (CallId, ToolSays)> + Send>>;
-
 type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;
-
-/// What comes of a call under way.
-enum ToolSays {
-    /// It is over.
-    Ended(ToolOutcome),
-    /// It was asked about.
-    Reconciled(Reconciled),
-}
 
 struct Drive<'a> {
     surround: &'a Surround,
@@ -334,8 +318,7 @@ struct Drive<'a> {
     is_unsendable: bool,
     /// Tools are being put in order for the next model step.
     ranking: Option<Ranking>,
-    tools: FuturesUnordered<ToolFuture>,
-    tool_stop: CancellationToken,
+    tools: ToolCalls,
     draining: bool,
     /// Writes have failed and none has succeeded since: nothing begins before one does. Else a store that can be read but not
     /// written would make each attempt ask the model once more.
@@ -393,8 +376,8 @@ impl Drive<'_> {
                 Command::Stop => return ControlFlow::Break(End::Over),
                 Command::CallModel => {}
                 Command::RankTools => self.rank_tools(),
-                Command::RunTool(call) => self.run_tool(*call),
-                Command::Reconcile(call) => self.reconcile(*call),
+                Command::RunTool(call) => self.tools.run(self.surround, &self.state, self.held, &self.log, *call),
+                Command::Reconcile(call) => self.tools.reconcile(self.surround, &self.state, *call),
             }
         }
         ControlFlow::Continue(())
@@ -464,9 +447,10 @@ impl Drive<'_> {
         Ok(())
     }
 
-    /// From now on nothing new begins: what is under way may end, then the run is handed back.
+    /// From now on nothing new begins: what is under way may end, then the run is handed back. What can be left is not waited for.
     fn drain(&mut self) {
         self.draining = true;
+        self.tools.leave();
         self.state.drain();
     }
 
@@ -551,67 +535,12 @@ impl Drive<'_> {
         self.ranking = Some(Box::pin(async move { ranker.rank(&owner, &query, tools).await }));
     }
 
-    fn run_tool(&mut self, call: ToolCall) {
-        let definition = self.state.record.tools.iter().flatten().find(|tool| tool.name == call.name).cloned();
-        let tools = self.surround.deps.tools.clone();
-        let owner = self.state.record.owner.clone();
-        let timeout = Duration::from_millis(self.state.record.profile.tool_timeout_ms);
-        let stop = self.tool_stop.clone();
-        let held = self.held.clone();
-        let self_stop = self.surround.options.self_stop;
-        let log = self.log.clone();
-        let deps = &self.surround.deps;
-        let asker = Asker {
-            store: deps.store.clone(),
-            hub: deps.hub.clone(),
-            ids: deps.ids.clone(),
-            log: log.clone(),
-            fence: self.held.fence.clone(),
-            owner: owner.clone(),
-            tool: call.name.clone(),
-            expires_ms: self.state.record.profile.ask_expires_ms,
-        };
-        self.tools.push(Box::pin(async move {
-            let id = call.id.clone();
-            let Some(definition) = definition else {
-                return (id, ToolSays::Ended(ToolOutcome::failed("the tool is not among those of this run", 0)));
-            };
-            failpoint::reached("C10");
-            // The process may have been stopped between the commit and here. It must not act when it wakes.
-            if !held.is_fresh(self_stop) {
-                held.lost.cancel();
-                std::future::pending::<()>().await;
-            }
-            let (progress, reports) = mpsc::channel(16);
-            let shown = progress::show(&log, &id, reports, Some(&asker));
-            let execution = tools.execute(&owner, &definition, &call, timeout, progress, stop);
-            // The reports end when the execution drops its sender; its outcome must not wait for them.
-            let (outcome, ()) = futures_util::future::join(execution, shown).await;
-            failpoint::reached("C13");
-            (id, ToolSays::Ended(outcome))
-        }));
-    }
-
-    /// Asks what became of a call. Nothing is written before: whoever takes the run up asks again.
-    fn reconcile(&mut self, call: ToolCall) {
-        let definition = self.state.record.tools.iter().flatten().find(|tool| tool.name == call.name).cloned();
-        let tools = self.surround.deps.tools.clone();
-        let owner = self.state.record.owner.clone();
-        let timeout = Duration::from_millis(self.state.record.profile.tool_timeout_ms);
-        let stop = self.tool_stop.clone();
-        self.tools.push(Box::pin(async move {
-            let said = match definition {
-                Some(definition) => tools.reconcile(&owner, &definition, &call, timeout, stop).await,
-                None => Reconciled::Unclear("the tool is not among those of this run".to_owned()),
-            };
-            failpoint::reached("reconciled");
-            (call.id, ToolSays::Reconciled(said))
-        }));
-    }
-
     /// Waits for the next thing that the engine should know.
     async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<End, Input> {
         loop {
+            if self.model.is_none() && self.tools.are_left() {
+                return ControlFlow::Continue(Input::Drain { stopped: Vec::new() });
+            }
             let happened = self.wait(mailbox).await;
             match happened {
                 Happened::Ranked(ranked) => {
@@ -623,6 +552,7 @@ impl Drive<'_> {
                     return ControlFlow::Continue(Input::ToolFinished(call, outcome));
                 }
                 Happened::Tool(call, ToolSays::Reconciled(said)) => return ControlFlow::Continue(Input::Reconciled(call, said)),
+                Happened::Tool(_, ToolSays::Left) => {}
                 Happened::Told(signal) => {
                     if let Some(input) = self.told(signal).await {
                         return ControlFlow::Continue(input);
@@ -717,22 +647,7 @@ impl Drive<'_> {
 
     /// Tells the tools under way to stop, and collects what became of their calls.
     async fn stop_tools(&mut self) -> Vec<(CallId, ToolOutcome)> {
-        self.tool_stop.cancel();
-        let mut stopped = Vec::new();
-        let deadline = tokio::time::sleep(TOOL_STOP_LIMIT);
-        tokio::pin!(deadline);
-        while !self.tools.is_empty() {
-            tokio::select! {
-                biased;
-                Some((call, says)) = self.tools.next() => match says {
-                    ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => stopped.push((call, outcome)),
-                    ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) => {}
-                },
-                () = &mut deadline => break,
-            }
-        }
-        self.tools.clear();
-        self.tool_stop = CancellationToken::new();
+        let mut stopped = self.tools.stop().await;
         for call in self.state.record.calls.iter().filter(|call| call.state == ToolCallState::Started) {
             if stopped.iter().all(|(id, _)| *id != call.id) {
                 let mut outcome = ToolOutcome::failed("the call was stopped; it may or may not have taken effect", 0);

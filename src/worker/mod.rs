@@ -19,6 +19,7 @@ mod ranking;
 mod registry;
 mod sweeper;
 mod titles;
+mod tool_calls;
 
 pub use log_writer::{LogError, LogWriter, RunLog, Urgency};
 pub use options::{WorkerDeps, WorkerOptions};

@@ -6,14 +6,17 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
 use super::log_writer::{RunLog, Urgency};
+use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::engine::StreamItem;
+use crate::support::failpoint;
 use crate::support::text::prefix_chars;
-use crate::tools::{Progress, Report};
+use crate::tools::{Handle, Progress, Report};
 
 /// A tool may report as often as it likes; its call shows so often how far it is.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -23,7 +26,15 @@ const MESSAGE_CHARS: usize = 500;
 
 /// Shows the newest report of each [`INTERVAL`], and not before the log has room for it: every one of them is stored. What has not
 /// been shown when the reports end is dropped, since the call's outcome follows.
-pub async fn show(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Report>, asker: Option<&Asker>) {
+///
+/// The name under which the call's server works on it is stored at once; then the call goes on `by_itself`.
+pub async fn show(
+    log: &RunLog,
+    call: &CallId,
+    mut reports: mpsc::Receiver<Report>,
+    asker: Option<&Asker>,
+    by_itself: &CancellationToken,
+) {
     let mut asked = FuturesUnordered::new();
     let mut newest: Option<Progress> = None;
     let mut next = Instant::now();
@@ -37,6 +48,14 @@ pub async fn show(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Repor
             report = reports.recv() => match report {
                 Some(Report::Progress(report)) => newest = Some(report),
                 Some(Report::Asks(asks)) => asked.extend(asker.map(|asker| asker.ask(call, *asks))),
+                Some(Report::Handle(Handle { id, stored })) => {
+                    // If it cannot be stored, the run is about to be loaded again.
+                    if log.commit(&[], vec![Change::ToolHandle(call.clone(), Some(id))]).await.is_ok() {
+                        failpoint::reached("handle");
+                        by_itself.cancel();
+                        let _ = stored.send(());
+                    }
+                }
                 None => break,
             },
             Some(()) = asked.next() => {}
@@ -57,8 +76,6 @@ pub async fn show(log: &RunLog, call: &CallId, mut reports: mpsc::Receiver<Repor
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::domain::ids::{ConversationId, RunId};
@@ -82,7 +99,7 @@ mod tests {
             }
         };
         let call = CallId::from_stored("call_1".to_owned());
-        futures_util::future::join(tool, show(&log, &call, reports, None)).await;
+        futures_util::future::join(tool, show(&log, &call, reports, None, &CancellationToken::new())).await;
         let shown = writer.pending_data();
         assert!(began.elapsed() < Duration::from_millis(1_010), "{:?}", began.elapsed());
         let places: Vec<_> = shown.iter().map(|data| data.split(',').nth(1)).collect();

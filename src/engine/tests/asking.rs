@@ -76,6 +76,23 @@ fn an_answer_counts_once() {
     assert_eq!(world.rows.inputs[0].state, InputState::Pending);
 }
 
+/// What came to nothing is not asked for once more.
+#[test]
+fn a_call_that_is_made_again_forgets_what_its_server_worked_on() {
+    let mut world = World::started(profile());
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    world.rows.calls[0].handle = Some("task-1".to_owned());
+    world.die();
+    world.claim(ClaimCause::Crash);
+    let id = world.rows.calls[0].id.clone();
+    let gone = ToolOutcome { state: Unknown, ..ToolOutcome::failed("no such task", 0) };
+    world.feed(Input::ToolFinished(id.clone(), gone));
+    assert!(world.human_says("did_not_happen"));
+    let again = world.claim(ClaimCause::Request);
+    assert!(again.changes.contains(&Change::ToolHandle(id, None)));
+    assert_eq!((world.under_way.len(), &world.under_way[0].handle, &world.rows.calls[0].handle), (1, &None, &None));
+}
+
 #[test]
 fn a_run_that_is_woken_without_an_answer_waits_on() {
     let mut world = waiting();

@@ -80,6 +80,27 @@ fn started_calls_are_judged_by_their_class(
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
+/// M-31: whatever its class, and as often as the worker dies.
+#[rstest]
+#[case("read")]
+#[case("write")]
+#[case("pay")]
+fn a_call_that_its_server_works_on_is_followed(#[case] name: &'static str) {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call(name, &json!({"n": 1}))]);
+    world.rows.calls[0].handle = Some("task-1".to_owned());
+    for _ in 0..2 {
+        world.die();
+        let resumed = world.claim(ClaimCause::Crash);
+        assert_eq!(kinds(&resumed), ["run.resumed"], "nobody sees a second start");
+        let [Command::RunTool(followed)] = resumed.commands.as_slice() else { panic!("{:?}", resumed.commands) };
+        assert_eq!((followed.id.clone(), followed.handle.as_deref()), (world.rows.calls[0].id.clone(), Some("task-1")));
+        assert!(world.in_question.is_empty());
+    }
+    world.tool_says(0, "built");
+    assert_eq!((world.states(), world.results()), (vec![Done], vec!["built".to_owned()]));
+}
+
 #[test]
 fn a_server_is_asked_what_became_of_a_call() {
     let started = || {

@@ -389,6 +389,11 @@ impl World {
                 assert!(row.has_not_begun());
                 row.state = ToolCallState::Started;
             }
+            Change::ToolHandle(id, handle) => {
+                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                assert_eq!(row.state, ToolCallState::Started);
+                row.handle.clone_from(handle);
+            }
             Change::ToolAsked(id) => {
                 let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
                 assert_eq!(row.state, ToolCallState::Planned);

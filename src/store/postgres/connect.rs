@@ -178,6 +178,7 @@ fn migrations() -> Migrator {
         step(27, "undo", include_str!("../../../migrations/postgres/0027_undo.sql")),
         step(28, "titles", include_str!("../../../migrations/postgres/0028_titles.sql")),
         step(29, "review", include_str!("../../../migrations/postgres/0029_review.sql")),
+        step(30, "handles", include_str!("../../../migrations/postgres/0030_handles.sql")),
     ])
 }
 

@@ -23,9 +23,10 @@ use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use crate::store::{StoreError, StoreResult, compose, rows};
 use crate::support::json;
-use crate::support::text::storable_json;
+use crate::support::text::{storable, storable_json};
 
 const NOT_PLANNED: &str = "a tool call is started that is not planned";
+const NOT_UNDER_WAY: &str = "a tool call that is not under way gets a handle";
 const SECOND_OUTCOME: &str = "a tool call gets a second outcome";
 
 /// All writes under one fence.
@@ -171,6 +172,8 @@ struct CallChange {
     arguments: Option<String>,
     arguments_hash: Option<String>,
     outcome: Option<String>,
+    /// Empty for one that is taken away.
+    handle: Option<String>,
     started: bool,
     ended: bool,
 }
@@ -305,6 +308,7 @@ fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             | Change::ToolAsked(_)
             | Change::ToolEdited { .. }
             | Change::ToolStarted(_)
+            | Change::ToolHandle(..)
             | Change::ToolFinished(..)
             | Change::AskInput(_)
             | Change::InputClosed { .. } => {}
@@ -364,6 +368,7 @@ impl Tables {
             Change::ToolAsked(id) => self.begin_call(ord, id, ToolCallState::AwaitingApproval),
             Change::ToolEdited { id, arguments, hash } => self.edit_call(ord, id, arguments, hash)?,
             Change::ToolStarted(id) => self.begin_call(ord, id, ToolCallState::Started),
+            Change::ToolHandle(id, handle) => self.note_handle(ord, id, handle.as_deref()),
             Change::ToolFinished(id, outcome) => self.finish_call(ord, id, outcome)?,
             Change::AskInput(request) => self.inputs.push(InputRow {
                 ord,
@@ -488,6 +493,23 @@ impl Tables {
             self.calls_changed.push(CallChange { ord, id, arguments, arguments_hash, ..CallChange::default() });
         }
         Ok(())
+    }
+
+    fn note_handle(&mut self, ord: usize, id: &CallId, handle: Option<&str>) {
+        let handle = Some(handle.map(storable).unwrap_or_default().into_owned());
+        // No call is made and handed to its tool in one batch.
+        if self.calls.iter().any(|row| row.id == id.as_str()) {
+            self.refused = Some(NOT_UNDER_WAY);
+            return;
+        }
+        match self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
+            Some(change) if change.outcome.is_none() => change.handle = handle,
+            Some(_) => self.refused = Some(NOT_UNDER_WAY),
+            None => {
+                let id = id.as_str().to_owned();
+                self.calls_changed.push(CallChange { ord, id, handle, ..CallChange::default() });
+            }
+        }
     }
 
     fn finish_call(&mut self, ord: usize, id: &CallId, outcome: &ToolOutcome) -> StoreResult<()> {

@@ -108,7 +108,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
 pub(super) async fn tool_calls(connection: &mut PgConnection, run: &RunId) -> StoreResult<Vec<ToolCall>> {
     let found = sqlx::query(
         "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
-                 outcome, repair, key, undoes FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
+                 outcome, repair, key, undoes, handle FROM tool_calls WHERE run_id = $1 ORDER BY step, position",
     )
     .bind(run.as_str())
     .fetch_all(connection)
@@ -139,6 +139,7 @@ fn call(row: &sqlx::postgres::PgRow, run_id: &RunId) -> StoreResult<ToolCall> {
         server: row.try_get("server")?,
         key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
         undoes: row.try_get::<Option<String>, _>("undoes")?.map(CallId::from_stored),
+        handle: row.try_get("handle")?,
         arguments_hash: row.try_get("arguments_hash")?,
     })
 }

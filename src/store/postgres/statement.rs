@@ -221,9 +221,10 @@ const CALLS_CHANGED: &str = "call_changed AS (
     UPDATE tool_calls t SET state = coalesce(c.state, t.state), outcome = coalesce(c.outcome, t.outcome),
         started_at = CASE WHEN c.started THEN now_ms() ELSE t.started_at END,
         ended_at = CASE WHEN c.ended THEN now_ms() END,
+        handle = CASE WHEN c.handle IS NULL THEN t.handle ELSE nullif(c.handle, '') END,
         arguments = coalesce(c.arguments, t.arguments), arguments_hash = coalesce(c.arguments_hash, t.arguments_hash)
     FROM json_to_recordset({list}) AS c (ord int, id text, state text, outcome text, started bool, ended bool,
-        arguments text, arguments_hash text)
+        arguments text, arguments_hash text, handle text)
     JOIN head h ON h.ord = c.ord
     WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
 )";
@@ -285,9 +286,11 @@ const NO_SUCH_CALL: &str = "SELECT CASE
             OR c.state = 'awaiting_approval' AND t.state IS DISTINCT FROM 'planned'
             OR c.arguments IS NOT NULL AND coalesce(t.state NOT IN ('planned', 'awaiting_approval'), true)
             THEN refuse('a tool call is started that is not planned')
+        WHEN c.handle IS NOT NULL AND NOT c.started AND t.state IS DISTINCT FROM 'started'
+            THEN refuse('a tool call that is not under way gets a handle')
         WHEN t.id IS NULL OR t.outcome IS NOT NULL THEN refuse('a tool call gets a second outcome')
     END AS reason
-    FROM json_to_recordset({list}) AS c (ord int, id text, state text, started bool, arguments text)
+    FROM json_to_recordset({list}) AS c (ord int, id text, state text, started bool, arguments text, handle text)
     JOIN head h ON h.ord = c.ord LEFT JOIN tool_calls t ON t.id = c.id AND t.run_id = h.run_id";
 
 const NO_SUCH_STEP: &str = "SELECT CASE WHEN s.run_id IS NULL THEN refuse('a step ends that never began') END AS reason

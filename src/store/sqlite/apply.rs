@@ -111,6 +111,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::ToolAsked(call) => ask_about_tool(tx, run, call).await?,
             Change::ToolEdited { id, arguments, hash } => edit_tool(tx, run, id, arguments, hash).await?,
             Change::ToolStarted(call) => start_tool(tx, run, call).await?,
+            Change::ToolHandle(call, handle) => note_handle(tx, run, call, handle.as_deref()).await?,
             Change::ToolFinished(call, outcome) => finish_tool(tx, run, call, outcome).await?,
             Change::AskInput(request) => {
                 input::insert(tx, request).await?;
@@ -314,6 +315,16 @@ async fn edit_tool(tx: &mut Tx, run: &RunId, call: &CallId, arguments: &Value, h
     .execute(&mut **tx)
     .await?;
     Ok((edited.rows_affected() == 0).then_some(NOT_PLANNED))
+}
+
+async fn note_handle(tx: &mut Tx, run: &RunId, call: &CallId, handle: Option<&str>) -> StoreResult<Option<&'static str>> {
+    let noted = sqlx::query("UPDATE tool_calls SET handle = ? WHERE id = ? AND run_id = ? AND state = 'started'")
+        .bind(handle.map(storable))
+        .bind(call.as_str())
+        .bind(run.as_str())
+        .execute(&mut **tx)
+        .await?;
+    Ok((noted.rows_affected() == 0).then_some("a tool call that is not under way gets a handle"))
 }
 
 async fn finish_tool(tx: &mut Tx, run: &RunId, call: &CallId, outcome: &ToolOutcome) -> StoreResult<Option<&'static str>> {

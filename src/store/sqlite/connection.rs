@@ -215,6 +215,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(25, "undo", include_str!("../../../migrations/sqlite/0025_undo.sql")),
         step(26, "titles", include_str!("../../../migrations/sqlite/0026_titles.sql")),
         step(27, "review", include_str!("../../../migrations/sqlite/0027_review.sql")),
+        step(28, "handles", include_str!("../../../migrations/sqlite/0028_handles.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

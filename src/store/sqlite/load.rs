@@ -135,7 +135,7 @@ async fn steps(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<StepRow>> {
 pub(super) async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<ToolCall>> {
     let rows = sqlx::query(
         "SELECT id, message_id, step, position, provider_call_id, name, server, arguments, arguments_hash, replay, state,
-                outcome, repair, key, undoes
+                outcome, repair, key, undoes, handle
          FROM tool_calls WHERE run_id = ? ORDER BY step, position",
     )
     .bind(run.as_str())
@@ -155,6 +155,7 @@ pub(super) async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<Tool
             server: row.try_get("server")?,
             key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
             undoes: row.try_get::<Option<String>, _>("undoes")?.map(CallId::from_stored),
+            handle: row.try_get("handle")?,
             repair: repair.map(|text| decode("tool_calls", "repair", &id, text)).transpose()?,
             arguments: decode("tool_calls", "arguments", &id, row.try_get("arguments")?)?,
             arguments_hash: row.try_get("arguments_hash")?,

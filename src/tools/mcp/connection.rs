@@ -34,6 +34,7 @@ use super::orphans::Words;
 use super::process::{LastWords, Process, Program, last_words};
 use super::remote::Remote;
 use super::stdio::{Ending, StdioTransport};
+use super::tasks::Task;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
 use crate::support::text::prefix_chars;
@@ -133,6 +134,10 @@ pub struct Limits {
 pub enum Reply {
     /// The server answered, with a result or with what else it is entitled to.
     Result(Value),
+    /// The server goes on with the call by itself.
+    Task(Task),
+    /// The server does not know the task any more that stood for the answer.
+    Gone(String),
     /// The server answered with an error of the protocol.
     Refused(String),
     /// The request never reached the server.
@@ -266,6 +271,16 @@ impl Connection {
             && self.process.as_ref().is_none_or(|process| !process.exit_token().is_cancelled())
     }
 
+    /// The library's side of it.
+    pub fn peer(&self) -> &Peer<RoleClient> {
+        &self.peer
+    }
+
+    /// What the server has said, as it may be shown.
+    pub fn masked(&self, text: &str) -> String {
+        self.masks.error_text(text)
+    }
+
     /// What was heard on this connection.
     pub fn heard(&self) -> &Heard {
         &self.heard
@@ -360,7 +375,7 @@ impl Connection {
     }
 
     /// Asks the user what a server wants to know before it carries out a call. `None` if it asks for what nobody gives.
-    async fn input(
+    pub async fn input(
         &self,
         requests: InputRequests,
         questions: &mut usize,
@@ -457,6 +472,8 @@ impl Connection {
                         let asks = Report::Asks(Box::new(Asks { text, elicitation, answer }));
                         let _ = progress.send(asks).await;
                     }
+                    // A task is an answer.
+                    Report::Handle(_) => {}
                     Report::Progress(report) => {
                         limit = end.min(Instant::now() + silence);
                         // Progress only goes forward; what was overtaken on the way is old news.
@@ -475,7 +492,8 @@ impl Connection {
         }
     }
 
-    async fn reply_from_error(&self, error: &ServiceError) -> Reply {
+    /// What an error means that stands for the answer to a request.
+    pub async fn reply_from_error(&self, error: &ServiceError) -> Reply {
         let over_http = self.process.is_none();
         if over_http && asks_for_new_session(error) {
             self.stale.store(true, Ordering::SeqCst);
@@ -566,7 +584,7 @@ impl Connection {
 }
 
 /// What a server may not ask for.
-const ASKS: &str = "it asks for input that it is not given";
+pub const ASKS: &str = "it asks for input that it is not given";
 
 /// What became of one request of a call.
 enum Once {
@@ -655,7 +673,10 @@ fn reply_from(result: ServerResult) -> Reply {
             None => Reply::Result(result.0),
         },
         ServerResult::InputRequiredResult(_) => Reply::Refused("it asks for input, which is not supported".to_owned()),
-        ServerResult::CreateTaskResult(_) => Reply::Refused("it answers with a task, which is not supported".to_owned()),
+        ServerResult::CreateTaskResult(created) => match Task::read(created) {
+            Ok(task) => Reply::Task(task),
+            Err(reason) => Reply::Refused(reason),
+        },
         _ => Reply::Refused("its answer is no result of a tool call".to_owned()),
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability, ErrorData,
-    FormElicitationCapability, Implementation, ListRootsRequestMethod, ProgressNotificationParam, ProgressToken,
-    UrlElicitationCapability,
+    ExtensionCapabilities, FormElicitationCapability, Implementation, JsonObject, ListRootsRequestMethod,
+    ProgressNotificationParam, ProgressToken, TASKS_EXTENSION_ID, UrlElicitationCapability,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
@@ -179,6 +179,7 @@ impl ClientHandler for Handler {
         capabilities.elicitation = self.elicits.then(|| {
             ElicitationCapability::new().with_form(FormElicitationCapability::new()).with_url(UrlElicitationCapability::new())
         });
+        capabilities.extensions = Some(ExtensionCapabilities::from([(TASKS_EXTENSION_ID.to_owned(), JsonObject::new())]));
         ClientConfig::new(capabilities, Implementation::new("capstan", env!("CARGO_PKG_VERSION")))
     }
 

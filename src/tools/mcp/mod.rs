@@ -23,6 +23,7 @@ mod servers;
 mod setbacks;
 mod sse;
 mod stdio;
+mod tasks;
 
 pub use config::{McpConfig, McpConfigError, ServerConfig, ServerTransport};
 pub use container::ContainerOptions;

@@ -20,6 +20,7 @@ use super::outputs::Outputs;
 use super::process::last_words;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
+use super::tasks::{self, Task};
 use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, content, listed};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::{ToolCallState, ToolDefinition};
@@ -115,8 +116,9 @@ enum Phase {
 }
 
 /// A server that is connected.
-struct Live {
-    connection: Connection,
+pub struct Live {
+    /// Its connection.
+    pub connection: Connection,
     tools: RwLock<Vec<ToolDefinition>>,
     outputs: Outputs,
     /// Held while the tools are listed again.
@@ -224,6 +226,10 @@ impl Server {
     /// Carries out one call.
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
         let timeout = self.config.timeout.unwrap_or(call.timeout);
+        if let Some(task) = call.task {
+            let reply = self.take_up(Task::known(task), timeout, &call).await;
+            return self.answer(reply, call.may_repeat);
+        }
         let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
         let until = Instant::now() + timeout;
         let reply = match self.send(arguments, timeout, until, &call).await {
@@ -256,17 +262,41 @@ impl Server {
             Err(_) => return Err(failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))),
         };
         let (arguments, meta) = (arguments.clone(), call.meta.clone());
-        let whole = self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR);
-        let limits = Limits { silence: timeout, whole };
+        let limits = self.limits(timeout);
         let mut reply = live.connection.call(call.tool, arguments, meta, limits, &call.progress, call.cancel).await;
         match reply {
             Reply::TimedOut(_) | Reply::Cancelled => {
+                let live = Arc::clone(&live);
                 self.common.tasks.spawn(async move { live.connection.check_pulse().await });
             }
-            Reply::Result(ref mut result) => live.outputs.look_at(call.tool, result),
-            Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
+            Reply::Task(task) => {
+                tasks::store(&task, &call.progress).await;
+                reply = tasks::follow(self, task, limits, &call.progress, call.cancel).await;
+            }
+            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
+        }
+        if let Reply::Result(result) = &mut reply {
+            live.outputs.look_at(call.tool, result);
         }
         Ok(reply)
+    }
+
+    /// Goes on with a call that its server was working on when another process, or this one earlier, had to leave it.
+    async fn take_up(self: &Arc<Self>, task: Task, timeout: Duration, call: &McpCall<'_>) -> Reply {
+        if call.frozen_destination.is_some_and(|frozen| self.destination.as_deref() != Some(frozen)) {
+            return Reply::Gone("it is elsewhere since this run began".to_owned());
+        }
+        let mut reply = tasks::follow(self, task, self.limits(timeout), &call.progress, call.cancel).await;
+        if let Reply::Result(result) = &mut reply
+            && let Ok(live) = self.live().await
+        {
+            live.outputs.look_at(call.tool, result);
+        }
+        reply
+    }
+
+    fn limits(&self, timeout: Duration) -> Limits {
+        Limits { silence: timeout, whole: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
     }
 
     fn answer(&self, reply: Reply, may_repeat: bool) -> McpAnswer {
@@ -283,6 +313,14 @@ impl Server {
             Reply::TimedOut(limit) => {
                 failed(format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect"))
             }
+            // Nobody follows it here.
+            Reply::Task(_) => unknown("the server goes on with the call by itself".to_owned()),
+            Reply::Gone(reason) if may_repeat => {
+                failed(format!("the server {name} does not know its task for the call any more; it may be repeated: {reason}"))
+            }
+            Reply::Gone(reason) => unknown(format!(
+                "the server {name} does not know its task for the call any more; nobody knows whether it took effect: {reason}"
+            )),
             Reply::Lost(reason) if may_repeat => {
                 failed(format!("the connection to the server {name} was lost during the call, which may be repeated: {reason}"))
             }
@@ -409,7 +447,10 @@ impl Server {
 
     /// The connection, made now if there is none. Only one attempt is under way at a time, and it goes on when whoever asked for
     /// it does not wait any longer.
-    async fn live(self: &Arc<Self>) -> Result<Arc<Live>, String> {
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn live(self: &Arc<Self>) -> Result<Arc<Live>, String> {
         *lock(&self.used) = Instant::now();
         self.begin();
         let mut phases = self.phase.subscribe();

@@ -55,6 +55,8 @@ pub struct McpCall<'a> {
     pub frozen_hash: Option<&'a str>,
     /// Where its server was then.
     pub frozen_destination: Option<&'a str>,
+    /// The task under which its server works on the call: it is asked for that, and the call is not sent.
+    pub task: Option<&'a str>,
     /// Whether the call may be repeated if nobody knows what became of it.
     pub may_repeat: bool,
     /// The checked arguments.

@@ -48,6 +48,7 @@ mod retries;
 mod revoked;
 mod structured;
 mod switching;
+mod tasks;
 mod titles;
 mod traces;
 mod trouble;

@@ -229,7 +229,8 @@ async fn a_server_may_ask_for_nothing() {
     assert_eq!(replies[1]["result"], json!({"action": "decline"}), "nobody is asked for it");
     assert_eq!(replies[2]["error"]["code"], -32601, "it sees no folders");
     assert_eq!(replies[3]["result"], json!({}), "but it may ask whether we are there");
-    assert_eq!(server.log("capabilities"), [json!({})]);
+    let tasks = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    assert_eq!(server.log("capabilities"), [tasks], "it may answer a call with a task, and that is all");
     tools.shutdown().await;
 }
 

@@ -10,4 +10,5 @@ mod scripted;
 mod sessions;
 pub mod setup;
 mod sse;
+mod tasks;
 mod versions;

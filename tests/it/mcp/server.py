@@ -18,6 +18,9 @@ if catalogue:
     tools = list(catalogue)
 if "elicits" in habits:
     tools += ["form", "page", "nag", "staged"]
+if "tasks" in habits:
+    tools += ["labour"]
+tasks = {}
 lock = threading.Lock()
 replies = []
 version = next((habit.removeprefix("version=") for habit in habits if habit.startswith("version=")), None)
@@ -67,6 +70,41 @@ def ask(name, params):
         time.sleep(0.01)
     reply = next(reply for reply in replies if reply["id"] == name)
     return reply.get("result", reply.get("error"))
+
+
+def task(name, status, **more):
+    at = "2026-01-01T00:00:00Z"
+    return {"taskId": name, "status": status, "createdAt": at, "lastUpdatedAt": at, "ttlMs": None, "pollIntervalMs": 100, **more}
+
+
+def at_work(request):
+    """How far a task is. What it was begun with says how it goes."""
+    method, name = request["method"], request["params"]["taskId"]
+    log(**{method: name, "answers": request["params"].get("inputResponses")})
+    known = tasks.get(name)
+    if known is None:
+        return send(id=request["id"], error={"code": -32602, "message": "no such task: token=hunter2-secret-value"})
+    if method == "tasks/update":
+        known["answers"] = request["params"]["inputResponses"]
+    if method != "tasks/get":
+        return send(id=request["id"], result={"resultType": "complete"})
+    known["asked"] += 1
+    how, asked = known["how"], known["asked"]
+    if how == "dies":
+        os._exit(5)
+    if how == "silent":
+        return
+    said = task(name, "working", statusMessage="%d of 3 beams" % asked)
+    if how == "asks" and "answers" not in known:
+        said = task(name, "input_required", inputRequests={"colour": {"method": "elicitation/create", "params": colour()}})
+    elif how == "refuses":
+        said = task(name, "failed", error={"code": -32000, "message": "no more wood: token=hunter2-secret-value"})
+    elif how == "stops":
+        said = task(name, "cancelled")
+    elif how != "endless" and asked >= int(known.get("rounds", 3)):
+        text = json.dumps(known["answers"]) if how == "asks" else "built " + how
+        said = task(name, "completed", result={"content": [{"type": "text", "text": text}], "isError": how == "badly"})
+    send(id=request["id"], result={"resultType": "complete", **said})
 
 
 def call(request):
@@ -151,6 +189,10 @@ def call(request):
             asked = {"colour": {"method": "elicitation/create", "params": colour()}}
             result = {"resultType": "input_required", "inputRequests": asked, "requestState": "opaque"}
             send(id=request["id"], result=result)
+    elif name == "labour":
+        made = arguments.get("key") or "task-%d" % (len(tasks) + 1)
+        tasks[made] = {"how": arguments["text"], "asked": 0}
+        send(id=request["id"], result={"resultType": "task", **task(made, "working")})
     elif name == "vanish":
         tools.remove("echo")
         send(method="notifications/tools/list_changed")
@@ -202,6 +244,8 @@ def handle(request):
         time.sleep(1000)
     elif method == "tools/call":
         threading.Thread(target=call, args=(request,), daemon=True).start()
+    elif method in ("tasks/get", "tasks/update", "tasks/cancel") and "tasks" in habits:
+        at_work(request)
     elif method == "notifications/cancelled":
         log(cancelled=request["params"].get("reason"))
         if "dies-when-cancelled" in habits:

@@ -39,6 +39,7 @@ pub async fn heard(reports: &mut mpsc::Receiver<Report>) -> Option<Progress> {
     match reports.recv().await? {
         Report::Progress(progress) => Some(progress),
         Report::Asks(asks) => panic!("nobody is asked: {asks:?}"),
+        Report::Handle(handle) => panic!("there is no task: {handle:?}"),
     }
 }
 
@@ -140,6 +141,7 @@ pub fn call(definition: &ToolDefinition, arguments: Value) -> ToolCall {
         repair: None,
         key: None,
         undoes: None,
+        handle: None,
         arguments_hash: String::new(),
         arguments,
         replay: definition.replay.clone(),

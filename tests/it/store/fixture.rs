@@ -164,6 +164,7 @@ pub fn planned_call(fence: &Fence, message: &MessageId, position: u32) -> ToolCa
         arguments: serde_json::json!({"path": "ä/\u{1F600}", "n": position}),
         key: None,
         undoes: None,
+        handle: None,
         arguments_hash: "ab".repeat(32),
         replay: ReplayClass::Keyed { argument: "key".to_owned() },
         state: ToolCallState::Planned,

@@ -19,6 +19,7 @@ contract! {
     everything_comes_back,
     history_goes_run_by_run,
     tool_calls_move_only_forwards,
+    a_call_under_way_may_have_a_handle,
     only_the_first_start_counts,
     hints_of_the_loop_have_not_joined,
     ;
@@ -275,6 +276,36 @@ async fn tool_calls_move_only_forwards(world: &World) {
     let calls = world.load(&fence).await.calls;
     assert_eq!(calls.iter().map(|call| call.state).collect::<Vec<_>>(), [ToolCallState::Done, ToolCallState::Failed]);
     assert_eq!(calls[1].outcome.as_ref().unwrap().content, [ToolContent::text("no \u{fffd} such tool")]);
+}
+
+async fn a_call_under_way_may_have_a_handle(world: &World) {
+    let fence = world.claimed(&user()).await;
+    let message = assistant(&fence, "calls");
+    let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
+    let add = vec![Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
+    world.commit_one(changes(&fence, add)).await.unwrap();
+    let handle = |at: usize, handle: Option<&str>| {
+        changes(&fence, vec![Change::ToolHandle(calls[at].id.clone(), handle.map(str::to_owned))])
+    };
+    assert_eq!(world.commit_one(handle(0, Some("early"))).await, Err(Refused::Fenced), "it has not been started");
+    let started = calls.iter().map(|call| Change::ToolStarted(call.id.clone())).collect();
+    world.commit_one(changes(&fence, started)).await.unwrap();
+    world.commit_one(handle(0, Some("task \u{1F600}"))).await.unwrap();
+    world.commit_one(handle(1, Some("other"))).await.unwrap();
+    let handles = async || world.load(&fence).await.calls.into_iter().map(|call| call.handle).collect::<Vec<_>>();
+    assert_eq!(handles().await, [Some("task \u{1F600}".to_owned()), Some("other".to_owned())]);
+
+    world.commit_one(handle(1, None)).await.unwrap();
+    let finish = Change::ToolFinished(calls[0].id.clone(), outcome());
+    world.commit_one(changes(&fence, vec![finish])).await.unwrap();
+    assert_eq!(world.commit_one(handle(0, Some("late"))).await, Err(Refused::Fenced), "it is over");
+    assert_eq!(handles().await, [Some("task \u{1F600}".to_owned()), None]);
+    let states: Vec<_> = world.load(&fence).await.calls.iter().map(|call| call.state).collect();
+    assert_eq!(states, [ToolCallState::Done, ToolCallState::Started]);
+    // Nor is another run's.
+    let other = world.claimed(&user()).await;
+    let strange = changes(&other, vec![Change::ToolHandle(calls[1].id.clone(), Some("strange".to_owned()))]);
+    assert_eq!(world.commit_one(strange).await, Err(Refused::Fenced));
 }
 
 async fn only_the_first_start_counts(world: &World) {

@@ -55,6 +55,11 @@ TOOLS = [
         "inputSchema": schema({"text": TEXT}, ["text"]),
         "annotations": {"destructiveHint": True},
     },
+    {
+        "name": "labour",
+        "description": "Appends a line, then goes on by itself for a while, as the extension of the protocol for tasks has it.",
+        "inputSchema": schema({"text": TEXT, "ms": {"type": "integer"}}, ["text", "ms"]),
+    },
     {"name": "fail", "description": "Always reports an error.", "inputSchema": schema({"text": TEXT}, ["text"])},
     {"name": "environment", "description": "Names of the variables it inherited.", "inputSchema": schema({}, [])},
 ]
@@ -89,6 +94,24 @@ def paid(question):
     return {"content": [], "structuredContent": said, "isError": text == "fail"}
 
 
+def task(name, status, **more):
+    at = "2026-01-01T00:00:00Z"
+    return {"taskId": name, "status": status, "createdAt": at, "lastUpdatedAt": at, "ttlMs": None, "pollIntervalMs": 200, **more}
+
+
+def at_work(method, request_id, name):
+    """How far a task is."""
+    record(method, {"text": json.loads(name)[0]}, {}, "asked")
+    if method == "tasks/cancel":
+        result = {"resultType": "complete"}
+    elif time.time() < json.loads(name)[1]:
+        result = {"resultType": "complete", **task(name, "working", statusMessage="at work")}
+    else:
+        done = {"content": [{"type": "text", "text": "done " + json.loads(name)[0]}], "isError": False}
+        result = {"resultType": "complete", **task(name, "completed", result=done)}
+    send({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+
 def call(request_id, params):
     tool, arguments = params.get("name"), params.get("arguments") or {}
     if tool not in [known["name"] for known in TOOLS]:
@@ -97,6 +120,10 @@ def call(request_id, params):
     record(tool, arguments, params.get("_meta") or {}, "done")
     if tool == "slow_append":
         time.sleep(arguments["ms"] / 1000)
+    if tool == "labour":
+        # What is to be done, and until when: another process of this program can say it, too.
+        name = json.dumps([arguments["text"], time.time() + arguments["ms"] / 1000])
+        return send({"jsonrpc": "2.0", "id": request_id, "result": {"resultType": "task", **task(name, "working")}})
     text = "recorded " + str(arguments.get("text", ""))
     if tool == "environment":
         text = json.dumps(sorted(os.environ))
@@ -124,6 +151,8 @@ def main():
             send({"jsonrpc": "2.0", "id": request_id, "result": {"tools": TOOLS}})
         elif method == "tools/call":
             threading.Thread(target=call, args=(request_id, message["params"]), daemon=True).start()
+        elif method in ("tasks/get", "tasks/cancel"):
+            at_work(method, request_id, message["params"]["taskId"])
         elif method == "ping":
             send({"jsonrpc": "2.0", "id": request_id, "result": {}})
         else:

@@ -17,7 +17,7 @@ impl Ledger {
     }
 
     /// Its entry for `mcpServers`. `append` and `slow_append` are unsafe, `append_keyed` and `append_meta` are keyed, `pay` can be
-    /// asked about, `lookup` only reads.
+    /// asked about, `lookup` only reads. `labour` is unsafe, and goes on by itself as a task.
     pub fn mcp_server(&self) -> Value {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ledger.py");
         json!({

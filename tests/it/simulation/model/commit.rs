@@ -205,6 +205,10 @@ impl State {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
                 planned.ok_or("a call is started that is not planned")?.state = ToolCallState::Started;
             }
+            Change::ToolHandle(id, handle) => {
+                let started = row.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Started);
+                started.ok_or("a call that is not under way gets a handle")?.handle.clone_from(handle);
+            }
             Change::ToolFinished(_, outcome) if !outcome.state.is_outcome() => return Err("the outcome of a call is none"),
             Change::ToolFinished(id, outcome) => {
                 let open = row.calls.iter_mut().find(|call| call.id == *id && !call.state.is_outcome());

@@ -1,0 +1,275 @@
+//! Calls that their servers go on with by themselves: the extension of the protocol for tasks (SEP-2663,
+//! `io.modelcontextprotocol/tasks`).
+//!
+//! A server may answer a call with the name of a task. The name is stored before anything else happens, and the task is asked for
+//! until it is over, by this process or by the next one: the call is never sent again. Only what is told to the server ends a task,
+//! so a process that goes away leaves it alone. What a task has come to that its server does not know any more, nobody knows.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{CancelTaskParams, CreateTaskResult, ErrorCode, GetTaskParams, InputRequests, TaskPayload, UpdateTaskParams};
+use rmcp::service::ServiceError;
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{ASKS, Connection, Limits, Reply};
+use super::server::Server;
+use crate::tools::{Handle, Progress, ProgressSender, Report};
+
+/// How long after one answer its server is asked again, if it does not say.
+const USUAL_PAUSE: Duration = Duration::from_secs(1);
+/// How soon a server is asked again at the soonest, whatever it says.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// How soon a server is asked again at the latest, whatever it says.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long a server may take to say how far a task is.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How long telling a server that a task is not wanted any more may take.
+const CANCEL_LIMIT: Duration = Duration::from_millis(500);
+/// The longest name of a task, in bytes.
+const MAX_NAME: usize = 1_024;
+
+/// The task that stands for the answer to a call.
+pub struct Task {
+    /// Its name.
+    pub id: String,
+    /// When it is asked for first.
+    pub pause: Duration,
+}
+
+impl Task {
+    /// The task that a server has answered with.
+    ///
+    /// # Errors
+    /// Why it cannot be asked for.
+    pub fn read(created: CreateTaskResult) -> Result<Self, String> {
+        let CreateTaskResult { task, .. } = created;
+        let id = task.task_id;
+        if id.is_empty() || id.len() > MAX_NAME || id.chars().any(char::is_control) {
+            return Err(format!("it answers with a task whose name is not of 1 to {MAX_NAME} bytes without control characters"));
+        }
+        let pause = if task.status.is_terminal() { Duration::ZERO } else { pause(task.poll_interval_ms) };
+        Ok(Self { id, pause })
+    }
+
+    /// A task that was answered with in a process that is gone.
+    pub fn known(id: &str) -> Self {
+        Self { id: id.to_owned(), pause: Duration::ZERO }
+    }
+}
+
+/// When a server wants to be asked again.
+fn pause(wanted_ms: Option<u64>) -> Duration {
+    wanted_ms.map_or(USUAL_PAUSE, Duration::from_millis).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}
+
+/// Has the name of a task stored. If that fails the run is about to be loaded again, and this call to be dropped.
+pub async fn store(task: &Task, progress: &ProgressSender) {
+    let (stored, is_stored) = oneshot::channel();
+    if progress.send(Report::Handle(Handle { id: task.id.clone(), stored })).await.is_ok() {
+        let _ = is_stored.await;
+    }
+}
+
+/// What a server says when it is asked for a task.
+enum Said {
+    /// It is at work, and wants to be asked again later.
+    Working { news: Option<String>, pause: Duration },
+    /// It wants to know something first.
+    Asks { requests: InputRequests, pause: Duration },
+    /// It is over.
+    Over(Reply),
+    /// Nothing: it cannot be reached, or has no time.
+    Away(String),
+}
+
+/// Asks for a task until it is over. Each sign that it is at work extends the limit for silence, and the connection may be lost and
+/// made again meanwhile.
+pub async fn follow(
+    server: &Arc<Server>,
+    task: Task,
+    limits: Limits,
+    progress: &ProgressSender,
+    cancel: &CancellationToken,
+) -> Reply {
+    let Task { id, mut pause } = task;
+    let Limits { silence, whole } = limits;
+    let mut end = Instant::now() + whole;
+    let mut limit = end.min(Instant::now() + silence);
+    let (mut shown, mut news_so_far) = (None, 0.0);
+    let (mut answered, mut questions) = (BTreeSet::new(), 0);
+    let mut away = None;
+    loop {
+        let asked = async {
+            tokio::time::sleep(pause).await;
+            match tokio::time::timeout(ANSWER_LIMIT, ask(server, &id)).await {
+                Ok(said) => said,
+                Err(_) => Said::Away(format!("it does not say within {ANSWER_LIMIT:?} how far it is")),
+            }
+        };
+        let said = tokio::select! {
+            biased;
+            () = cancel.cancelled() => {
+                give_up(server, &id).await;
+                return Reply::Cancelled;
+            }
+            said = asked => said,
+            () = tokio::time::sleep_until(limit) => match away {
+                // Whether it goes on with it cannot be said, and it cannot be told to stop.
+                Some(reason) => return Reply::Lost(reason),
+                None => {
+                    give_up(server, &id).await;
+                    return Reply::TimedOut(if limit == end { whole } else { silence });
+                }
+            },
+        };
+        away = None;
+        match said {
+            Said::Over(reply) => return reply,
+            Said::Away(reason) => {
+                pause = USUAL_PAUSE;
+                away = Some(reason);
+                continue;
+            }
+            Said::Working { news, pause: wanted } => {
+                pause = wanted;
+                if news.is_some() && news != shown {
+                    news_so_far += 1.0;
+                    shown.clone_from(&news);
+                    let _ = progress.try_send(Report::Progress(Progress { progress: news_so_far, total: None, message: news }));
+                }
+            }
+            Said::Asks { mut requests, pause: wanted } => {
+                pause = wanted;
+                // It shows what it was told already until it has looked at that.
+                requests.retain(|name, _| !answered.contains(name));
+                if !requests.is_empty() {
+                    let names: Vec<String> = requests.keys().cloned().collect();
+                    let asked_at = Instant::now();
+                    let given = answer(server, &id, requests, &mut questions, progress, cancel).await;
+                    // The server's time does not run while a person thinks.
+                    end += asked_at.elapsed();
+                    match given {
+                        Given::Told => answered.extend(names),
+                        Given::NotHeard => {}
+                        Given::Nothing => {
+                            give_up(server, &id).await;
+                            return if cancel.is_cancelled() { Reply::Cancelled } else { Reply::Refused(ASKS.to_owned()) };
+                        }
+                    }
+                }
+            }
+        }
+        limit = end.min(Instant::now() + silence);
+    }
+}
+
+async fn ask(server: &Arc<Server>, id: &str) -> Said {
+    let live = match server.live().await {
+        Ok(live) => live,
+        Err(reason) => return Said::Away(reason),
+    };
+    let found = match live.connection.peer().get_task(GetTaskParams::new(id)).await {
+        Ok(found) => found.task,
+        Err(error) => return misunderstood(&live.connection, &error).await,
+    };
+    let pause = pause(found.task.poll_interval_ms);
+    match found.payload {
+        TaskPayload::Working => Said::Working { news: found.task.status_message, pause },
+        TaskPayload::InputRequired { input_requests } => Said::Asks { requests: input_requests, pause },
+        TaskPayload::Completed { result } => Said::Over(Reply::Result(Value::Object(result))),
+        TaskPayload::Failed { error } => {
+            let message = error.get("message").and_then(Value::as_str).unwrap_or("it does not say why");
+            Said::Over(Reply::Refused(live.connection.masked(message)))
+        }
+        TaskPayload::Cancelled => Said::Over(Reply::Refused("it has cancelled the task".to_owned())),
+        // Of a later revision of the extension.
+        _ => Said::Working { news: None, pause },
+    }
+}
+
+/// What an error means that stands for the answer.
+async fn misunderstood(connection: &Connection, error: &ServiceError) -> Said {
+    let reply = connection.reply_from_error(error).await;
+    let is_unknown =
+        |code: ErrorCode| [ErrorCode::INVALID_PARAMS, ErrorCode::RESOURCE_NOT_FOUND, ErrorCode::METHOD_NOT_FOUND].contains(&code);
+    match (error, reply) {
+        (ServiceError::McpError(said), Reply::Refused(reason)) if connection.is_alive() && is_unknown(said.code) => {
+            Said::Over(Reply::Gone(reason))
+        }
+        (_, Reply::Refused(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => Said::Away(reason),
+        (_, Reply::Result(_) | Reply::Task(_) | Reply::Gone(_) | Reply::TimedOut(_) | Reply::Cancelled) => {
+            Said::Away("its answer is none".to_owned())
+        }
+    }
+}
+
+/// What has become of the questions of a task.
+enum Given {
+    /// Its server has the answers.
+    Told,
+    /// They did not reach it: it is asked what it wants to know once more.
+    NotHeard,
+    /// It asks for what it is not given.
+    Nothing,
+}
+
+async fn answer(
+    server: &Arc<Server>,
+    id: &str,
+    requests: InputRequests,
+    questions: &mut usize,
+    progress: &ProgressSender,
+    cancel: &CancellationToken,
+) -> Given {
+    let Ok(live) = server.live().await else { return Given::NotHeard };
+    let Some(answers) = live.connection.input(requests, questions, progress, cancel).await else { return Given::Nothing };
+    let told = live.connection.peer().update_task(UpdateTaskParams::new(id, answers));
+    match tokio::time::timeout(ANSWER_LIMIT, told).await {
+        Ok(Ok(())) => Given::Told,
+        Ok(Err(_)) | Err(_) => Given::NotHeard,
+    }
+}
+
+/// Tells a server that nobody wants a task any more. One that is away is not told.
+async fn give_up(server: &Arc<Server>, id: &str) {
+    let told = async {
+        if let Ok(live) = server.live().await {
+            let _ = live.connection.peer().cancel_task(CancelTaskParams::new(id)).await;
+        }
+    };
+    let _ = tokio::time::timeout(CANCEL_LIMIT, told).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::{Task as Seed, TaskStatus};
+
+    use super::*;
+
+    fn read(id: &str, status: TaskStatus, pause_ms: Option<u64>) -> Result<Task, String> {
+        let seed = Seed::new(id, status, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z");
+        let seed = pause_ms.map_or(seed.clone(), |ms| seed.with_poll_interval_ms(ms));
+        Task::read(CreateTaskResult::new(seed))
+    }
+
+    #[test]
+    fn a_server_is_asked_neither_too_often_nor_too_seldom() {
+        for (wanted, pause) in [(None, 1_000), (Some(0), 100), (Some(250), 250), (Some(u64::MAX), 30_000)] {
+            assert_eq!(read("t", TaskStatus::Working, wanted).unwrap().pause, Duration::from_millis(pause), "{wanted:?}");
+        }
+        assert_eq!(read("t", TaskStatus::Completed, Some(5_000)).unwrap().pause, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_kept_is_refused() {
+        for name in [String::new(), "a\0b".to_owned(), "x".repeat(MAX_NAME + 1)] {
+            assert!(read(&name, TaskStatus::Working, None).is_err_and(|reason| reason.contains("1 to 1024 bytes")), "{name:?}");
+        }
+        assert_eq!(read(&"x".repeat(MAX_NAME), TaskStatus::Working, None).unwrap().id.len(), MAX_NAME);
+    }
+}

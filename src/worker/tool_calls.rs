@@ -1,0 +1,167 @@
+//! The tool calls that a driver has under way.
+//!
+//! A call ends with its outcome, is stopped, or is left: its server goes on with it by itself, and whoever takes the run up asks for
+//! what has become of it. What any of that means for the run is for the engine to say.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::asker::Asker;
+use super::driver::Surround;
+use super::log_writer::RunLog;
+use super::progress;
+use super::registry::Held;
+use crate::domain::ids::CallId;
+use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
+use crate::engine::RunState;
+use crate::support::failpoint;
+
+/// How long a cancelled tool gets to say what became of its call.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+type ToolFuture = Pin<Box<dyn Future<Output = (CallId, ToolSays)> + Send>>;
+
+/// What comes of a call under way.
+pub enum ToolSays {
+    /// It is over.
+    Ended(ToolOutcome),
+    /// It was asked about.
+    Reconciled(Reconciled),
+    /// Its server goes on with it by itself.
+    Left,
+}
+
+/// The calls under way.
+#[derive(Default)]
+pub struct ToolCalls {
+    under_way: FuturesUnordered<ToolFuture>,
+    stop: CancellationToken,
+    leave: CancellationToken,
+    has_left: bool,
+}
+
+impl ToolCalls {
+    /// Hands a call to its tool, or asks for what has become of one that its server works on.
+    pub fn run(&mut self, surround: &Surround, state: &RunState, held: &Held, log: &RunLog, call: ToolCall) {
+        let definition = definition_of(state, &call);
+        let tools = surround.deps.tools.clone();
+        let owner = state.record.owner.clone();
+        let timeout = Duration::from_millis(state.record.profile.tool_timeout_ms);
+        let (stop, leave) = (self.stop.clone(), self.leave.clone());
+        let (held, self_stop) = (held.clone(), surround.options.self_stop);
+        let log = log.clone();
+        let asker = Asker {
+            store: surround.deps.store.clone(),
+            hub: surround.deps.hub.clone(),
+            ids: surround.deps.ids.clone(),
+            log: log.clone(),
+            fence: held.fence.clone(),
+            owner: owner.clone(),
+            tool: call.name.clone(),
+            expires_ms: state.record.profile.ask_expires_ms,
+        };
+        self.under_way.push(Box::pin(async move {
+            let id = call.id.clone();
+            let Some(definition) = definition else {
+                return (id, ToolSays::Ended(ToolOutcome::failed("the tool is not among those of this run", 0)));
+            };
+            failpoint::reached("C10");
+            // The process may have been stopped between the commit and here. It must not act when it wakes.
+            if !held.is_fresh(self_stop) {
+                held.lost.cancel();
+                std::future::pending::<()>().await;
+            }
+            // Cancelled when the call can be left to its server.
+            let by_itself = CancellationToken::new();
+            if call.handle.is_some() {
+                by_itself.cancel();
+            }
+            let (progress, reports) = mpsc::channel(16);
+            let shown = progress::show(&log, &id, reports, Some(&asker), &by_itself);
+            let execution = tools.execute(&owner, &definition, &call, timeout, progress, stop);
+            // The reports end when the execution drops its sender; its outcome must not wait for them.
+            let carried_out = futures_util::future::join(execution, shown);
+            let may_leave = async {
+                by_itself.cancelled().await;
+                leave.cancelled().await;
+            };
+            let outcome = tokio::select! {
+                biased;
+                (outcome, ()) = carried_out => outcome,
+                () = may_leave => return (id, ToolSays::Left),
+            };
+            failpoint::reached("C13");
+            (id, ToolSays::Ended(outcome))
+        }));
+    }
+
+    /// Asks what became of a call. Nothing is written before: whoever takes the run up asks again.
+    pub fn reconcile(&mut self, surround: &Surround, state: &RunState, call: ToolCall) {
+        let definition = definition_of(state, &call);
+        let tools = surround.deps.tools.clone();
+        let owner = state.record.owner.clone();
+        let timeout = Duration::from_millis(state.record.profile.tool_timeout_ms);
+        let stop = self.stop.clone();
+        self.under_way.push(Box::pin(async move {
+            let said = match definition {
+                Some(definition) => tools.reconcile(&owner, &definition, &call, timeout, stop).await,
+                None => Reconciled::Unclear("the tool is not among those of this run".to_owned()),
+            };
+            failpoint::reached("reconciled");
+            (call.id, ToolSays::Reconciled(said))
+        }));
+    }
+
+    /// Whether no call is under way here.
+    pub fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// What comes of the next call that is over.
+    pub async fn next(&mut self) -> Option<(CallId, ToolSays)> {
+        let next = self.under_way.next().await;
+        self.has_left |= matches!(next, Some((_, ToolSays::Left)));
+        next
+    }
+
+    /// From now on each call is left as soon as its server goes on with it by itself.
+    pub fn leave(&self) {
+        self.leave.cancel();
+    }
+
+    /// Whether all that is still going on was left.
+    pub fn are_left(&self) -> bool {
+        self.has_left && self.under_way.is_empty()
+    }
+
+    /// Tells the tools under way to stop, and collects what became of their calls. Of one that says nothing in time, and of one that
+    /// was left, nothing is known.
+    pub async fn stop(&mut self) -> Vec<(CallId, ToolOutcome)> {
+        self.stop.cancel();
+        let mut stopped = Vec::new();
+        let deadline = tokio::time::sleep(STOP_LIMIT);
+        tokio::pin!(deadline);
+        while !self.under_way.is_empty() {
+            tokio::select! {
+                biased;
+                Some((call, says)) = self.under_way.next() => match says {
+                    ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => stopped.push((call, outcome)),
+                    ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) | ToolSays::Left => {}
+                },
+                () = &mut deadline => break,
+            }
+        }
+        self.under_way.clear();
+        self.stop = CancellationToken::new();
+        stopped
+    }
+}
+
+fn definition_of(state: &RunState, call: &ToolCall) -> Option<ToolDefinition> {
+    state.record.tools.iter().flatten().find(|tool| tool.name == call.name).cloned()
+}

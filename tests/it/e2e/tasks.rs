@@ -1,0 +1,88 @@
+//! Calls that their server goes on with by itself outlive the process that made them: the ledger judges. M-31.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::audit;
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+
+fn script(ms: u32) -> Value {
+    json!({"input": format!(r#"[[id:t]][[call:ledger__labour {{"text":"house","ms":{ms}}}]][[next]][[say:bye]]"#)})
+}
+
+fn asked(site: &Site) -> usize {
+    site.ledger.count("tasks/get", "house")
+}
+
+async fn at_work(site: &Site) {
+    wait::until("the task to be asked for", Duration::from_secs(20), || async { (asked(site) > 0).then_some(()) }).await;
+}
+
+/// Waits for the end of a run with one such call, and sees to it that it was made once and has its answer.
+async fn is_built_once(site: &Site, server: &Server, run: &str) {
+    let ended = server.finished(run).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let result = messages.iter().find(|message| message["role"] == "tool").unwrap();
+    assert_eq!(result["parts"][0]["content"][0]["text"], "done house");
+    assert_eq!(site.ledger.count("labour", "house"), 1);
+    assert_eq!(site.ledger.count("tasks/cancel", "house"), 0);
+    let events = server.run_events_json(run).await;
+    let of_kind = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+    assert_eq!((of_kind("tool.started"), of_kind("tool.completed"), of_kind("tool.outcome_unknown")), (1, 1, 0), "{events:#?}");
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_process_leaves_its_task_to_the_next_one(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", "handle=kill")]).await;
+    let run = server.start_run(&script(100)).await["id"].as_str().unwrap().to_owned();
+    server.ended(Duration::from_secs(20)).await;
+    assert_eq!((site.ledger.count("labour", "house"), asked(&site)), (1, 0));
+
+    // The process of its server is another one, too, as with every server on standard input and output.
+    let server = site.start().await;
+    is_built_once(&site, &server, &run).await;
+    assert!(asked(&site) > 0);
+}
+
+/// The time of a deploy does not depend on how long tasks take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deploy_waits_for_no_task() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Postgres, &model).await;
+    let mut one = site.start().await;
+    let run = one.start_run(&script(6_000)).await["id"].as_str().unwrap().to_owned();
+    at_work(&site).await;
+    let other = site.start().await;
+    one.signal("TERM").await;
+    let status = one.ended(Duration::from_secs(4)).await;
+    assert!(status.success(), "{status}");
+    is_built_once(&site, &other, &run).await;
+    let events = other.run_events_json(&run).await;
+    let resumed: Vec<_> =
+        events.iter().filter(|event| event["type"] == "run.resumed").map(|event| &event["data"]["cause"]).collect();
+    assert_eq!(resumed, ["handed_back"], "a deploy is no crash");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_cancels_the_run_cancels_the_task() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run = server.start_run(&script(60_000)).await["id"].as_str().unwrap().to_owned();
+    at_work(&site).await;
+    let (status, _) = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
+    assert!(status.is_success(), "{status}");
+    assert_eq!(server.finished(&run).await["status"], "cancelled");
+    assert_eq!(site.ledger.count("tasks/cancel", "house"), 1);
+    audit::assert_sound(&site.database).await;
+}
