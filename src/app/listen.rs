@@ -148,3 +148,39 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> std::io::Resul
     rustix::net::sockopt::set_tcp_user_timeout(&stream, u32::try_from(UNREAD_LIMIT.as_millis()).unwrap_or(u32::MAX))?;
     Ok((stream, peer, permit))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// W-20. Time passes by itself while everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_says_nothing_or_never_ends_its_head_is_left() {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let app = Router::new().route("/", get(|| async { "here" }));
+        let (drain, stop) = (CancellationToken::new(), CancellationToken::new());
+        let server = serve(listener, app, 10, drain.clone(), stop);
+        let clients = async {
+            for said in ["", "GET / HTTP/1.1\r\nhost: x\r\nx-slow: a"] {
+                let began = tokio::time::Instant::now();
+                let mut slow = TcpStream::connect(address).await.unwrap();
+                slow.write_all(said.as_bytes()).await.unwrap();
+                let mut answer = String::new();
+                let _ = slow.read_to_string(&mut answer).await;
+                assert!(began.elapsed() <= HEAD_TIMEOUT + Duration::from_secs(1), "{said:?}: {:?}", began.elapsed());
+                assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+            }
+            let mut quick = TcpStream::connect(address).await.unwrap();
+            quick.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            quick.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("here"), "{answer}");
+            drain.cancel();
+        };
+        tokio::join!(server, clients);
+    }
+}

@@ -200,6 +200,15 @@ impl Hub {
         }
     }
 
+    /// Says that the log of a conversation ends at `head` though more of it was published: the database has lost commits that it had
+    /// confirmed, as after a failover to a replica that was behind.
+    pub fn went_back(&self, conversation: &ConversationId, head: i64) {
+        if let Some(audience) = lock(&self.listeners).get_mut(conversation) {
+            audience.published = head;
+        }
+        self.hint(conversation);
+    }
+
     /// Ends the subscriptions of a conversation that was deleted.
     pub fn deleted(&self, conversation: &ConversationId) {
         self.end(conversation, Ending::Deleted);

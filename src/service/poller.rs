@@ -34,6 +34,8 @@ pub async fn poll_heads(store: Arc<dyn Store>, hub: Arc<Hub>, stop: Cancellation
             seen.clear();
             continue;
         }
+        // Before the heads are read: what was published is in the log by then.
+        let published: Vec<i64> = watched.iter().map(|conversation| hub.published(conversation)).collect();
         let heads = match store.heads(&watched).await {
             Ok(heads) => heads,
             Err(error) => {
@@ -46,16 +48,22 @@ pub async fn poll_heads(store: Arc<dyn Store>, hub: Arc<Hub>, stop: Cancellation
         };
         failing = false;
         let heads: HashMap<ConversationId, i64> = heads.into_iter().collect();
-        for conversation in &watched {
-            match (heads.get(conversation), seen.get(conversation)) {
+        for (conversation, published) in watched.iter().zip(published) {
+            let before = seen.get(conversation).copied().unwrap_or(-1);
+            match heads.get(conversation) {
+                // Logs only grow.
+                Some(head) if *head < before.max(published) => {
+                    tracing::error!(conversation.id = %conversation, head, "the database has lost events that it had confirmed");
+                    hub.went_back(conversation, *head);
+                }
                 // What this process published needs no hint: its listeners have it.
-                (Some(head), before) if *head > before.copied().unwrap_or(-1).max(hub.published(conversation)) => {
+                Some(head) if *head > before.max(hub.published(conversation)) => {
                     hub.hint(conversation);
                 }
                 // It has no log. Either another node deleted it, perhaps before this loop ever saw it, or it is being made
                 // here at this moment. The listeners read the store, which knows.
-                (None, _) => hub.hint(conversation),
-                (Some(_), _) => {}
+                None => hub.hint(conversation),
+                Some(_) => {}
             }
         }
         seen = heads;

@@ -271,15 +271,18 @@ impl Reader {
     async fn page(&self) -> Result<Page, StoreError> {
         let conversation = self.scope.conversation_id();
         let page = self.store.events(conversation, self.cursor, PAGE).await?;
-        let is_lost = page.first().is_some_and(|first| swallows(first, self.cursor));
-        if !page.is_empty() && !is_lost {
+        let is_folded = page.first().is_some_and(|first| swallows(first, self.cursor));
+        if !page.is_empty() && !is_folded {
             return Ok(Page::Events(page));
         }
         let Some(LogBounds { oldest, head }) = self.store.log_bounds(conversation).await? else { return Ok(Page::Gone) };
-        if !is_lost {
-            return Ok(Page::Events(page));
-        }
-        let reset = StreamItem::Reset { reason: ResetReason::CursorExpired, oldest, head };
+        let reason = match is_folded {
+            true => ResetReason::CursorExpired,
+            // What was said here is not in the log any more: the database has lost commits that it had confirmed.
+            false if head < self.cursor => ResetReason::CursorInFuture,
+            false => return Ok(Page::Events(page)),
+        };
+        let reset = StreamItem::Reset { reason, oldest, head };
         match &self.afresh {
             Afresh::From(cursor) => Ok(Page::Lost { items: vec![reset], cursor: *cursor }),
             Afresh::Snapshot(store, owner) => match take_snapshot(store.as_ref(), owner, conversation, head).await {

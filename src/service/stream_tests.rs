@@ -169,6 +169,7 @@ fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// W-05.
     #[test]
     fn every_interleaving_gives_the_whole_log(before in ops(8), after in ops(30), meanwhile in ops(10), behind in 0_i64..6) {
         let log = Log::new(i64::MAX, meanwhile);
@@ -259,6 +260,27 @@ async fn a_log_that_was_deleted_unnoticed_ends_the_stream_that_looks_for_it() {
     let mut said = Vec::new();
     assert!(!drain(&mut reader, &mut said));
     assert_eq!(said, [StreamItem::Deleted { last_seq: 2 }]);
+}
+
+/// D-01, W-19: a failover to a replica that was behind, under a stream that is open.
+#[tokio::test]
+async fn a_log_that_went_back_is_told_anew() {
+    let log = Log::new(i64::MAX, Vec::new());
+    log.apply(Op::Commit(5));
+    let mut reader = log.reader(Scope::Conversation(conversation()), 0);
+    let mut said = Vec::new();
+    assert!(drain(&mut reader, &mut said));
+    assert_eq!(seqs(&said), [1, 2, 3, 4, 5]);
+    log.events.lock().unwrap().truncate(3);
+    *log.announced.lock().unwrap() = 3;
+    log.hub.went_back(&conversation(), 3);
+    said.clear();
+    assert!(drain(&mut reader, &mut said));
+    assert_eq!(said[0], StreamItem::Reset { reason: ResetReason::CursorInFuture, oldest: 1, head: 3 });
+    log.apply(Op::Commit(2));
+    log.apply(Op::Publish(2));
+    assert!(drain(&mut reader, &mut said));
+    assert_eq!(seqs(&said), [1, 2, 3, 4, 5]);
 }
 
 #[tokio::test]

@@ -158,6 +158,7 @@ mod tests {
         check(&Url::parse(url).unwrap(), Reach::Public)
     }
 
+    /// M-25.
     #[test]
     fn what_is_not_public_has_many_spellings() {
         for url in [
@@ -208,6 +209,7 @@ mod tests {
         assert_eq!(check(&Url::parse("http://127.0.0.1:11434").unwrap(), Reach::Anywhere), Ok(()));
     }
 
+    /// M-25.
     #[tokio::test]
     async fn a_name_is_judged_by_its_addresses_when_it_is_connected_to() {
         // A name that nobody would think local, but which resolves to this machine everywhere.

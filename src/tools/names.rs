@@ -152,6 +152,7 @@ mod tests {
     }
 
     proptest! {
+        /// M-14.
         #[test]
         fn never_two_tools_under_one_name(
             sets in prop::collection::btree_map(

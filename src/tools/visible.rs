@@ -55,6 +55,7 @@ mod tests {
 
     use super::*;
 
+    /// M-21.
     #[test]
     fn what_models_would_read_is_shown_to_people_and_kept_from_models() {
         let raw = "Adds\u{200b} two\n\u{e0041}numbers";

@@ -6,7 +6,7 @@
 //! commits.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +70,8 @@ struct Tokens {
     broken: CancellationToken,
     /// Not because it was away: trying again may not help.
     for_good: AtomicBool,
+    /// The number of the last event that was written.
+    newest: AtomicI64,
     /// The run's span: the writer speaks of runs from outside of them.
     span: tracing::Span,
 }
@@ -170,6 +172,7 @@ impl LogWriter {
             lost,
             broken: CancellationToken::new(),
             for_good: AtomicBool::new(false),
+            newest: AtomicI64::new(0),
             span: tracing::Span::current(),
         });
         RunLog { shared: Arc::clone(&self.shared), fence, attempt, tokens, clock }
@@ -317,6 +320,12 @@ fn settle(hub: &Hub, write: RunWrite, tokens: &Tokens, reply: Reply, answer: Res
         Ok(Committed { first_seq, next_waits, completed }) => {
             let conversation_id = write.fence.conversation_id;
             let mut events = write.events;
+            let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
+            if count > 0 && tokens.newest.swap(first_seq.saturating_add(count - 1), Ordering::Relaxed) >= first_seq {
+                // What the run has done since is not in its rows, and nobody here can tell what else is missing.
+                tracing::error!(run.id = %write.fence.run_id, first_seq, "the database has lost what it had confirmed; the run is loaded again");
+                tokens.broken.cancel();
+            }
             for (place, data) in completed {
                 if let Some(event) = events.get_mut(place) {
                     event.data = data;

@@ -178,6 +178,7 @@ mod tests {
         assert_eq!(strangers(&config, &definitions(SERVER, &config, &tools())), BTreeSet::from(["A", "c"]));
     }
 
+    /// M-21.
     #[test]
     fn long_descriptions_are_cut() {
         assert_eq!(description("s", &"ä".repeat(2_000)).chars().count(), MAX_DESCRIPTION);

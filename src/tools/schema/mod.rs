@@ -145,6 +145,7 @@ mod tests {
         assert!(error.contains(r#"(top level): "a" is a required property"#), "{error}");
     }
 
+    /// M-15.
     #[rstest]
     #[case(json!({"type": "object", "properties": {"a": {"$ref": "https://example.com/schema.json"}}}))]
     #[case(json!({"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}))]
@@ -196,6 +197,7 @@ mod tests {
         assert!(matches!(check(&schema, &json!({"x": 1})), Err(ArgumentError::BrokenSchema(_))));
     }
 
+    /// M-15.
     #[test]
     fn recursive_schemas_work() {
         let schema = json!({"type": "object", "properties": {"child": {"$ref": "#"}, "n": {"type": "integer"}}});

@@ -10,6 +10,7 @@ use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::Site;
 
+/// D-11.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_kills_its_worker_is_given_up(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -14,7 +14,7 @@ use crate::support::server::Site;
 use crate::support::sse::{SseStream, kinds, stored};
 use crate::support::wait;
 
-/// All of them are under way at once: the model holds each in its middle until it has seen them all.
+/// All of them are under way at once: the model holds each in its middle until it has seen them all. W-09.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -200,6 +200,7 @@ async fn ready(servers: &[Server], but: usize) {
     .await;
 }
 
+/// W-13.
 #[tokio::test(flavor = "multi_thread")]
 async fn cut_again_and_again_while_servers_are_killed() {
     let (clients, cuts) = (size("CAPSTAN_CUT_CLIENTS", 20), size("CAPSTAN_CUTS", 10));

@@ -13,7 +13,7 @@ use crate::support::cluster::Cluster;
 use crate::support::database::{Database, Kind};
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
-use crate::support::sse::{Frame, stored};
+use crate::support::sse::{Frame, Next, stored};
 use crate::support::{setting, tell, wait};
 
 /// Runs under way when the trouble begins.
@@ -148,6 +148,38 @@ async fn gone_and_back_again() {
         back.elapsed()
     ));
     assert!(back.elapsed() < Duration::from_secs(30), "the runs went on only after {:?}", back.elapsed());
+}
+
+/// D-01, W-19: commits that were confirmed are lost, as after a failover to a replica that was behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_confirmed_is_lost() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Postgres, &model).await;
+    let server = site.start().await;
+    let script = r#"[[id:lost]][[text:3,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[say:bye]]"#;
+    let mut stream = server.stream_run(&json!({ "input": script })).await;
+    let run = stream.until_kind("part.delta").await[0].json()["run_id"].as_str().unwrap().to_owned();
+    let newest = "(SELECT max(last_seq) FROM conversation_heads)";
+    site.database.rows(&format!("DELETE FROM events WHERE seq > {newest} - 2")).await;
+    site.database.rows("UPDATE conversation_heads SET last_seq = last_seq - 2").await;
+    // Whoever follows the run is told, and begins again.
+    let reset = loop {
+        let Next::Frame(frame) = stream.next().await else { panic!("the stream ended") };
+        if frame.id.is_none() {
+            break frame.json();
+        }
+    };
+    assert_eq!((&reset["type"], &reset["data"]["reason"]), (&json!("stream.reset"), &json!("cursor_in_future")), "{reset}");
+    model.release("lost");
+    let ended = server.finished(&run).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let log = stored(&server.run_events(&run).await.all().await);
+    assert_eq!(stored(&stream.all().await), log);
+    // The call may have been about to begin when it was noticed: then nobody knows of it, and it is not made twice.
+    let state = site.database.rows("SELECT state FROM tool_calls").await[0][0].clone().unwrap();
+    assert!(["done", "unknown"].contains(&state.as_str()) && site.ledger.count("append", "x") <= 1, "{state}");
+    // The rows are not sound as they are otherwise: the write by which the loss was noticed goes on from what was lost.
+    model.assert_history_was_sendable();
 }
 
 /// A database that takes connections and does not answer: nothing tells a server that it is gone but its silence.

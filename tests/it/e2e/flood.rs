@@ -31,6 +31,7 @@ async fn flood(site: &Site) {
     }
 }
 
+/// D-12.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn another_owner_is_served_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -148,6 +149,37 @@ async fn a_null_character_is_no_accident(#[values(Kind::Sqlite, Kind::Postgres)]
         assert!(!status.is_server_error(), "{query}: {status}");
     }
     assert_unharmed(&mut server, &site).await;
+}
+
+/// W-20: streams of HTTP/2 that are opened and reset as fast as they can be written ("rapid reset", CVE-2023-44487).
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_reset_at_once_end_their_connection_alone() {
+    /// A frame as RFC 9113, section 4.1, has it.
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+    let site = Site::new(Kind::Sqlite).await;
+    let server = site.start().await;
+    let address = server.url.strip_prefix("http://").unwrap().to_owned();
+    let mut connection = tokio::net::TcpStream::connect(&address).await.unwrap();
+    // GET, http, /: the indexed fields of RFC 7541, appendix A; then the authority.
+    let mut head = vec![0x82, 0x86, 0x84, 0x41, u8::try_from(address.len()).unwrap()];
+    head.extend_from_slice(address.as_bytes());
+    let mut flood = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    flood.extend(frame(4, 0, 0, &[]));
+    for stream in (1_u32..).step_by(2).take(5_000) {
+        // HEADERS that end head and stream, and RST_STREAM with CANCEL.
+        flood.extend(frame(1, 0x05, stream, &head));
+        flood.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+    }
+    // The server may hang up while it is being written to.
+    let _ = connection.write_all(&flood).await;
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(20), connection.read_to_end(&mut answer)).await;
+    assert!(read.is_ok(), "the connection goes on after {} bytes of answers", answer.len());
+    let run = server.start_run(&json!({"input": "hello"})).await;
+    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! M-20: a server that changes what its tools say of themselves, after people have come to trust it.
+//! A server that changes what its tools say of themselves, after people have come to trust it.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -27,6 +27,7 @@ async fn run(server: &Server) -> Vec<Value> {
     server.run_events_json(run).await
 }
 
+/// M-20.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_definition_is_not_offered_until_an_administrator_accepts_it(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -59,6 +59,7 @@ fn data(frames: &[Frame]) -> Vec<String> {
     frames.iter().map(|frame| frame.data.clone()).collect()
 }
 
+/// W-06.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn cut_clients_end_with_the_same_bytes(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -107,6 +108,29 @@ async fn cut_clients_end_with_the_same_bytes(#[values(Kind::Sqlite, Kind::Postgr
     assert_eq!(uncut.iter().map(Frame::json).collect::<Vec<_>>(), as_json);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
+}
+
+/// W-12.
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_readers_of_one_run_each_get_all_of_it() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let script = "[[id:many]][[text:5,0]][[hold]][[text:300,1]]";
+    let run = server.start_run(&json!({"input": script})).await["id"].as_str().unwrap().to_owned();
+    let begun = futures_util::future::join_all((0..50).map(|_| async {
+        let mut stream = server.run_events(&run).await;
+        (stream.until_kind("part.delta").await, stream)
+    }));
+    let begun = begun.await;
+    model.release("many");
+    let ended = begun.into_iter().map(|(mut frames, stream)| async move {
+        frames.extend(stream.all().await);
+        stored(&frames)
+    });
+    let all = futures_util::future::join_all(ended).await;
+    let log = stored(&server.run_events(&run).await.all().await);
+    assert!(log.len() > 10 && all.iter().all(|one| *one == log), "{} events", log.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,6 +21,7 @@ fn told(frames: &[Frame]) -> (Vec<Value>, Vec<String>) {
     (messages.map(|frame| frame.json()["data"]["message"].clone()).collect(), end)
 }
 
+/// W-11.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -48,6 +48,7 @@ async fn was_closed(mut socket: WsClient) {
     }
 }
 
+/// W-18.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_key_is_dead_everywhere(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -48,6 +48,7 @@ async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
     audit::assert_sound(&site.database).await;
 }
 
+/// D-03.
 #[rstest]
 #[case::while_streaming("[[id:z]][[text:2,0]][[hold]][[text:40,1]]", "z")]
 #[case::before_a_tool(r#"[[id:z]][[text:2,0]][[hold]][[call:ledger__append {"text":"z"}]][[next]][[text:2,0]]"#, "z")]

@@ -91,6 +91,7 @@ async fn what_is_wrong_elsewhere_is_not_said_of_the_body() {
     assert!(reply.json()["detail"].as_str().unwrap().starts_with("the Idempotency-Key header"), "{}", reply.body);
 }
 
+/// W-20.
 #[tokio::test]
 async fn bodies_are_bounded_in_kind_size_and_time() {
     let limits = HttpLimits { body_timeout: std::time::Duration::from_millis(50), ..HttpLimits::default() };

@@ -93,6 +93,7 @@ async fn a_stream_opened_a_month_later_says_the_same_in_fewer_events() {
     assert_eq!(rig.stream(&path, &[("last-event-id", &last)]).await.status, StatusCode::NO_CONTENT);
 }
 
+/// W-08.
 #[tokio::test]
 async fn a_cursor_within_what_was_folded_is_refused_on_every_wire() {
     let mut rig = Rig::new().await;
@@ -161,6 +162,7 @@ async fn a_reader_within(rig: &Rig, path: impl Fn(&str, &str) -> String) -> (Str
     (run, stream, read)
 }
 
+/// D-15.
 #[tokio::test]
 async fn a_slow_reader_of_a_run_that_is_folded_meanwhile_begins_again() {
     let rig = Rig::new().await;

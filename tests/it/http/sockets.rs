@@ -70,6 +70,7 @@ impl Socket {
     }
 }
 
+/// W-17.
 #[tokio::test]
 async fn a_run_is_started_followed_and_followed_again() {
     let mut rig = Rig::new().await;
@@ -258,6 +259,7 @@ async fn what_is_wrong_is_answered_and_the_socket_stays() {
     assert!(socket.call("ping", json!({})).await["result"]["at"].is_string());
 }
 
+/// W-16.
 #[tokio::test]
 async fn abuse_closes_the_socket() {
     let mut rig = Rig::new().await;

@@ -85,6 +85,7 @@ async fn a_client_that_is_cut_at_every_event_misses_nothing() {
     assert_eq!(of_run, pieces);
 }
 
+/// W-07.
 #[tokio::test]
 async fn two_runs_in_one_conversation_keep_apart() {
     let rig = Rig::new().await;
@@ -144,6 +145,7 @@ async fn a_conversation_begins_with_a_snapshot() {
     assert_eq!((data["messages"].as_array().unwrap().len(), &data["active_run"]), (2, &Value::Null));
 }
 
+/// W-08.
 #[tokio::test]
 async fn a_cursor_outside_of_the_log_is_named() {
     let rig = Rig::new().await;
@@ -169,6 +171,7 @@ async fn a_cursor_outside_of_the_log_is_named() {
     }
 }
 
+/// W-09, W-10.
 #[tokio::test]
 async fn silence_is_filled_and_a_restart_is_announced() {
     let limits = HttpLimits { sse_ping: Duration::from_millis(20), ..HttpLimits::default() };
@@ -259,6 +262,7 @@ async fn large_events_come_in_small_pages() {
     }
 }
 
+/// W-04.
 #[tokio::test]
 async fn a_slow_reader_gets_everything() {
     let rig = Rig::new().await;

@@ -258,6 +258,7 @@ async fn a_server_that_cannot_start_says_why_and_is_tried_again_later() {
     tools.shutdown().await;
 }
 
+/// M-25.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirect_is_not_followed() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -125,6 +125,7 @@ async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
     assert!([of_file, of_all, of_ann, of_bob].iter().all(|server| server.alive().is_empty()));
 }
 
+/// M-27.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_for_each_owner_has_a_process_for_each() {
     let (of_file, of_all) = (Scripted::new(), Scripted::new());

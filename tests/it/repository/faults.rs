@@ -1,35 +1,54 @@
-//! Every row of the catalogue of what model providers do wrong has a test that names it.
+//! Every row of the catalogues of what goes wrong outside of the server has a test that names it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{files, read};
 
-/// The rows of the catalogue: L-01 to L-48.
-const ROWS: u32 = 48;
+/// A catalogue: the letter of its rows, and how many there are.
+const CATALOGUES: [(char, u32); 4] = [('D', 20), ('L', 48), ('M', 32), ('W', 20)];
+
+/// Rows without a test, and why.
+const WITHOUT_TEST: &[(&str, &str)] = &[
+    ("D-07", "not measured: a snapshot that is held open keeps dead entries in the index of the queue, which claims have to pass"),
+    ("D-13", "timers fire when they are due, not spread out; each claim takes as many as there are free slots"),
+    ("D-16", "a restored copy is not told from its original: docs/operations.md says what to do first"),
+    ("D-19", "owners are names of keys, and what is theirs is deleted piece by piece: there is no command for all of it yet"),
+    ("D-20", "a renewal that takes longer than worker.self_stop_ms ends the run here, since another worker may have it by then"),
+];
 
 #[test]
-fn every_fault_of_model_providers_is_played() {
-    let mut named = BTreeSet::new();
-    for file in files("tests", "rs").into_iter().chain(files("src", "rs")).filter(|file| !file.ends_with("faults.rs")) {
-        named.extend(rows_of_tests(&read(&file)));
+fn every_fault_is_played() {
+    let mut named: BTreeMap<char, BTreeSet<u32>> = BTreeMap::new();
+    for file in files("tests", "rs").into_iter().chain(files("src", "rs")).filter(|file| !file.ends_with("repository/faults.rs")) {
+        let code = read(&file);
+        for (letter, _) in CATALOGUES {
+            named.entry(letter).or_default().extend(rows_of_tests(letter, &code));
+        }
     }
-    let silent: Vec<String> = (1..=ROWS).filter(|row| !named.contains(row)).map(|row| format!("L-{row:02}")).collect();
-    assert!(silent.is_empty(), "no test names {silent:?}");
+    let all = CATALOGUES.into_iter().flat_map(|(letter, rows)| (1..=rows).map(move |row| (letter, row)));
+    let (played, silent): (Vec<_>, Vec<_>) = all.partition(|(letter, row)| named[letter].contains(row));
+    let name = |(letter, row): (char, u32)| format!("{letter}-{row:02}");
+    let excused: Vec<&str> = WITHOUT_TEST.iter().map(|(row, _)| *row).collect();
+    assert_eq!(silent.into_iter().map(name).collect::<Vec<_>>(), excused, "rows that no test names, and those with a reason");
+    assert!(played.len() > 100);
 }
 
 /// The rows that stand directly above tests, among their comments and attributes. A comment anywhere else is no test.
-fn rows_of_tests(code: &str) -> BTreeSet<u32> {
+fn rows_of_tests(letter: char, code: &str) -> BTreeSet<u32> {
     let (mut named, mut above) = (BTreeSet::new(), BTreeSet::new());
-    let (mut is_test, mut in_attribute) = (false, false);
+    let (mut is_test, mut in_attribute, mut in_contract) = (false, false, false);
     for line in code.lines().map(str::trim) {
         let begins = line.starts_with("#[");
         if begins || in_attribute {
             is_test |= begins && ["test]", "test("].iter().any(|mark| line.contains(mark)) && !line.starts_with("#[cfg");
-            in_attribute = !line.ends_with(']');
+            // What stands behind one on its line, as before an argument, is no part of it.
+            in_attribute = if begins { line.matches('[').count() > line.matches(']').count() } else { !line.ends_with(']') };
         } else if line.starts_with("//") {
-            above.extend(rows(line));
+            above.extend(rows(letter, line));
         } else {
-            if is_test && ["fn ", "async fn "].iter().any(|word| line.starts_with(word)) {
+            // What stands in the list of a contract is a test of each store.
+            in_contract = line == "contract! {" || in_contract && line != "}";
+            if in_contract || is_test && ["fn ", "async fn "].iter().any(|word| line.starts_with(word)) {
                 named.append(&mut above);
             }
             above.clear();
@@ -40,12 +59,13 @@ fn rows_of_tests(code: &str) -> BTreeSet<u32> {
 }
 
 /// The rows that a line names, ranges such as L-24 to L-29 included.
-fn rows(line: &str) -> BTreeSet<u32> {
+fn rows(letter: char, line: &str) -> BTreeSet<u32> {
     let mut named = BTreeSet::new();
-    for (at, _) in line.match_indices("L-") {
+    let mark = format!("{letter}-");
+    for (at, _) in line.match_indices(&mark) {
         let number: String = line[at + 2..].chars().take_while(char::is_ascii_digit).collect();
         let Ok(first) = number.parse::<u32>() else { continue };
-        let rest = line[at + 2 + number.len()..].strip_prefix(" to L-").unwrap_or_default();
+        let rest = line[at + 2 + number.len()..].strip_prefix(&format!(" to {mark}")).unwrap_or_default();
         let last: String = rest.chars().take_while(char::is_ascii_digit).collect();
         named.extend(first..=last.parse().unwrap_or(first));
     }
@@ -57,6 +77,22 @@ fn only_what_stands_above_a_test_counts() {
     let code = r#"
 // L-01
 const NOTHING: u32 = 1;
+
+contract! {
+    // L-11
+    one,
+    two,
+    ;
+    /// W-12, L-13
+    three,
+}
+
+// W-13
+#[rstest]
+#[case(1)]
+fn with_arguments(
+    #[case] one: u32,
+) {}
 
 // L-02, L-04 to L-06: what a test plays.
 #[rstest]
@@ -80,5 +116,6 @@ mod tests {
     fn help() {}
 }
 "#;
-    assert_eq!(rows_of_tests(code), [2, 4, 5, 6, 9].into());
+    assert_eq!(rows_of_tests('L', code), [2, 4, 5, 6, 9, 11, 13].into());
+    assert_eq!(rows_of_tests('W', code), [12, 13].into());
 }

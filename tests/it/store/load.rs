@@ -25,6 +25,7 @@ contract! {
     ;
     what_a_summary_stands_for_is_not_loaded,
     older_messages_are_left_out_on_demand,
+    // D-17.
     what_a_newer_version_has_added_is_left_out,
 }
 

@@ -83,6 +83,7 @@ async fn a_claim_never_waits() {
     world.store.close().await;
 }
 
+/// D-04.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claimers_share_the_queue_without_doubles() {
     let world = World::new(Kind::Postgres).await;

@@ -14,6 +14,7 @@ use super::harness::{Answer, Harness, options, until};
 
 const HOUR: i64 = 3_600_000;
 
+/// D-10.
 #[rstest]
 #[case(HOUR)]
 #[case(-HOUR)]

@@ -57,7 +57,7 @@ async fn a_store_that_can_be_read_but_not_written_costs_one_model_call() {
     assert_eq!((h.model.request_count(), run.attempt), (2, 1));
 }
 
-/// Whatever became of the write, the run goes on from its rows, and it is not its worker that has died.
+/// Whatever became of the write, the run goes on from its rows, and it is not its worker that has died. D-02.
 #[tokio::test]
 async fn a_write_in_doubt_is_no_interruption() {
     for is_stored in [false, true] {
@@ -253,6 +253,7 @@ async fn what_follows_a_write_that_failed_is_not_written() {
     assert_eq!(pair.h.kinds(&pair.logs[1].1).await.last().map(String::as_str), Some("step.reset"));
 }
 
+/// D-08.
 #[tokio::test]
 async fn a_run_that_is_locked_keeps_no_other_from_being_written() {
     let pair = Pair::new().await;

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::harness::Harness;
 
+/// W-15.
 #[tokio::test]
 async fn deltas_that_gather_become_one_event_and_are_published_after_the_commit() {
     let h = Harness::new().await;

@@ -15,7 +15,7 @@ use crate::support::server::Site;
 use crate::support::sse::Next;
 use crate::support::{tell, wait};
 
-/// W-14: a client of one server follows runs of another one. The full measurement: `CAPSTAN_POLLED_RUNS=100`.
+/// W-14: a client of one server follows runs of another one. The full measurement: `CAPSTAN_POLLED_RUNS=100`. D-14.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_are_carried_by_polling_alone() {
     const USUAL: usize = 20;
