@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::config::{self, Environment, Flag, Loaded};
 use super::secrets::{self, RotateArgs};
-use super::{chat, cleanup, doctor, healthcheck, keys, reading, serve};
+use super::{chat, cleanup, doctor, healthcheck, keys, reading, serve, users};
 use crate::domain::principal::UserRole;
 use crate::service::FoldMode;
 use crate::tools::mcp::orphans;
@@ -93,6 +93,11 @@ enum Command {
         #[command(subcommand)]
         command: KeysCommand,
     },
+    /// Manage people who use the server.
+    Users {
+        #[command(subcommand)]
+        command: UsersCommand,
+    },
     /// Manage the secrets in the database and the master keys that seal them.
     Secrets {
         #[command(subcommand)]
@@ -117,6 +122,18 @@ enum Command {
         word: String,
         /// The program that runs containers whose names begin with the word, if there may be any.
         engine: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum UsersCommand {
+    /// Delete a user with their keys, conversations, files and all else that is theirs, for good.
+    Delete {
+        /// The user's name.
+        name: String,
+        /// Do it. Without this the command only says how much there is.
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -218,6 +235,7 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         }
         Command::Keys { command: KeysCommand::List } => runtime()?.block_on(keys::list(&load()?)),
         Command::Keys { command: KeysCommand::Revoke { key } } => runtime()?.block_on(keys::revoke(&load()?, &key)),
+        Command::Users { command: UsersCommand::Delete { name, yes } } => runtime()?.block_on(users::delete(&load()?, &name, yes)),
         Command::Secrets { command: SecretsCommand::Rotate(args) } => runtime()?.block_on(secrets::rotate(&load()?, args)),
         Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),

@@ -23,6 +23,7 @@ mod serve;
 mod servers;
 mod telemetry;
 mod upkeep;
+mod users;
 mod watchdog;
 
 pub use cli::main;

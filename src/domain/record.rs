@@ -38,6 +38,9 @@ pub struct RunWrite {
     pub events: Vec<NewEvent>,
     /// Carried out in order, in the same transaction.
     pub changes: Vec<Change>,
+    /// The newest number of the log that its writer knows to be stored; 0 for none. A log that ends before it has lost what was
+    /// confirmed, and the write is refused as fenced.
+    pub after: i64,
 }
 
 /// A run that was claimed in the moment in which it was accepted.

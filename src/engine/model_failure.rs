@@ -9,12 +9,16 @@ use super::plan;
 use crate::domain::change::ReleaseCause;
 use crate::domain::context::ContextStrategy;
 use crate::domain::event::EventBody;
+use crate::domain::ids::RunId;
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::problem::{ProblemBody, ProblemCode};
 use crate::domain::run::{RunStatus, WaitReason};
 
 /// Tools that are left out of a run's requests to one model because its provider refuses them. Each costs a request.
 const QUARANTINED: usize = 16;
+
+/// The most by which a wait is drawn out, in milliseconds.
+const MAX_SPREAD_MS: u64 = 5_000;
 
 enum Next {
     /// The same model, after so many milliseconds without a lease.
@@ -116,7 +120,17 @@ fn wait(draft: &mut Draft<'_>, step: u32, after_ms: u64, error: ProblemBody) {
     draft.event(EventBody::RunWaiting { reason: WaitReason::Backoff, id: None });
     draft.abandon_step(step);
     draft.set_status(RunStatus::Waiting, Some(WaitReason::Backoff));
-    draft.release(Some(after_ms), ReleaseCause::Waiting);
+    let spread = spread(&draft.base.record.fence.run_id, after_ms);
+    draft.release(Some(after_ms.saturating_add(spread)), ReleaseCause::Waiting);
+}
+
+/// How much longer a run waits than it says: up to an eighth, by its id. Runs that have failed together, because their provider was
+/// overloaded, do not come back to it together.
+pub(super) fn spread(run: &RunId, wait_ms: u64) -> u64 {
+    let most = (wait_ms / 8).min(MAX_SPREAD_MS);
+    // FNV-1a, 64 bits: ids that are made one after the other differ in their last characters only.
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    run.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix) % (most + 1)
 }
 
 fn switch(draft: &mut Draft<'_>, step: u32, model: String, error: ProblemBody) {

@@ -24,6 +24,7 @@ pub mod sqlite;
 mod titles;
 mod types;
 mod usage;
+mod users;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
@@ -44,6 +45,7 @@ pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
 pub use titles::{TitleMade, TitleStore};
 pub use types::*;
 pub use usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
+pub use users::{Owned, UserStore};
 
 use async_trait::async_trait;
 
@@ -363,6 +365,7 @@ pub trait Store:
     + SearchStore
     + FeedbackStore
     + TitleStore
+    + UserStore
 {
     /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
     async fn ping(&self) -> StoreResult<()>;

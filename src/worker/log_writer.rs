@@ -70,7 +70,7 @@ struct Tokens {
     broken: CancellationToken,
     /// Not because it was away: trying again may not help.
     for_good: AtomicBool,
-    /// The number of the last event that was written.
+    /// The number of the last event that is known to be stored.
     newest: AtomicI64,
     /// The run's span: the writer speaks of runs from outside of them.
     span: tracing::Span,
@@ -238,7 +238,8 @@ async fn write(store: &dyn Store, hub: &Hub, entries: Vec<Entry>) {
             continue;
         }
         let events = entry.items.into_iter().map(|item| render(item, &entry.fence.run_id)).collect();
-        writes.push(RunWrite { fence: entry.fence, events, changes: entry.changes });
+        let after = entry.tokens.newest.load(Ordering::Relaxed);
+        writes.push(RunWrite { fence: entry.fence, events, changes: entry.changes, after });
         waiting.push((entry.tokens, entry.reply));
     }
     if writes.is_empty() {
@@ -321,11 +322,7 @@ fn settle(hub: &Hub, write: RunWrite, tokens: &Tokens, reply: Reply, answer: Res
             let conversation_id = write.fence.conversation_id;
             let mut events = write.events;
             let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
-            if count > 0 && tokens.newest.swap(first_seq.saturating_add(count - 1), Ordering::Relaxed) >= first_seq {
-                // What the run has done since is not in its rows, and nobody here can tell what else is missing.
-                tracing::error!(run.id = %write.fence.run_id, first_seq, "the database has lost what it had confirmed; the run is loaded again");
-                tokens.broken.cancel();
-            }
+            tokens.newest.fetch_max(first_seq.saturating_add(count - 1), Ordering::Relaxed);
             for (place, data) in completed {
                 if let Some(event) = events.get_mut(place) {
                     event.data = data;

@@ -86,9 +86,10 @@ impl ModelCall {
                     };
                     let event = event?;
                     let finished = matches!(event, ModelEvent::Finished(_));
-                    // Words are waited for. A call's beginning is most often followed at once by the call, whole.
+                    // Words are waited for. A call's beginning is most often followed at once by the call, whole, and the end of an
+                    // answer by what follows from it.
                     let is_call = matches!(event, ModelEvent::ToolCallStarted { .. } | ModelEvent::ToolCallArguments { .. });
-                    let urgency = if is_call { Urgency::Soon } else { Urgency::Now };
+                    let urgency = if is_call || finished { Urgency::Soon } else { Urgency::Now };
                     let items = self.assembler.push(event, self.ids.as_ref());
                     if !self.shown && !items.is_empty() {
                         self.shown = true;

@@ -181,3 +181,26 @@ async fn chat_sends_files_to_the_agent_that_is_named() {
     let missing = chat(&server.url, "hi").arg("--file").arg("/nonexistent/x.txt").output().await.unwrap();
     assert!(!missing.status.success() && String::from_utf8_lossy(&missing.stderr).contains("/nonexistent/x.txt cannot be read"));
 }
+
+/// D-19: beside a running server, which notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_leaves_is_deleted_with_all_that_is_theirs() {
+    let site = Site::new(Kind::Sqlite).await;
+    let keys = [site.key_of("ada").await, site.key_of("bob").await];
+    let mut server = site.start().await;
+    for key in &keys {
+        server.set_key(key);
+        let run = server.start_run(&json!({"input": "hello"})).await;
+        server.finished(run["id"].as_str().unwrap()).await;
+    }
+    let (ok, said) = site.command(&["users", "delete", "ada"]).await;
+    assert!(ok && said.contains("1 conversations") && said.contains("Nothing was deleted"), "{said}");
+    let (ok, _) = site.command(&["users", "delete", "eve", "--yes"]).await;
+    assert!(!ok, "there is no such user");
+    let (ok, said) = site.command(&["users", "delete", "ada", "--yes"]).await;
+    assert!(ok && said.contains("ada is deleted, with 1 conversations"), "{said}");
+    assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM conversations").await, 1);
+    assert_eq!(server.get_json("/conversations").await["data"].as_array().unwrap().len(), 1, "bob's");
+    server.set_key(&keys[0]);
+    assert_eq!(server.get("/conversations").send().await.unwrap().status(), 401);
+}

@@ -1,5 +1,7 @@
 //! What follows when a model does not answer.
 
+use std::collections::BTreeSet;
+
 use rstest::rstest;
 use serde_json::json;
 
@@ -7,7 +9,7 @@ use super::world::{Say, World, call, content_text, done};
 use crate::domain::agent::{AgentProfile, LlmRetry};
 use crate::domain::change::ReleaseCause;
 use crate::domain::event::EventBody;
-use crate::domain::ids::{MessageId, PartId};
+use crate::domain::ids::{MessageId, PartId, RunId};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, Usage};
 use crate::domain::record::ClaimCause;
@@ -15,7 +17,30 @@ use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolOutcome;
 use crate::engine::Input;
 use crate::engine::history::{check_sendable, model_request};
+use crate::engine::model_failure::spread;
 use crate::support::ids::SequentialIds;
+
+/// What a run waits for that has given up its lease, without what its id adds.
+fn waits(world: &World) -> Option<u64> {
+    let Some((Some(released), ReleaseCause::Waiting)) = world.released else { return None };
+    let waiting = world.events.iter().rev().find_map(|event| match event {
+        EventBody::RunRetrying { after_ms, .. } => Some(*after_ms),
+        _ => None,
+    });
+    waiting.filter(|asked| released == asked + spread(&world.rows.fence.run_id, *asked))
+}
+
+/// D-13, L-15.
+#[test]
+fn runs_that_fail_together_do_not_come_back_together() {
+    let ids = SequentialIds::default();
+    let run = || spread(&RunId::generate(&ids), 3_000);
+    let spreads: BTreeSet<u64> = (0..1_000).map(|_| run()).collect();
+    assert!(spreads.len() > 300 && spreads.iter().all(|ms| *ms <= 375), "{} different waits", spreads.len());
+    let of_an_hour: Vec<u64> = (0..1_000).map(|_| spread(&RunId::generate(&ids), 3_600_000)).collect();
+    assert!(of_an_hour.iter().all(|ms| *ms <= 5_000));
+    assert_eq!(spread(&RunId::generate(&ids), 7), 0);
+}
 
 #[test]
 fn model_failures_wait_without_a_lease_and_then_fail() {
@@ -24,7 +49,7 @@ fn model_failures_wait_without_a_lease_and_then_fail() {
         let failed = world.fails(ModelErrorKind::Overloaded);
         let kinds: Vec<_> = failed.events.iter().map(|event| event.kind()).collect();
         assert_eq!(kinds, ["step.reset", "run.retrying", "run.waiting", "conversation.updated"]);
-        assert_eq!(world.released, Some((Some(after), ReleaseCause::Waiting)));
+        assert_eq!(waits(&world), Some(after));
         assert_eq!((world.rows.status, world.rows.reason), (RunStatus::Waiting, Some(WaitReason::Backoff)));
         let resumed = world.claim(ClaimCause::Timer);
         let kinds: Vec<_> = resumed.events.iter().map(|event| event.kind()).collect();
@@ -79,8 +104,8 @@ fn the_providers_own_wait_wins_up_to_a_limit() {
         world.feed(Input::ModelFailed(error));
         world
     };
-    assert_eq!(asks(500).released, Some((Some(500), ReleaseCause::Waiting)));
-    assert_eq!(asks(10_000).released, Some((Some(10_000), ReleaseCause::Waiting)));
+    assert_eq!(waits(&asks(500)), Some(500));
+    assert_eq!(waits(&asks(10_000)), Some(10_000));
     assert_eq!(asks(10_001).error_code(), "provider_rate_limit");
 }
 
@@ -107,7 +132,7 @@ fn models_take_over_one_after_the_other() {
     assert_eq!(model_request(world.state.as_ref().unwrap()).model, "b/second");
     // It has its own tries, and keeps its place over a crash.
     world.fails(ModelErrorKind::Overloaded);
-    assert_eq!(world.released, Some((Some(3_000), ReleaseCause::Waiting)));
+    assert_eq!(waits(&world), Some(3_000));
     world.claim(ClaimCause::Timer);
     world.die();
     world.claim(ClaimCause::Crash);
@@ -141,15 +166,15 @@ fn who_was_not_asked_has_not_failed() {
     world.fails(ModelErrorKind::Overloaded);
     world.claim(ClaimCause::Timer);
     // More often than there are retries, and never sooner than a retry would be.
-    for (asks, waits) in [(30_000, 30_000), (1_000, 3_000), (1_000, 3_000), (1_000, 3_000)] {
+    for (asks, expected) in [(30_000, 30_000), (1_000, 3_000), (1_000, 3_000), (1_000, 3_000)] {
         world.asked = None;
         world.feed(left_alone(asks));
-        assert_eq!(world.released, Some((Some(waits), ReleaseCause::Waiting)));
+        assert_eq!(waits(&world), Some(expected));
         world.claim(ClaimCause::Timer);
     }
     // The retry that is left is still there, and an answer ends the run well.
     world.fails(ModelErrorKind::Overloaded);
-    assert_eq!(world.released, Some((Some(6_000), ReleaseCause::Waiting)));
+    assert_eq!(waits(&world), Some(6_000));
     world.claim(ClaimCause::Timer);
     // All such waits of one try together are bounded.
     for _ in 0..3 {

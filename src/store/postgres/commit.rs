@@ -220,6 +220,7 @@ async fn write(connection: &mut PgConnection, batch: &Folded<'_>) -> StoreResult
         .bind(fences.iter().map(|fenced| fenced.events).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.lets_go).collect::<Vec<_>>())
         .bind(fences.iter().map(|fenced| fenced.joined).collect::<Vec<_>>())
+        .bind(fences.iter().map(|fenced| fenced.after).collect::<Vec<_>>())
         .bind(events.iter().map(|(ord, _, _)| *ord).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, place, _)| *place).collect::<Vec<_>>())
         .bind(events.iter().map(|(_, _, event)| event.run_id.as_ref().map(RunId::as_str)).collect::<Vec<_>>())

@@ -36,6 +36,8 @@ pub(super) struct Fenced<'a> {
     pub(super) events: i64,
     /// How many messages must have joined the conversation's runs for the run to end.
     pub(super) joined: Option<i64>,
+    /// The least number that the log must have come to.
+    pub(super) after: i64,
     /// Whether the fence is given up: the run ends or is released.
     pub(super) lets_go: bool,
     /// The status that the end of the run calls for in its conversation.
@@ -231,7 +233,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
     sorted.sort_by_key(|fence| (&fence.conversation_id, &fence.run_id, fence.epoch));
     for fence in sorted {
         known.entry(fence).or_insert_with(|| {
-            fences.push(Fenced { fence, events: 0, joined: None, lets_go: false, ends_as: None, is_broken: false });
+            fences.push(Fenced { fence, events: 0, joined: None, after: 0, lets_go: false, ends_as: None, is_broken: false });
             fences.len() - 1
         });
     }
@@ -250,6 +252,7 @@ pub(super) fn fold(writes: &[RunWrite]) -> StoreResult<Folded<'_>> {
             places.push(None);
             continue;
         }
+        fenced.after = fenced.after.max(write.after);
         let ord = i32::try_from(index).unwrap_or(i32::MAX);
         places.push(Some(Place { fence: index, offset: fenced.events }));
         let mut messages = 0;

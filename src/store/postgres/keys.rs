@@ -11,7 +11,7 @@ use crate::store::{KeyStore, Store, StoreError, StoreResult, StoredKey, rows};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
-fn user(row: &PgRow) -> StoreResult<User> {
+pub(super) fn user(row: &PgRow) -> StoreResult<User> {
     let id: String = row.try_get("id")?;
     let role: String = row.try_get("role")?;
     let role = rows::word("users", "role", &id, &role, UserRole::from_word)?;

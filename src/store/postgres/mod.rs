@@ -49,6 +49,7 @@ mod summaries;
 mod tickets;
 mod titles;
 mod usage;
+mod users;
 
 pub use connect::{PostgresOptions, PostgresStore, REQUEST_TIMEOUT};
 pub use notify::{Merger, Notice, PgNotifier};

@@ -3,24 +3,24 @@
 
 use crate::support::failpoint;
 
-/// The heads that match. `$1` to `$6`.
+/// The heads that match. `$1` to `$7`.
 const HEADS: &str = "WITH fence AS (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bool[], $6::bigint[])
-        WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, lets_go, joined, place)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bool[], $6::bigint[], $7::bigint[])
+        WITH ORDINALITY AS f (conversation_id, run_id, epoch, events, lets_go, joined, after, place)
 ), head AS (
     UPDATE conversation_heads h
     SET last_seq = h.last_seq + f.events, run_id = CASE WHEN f.lets_go THEN NULL ELSE h.run_id END
     FROM fence f
     WHERE h.conversation_id = f.conversation_id AND h.run_id = f.run_id AND h.epoch = f.epoch
-        AND h.joined = coalesce(f.joined, h.joined)
+        AND h.joined = coalesce(f.joined, h.joined) AND h.last_seq >= f.after
     RETURNING f.place::int - 1 AS ord, h.conversation_id, f.run_id, f.epoch, f.lets_go, h.last_seq - f.events AS base
 )";
 
-/// Their events. `$7` to `$13`.
+/// Their events. `$8` to `$14`.
 const EVENTS: &str = ", event AS (
     INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
-    FROM unnest($7::int[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::bigint[], $13::text[])
+    FROM unnest($8::int[], $9::bigint[], $10::text[], $11::int[], $12::text[], $13::bigint[], $14::text[])
         AS e (ord, place, run_id, attempt, kind, at, data)
     JOIN head h ON h.ord = e.ord
 )";
@@ -31,13 +31,13 @@ const EVENTS_AND_UPDATES: &str = ", event AS (
     INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
     SELECT h.conversation_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at,
         CASE WHEN e.kind = 'conversation.updated' THEN '{\"title\":' || v.title || ',' || substr(e.data, 2) ELSE e.data END
-    FROM unnest($7::int[], $8::bigint[], $9::text[], $10::int[], $11::text[], $12::bigint[], $13::text[])
+    FROM unnest($8::int[], $9::bigint[], $10::text[], $11::int[], $12::text[], $13::bigint[], $14::text[])
         AS e (ord, place, run_id, attempt, kind, at, data)
     JOIN head h ON h.ord = e.ord LEFT JOIN conversation v ON v.ord = e.ord
 )";
 
 /// The first parameter that is a list of rows.
-const FIRST_LIST: usize = 14;
+const FIRST_LIST: usize = 15;
 
 /// A table that a batch changes, and how. Its rows come as one JSON list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -99,7 +99,7 @@ fn read_key(row: &SqliteRow) -> StoreResult<StoredKey> {
     })
 }
 
-fn read_user(row: &SqliteRow) -> StoreResult<User> {
+pub(super) fn read_user(row: &SqliteRow) -> StoreResult<User> {
     let id: String = row.try_get("id")?;
     let role: &str = row.try_get("role")?;
     let role = word("users", "role", &id, role, UserRole::from_word)?;

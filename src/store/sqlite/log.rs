@@ -99,7 +99,8 @@ impl SqliteStore {
             let fence = &write.fence;
             let head = heads
                 .get_mut(fence.conversation_id.as_str())
-                .filter(|head| head.run_id.as_deref() == Some(fence.run_id.as_str()) && head.epoch == fence.epoch);
+                .filter(|head| head.run_id.as_deref() == Some(fence.run_id.as_str()) && head.epoch == fence.epoch)
+                .filter(|head| head.last_seq >= write.after);
             let Some(head) = head.filter(|_| !refused.contains(&at)) else {
                 answers.push(Err(Refused::Fenced));
                 continue;

@@ -44,5 +44,6 @@ mod summaries;
 mod tickets;
 mod titles;
 mod usage;
+mod users;
 
 pub use connection::SqliteStore;

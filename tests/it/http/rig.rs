@@ -324,7 +324,7 @@ impl Rig {
     /// Commits and publishes as a worker does.
     pub async fn write(&self, fence: &Fence, events: &[EventBody], changes: Vec<Change>) {
         let events = events.iter().map(|body| NewEvent::new(body, Some(fence.run_id.clone()), 1, UnixMillis(1_000))).collect();
-        let write = RunWrite { fence: fence.clone(), events, changes };
+        let write = RunWrite { fence: fence.clone(), events, changes, after: 0 };
         let first = self.store.commit(&[write]).await.unwrap().remove(0).expect("the fence holds");
         self.publish(&fence.conversation_id, first.first_seq - 1).await;
     }

@@ -723,3 +723,16 @@ impl TitleStore for Line {
         self.model.finish_title(made).await
     }
 }
+
+#[async_trait]
+impl UserStore for Line {
+    async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
+        self.model.user_named(name).await
+    }
+    async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {
+        self.model.owned_by(user).await
+    }
+    async fn remove_user(&self, user: &UserId) -> StoreResult<bool> {
+        self.model.remove_user(user).await
+    }
+}

@@ -94,11 +94,16 @@ pub fn delta(fence: &Fence, text: &str) -> NewEvent {
 }
 
 pub fn deltas(fence: &Fence, count: usize) -> RunWrite {
-    RunWrite { fence: fence.clone(), events: (0..count).map(|n| delta(fence, &n.to_string())).collect(), changes: Vec::new() }
+    RunWrite {
+        fence: fence.clone(),
+        events: (0..count).map(|n| delta(fence, &n.to_string())).collect(),
+        changes: Vec::new(),
+        after: 0,
+    }
 }
 
 pub fn write(fence: &Fence, body: &EventBody, changes: Vec<Change>) -> RunWrite {
-    RunWrite { fence: fence.clone(), events: vec![NewEvent::new(body, Some(fence.run_id.clone()), 1, NOW)], changes }
+    RunWrite { fence: fence.clone(), events: vec![NewEvent::new(body, Some(fence.run_id.clone()), 1, NOW)], changes, after: 0 }
 }
 
 /// Changes with an event that nobody looks at.

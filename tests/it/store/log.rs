@@ -21,6 +21,7 @@ contract! {
     writes_of_one_run_are_carried_out_in_order,
     what_follows_the_end_in_a_batch_is_fenced,
     a_write_that_breaks_a_rule_spares_its_neighbours,
+    a_log_that_has_lost_what_was_written_is_not_written_to,
     numbers_have_no_gaps_under_concurrent_writers,
     events_come_back_as_they_were_written,
     pages_of_events_end_when_they_are_large,
@@ -49,6 +50,7 @@ async fn a_fenced_write_leaves_nothing_and_its_neighbours_go_through(world: &Wor
             Change::AddMessage(assistant(&two, "late")),
             Change::StepStarted { step: 1, kind: StepKind::Model },
         ],
+        after: 0,
     };
     let missing = Fence { conversation_id: conversation(), ..three.clone() };
     let borrowed = Fence { conversation_id: one.conversation_id.clone(), ..three.clone() };
@@ -73,6 +75,7 @@ async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
             fence: fence.clone(),
             events: vec![delta(&fence, "a"), delta(&fence, "b")],
             changes: vec![Change::AddMessage(assistant(&fence, "two")), Change::AddMessage(assistant(&fence, "three"))],
+            after: 0,
         },
         changes(&fence, vec![Change::Status(RunStatus::ToolLoop, None)]),
     ];
@@ -186,11 +189,25 @@ async fn numbers_have_no_gaps_under_concurrent_writers(world: &World) {
     }
 }
 
+/// D-01.
+async fn a_log_that_has_lost_what_was_written_is_not_written_to(world: &World) {
+    let owner = user();
+    let (one, two) = (world.claimed(&owner).await, world.claimed(&owner).await);
+    let head = world.commit_one(deltas(&one, 3)).await.unwrap() + 2;
+    let next = world.commit_one(RunWrite { after: head, ..deltas(&one, 1) }).await.unwrap();
+    assert_eq!(next, head + 1);
+    let lost = RunWrite { after: next + 1, ..deltas(&one, 1) };
+    let answers = world.store.commit(&[lost, deltas(&two, 1)]).await.unwrap();
+    assert!(matches!(answers.as_slice(), [Err(Refused::Fenced), Ok(_)]), "{answers:?}");
+    assert_eq!(world.log(&one.conversation_id).await.last().unwrap().seq, next);
+}
+
 async fn events_come_back_as_they_were_written(world: &World) {
     let fence = world.claimed(&user()).await;
     let texts = ["", "\0", "\\u0000", "ä\u{1F600}\n", "\"}],[\"", &"x".repeat(70_000)];
     let events: Vec<_> = texts.iter().map(|text| delta(&fence, text)).collect();
-    let first = world.commit_one(RunWrite { fence: fence.clone(), events: events.clone(), changes: vec![] }).await.unwrap();
+    let first =
+        world.commit_one(RunWrite { fence: fence.clone(), events: events.clone(), changes: vec![], after: 0 }).await.unwrap();
     let log = world.store.events(&fence.conversation_id, first - 1, 1_000).await.unwrap();
     assert_eq!(log.len(), events.len());
     for ((back, event), seq) in log.iter().zip(&events).zip(first..) {
@@ -208,7 +225,7 @@ async fn pages_of_events_end_when_they_are_large(world: &World) {
     // In bytes, not in characters.
     let large = "é".repeat(PAGE_BYTES / 8);
     let events = (0..10).map(|_| delta(&fence, &large)).collect();
-    world.commit_one(RunWrite { fence: fence.clone(), events, changes: Vec::new() }).await.unwrap();
+    world.commit_one(RunWrite { fence: fence.clone(), events, changes: Vec::new(), after: 0 }).await.unwrap();
     let end = world.store.log_bounds(&fence.conversation_id).await.unwrap().unwrap().head;
     let (mut cursor, mut seen) = (0, Vec::new());
     loop {
@@ -226,7 +243,10 @@ async fn pages_of_events_end_when_they_are_large(world: &World) {
     assert_eq!(seen, (1..=end).collect::<Vec<i64>>());
     // One that is larger than a page comes alone.
     let huge = delta(&fence, &"x".repeat(PAGE_BYTES * 2));
-    world.commit_one(RunWrite { fence: fence.clone(), events: vec![huge.clone(), huge], changes: Vec::new() }).await.unwrap();
+    world
+        .commit_one(RunWrite { fence: fence.clone(), events: vec![huge.clone(), huge], changes: Vec::new(), after: 0 })
+        .await
+        .unwrap();
     for after in [end, end + 1] {
         assert_eq!(world.store.events(&fence.conversation_id, after, 500).await.unwrap().len(), 1);
     }
@@ -327,7 +347,7 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
     assert_eq!(world.status(&owner, &two.conversation_id).await, "failed");
 
     // What changes nothing has nothing to say.
-    let idle = RunWrite { fence: three.clone(), events: vec![updated(Idle)], changes: Vec::new() };
+    let idle = RunWrite { fence: three.clone(), events: vec![updated(Idle)], changes: Vec::new(), after: 0 };
     assert_eq!(world.commit_one(idle).await, Err(Refused::Fenced));
 }
 

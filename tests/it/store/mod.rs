@@ -71,4 +71,5 @@ mod sqlite_file;
 mod tickets;
 mod titles;
 mod usage;
+mod users;
 mod years;

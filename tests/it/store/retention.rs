@@ -28,7 +28,7 @@ async fn say(world: &World, fence: &Fence, part_id: &PartId, words: &[&str]) {
         let body = EventBody::PartDelta { part_id: part_id.clone(), delta: (*word).to_owned() };
         NewEvent::new(&body, Some(fence.run_id.clone()), 1, NOW)
     };
-    let write = RunWrite { fence: fence.clone(), events: words.iter().map(event).collect(), changes: Vec::new() };
+    let write = RunWrite { fence: fence.clone(), events: words.iter().map(event).collect(), changes: Vec::new(), after: 0 };
     world.commit_one(write).await.unwrap();
 }
 

@@ -618,3 +618,16 @@ impl TitleStore for FaultyStore {
         self.inner.finish_title(made).await
     }
 }
+
+#[async_trait]
+impl UserStore for FaultyStore {
+    async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
+        self.inner.user_named(name).await
+    }
+    async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {
+        self.inner.owned_by(user).await
+    }
+    async fn remove_user(&self, user: &UserId) -> StoreResult<bool> {
+        self.inner.remove_user(user).await
+    }
+}

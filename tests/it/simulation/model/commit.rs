@@ -61,7 +61,8 @@ impl ModelStore {
             let orphan = || write.changes.iter().any(|change| matches!(change, Change::ToolFinished(..)));
             let is_let_in = self.has(Bug::FenceIgnored) || (self.has(Bug::OrphanKept) && orphan());
             let is_newest = state.is_newest(&write.fence) || (is_let_in && state.runs.contains_key(&write.fence.run_id));
-            if !is_newest || broken.contains(&&write.fence) {
+            let is_lost = state.conversations.get(&write.fence.conversation_id).is_some_and(|row| row.head() < write.after);
+            if !is_newest || is_lost || broken.contains(&&write.fence) {
                 return Err(Refused::Fenced);
             }
             if !self.has(Bug::UnheardEnd) && state.ends_unheard(write) {

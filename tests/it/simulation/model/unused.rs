@@ -26,6 +26,7 @@ use capstan::store::{
 use capstan::store::{AttachedFile, FileCursor, FileStore, NewFile};
 use capstan::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
 use capstan::store::{Found, SearchCursor, SearchStore};
+use capstan::store::{Owned, UserStore};
 use capstan::store::{TitleMade, TitleStore};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
@@ -364,5 +365,18 @@ impl TitleStore for ModelStore {
     }
     async fn finish_title(&self, _made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
         panic!("the model makes no titles")
+    }
+}
+
+#[async_trait]
+impl UserStore for ModelStore {
+    async fn user_named(&self, _name: &str) -> StoreResult<Option<User>> {
+        Ok(None)
+    }
+    async fn owned_by(&self, _user: &UserId) -> StoreResult<Owned> {
+        panic!("the model has no users")
+    }
+    async fn remove_user(&self, _user: &UserId) -> StoreResult<bool> {
+        panic!("the model has no users")
     }
 }

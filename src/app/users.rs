@@ -1,0 +1,74 @@
+//! `capstan users`: people who leave.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use indicatif::ProgressBar;
+
+use super::cli::print;
+use super::config::Loaded;
+use super::parts::{self, Opener, Sources};
+use crate::domain::principal::User;
+use crate::store::{ConversationFilter, Owned, PageRequest, Store};
+
+/// How long a process may go on with a key that was revoked.
+const KEYS_LIVE_ON: Duration = Duration::from_secs(5);
+
+/// Conversations that are looked up at a time.
+const PAGE: u32 = 100;
+
+/// Deletes a user with all that is theirs, if it is `confirmed`; otherwise says how much that would be.
+pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let Some(user) = store.user_named(name).await.context("the users cannot be read")? else {
+        bail!("there is no user {name:?}; `capstan keys list` shows who has keys");
+    };
+    let Owned { conversations, records } = store.owned_by(&user.id).await.context("what is theirs cannot be counted")?;
+    let what = format!("{conversations} conversations and {records} files, agents, providers, MCP servers and other records");
+    if !confirmed {
+        store.close().await;
+        return print(&format!("{name} has {what}. Nothing was deleted; with --yes all of it is, for good\n"));
+    }
+    revoke_keys(store.as_ref(), &user).await?;
+    let bar = ProgressBar::new(conversations);
+    loop {
+        delete_conversations(store.as_ref(), &user, &bar).await?;
+        // A request that was under way may have begun another one.
+        if store.remove_user(&user.id).await.context("the user cannot be removed; the command may be repeated")? {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    store.close().await;
+    print(&format!("{name} is deleted, with {what}\n"))
+}
+
+/// Ends what could bring something new into being while the rest is deleted.
+async fn revoke_keys(store: &dyn Store, user: &User) -> anyhow::Result<()> {
+    let keys = store.keys().await.context("the keys cannot be read")?;
+    let mut live = keys.iter().filter(|key| key.user.id == user.id && key.revoked_at.is_none()).peekable();
+    if live.peek().is_none() {
+        return Ok(());
+    }
+    for key in live {
+        store.revoke_key(&key.id, Sources::real().clock.now()).await.context("a key cannot be revoked")?;
+    }
+    tokio::time::sleep(KEYS_LIVE_ON).await;
+    Ok(())
+}
+
+async fn delete_conversations(store: &dyn Store, user: &User, bar: &ProgressBar) -> anyhow::Result<()> {
+    let (filter, first) = (ConversationFilter::default(), PageRequest { after: None, limit: PAGE });
+    loop {
+        let page = store.conversations(&user.id, &filter, &first).await.context("the conversations cannot be listed")?;
+        if page.items.is_empty() {
+            return Ok(());
+        }
+        for conversation in page.items {
+            let deleted = store.delete_conversation(&user.id, &conversation.id).await;
+            deleted.context("a conversation cannot be deleted; what is deleted stays so, and the command may be repeated")?;
+            bar.inc(1);
+        }
+    }
+}

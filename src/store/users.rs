@@ -1,0 +1,47 @@
+//! Users who leave: the trait.
+
+use async_trait::async_trait;
+
+use super::StoreResult;
+use crate::domain::ids::UserId;
+use crate::domain::principal::User;
+
+/// What users own beside their conversations and what hangs on those, by table, in the order in which it is removed. Versions of
+/// agents go with their agents, and pieces of files with their files.
+pub(super) const OWNED: [&str; 12] = [
+    "stream_tickets",
+    "idempotency_keys",
+    "tool_grants",
+    "tool_pins",
+    "tool_audit",
+    "mcp_logins",
+    "mcp_tokens",
+    "mcp_servers",
+    "provider_logins",
+    "providers",
+    "agents",
+    "files",
+];
+
+/// How much a user owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owned {
+    /// Conversations.
+    pub conversations: u64,
+    /// Everything else that does not hang on them: files, agents, providers, MCP servers, rows of the audit and so on.
+    pub records: u64,
+}
+
+/// Users who leave.
+#[async_trait]
+pub trait UserStore: Send + Sync {
+    /// The user of that name.
+    async fn user_named(&self, name: &str) -> StoreResult<Option<User>>;
+
+    /// How much they own.
+    async fn owned_by(&self, user: &UserId) -> StoreResult<Owned>;
+
+    /// Removes a user with their keys and all that they own, in one transaction. False, and nothing is removed, as long as they have
+    /// conversations: those are deleted one by one before.
+    async fn remove_user(&self, user: &UserId) -> StoreResult<bool>;
+}
