@@ -86,20 +86,42 @@ pub struct Prices {
     pub cached_input: Option<Price>,
     /// Of the answer, reasoning included.
     pub output: Price,
+    /// What a call costs instead whose request is longer than most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub long: Option<LongPrices>,
+}
+
+/// What a call with a long request costs, all of it and not only what is above, in US dollars for a million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LongPrices {
+    /// The most tokens of a request that still has the usual prices, cached ones included.
+    pub above: u64,
+    /// Of the request.
+    pub input: Price,
+    /// Of the part of the request that the provider had cached; like the rest if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input: Option<Price>,
+    /// Of the answer, reasoning included.
+    pub output: Price,
 }
 
 impl Prices {
     /// What so many tokens cost.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> Cost {
+        let (input, cached_input, output) = match &self.long {
+            Some(long) if usage.input_tokens > long.above => (long.input, long.cached_input, long.output),
+            _ => (self.input, self.cached_input, self.output),
+        };
         let cached = usage.cached_input_tokens.min(usage.input_tokens);
         let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
         let parts = [
-            self.input.of(usage.input_tokens - cached - written),
+            input.of(usage.input_tokens - cached - written),
             // Who charges for writing at all charges a quarter more: caches of other lifetimes are not asked for.
-            self.input.of(written).saturating_add(self.input.of(written) / 4),
-            self.cached_input.unwrap_or(self.input).of(cached),
-            self.output.of(usage.output_tokens),
+            input.of(written).saturating_add(input.of(written) / 4),
+            cached_input.unwrap_or(input).of(cached),
+            output.of(usage.output_tokens),
         ];
         Cost(parts.into_iter().fold(0, u64::saturating_add))
     }
@@ -212,6 +234,35 @@ mod tests {
         assert_eq!(prices.cost(&written).to_string(), "0.00063625", "a quarter more for 100 of the 400");
         let much = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, ..Usage::default() };
         assert_eq!(prices.cost(&much), Cost(u64::MAX));
+    }
+
+    #[test]
+    fn long_requests_may_cost_more() {
+        let long = json!({"above": 200_000, "input": 2.5, "cached_input": 0.25, "output": 15.0});
+        let prices = json!({"input": 1.25, "cached_input": 0.125, "output": 10.0, "long": long});
+        let read: Prices = serde_json::from_value(prices.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), prices);
+        let usage = |input_tokens, cached_input_tokens| Usage {
+            input_tokens,
+            cached_input_tokens,
+            output_tokens: 1_000,
+            ..Usage::default()
+        };
+        for (input, cached, cost) in [
+            (200_000, 0, "0.26"),
+            // One token more, and every token has the other price.
+            (200_001, 0, "0.5150025"),
+            // What was cached counts towards the length.
+            (200_001, 100_001, "0.29000025"),
+        ] {
+            assert_eq!(read.cost(&usage(input, cached)).to_string(), cost, "{input}");
+        }
+        let whole = Prices { long: read.long.map(|long| LongPrices { cached_input: None, ..long }), ..read };
+        assert_eq!(
+            whole.cost(&usage(200_001, 100_001)).to_string(),
+            "0.5150025",
+            "the usual price of cached input is not taken over"
+        );
     }
 
     #[test]

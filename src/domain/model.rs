@@ -228,6 +228,11 @@ pub enum ReasoningEffort {
     Medium,
     /// As much as it takes.
     High,
+    /// More than that, where the model knows it; else like `high`.
+    #[serde(rename = "xhigh")]
+    XHigh,
+    /// As much as the model can.
+    Max,
 }
 
 /// One thing that a streaming model says. A dialect turns its wire into these.

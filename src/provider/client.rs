@@ -74,6 +74,8 @@ impl ClientOptions {
 pub(super) struct DialectClient<D> {
     dialect: D,
     http: Client,
+    /// The headers of every request, which the HTTP client sends unasked.
+    headers: HeaderMap,
     secrets: Secrets,
     limits: StreamLimits,
     model_limits: BTreeMap<String, StreamLimits>,
@@ -97,12 +99,31 @@ impl<D: Dialect> DialectClient<D> {
         }
         sent.values_mut().for_each(|value| value.set_sensitive(true));
         let secrets = Secrets::of(&base_url, &sent);
-        let http = transport::client(&base_url, sent, &limits, reach)?;
-        Ok(Self { dialect, http, secrets, limits, model_limits, patient, streaming, clock })
+        let http = transport::client(&base_url, sent.clone(), &limits, reach)?;
+        Ok(Self { dialect, http, headers: sent, secrets, limits, model_limits, patient, streaming, clock })
     }
 }
 
 impl<D> DialectClient<D> {
+    /// A client of the same provider in another dialect: with the same key, headers and limits, over the same connections.
+    pub(super) fn speaking<E>(&self, dialect: E) -> DialectClient<E> {
+        DialectClient {
+            dialect,
+            http: self.http.clone(),
+            headers: self.headers.clone(),
+            secrets: self.secrets.clone(),
+            limits: self.limits,
+            model_limits: self.model_limits.clone(),
+            patient: self.patient,
+            streaming: self.streaming,
+            clock: Arc::clone(&self.clock),
+        }
+    }
+
+    pub(super) fn dialect(&self) -> &D {
+        &self.dialect
+    }
+
     fn limits_of(&self, model: &str) -> StreamLimits {
         if let Some(own) = self.model_limits.get(model) {
             return *own;
@@ -135,27 +156,49 @@ pub(super) fn bearer(key: Option<&SecretString>) -> Result<HeaderMap, SetupError
 #[async_trait]
 impl<D: Dialect> ModelClient for DialectClient<D> {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
-        let hide = |secrets: Secrets| move |error| secrets.hide(error);
-        let stream = self.ask(request).await.map_err(hide(self.secrets.clone()))?;
-        Ok(Box::pin(stream.map_err(hide(self.secrets.clone()))))
+        self.ask(&request).await
     }
 }
 
 impl<D: Dialect> DialectClient<D> {
-    async fn ask(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+    /// The headers of one request, each with what is configured under its name: a header of a request stands in place of one of
+    /// all requests.
+    fn headers_of(&self, request: &ModelRequest) -> HeaderMap {
+        let mut all = HeaderMap::new();
+        for (name, own) in &self.dialect.request_headers(request) {
+            for value in self.headers.get_all(name) {
+                all.append(name, value.clone());
+            }
+            all.append(name, own.clone());
+        }
+        all
+    }
+
+    /// Sends a request, as [`ModelClient::stream`] does.
+    ///
+    /// # Errors
+    /// A typed failure, without the key and the other headers.
+    pub(super) async fn ask(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
+        let hide = |secrets: Secrets| move |error| secrets.hide(error);
+        let stream = self.send(request).await.map_err(hide(self.secrets.clone()))?;
+        Ok(Box::pin(stream.map_err(hide(self.secrets.clone()))))
+    }
+
+    async fn send(&self, request: &ModelRequest) -> Result<ModelStream, ModelError> {
         let mut limits = self.limits_of(&request.model);
         if !self.streaming {
             // The first byte of such an answer comes when all of it is there.
             limits.first_byte = limits.total;
         }
         let total = Deadline::after(limits.total);
-        let body = self.dialect.body(&request, self.streaming)?;
-        let decoder = self.dialect.decoder(&request, body.len());
+        let body = self.dialect.body(request, self.streaming)?;
+        let decoder = self.dialect.decoder(request, body.len());
         let post = self
             .http
             .post(self.dialect.url(&request.model, self.streaming)?)
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, if self.streaming { "text/event-stream" } else { "application/json" })
+            .headers(self.headers_of(request))
             .body(body);
         let framing = self.streaming.then_some(D::FRAMING);
         match transport::send(post, framing, &limits, total, self.clock.now(), &request.tools).await? {

@@ -24,6 +24,11 @@ pub(super) trait Dialect: Send + Sync + 'static {
     /// If the key holds a character that no header can carry.
     fn headers(&self, key: Option<&SecretString>) -> Result<HeaderMap, SetupError>;
 
+    /// More headers of one request, which are no secrets. Values that are configured stand before them.
+    fn request_headers(&self, _request: &ModelRequest) -> HeaderMap {
+        HeaderMap::new()
+    }
+
     /// Where a request for a model goes. Never holds a key.
     ///
     /// # Errors

@@ -93,7 +93,8 @@ impl Said {
 
     /// Whether it is about reasoning that is not taken back: signed or sealed for somebody else, or of an item that is not there.
     fn refuses_signed(&self) -> bool {
-        const SIGNED: [&str; 8] = [
+        const SIGNED: [&str; 9] = [
+            "block_binding",
             "encrypted_content",
             "encrypted content",
             "signature",
@@ -555,6 +556,11 @@ mod tests {
     #[case::pair(r#"{"error":{"message":"Item 'rs_1' of type 'reasoning' was provided without its required following item.","type":"invalid_request_error","param":"input","code":null}}"#, true)]
     #[case::anthropic(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#, true)]
     #[case::changed(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.3.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified."}}"#, true)]
+    #[case::bound(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation. Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior` to \"drop_block\"."}}"#, true)]
+    #[case::unbound(
+        r#"{"message":"thinking.adaptive.block_binding.prefix_mismatch_behavior: Extra inputs are not permitted"}"#,
+        true
+    )]
     #[case::gemini(r#"[{"error":{"code":400,"message":"Corrupted thought signature.","status":"INVALID_ARGUMENT"}}]"#, true)]
     #[case::other(r#"{"error":{"message":"max_tokens is too large","type":"invalid_request_error","param":"max_tokens"}}"#, false)]
     #[case::overflow(

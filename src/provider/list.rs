@@ -18,7 +18,7 @@ use super::openai::Accent;
 use super::secrets::Secrets;
 use super::transport::{base_url, client, endpoint_url, network_error, refusal, versioned_url};
 use super::{SetupError, limits};
-use crate::domain::cost::{Price, Prices};
+use crate::domain::cost::{LongPrices, Price, Prices};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::provider::{ModelEntry, ProviderKind};
 
@@ -126,19 +126,36 @@ fn read_model(model: &Value) -> Option<ModelEntry> {
             .or_else(|| model["top_provider"]["max_completion_tokens"].as_u64().filter(|number| *number > 0)),
         prices: read_prices(&model["pricing"]),
         tools: has(&model["supported_parameters"], "tools").or(model["capabilities"]["function_calling"].as_bool()),
-        vision: has(&model["architecture"]["input_modalities"], "image").or(model["capabilities"]["vision"].as_bool()),
+        vision: has(&model["architecture"]["input_modalities"], "image")
+            .or(model["capabilities"]["vision"].as_bool())
+            .or(model["supports_vision"].as_bool()),
         ..ModelEntry::named(name)
     };
     (!name.is_empty()).then_some(entry)
 }
 
 /// OpenRouter's prices: US dollars for one token, as text. Some of its models cost what others decide, which is a negative one.
+/// Of the prices of longer requests, those of the shortest such are taken.
 fn read_prices(pricing: &Value) -> Option<Prices> {
-    let price = |key: &str| {
+    fn price(pricing: &Value, key: &str) -> Option<Price> {
         let dollars: f64 = pricing[key].as_str()?.parse().ok()?;
         Price::per_million(dollars * 1e6).ok()
-    };
-    Some(Prices { input: price("prompt")?, cached_input: price("input_cache_read"), output: price("completion")? })
+    }
+    let long = pricing["overrides"].as_array().into_iter().flatten().filter_map(|long| {
+        Some(LongPrices {
+            // They are those of requests of that size, too.
+            above: long["min_prompt_tokens"].as_u64()?.saturating_sub(1),
+            input: price(long, "prompt")?,
+            cached_input: price(long, "input_cache_read"),
+            output: price(long, "completion")?,
+        })
+    });
+    Some(Prices {
+        input: price(pricing, "prompt")?,
+        cached_input: price(pricing, "input_cache_read"),
+        output: price(pricing, "completion")?,
+        long: long.min_by_key(|long| long.above),
+    })
 }
 
 #[cfg(test)]
@@ -174,13 +191,16 @@ mod tests {
     fn lists_have_several_shapes() {
         let open_router = json!({"data": [{
             "id": "openai/gpt-x", "context_length": 400_000, "architecture": {"input_modalities": ["text", "image"]},
-            "pricing": {"prompt": "0.00000125", "completion": "0.00001", "input_cache_read": "0.000000125"},
+            "pricing": {"prompt": "0.00000125", "completion": "0.00001", "input_cache_read": "0.000000125", "overrides": [
+                {"min_prompt_tokens": 400_001, "prompt": "1", "completion": "1"},
+                {"min_prompt_tokens": 200_001, "prompt": "0.0000025", "completion": "0.000015"}]},
             "top_provider": {"max_completion_tokens": 128_000}, "supported_parameters": ["tools", "seed"]
         }, {"id": "openrouter/auto", "pricing": {"prompt": "-1", "completion": "-1"}}, {"no": "name"}, {"id": ""}]});
         let models = read(&open_router).unwrap();
         assert_eq!(models.len(), 2);
         let expected = json!({"name": "openai/gpt-x", "context": 400_000, "max_output": 128_000, "tools": true, "vision": true,
-            "prices": {"input": 1.25, "cached_input": 0.125, "output": 10.0}});
+            "prices": {"input": 1.25, "cached_input": 0.125, "output": 10.0,
+                "long": {"above": 200_000, "input": 2.5, "output": 15.0}}});
         assert_eq!(serde_json::to_value(&models[0]).unwrap(), expected);
         assert_eq!(models[1], ModelEntry::named("openrouter/auto"));
 

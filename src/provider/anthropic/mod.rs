@@ -55,6 +55,11 @@ impl Dialect for Messages {
         Ok(headers)
     }
 
+    fn request_headers(&self, request: &ModelRequest) -> HeaderMap {
+        let beta = request::beta(request).map(HeaderValue::from_static);
+        beta.map(|beta| (HeaderName::from_static("anthropic-beta"), beta)).into_iter().collect()
+    }
+
     fn url(&self, _model: &str, _streaming: bool) -> Result<Url, ModelError> {
         Ok(self.url.clone())
     }

@@ -74,8 +74,17 @@ enum WireThinking {
     /// New models keep their thoughts to themselves unless they are asked for them.
     Adaptive {
         display: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        block_binding: Option<BlockBinding>,
     },
+    BetweenTools,
     Disabled,
+}
+
+/// What becomes of thoughts in the history where anything before them is no longer what it was.
+#[derive(Clone, Copy, Serialize)]
+struct BlockBinding {
+    prefix_mismatch_behavior: &'static str,
 }
 
 #[derive(Serialize)]
@@ -191,17 +200,17 @@ struct Plan {
 impl Plan {
     fn of(options: &ModelOptions, traits: Traits, forced: bool, history: &[Message]) -> Self {
         let silent = Self { max_tokens: options.max_output_tokens.unwrap_or(traits.max_tokens), thinking: None, effort: None };
-        let Some(effort) = options.reasoning_effort else { return silent };
-        let word = match effort {
-            ReasoningEffort::None | ReasoningEffort::Minimal | ReasoningEffort::Low => "low",
-            ReasoningEffort::Medium => "medium",
-            ReasoningEffort::High => "high",
+        let wanted = options.reasoning_effort;
+        let is_unwanted = wanted == Some(ReasoningEffort::None);
+        let adaptive = || {
+            let block_binding = binds_thoughts(traits, history).then_some(BlockBinding { prefix_mismatch_behavior: "drop_block" });
+            let thinking = Some(WireThinking::Adaptive { display: "summarized", block_binding });
+            Self { thinking, effort: wanted.map(|effort| word(effort, traits)), ..silent }
         };
-        let stops = forced || effort == ReasoningEffort::None;
-        match traits.thinking {
-            Thinking::No => silent,
-            Thinking::Budget if stops || !may_begin_to_think(history) => silent,
-            Thinking::Budget => match budget(effort, options.max_output_tokens) {
+        match (traits.thinking, wanted) {
+            (Thinking::No, _) | (Thinking::Budget | Thinking::Adaptive, None) => silent,
+            (Thinking::Budget, _) if forced || !may_begin_to_think(history) => silent,
+            (Thinking::Budget, Some(effort)) => match budget(effort, options.max_output_tokens) {
                 Some(tokens) => Self {
                     max_tokens: options.max_output_tokens.unwrap_or(traits.max_tokens.saturating_add(tokens)),
                     thinking: Some(WireThinking::Enabled { budget_tokens: tokens }),
@@ -209,16 +218,48 @@ impl Plan {
                 },
                 None => silent,
             },
-            Thinking::Adaptive if stops => Self { thinking: Some(WireThinking::Disabled), ..silent },
-            Thinking::Adaptive | Thinking::Always => {
-                Self { thinking: Some(WireThinking::Adaptive { display: "summarized" }), effort: Some(word), ..silent }
+            (Thinking::Adaptive | Thinking::OnByDefault, _) if forced || is_unwanted => {
+                Self { thinking: Some(WireThinking::Disabled), ..silent }
             }
+            (Thinking::BetweenTools, _) if is_unwanted => {
+                Self { thinking: Some(WireThinking::BetweenTools), effort: Some("low"), ..silent }
+            }
+            (Thinking::Adaptive | Thinking::OnByDefault | Thinking::BetweenTools | Thinking::Always, _) => adaptive(),
         }
     }
 
     fn thinks(&self) -> bool {
-        matches!(self.thinking, Some(WireThinking::Enabled { .. } | WireThinking::Adaptive { .. }))
+        match self.thinking {
+            Some(WireThinking::Enabled { .. } | WireThinking::Adaptive { .. } | WireThinking::BetweenTools) => true,
+            Some(WireThinking::Disabled) | None => false,
+        }
     }
+}
+
+/// The word for an effort. Models that take samples are the first that knew efforts, and have none between the high one and the
+/// last.
+fn word(effort: ReasoningEffort, traits: Traits) -> &'static str {
+    match effort {
+        ReasoningEffort::None | ReasoningEffort::Minimal | ReasoningEffort::Low => "low",
+        ReasoningEffort::Medium => "medium",
+        ReasoningEffort::High => "high",
+        ReasoningEffort::XHigh if traits.sampling => "high",
+        ReasoningEffort::XHigh => "xhigh",
+        ReasoningEffort::Max => "max",
+    }
+}
+
+/// Whether the model is asked to overlook thoughts that no longer fit what stands before them. A view of a conversation may change
+/// there: its summary grows, results shrink, and what context providers say is new in each turn.
+fn binds_thoughts(traits: Traits, history: &[Message]) -> bool {
+    let is_signed = |part: &Part| if let Part::Reasoning(reasoning) = part { signed(reasoning).is_some() } else { false };
+    traits.binds_thoughts && history.iter().flat_map(|message| &message.parts).any(is_signed)
+}
+
+/// The part of the wire that a request needs and that is not in its version.
+pub(super) fn beta(request: &ModelRequest) -> Option<&'static str> {
+    // Whether it is said after all does not matter: the part alone changes nothing.
+    binds_thoughts(Traits::of(&request.model), &request.messages).then_some("thinking-binding-controls-2026-08-01")
 }
 
 /// The tokens to think with, which are a part of the output limit: of a limit that the caller has set, half at most.
@@ -228,7 +269,7 @@ fn budget(effort: ReasoningEffort, limit: Option<u32>) -> Option<u32> {
         ReasoningEffort::Minimal => LEAST_BUDGET,
         ReasoningEffort::Low => 4_096,
         ReasoningEffort::Medium => 8_192,
-        ReasoningEffort::High => 16_384,
+        ReasoningEffort::High | ReasoningEffort::XHigh | ReasoningEffort::Max => 16_384,
     };
     let tokens = limit.map_or(wanted, |limit| wanted.min(limit / 2));
     (tokens >= LEAST_BUDGET).then_some(tokens)

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::openai::{self, Accent};
 use super::{ClientOptions, ModelClient, SetupError, anthropic, gemini, ollama, responses};
 use crate::domain::context::Capacity;
-use crate::domain::cost::{Price, Prices};
+use crate::domain::cost::{LongPrices, Price, Prices};
 pub use crate::domain::provider::ProviderKind;
 use crate::support::tokens::Tokenizer;
 
@@ -95,6 +95,8 @@ pub struct ModelFacts {
     pub cached: Option<f64>,
     /// The same for output.
     pub output_price: Option<f64>,
+    /// What calls with long requests cost.
+    pub long: Option<LongPrices>,
     /// Whether it calls tools.
     pub tools: Option<bool>,
     /// Whether it sees pictures.
@@ -120,7 +122,8 @@ impl ModelFacts {
     #[must_use]
     pub fn prices(&self) -> Option<Prices> {
         let price = |dollars: Option<f64>| Price::per_million(dollars?).ok();
-        Some(Prices { input: price(self.input)?, cached_input: price(self.cached), output: price(self.output_price)? })
+        let (input, output) = (price(self.input)?, price(self.output_price)?);
+        Some(Prices { input, cached_input: price(self.cached), output, long: self.long })
     }
 }
 
@@ -188,7 +191,11 @@ fn facts(bare: &str, provider: Option<&str>) -> ModelFacts {
     let known = table.iter().filter(|(start, _)| bare.starts_with(start.as_str())).max_by_key(|(start, _)| start.len());
     let Some((start, facts)) = known else { return ModelFacts::default() };
     let is_priced = provider.is_some() && facts.provider.as_deref() == provider && is_same_model(&bare[start.len()..]);
-    if is_priced { facts.clone() } else { ModelFacts { input: None, cached: None, output_price: None, ..facts.clone() } }
+    if is_priced {
+        facts.clone()
+    } else {
+        ModelFacts { input: None, cached: None, output_price: None, long: None, ..facts.clone() }
+    }
 }
 
 /// Whether what follows the name of a model only says which edition it is: nothing, `-latest`, or a date such as `-2025-08-07`,
@@ -249,6 +256,18 @@ mod tests {
     fn prices_are_known_if_all_of_them_are() {
         assert!(model("openai/gpt-5").prices().is_some_and(|prices| prices.cached_input.is_some()));
         assert_eq!(model("nobody/knows").prices(), None);
+        let above = |name: &str| model(name).prices().and_then(|prices| prices.long).map(|long| long.above);
+        for (name, tokens) in [
+            ("gemini/gemini-2.5-pro", Some(200_000)),
+            ("anthropic/claude-sonnet-4-5-20250929", Some(200_000)),
+            ("xai/grok-4-0709", Some(128_000)),
+            ("openai/gpt-6-astra", Some(272_000)),
+            ("xai/grok-4.5", Some(199_999)),
+            ("anthropic/claude-haiku-4-5", None),
+            ("openrouter/google/gemini-2.5-pro", None),
+        ] {
+            assert_eq!(above(name), tokens, "{name}");
+        }
     }
 
     #[test]
@@ -266,20 +285,30 @@ mod tests {
             ("anthropic/claude-opus-4-1", 15.0),
             ("anthropic/claude-3-5-haiku-latest", 0.8),
             ("xai/grok-4-0709", 3.0),
+            ("openai/gpt-5.1-2025-11-13", 1.25),
+            ("openai/gpt-6.2-sol", 2.0),
+            ("anthropic/claude-opus-5", 5.0),
+            ("anthropic/claude-opus-5-5", 4.0),
+            ("anthropic/claude-sonnet-4-6", 3.0),
+            ("gemini/gemini-3.1-pro-preview", 2.0),
+            ("xai/grok-4.7", 2.0),
+            ("deepseek/deepseek-v4-pro", 0.435),
             ("deepseek/deepseek-chat", 0.28),
         ] {
             assert_eq!(input(name), Some(price), "{name}");
         }
         for name in [
             "gpt-5",
-            "openai/gpt-5.1",
+            "openai/gpt-5.9",
+            "openai/gpt-5.2-pro",
             "openai/gpt-5-codex",
             "openai/gpt-4.1-mini-fast",
             "openai/o3-deep-research",
             "openai/o1",
             "openai/gpt-5:free",
             "openai/gpt-4o-audio-preview-2024-12-17",
-            "anthropic/claude-opus-4-7",
+            "anthropic/claude-opus-4-9",
+            "anthropic/claude-haiku-5-5",
             "anthropic/claude-opus-4-20250514-v1:0",
             "ollama/gpt-5",
             "azure/gpt-5",

@@ -29,17 +29,18 @@ pub(super) struct Traits {
 
 const OLD: Traits = Traits { thinking: Thinking::No, system: true, schema_with_tools: false, wants_signatures: false };
 const NEW: Traits = Traits {
-    thinking: Thinking::Level(["minimal", "minimal", "low", "medium", "high"]),
+    thinking: Thinking::Level(["low", "low", "low", "medium", "high"]),
     system: true,
     schema_with_tools: true,
     wants_signatures: true,
 };
-const NEW_PRO: Traits = Traits { thinking: Thinking::Level(["low", "low", "low", "medium", "high"]), ..NEW };
+/// The first models of a generation that knew of a level below the low one.
+const MINIMAL: Traits = Traits { thinking: Thinking::Level(["minimal", "minimal", "low", "medium", "high"]), ..NEW };
 
 /// By the beginning of the name from the family on; the first that fits counts. Sources:
 /// <https://ai.google.dev/gemini-api/docs/thinking>, <https://ai.google.dev/gemini-api/docs/structured-output>,
 /// <https://ai.google.dev/gemini-api/docs/thought-signatures>.
-const KNOWN: [(&str, Traits); 9] = [
+const KNOWN: [(&str, Traits); 11] = [
     ("gemma", Traits { system: false, ..OLD }),
     ("gemini-1", OLD),
     ("gemini-2.0", OLD),
@@ -47,7 +48,9 @@ const KNOWN: [(&str, Traits); 9] = [
     ("gemini-2.5-flash-image", OLD),
     ("gemini-2.5", Traits { thinking: Thinking::Budget { least: 0, most: 24_576 }, ..OLD }),
     ("gemini-3-pro", Traits { thinking: Thinking::Level(["low", "low", "low", "high", "high"]), ..NEW }),
-    ("gemini-3.1-pro", NEW_PRO),
+    ("gemini-3-flash", MINIMAL),
+    ("gemini-3.1-flash", MINIMAL),
+    ("gemini-3.5-flash", MINIMAL),
     ("gemini-", NEW),
 ];
 
@@ -67,9 +70,7 @@ impl Traits {
     pub(super) fn of(model: &str) -> Self {
         let start = ["gemini-", "gemma"].iter().filter_map(|family| model.find(family)).min();
         let Some(name) = start.and_then(|start| model.get(start..)) else { return OLD };
-        let known = KNOWN.iter().find(|(start, _)| name.starts_with(start)).map_or(OLD, |(_, traits)| *traits);
-        // Every new generation has a large model that cannot do without thoughts.
-        if known == NEW && name.contains("-pro") { NEW_PRO } else { known }
+        KNOWN.iter().find(|(start, _)| name.starts_with(start)).map_or(OLD, |(_, traits)| *traits)
     }
 
     /// How the model is told to think this hard.
@@ -84,6 +85,8 @@ impl Traits {
                     ReasoningEffort::Low => 1_024,
                     ReasoningEffort::Medium => 8_192,
                     ReasoningEffort::High => 24_576,
+                    // As far as the model goes.
+                    ReasoningEffort::XHigh | ReasoningEffort::Max => 32_768,
                 };
                 Some(ThinkingConfig { include_thoughts, thinking_budget: Some(wanted.clamp(least, most)), thinking_level: None })
             }
@@ -93,7 +96,7 @@ impl Traits {
                     ReasoningEffort::Minimal => minimal,
                     ReasoningEffort::Low => low,
                     ReasoningEffort::Medium => medium,
-                    ReasoningEffort::High => high,
+                    ReasoningEffort::High | ReasoningEffort::XHigh | ReasoningEffort::Max => high,
                 };
                 Some(ThinkingConfig { include_thoughts, thinking_budget: None, thinking_level: Some(level) })
             }
@@ -111,7 +114,9 @@ mod tests {
             ("gemini-1.5-flash", OLD),
             ("models/gemini-2.0-flash", OLD),
             ("gemini-3.8-flash", NEW),
-            ("google/gemini-4-pro", NEW_PRO),
+            ("google/gemini-4-pro", NEW),
+            ("gemini-3.1-flash-lite-preview", MINIMAL),
+            ("gemini-3.1-pro-preview", NEW),
             ("tunedModels/mine", OLD),
         ] {
             assert_eq!(Traits::of(name), traits, "{name}");

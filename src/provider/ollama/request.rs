@@ -108,7 +108,7 @@ fn think(effort: ReasoningEffort, model: &str) -> Value {
         _ if !has_levels => true.into(),
         ReasoningEffort::Minimal | ReasoningEffort::Low => "low".into(),
         ReasoningEffort::Medium => "medium".into(),
-        ReasoningEffort::High => "high".into(),
+        ReasoningEffort::High | ReasoningEffort::XHigh | ReasoningEffort::Max => "high".into(),
     }
 }
 

@@ -16,6 +16,9 @@ pub struct Accent {
     /// Where requests go. `{base}` is the base URL with `/v1` where it has no path, `{host}` the base URL as it is, `{model}` the
     /// model's name. Azure: `{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21`.
     pub url: String,
+    /// Where requests go that the provider refuses here and takes over Responses, as OpenAI does for tools of its newer models; an
+    /// empty one if there is no such place.
+    pub responses_url: String,
     /// The header that bears the key: `authorization` as a bearer token, any other one the bare key (Azure: `api-key`).
     pub key_header: String,
     /// The name of the limit of output tokens.
@@ -82,9 +85,10 @@ impl Default for Accent {
     fn default() -> Self {
         Self {
             url: "{base}/chat/completions".to_owned(),
+            responses_url: "{base}/responses".to_owned(),
             key_header: "authorization".to_owned(),
             output_limit: OutputLimit::MaxTokens,
-            new_limit_models: ["o1", "o3", "o4-mini", "gpt-5"].map(str::to_owned).to_vec(),
+            new_limit_models: ["o1", "o3", "o4-mini", "gpt-5", "gpt-6"].map(str::to_owned).to_vec(),
             system: SystemPlace::System,
             stream_usage: true,
             call_ids: CallIdRule::Any,
@@ -94,9 +98,16 @@ impl Default for Accent {
             effort: EffortForm::Field,
             effort_words: EffortWords::default(),
             efforts_of: efforts_of_openai(),
-            fixed_sampling: [("o1", true), ("o3", true), ("o4-mini", true), ("gpt-5", true), ("gpt-5-chat", false)]
-                .map(|(start, fixed)| (start.to_owned(), fixed))
-                .into(),
+            fixed_sampling: [
+                ("o1", true),
+                ("o3", true),
+                ("o4-mini", true),
+                ("gpt-5", true),
+                ("gpt-5-chat", false),
+                ("gpt-6", true),
+            ]
+            .map(|(start, fixed)| (start.to_owned(), fixed))
+            .into(),
             thoughts_in_text: ThoughtsInText::ByModel,
             think_models: THINK_MODELS.map(str::to_owned).to_vec(),
             reasoning: ReasoningForm::None,
@@ -148,30 +159,32 @@ const THINK_MODELS: [&str; 24] = [
 /// The efforts that OpenAI's models know: <https://platform.openai.com/docs/guides/reasoning>. The nearest one stands for one that
 /// a model refuses.
 fn efforts_of_openai() -> BTreeMap<String, EffortWords> {
-    let words = |none: &str, minimal: &str, low: &str, medium: &str| EffortWords {
-        none: none.to_owned(),
-        minimal: minimal.to_owned(),
-        low: low.to_owned(),
-        medium: medium.to_owned(),
-        ..EffortWords::default()
-    };
-    let from_low = words("low", "low", "low", "medium");
-    let unsaid = EffortWords { high: String::new(), ..words("", "", "", "") };
+    // From none to max.
     let known = [
-        ("gpt-3.5", unsaid.clone()),
-        ("gpt-4", unsaid.clone()),
-        ("gpt-5", words("minimal", "minimal", "low", "medium")),
-        ("gpt-5-chat", unsaid),
-        ("gpt-5-codex", from_low.clone()),
-        ("gpt-5-pro", words("high", "high", "high", "high")),
-        ("gpt-5.", words("none", "low", "low", "medium")),
-        ("gpt-5.1-codex", from_low.clone()),
-        ("gpt-oss", from_low.clone()),
-        ("o1", from_low.clone()),
-        ("o3", from_low.clone()),
-        ("o4-mini", from_low),
+        ("gpt-3.5", ["", "", "", "", "", "", ""]),
+        ("gpt-4", ["", "", "", "", "", "", ""]),
+        ("gpt-5", ["minimal", "minimal", "low", "medium", "high", "high", "high"]),
+        ("gpt-5-chat", ["", "", "", "", "", "", ""]),
+        ("gpt-5-codex", ["low", "low", "low", "medium", "high", "high", "high"]),
+        ("gpt-5-pro", ["high", "high", "high", "high", "high", "high", "high"]),
+        ("gpt-5.", ["none", "low", "low", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-5.1", ["none", "low", "low", "medium", "high", "high", "high"]),
+        ("gpt-5.1-codex", ["low", "low", "low", "medium", "high", "high", "high"]),
+        ("gpt-5.1-codex-max", ["low", "low", "low", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-5.2-codex", ["low", "low", "low", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-5.2-pro", ["medium", "medium", "medium", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-5.3-codex", ["low", "low", "low", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-5.4-pro", ["medium", "medium", "medium", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-5.5-pro", ["medium", "medium", "medium", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-6", ["low", "low", "low", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-6-sol", ["none", "low", "low", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-6-luna", ["none", "low", "low", "medium", "high", "xhigh", "xhigh"]),
+        ("gpt-oss", ["low", "low", "low", "medium", "high", "high", "high"]),
+        ("o1", ["low", "low", "low", "medium", "high", "high", "high"]),
+        ("o3", ["low", "low", "low", "medium", "high", "high", "high"]),
+        ("o4-mini", ["low", "low", "low", "medium", "high", "high", "high"]),
     ];
-    known.map(|(start, words)| (start.to_owned(), words)).into()
+    known.map(|(start, words)| (start.to_owned(), EffortWords::from_none_to_max(words))).into()
 }
 
 /// The entry with the longest start of a model's bare name.
@@ -313,16 +326,25 @@ pub struct EffortWords {
     pub medium: String,
     /// For [`ReasoningEffort::High`].
     pub high: String,
+    /// For [`ReasoningEffort::XHigh`]; like `high` if absent.
+    pub xhigh: Option<String>,
+    /// For [`ReasoningEffort::Max`]; like `xhigh` if absent.
+    pub max: Option<String>,
 }
 
 impl Default for EffortWords {
     fn default() -> Self {
         let [none, minimal, low, medium, high] = ["none", "minimal", "low", "medium", "high"].map(str::to_owned);
-        Self { none, minimal, low, medium, high }
+        Self { none, minimal, low, medium, high, xhigh: None, max: None }
     }
 }
 
 impl EffortWords {
+    fn from_none_to_max(words: [&str; 7]) -> Self {
+        let [none, minimal, low, medium, high, xhigh, max] = words.map(str::to_owned);
+        Self { none, minimal, low, medium, high, xhigh: Some(xhigh), max: Some(max) }
+    }
+
     /// The word for an effort, if there is one.
     #[must_use]
     pub fn of(&self, effort: ReasoningEffort) -> Option<&str> {
@@ -332,6 +354,8 @@ impl EffortWords {
             ReasoningEffort::Low => &self.low,
             ReasoningEffort::Medium => &self.medium,
             ReasoningEffort::High => &self.high,
+            ReasoningEffort::XHigh => self.xhigh.as_ref().unwrap_or(&self.high),
+            ReasoningEffort::Max => self.max.as_ref().or(self.xhigh.as_ref()).unwrap_or(&self.high),
         };
         Some(word.as_str()).filter(|word| !word.is_empty())
     }
@@ -452,5 +476,32 @@ mod tests {
         let said = |effort| words.of(effort);
         assert_eq!((said(ReasoningEffort::None), said(ReasoningEffort::Minimal)), (None, Some("low")));
         assert_eq!(said(ReasoningEffort::High), Some("high"));
+        for (toml, xhigh, max) in
+            [("high = 'most'", "most", "most"), ("xhigh = 'xhigh'", "xhigh", "xhigh"), ("max = 'max'", "high", "max")]
+        {
+            let words: EffortWords = toml::from_str(toml).unwrap();
+            assert_eq!((words.of(ReasoningEffort::XHigh), words.of(ReasoningEffort::Max)), (Some(xhigh), Some(max)), "{toml}");
+        }
+    }
+
+    #[test]
+    fn models_are_told_no_effort_that_they_refuse() {
+        let accent = Accent::default();
+        for (model, none, minimal, max) in [
+            ("gpt-5-mini", Some("minimal"), Some("minimal"), Some("high")),
+            ("gpt-5.1", Some("none"), Some("low"), Some("high")),
+            ("gpt-5.1-codex-max", Some("low"), Some("low"), Some("xhigh")),
+            ("gpt-5.5", Some("none"), Some("low"), Some("xhigh")),
+            ("gpt-5.6-terra", Some("none"), Some("low"), Some("xhigh")),
+            ("gpt-6-sol", Some("none"), Some("low"), Some("xhigh")),
+            ("gpt-6.2-astra", Some("low"), Some("low"), Some("xhigh")),
+            ("gpt-4.1", None, None, None),
+            ("unheard-of", Some("none"), Some("minimal"), Some("high")),
+        ] {
+            let said = |effort| accent.effort_word(model, effort);
+            let words = (said(ReasoningEffort::None), said(ReasoningEffort::Minimal), said(ReasoningEffort::Max));
+            assert_eq!(words, (none, minimal, max), "{model}");
+        }
+        assert!(accent.takes_sampling("gpt-4.1") && !accent.takes_sampling("gpt-6.2-sol"));
     }
 }

@@ -8,7 +8,7 @@ use crate::provider::transport::endpoint_url;
 
 /// The URL of an accent at a base URL.
 #[derive(Debug)]
-pub(super) struct Endpoint {
+pub(in crate::provider) struct Endpoint {
     root: Url,
     /// Below the root; may hold `{model}`.
     path: String,
@@ -20,7 +20,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// If the base is no URL of HTTP, or the template stands below no base.
-    pub(super) fn new(base: &str, template: &str) -> Result<Self, SetupError> {
+    pub(in crate::provider) fn new(base: &str, template: &str) -> Result<Self, SetupError> {
         let (below, is_versioned) = match (template.strip_prefix("{base}"), template.strip_prefix("{host}")) {
             (Some(below), _) => (below, true),
             (None, Some(below)) => (below, false),
@@ -49,7 +49,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// `InvalidRequest` if the model's name would have to be part of the URL, and cannot be.
-    pub(super) fn of(&self, model: &str) -> Result<Url, ModelError> {
+    pub(in crate::provider) fn of(&self, model: &str) -> Result<Url, ModelError> {
         let mut url = self.root.clone();
         let root = url.path().trim_end_matches('/').to_owned();
         if self.path.contains("{model}") {

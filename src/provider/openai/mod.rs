@@ -7,13 +7,14 @@ mod accent;
 mod calls;
 mod decode;
 mod details;
-mod endpoint;
+pub(super) mod endpoint;
 mod messages;
+mod moving;
 mod request;
 pub(super) mod schema;
 mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName};
@@ -25,20 +26,28 @@ pub use self::accent::{
 };
 use self::decode::{Decoder, Expectation};
 use self::endpoint::Endpoint;
+use self::moving::Moving;
 use super::client::{ClientOptions, DialectClient, bearer, header};
 use super::dialect::Dialect;
+use super::responses::Responses;
 use super::transport::Framing;
 use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelRequest};
 
-/// A client of an endpoint that speaks chat completions with an accent. A base URL without any path gets `/v1`. No connection is
-/// made yet.
+/// A client of an endpoint that speaks chat completions with an accent, and perhaps Responses beside them for some of its models.
+/// A base URL without any path gets `/v1`. No connection is made yet.
 ///
 /// # Errors
-/// If the base URL, the accent's URL, the key or a header cannot be used.
+/// If the base URL, the accent's URLs, the key or a header cannot be used.
 pub fn client(options: ClientOptions, accent: Accent) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = ChatCompletions { endpoint: Endpoint::new(&options.base_url, &accent.url)?, accent };
-    Ok(Arc::new(DialectClient::new(dialect, options)?))
+    let endpoint = Endpoint::new(&options.base_url, &accent.url)?;
+    let base = options.base_url.trim().trim_end_matches('/').trim_end_matches("/chat/completions");
+    let beside = (!accent.responses_url.is_empty()).then(|| Responses::at(base, &accent.responses_url)).transpose()?;
+    let chat = DialectClient::new(ChatCompletions { endpoint, accent }, options)?;
+    Ok(match beside {
+        Some(responses) => Arc::new(Moving { responses: chat.speaking(responses), chat, moved: Mutex::default() }),
+        None => Arc::new(chat),
+    })
 }
 
 struct ChatCompletions {

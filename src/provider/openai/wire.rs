@@ -203,7 +203,8 @@ impl From<Figures> for tally::Figures {
             (Some(own), Flag(true)) => figures.cost_details.0.map(|behind| own + behind),
             (own, Flag(_)) => own,
         };
-        Self { input, output, cached_input, reasoning, cost: cost.and_then(Cost::dollars), ..Self::default() }
+        let cache_write = figures.prompt_tokens_details.and_then(|details| details.cache_write_tokens.0);
+        Self { input, output, cached_input, reasoning, cache_write, cost: cost.and_then(Cost::dollars) }
     }
 }
 
@@ -212,6 +213,8 @@ impl From<Figures> for tally::Figures {
 pub(super) struct PromptDetails {
     #[serde(default)]
     pub(super) cached_tokens: Count,
+    #[serde(default)]
+    pub(super) cache_write_tokens: Count,
 }
 
 /// Parts of the output.

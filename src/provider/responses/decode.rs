@@ -16,7 +16,7 @@ use crate::provider::tally::Tally;
 
 /// The state of one answer.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub(in crate::provider) struct Decoder {
     max_output_tokens: Option<u32>,
     texts: Texts,
     calls: Calls,

@@ -19,7 +19,8 @@ use self::decode::Decoder;
 use super::client::{ClientOptions, DialectClient, bearer};
 use super::compose::for_model;
 use super::dialect::Dialect;
-use super::transport::{Framing, endpoint_url};
+use super::openai::endpoint::Endpoint;
+use super::transport::Framing;
 use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelRequest};
 
@@ -28,12 +29,23 @@ use crate::domain::model::{ModelError, ModelRequest};
 /// # Errors
 /// If the base URL, the key or a header cannot be used.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = Responses { url: endpoint_url(&options.base_url, "/responses")? };
+    let dialect = Responses::at(&options.base_url, "{base}/responses")?;
     Ok(Arc::new(DialectClient::new(dialect, options)?))
 }
 
-struct Responses {
-    url: Url,
+/// The Responses API at a place.
+pub(super) struct Responses {
+    endpoint: Endpoint,
+}
+
+impl Responses {
+    /// The API whose URL at a base is written like that of an accent.
+    ///
+    /// # Errors
+    /// If the base is no URL of HTTP, or the template stands below no base.
+    pub(super) fn at(base: &str, template: &str) -> Result<Self, SetupError> {
+        Ok(Self { endpoint: Endpoint::new(base, template)? })
+    }
 }
 
 impl Dialect for Responses {
@@ -45,8 +57,8 @@ impl Dialect for Responses {
         bearer(key)
     }
 
-    fn url(&self, _model: &str, _streaming: bool) -> Result<Url, ModelError> {
-        Ok(self.url.clone())
+    fn url(&self, model: &str, _streaming: bool) -> Result<Url, ModelError> {
+        self.endpoint.of(model)
     }
 
     fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {

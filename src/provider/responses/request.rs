@@ -16,6 +16,9 @@ use crate::provider::project::{CallIds, not_sent};
 /// Models that do not reason, by the start of their names: they refuse to be asked for encrypted reasoning.
 const NO_REASONING: [&str; 5] = ["gpt-3.5", "gpt-4", "chatgpt-4o", "gpt-5-chat", "computer-use"];
 
+/// Models that know the effort `max`, by the start of their names. Chat completions do not know it.
+const KNOW_MAX: [&str; 2] = ["gpt-5.6", "gpt-6"];
+
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
@@ -168,7 +171,10 @@ fn usual() -> &'static Accent {
 }
 
 fn reasoning(effort: ReasoningEffort, model: &str) -> Option<Value> {
-    let word = usual().effort_word(model, effort)?;
+    let word = match effort {
+        ReasoningEffort::Max if KNOW_MAX.iter().any(|start| model.starts_with(start)) => "max",
+        _ => usual().effort_word(model, effort)?,
+    };
     Some(if word == "none" { json!({ "effort": word }) } else { json!({ "effort": word, "summary": "auto" }) })
 }
 

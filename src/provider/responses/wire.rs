@@ -173,6 +173,8 @@ pub(super) struct Figures {
 struct InputDetails {
     #[serde(default)]
     cached_tokens: Count,
+    #[serde(default)]
+    cache_write_tokens: Count,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -187,6 +189,7 @@ impl From<Figures> for tally::Figures {
             input: figures.input_tokens.0,
             output: figures.output_tokens.0,
             cached_input: figures.input_tokens_details.and_then(|details| details.cached_tokens.0),
+            cache_write: figures.input_tokens_details.and_then(|details| details.cache_write_tokens.0),
             reasoning: figures.output_tokens_details.and_then(|details| details.reasoning_tokens.0),
             cost: figures.cost.0.and_then(Cost::dollars),
             ..Self::default()

@@ -9,6 +9,7 @@ mod failures;
 mod framing;
 mod gemini;
 mod limits;
+mod moving;
 mod mutants;
 mod oddities;
 mod ollama;

@@ -241,7 +241,14 @@ async fn pictures_and_files() {
 #[case::cannot("claude-3-5-sonnet-latest", ReasoningEffort::High, None, json!({"max_tokens": 8192, "temperature": 0.5}))]
 #[case::adaptive("claude-opus-4-6", ReasoningEffort::Minimal, None, json!({"max_tokens": 16384, "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}}))]
 #[case::adaptive_not_at_all("claude-opus-4-6", ReasoningEffort::None, None, json!({"max_tokens": 16384, "temperature": 0.5, "thinking": {"type": "disabled"}}))]
-#[case::always("claude-fable-5", ReasoningEffort::None, None, json!({"max_tokens": 16384, "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}}))]
+#[case::always("claude-fable-5", ReasoningEffort::None, None, json!({"max_tokens": 32000, "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}}))]
+#[case::adaptive_most("claude-opus-4-6", ReasoningEffort::XHigh, None, json!({"max_tokens": 16384, "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "high"}}))]
+#[case::opus_of_32_000("claude-opus-4-1", ReasoningEffort::Max, None, json!({"max_tokens": 32000, "thinking": {"type": "enabled", "budget_tokens": 16384}}))]
+#[case::by_default_not_at_all("claude-opus-5", ReasoningEffort::None, None, json!({"max_tokens": 32000, "thinking": {"type": "disabled"}}))]
+#[case::more_than_high("claude-opus-5", ReasoningEffort::XHigh, None, json!({"max_tokens": 32000, "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "xhigh"}}))]
+#[case::cannot_stop("claude-opus-5-5", ReasoningEffort::None, None, json!({"max_tokens": 32000, "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "low"}}))]
+#[case::stops_between("claude-sonnet-5-5", ReasoningEffort::None, None, json!({"max_tokens": 32000, "thinking": {"type": "between_tools"}, "output_config": {"effort": "low"}}))]
+#[case::all_it_can("claude-sonnet-5-5", ReasoningEffort::Max, None, json!({"max_tokens": 32000, "thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "max"}}))]
 #[tokio::test]
 async fn thinking(#[case] model: &str, #[case] effort: ReasoningEffort, #[case] limit: Option<u32>, #[case] expected: Value) {
     let given = ModelOptions {
@@ -276,6 +283,58 @@ async fn a_turn_under_way_without_thoughts_goes_on_without() {
         request.options.tool_choice = Some(ToolChoice::Required);
         let body = asked(request).await;
         assert_eq!((body.get("thinking"), &body["tool_choice"]["type"]), (None, &json!("any")));
+    }
+}
+
+// Models that think unasked keep their thoughts to themselves unless they are told to show them, and refuse to be forced to call
+// while they think.
+#[rstest]
+#[case("claude-opus-4-8", false, None, "auto")]
+#[case("claude-opus-4-8", true, None, "any")]
+#[case("claude-opus-5", false, Some(json!({"type": "adaptive", "display": "summarized"})), "auto")]
+#[case("claude-opus-5", true, Some(json!({"type": "disabled"})), "any")]
+#[case("claude-opus-5-5", true, Some(json!({"type": "adaptive", "display": "summarized"})), "auto")]
+#[case("claude-sonnet-5-5", true, Some(json!({"type": "adaptive", "display": "summarized"})), "auto")]
+#[tokio::test]
+async fn models_that_think_unasked(
+    #[case] model: &str,
+    #[case] forced: bool,
+    #[case] thinking: Option<Value>,
+    #[case] choice: &str,
+) {
+    let mut request = question();
+    request.model = model.to_owned();
+    request.options.tool_choice = Some(if forced { ToolChoice::Required } else { ToolChoice::Auto });
+    let body = asked(request).await;
+    assert_eq!((body.get("thinking"), &body["tool_choice"]["type"]), (thinking.as_ref(), &json!(choice)));
+    assert_eq!(body.get("output_config"), None);
+}
+
+// The newest models bind thoughts to what stood before them, which changes with each word of a context provider.
+#[tokio::test]
+async fn thoughts_that_no_longer_fit_are_overlooked() {
+    let ids = SequentialIds::default();
+    let thought = |raw: Option<Value>| {
+        let (call, result) = call(&ids, Some("a"), json!({}), "noon");
+        request(vec![
+            message(&ids, Role::User, |id| vec![words(id(), "when?")]),
+            message(&ids, Role::Assistant, |id| {
+                vec![Part::Reasoning(ReasoningPart { id: id(), text: "hm".to_owned(), raw }), call]
+            }),
+            message(&ids, Role::Tool, |_| vec![result]),
+        ])
+    };
+    let own = |wire: &Wire| ClientOptions { headers: vec![("anthropic-beta".to_owned(), "mine".into())], ..options(wire) };
+    let signed = || Some(json!({"signature": "s"}));
+    for (model, raw, binds) in
+        [("claude-opus-5-5", signed(), true), ("claude-opus-5-5", None, false), ("claude-opus-5", signed(), false)]
+    {
+        let asked = asked_with(own, ModelRequest { model: model.to_owned(), ..thought(raw) }).await;
+        let binding = binds.then(|| json!({"prefix_mismatch_behavior": "drop_block"}));
+        assert_eq!(asked.json()["thinking"].get("block_binding"), binding.as_ref(), "{model}");
+        let head = asked.head.to_ascii_lowercase();
+        assert_eq!(head.contains("anthropic-beta: thinking-binding-controls-2026-08-01\r\n"), binds, "{head}");
+        assert!(head.contains("anthropic-beta: mine\r\n"), "what is configured is sent, too: {head}");
     }
 }
 

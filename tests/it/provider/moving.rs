@@ -1,0 +1,124 @@
+//! What a place refuses over chat completions and takes over Responses.
+
+use capstan::domain::model::{ModelErrorKind, ModelRequest};
+use capstan::provider::openai::{self, Accent};
+use capstan::provider::{ClientOptions, ModelClient};
+use rstest::rstest;
+use serde_json::json;
+
+use super::drive::{ask_through, options, question};
+use crate::support::wire::{Answer, Wire};
+
+/// In the words of OpenAI.
+const TOOLS: &str = r#"{"error":{"message":"Function tools with reasoning_effort are not supported for gpt-6-sol in /v1/chat/completions. To use function tools, use /v1/responses or set reasoning_effort to 'none'.","type":"invalid_request_error","param":"reasoning_effort","code":null}}"#;
+const MODEL: &str = r#"{"error":{"message":"This model is only supported in v1/responses and not in v1/chat/completions.","type":"invalid_request_error","param":"model","code":null}}"#;
+
+fn refusal(status: u16, words: &str) -> Answer {
+    Answer::json(status, words)
+}
+
+fn over_responses() -> Answer {
+    let events = [
+        json!({"type": "response.created", "response": {"id": "resp_1", "status": "in_progress", "output": []}}),
+        json!({"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "item_id": "m", "delta": "over there"}),
+        json!({"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": [
+            {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "over there"}]}]}}),
+    ];
+    Answer::stream(events.map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap())).concat())
+}
+
+fn over_chat() -> Answer {
+    let chunk = json!({"choices": [{"index": 0, "delta": {"content": "here"}, "finish_reason": "stop"}]});
+    Answer::stream(format!("data: {chunk}\n\ndata: [DONE]\n\n"))
+}
+
+fn client(options: ClientOptions) -> std::sync::Arc<dyn ModelClient> {
+    openai::client(options, Accent::default()).unwrap()
+}
+
+fn sol() -> ModelRequest {
+    ModelRequest { model: "gpt-6-sol".to_owned(), ..question() }
+}
+
+fn lines(wire: &Wire) -> Vec<String> {
+    wire.asked().iter().map(|asked| asked.head.lines().next().unwrap_or_default().to_owned()).collect()
+}
+
+const CHAT: &str = "POST /v1/chat/completions HTTP/1.1";
+const RESPONSES: &str = "POST /v1/responses HTTP/1.1";
+
+#[rstest]
+#[case(400, TOOLS)]
+#[case(404, MODEL)]
+#[tokio::test]
+async fn what_is_served_over_responses_is_asked_for_there(#[case] status: u16, #[case] words: &str) {
+    let answers = vec![refusal(status, words), over_responses(), over_responses(), over_chat()];
+    let wire = Wire::play(answers).await;
+    let client = client(options(&wire));
+    let mut request = sol();
+    // Chat completions would have left out what such models refuse.
+    request.options.stop = vec!["END".to_owned()];
+    let outcome = ask_through(client.as_ref(), request).await;
+    assert_eq!((outcome.text().as_str(), outcome.end.is_ok()), ("over there", true));
+    // The next one is asked for there at once.
+    assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "over there");
+    // Without tools, nothing was refused yet.
+    let plain = ModelRequest { tools: Vec::new(), ..sol() };
+    assert_eq!(ask_through(client.as_ref(), plain).await.text(), "here");
+    assert_eq!(lines(&wire), [CHAT, RESPONSES, RESPONSES, CHAT]);
+    let there = wire.asked().swap_remove(1);
+    assert!(there.head.contains("authorization: Bearer sk-canary-0123456789\r\n"), "{}", there.head);
+    let body = there.json();
+    assert_eq!((body["tools"][0]["name"].as_str(), body.get("stop")), (Some("get_weather"), None));
+}
+
+#[tokio::test]
+async fn a_place_without_responses_has_refused() {
+    let gone = refusal(404, r#"{"error":{"message":"no such path"}}"#);
+    let wire = Wire::play(vec![refusal(400, TOOLS), gone, over_chat()]).await;
+    let client = client(options(&wire));
+    let error = ask_through(client.as_ref(), sol()).await.end.unwrap_err();
+    assert_eq!(error.kind, ModelErrorKind::InvalidRequest);
+    assert!(error.message.contains("Function tools"), "{error}");
+    assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "here", "nothing has moved");
+    assert_eq!(lines(&wire), [CHAT, RESPONSES, CHAT]);
+}
+
+#[rstest]
+#[case(400, r#"{"error":{"message":"Unsupported value: 'temperature'"}}"#)]
+#[case(500, TOOLS)]
+#[tokio::test]
+async fn other_refusals_stay(#[case] status: u16, #[case] words: &str) {
+    let wire = Wire::play(vec![refusal(status, words)]).await;
+    assert!(ask_through(client(options(&wire)).as_ref(), sol()).await.end.is_err());
+    assert_eq!(lines(&wire), [CHAT]);
+}
+
+#[rstest]
+#[case::azure(
+    r"url = '{host}/openai/deployments/{model}/chat/completions?api-version=2024-10-21'
+    responses_url = '{host}/openai/v1/responses'
+    key_header = 'api-key'",
+    "",
+    "/openai/v1/responses"
+)]
+#[case::whole_path("", "/v1/chat/completions", "/v1/responses")]
+#[case::below_a_path("", "/gate/v1", "/gate/v1/responses")]
+#[tokio::test]
+async fn where_it_is_asked(#[case] accent: &str, #[case] base: &str, #[case] path: &str) {
+    let wire = Wire::play(vec![refusal(400, TOOLS), over_responses()]).await;
+    let accent: Accent = toml::from_str(accent).unwrap();
+    let key = if accent.key_header == "api-key" { "api-key: sk-canary" } else { "authorization: Bearer sk-canary" };
+    let given = ClientOptions { base_url: wire.base_url.replace("/v1", base), ..options(&wire) };
+    assert_eq!(ask_through(openai::client(given, accent).unwrap().as_ref(), sol()).await.text(), "over there");
+    let there = wire.asked().remove(1);
+    assert!(there.head.starts_with(&format!("POST {path} ")) && there.head.contains(key), "{}", there.head);
+}
+
+#[tokio::test]
+async fn who_has_no_responses_is_not_asked_for_them() {
+    let wire = Wire::play(vec![refusal(400, TOOLS)]).await;
+    let accent = Accent { responses_url: String::new(), ..Accent::default() };
+    assert!(ask_through(openai::client(options(&wire), accent).unwrap().as_ref(), sol()).await.end.is_err());
+    assert_eq!(lines(&wire), [CHAT]);
+}
