@@ -192,7 +192,6 @@ impl From<Figures> for tally::Figures {
             cache_write: figures.input_tokens_details.and_then(|details| details.cache_write_tokens.0),
             reasoning: figures.output_tokens_details.and_then(|details| details.reasoning_tokens.0),
             cost: figures.cost.0.and_then(Cost::dollars),
-            ..Self::default()
         }
     }
 }
