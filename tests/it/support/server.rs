@@ -131,7 +131,7 @@ impl Site {
 
     /// Starts the process and does not wait for anything.
     pub fn spawn(&self, extra: &[(&str, &str)]) -> Server {
-        let port = free_port();
+        let port = Port::free();
         let count = self.started.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let log = self.folder.path().join(format!("server-{count}.log"));
         let output = std::fs::File::create(&log).unwrap();
@@ -139,7 +139,7 @@ impl Site {
         command.arg("serve").current_dir(self.folder.path());
         #[expect(clippy::disallowed_methods, reason = "the child needs the tester's PATH and HOME and nothing else")]
         let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
-        command.env_clear().envs(inherited).envs(&self.env).env("CAPSTAN_LISTEN", format!("127.0.0.1:{port}"));
+        command.env_clear().envs(inherited).envs(&self.env).env("CAPSTAN_LISTEN", format!("127.0.0.1:{}", port.number));
         if let Some(mcp) = &self.mcp {
             let file = self.folder.path().join("mcp.json");
             std::fs::write(&file, mcp.to_string()).unwrap();
@@ -149,7 +149,8 @@ impl Site {
         command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output).kill_on_drop(true);
         let child = command.spawn().unwrap();
         let client = Client::builder().no_proxy().build().unwrap();
-        Server { child, url: format!("http://127.0.0.1:{port}"), client, log, key: None }
+        let url = format!("http://127.0.0.1:{}", port.number);
+        Server { child, url, client, log, key: None, _port: port }
     }
 
     /// A new key of a user.
@@ -170,15 +171,27 @@ impl Site {
     }
 }
 
-/// A port that no other test takes in the meantime: one of this process's own, below those that the system gives out itself.
-fn free_port() -> u16 {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    loop {
-        let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let offset = (std::process::id().wrapping_mul(20).wrapping_add(next)) % 20_000;
-        let port = 10_000 + u16::try_from(offset).unwrap();
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+/// A port for one server, which no server of another test takes: those run side by side in processes of their own.
+struct Port {
+    number: u16,
+    /// The same port of another address of this machine stands for the right to use it. Whoever cannot have it looks further.
+    _right: std::net::TcpListener,
+}
+
+impl Port {
+    /// One below those that the system gives out itself.
+    fn free() -> Self {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        loop {
+            let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            // Processes that begin one after the other begin far apart: none walks in the footsteps of another one, whose clients
+            // may still ask where their server was.
+            let offset = std::process::id().wrapping_mul(7_919).wrapping_add(next) % 20_000;
+            let number = 10_000 + u16::try_from(offset).unwrap();
+            let Ok(right) = std::net::TcpListener::bind(("127.0.0.2", number)) else { continue };
+            if std::net::TcpListener::bind(("127.0.0.1", number)).is_ok() {
+                return Self { number, _right: right };
+            }
         }
     }
 }
@@ -192,6 +205,8 @@ pub struct Server {
     pub client: Client,
     log: PathBuf,
     key: Option<String>,
+    /// Last: it is given back when the process is gone.
+    _port: Port,
 }
 
 impl Server {
