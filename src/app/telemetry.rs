@@ -95,6 +95,11 @@ fn describe() {
     describe_counter!("capstan_mcp_login_refreshes_total", "Refreshes of logins at MCP servers, by result");
     describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");
     describe_counter!("capstan_lease_takeovers_total", "Runs taken over because a lease expired");
+    describe_gauge!(
+        "capstan_database_oldest_snapshot_seconds",
+        Unit::Seconds,
+        "Age of the oldest snapshot held open in the database"
+    );
     describe_gauge!("capstan_open_streams", "Open event streams, by wire");
     describe_counter!("capstan_feedback_total", "Ratings of answers that users gave, or gave anew, by rating");
     describe_counter!("capstan_http_requests_total", "Answered requests, by method, route and status");

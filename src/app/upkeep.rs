@@ -28,6 +28,12 @@ const TIDY_EVERY: Duration = Duration::from_secs(3_600);
 /// How often files are looked for that no message has.
 const FILES_EVERY: Duration = Duration::from_secs(600);
 
+/// How often somebody is looked for who holds a snapshot of the database open.
+const SNAPSHOTS_EVERY: Duration = Duration::from_secs(30);
+
+/// How old a snapshot may become before the log tells of it: longer than a report takes.
+const OLD_SNAPSHOT: Duration = Duration::from_secs(300);
+
 /// How many times as long as a piece of folding took is the rest after it, in which the database is there for others.
 const FOLD_REST: u32 = 3;
 
@@ -49,6 +55,7 @@ pub fn start(
     }
     tasks.spawn(tidy(Arc::clone(store), Arc::clone(hub), retention.tidy_ages(), stop.clone()));
     tasks.spawn(count_runs(Arc::clone(store), metrics, stop.clone()));
+    tasks.spawn(watch_snapshots(Arc::clone(store), stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
     tasks.spawn(index(Arc::clone(store), stop.clone()));
@@ -69,6 +76,26 @@ async fn count_runs(store: Arc<dyn Store>, handle: PrometheusHandle, stop: Cance
             metrics::gauge!("capstan_runs", "status" => status.clone()).set(count as f64);
             shown.push(status);
         }
+    }
+}
+
+/// Tells of a snapshot that is held open for long, once for each.
+async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
+    let mut told = false;
+    while pause(SNAPSHOTS_EVERY, &stop).await {
+        // A database that does not answer is the worker's to report.
+        let Ok(Some(age)) = store.oldest_snapshot().await else { continue };
+        metrics::gauge!("capstan_database_oldest_snapshot_seconds").set(age.as_secs_f64());
+        let is_old = age >= OLD_SNAPSHOT;
+        if is_old && !told {
+            let seconds = age.as_secs();
+            tracing::warn!(
+                seconds,
+                "somebody holds a transaction of this database open: rows that change meanwhile cannot be cleaned away; \
+                 pg_stat_activity says who"
+            );
+        }
+        told = is_old;
     }
 }
 

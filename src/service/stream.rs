@@ -19,6 +19,9 @@ use super::snapshot::{Snapshot, take_snapshot};
 
 /// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
 pub(super) const PAGE: u32 = 500;
+/// Events of the first page of a stream. Each further one is twice as large, up to [`PAGE`]: who asks and does not read shall not
+/// cost the others much.
+const FIRST_PAGE: u32 = 100;
 /// The wait after the first failed read of the store; doubled up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// The longest wait between two tries.
@@ -159,6 +162,7 @@ pub struct Reader {
     phase: Phase,
     first: Vec<StreamItem>,
     afresh: Afresh,
+    page: u32,
     pause: Duration,
 }
 
@@ -167,7 +171,8 @@ impl Reader {
     #[must_use]
     pub fn new(store: Arc<dyn LogStore>, tail: Subscription, scope: Scope, cursor: i64) -> Self {
         let (first, afresh) = (Vec::new(), Afresh::From(0));
-        Self { store, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first, afresh, pause: FIRST_PAUSE }
+        let (page, pause) = (FIRST_PAGE, FIRST_PAUSE);
+        Self { store, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first, afresh, page, pause }
     }
 
     /// Begins again like this where it cannot go on, rather than with the beginning of the log.
@@ -257,9 +262,10 @@ impl Reader {
             Err(error) => return Err(error),
         };
         self.pause = FIRST_PAUSE;
-        if !is_full_page(&page, PAGE) {
+        if !is_full_page(&page, self.page) {
             self.phase = Phase::Live;
         }
+        self.page = (self.page * 2).min(PAGE);
         let mut items = Vec::with_capacity(page.len());
         for event in page {
             self.take(Arc::new(event), &mut items);
@@ -270,7 +276,7 @@ impl Reader {
     /// What follows the cursor.
     async fn page(&self) -> Result<Page, StoreError> {
         let conversation = self.scope.conversation_id();
-        let page = self.store.events(conversation, self.cursor, PAGE).await?;
+        let page = self.store.events(conversation, self.cursor, self.page).await?;
         let is_folded = page.first().is_some_and(|first| swallows(first, self.cursor));
         if !page.is_empty() && !is_folded {
             return Ok(Page::Events(page));

@@ -47,6 +47,8 @@ pub use types::*;
 pub use usage::{DAY_MS, UsageCursor, UsageFilter, UsageStore};
 pub use users::{Owned, UserStore};
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::domain::approval::ToolGrant;
@@ -376,6 +378,12 @@ pub trait Store:
     /// Whether a run may have to wait in the queue for another one of its owner to end, however many workers are idle.
     fn caps_owners(&self) -> bool {
         false
+    }
+
+    /// How long ago the oldest snapshot was taken that is still open in this database, by anybody. What is updated meanwhile cannot be
+    /// cleaned away. `None` where nobody else can hold one.
+    async fn oldest_snapshot(&self) -> StoreResult<Option<Duration>> {
+        Ok(None)
     }
 
     /// Removes idempotency records older than 24 hours, and what is left of conversations whose deletion was cut short. Returns how

@@ -1,5 +1,7 @@
 //! Users, their keys, and what belongs to no aggregate.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -113,6 +115,18 @@ impl Store for PostgresStore {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    async fn oldest_snapshot(&self) -> StoreResult<Option<Duration>> {
+        // Sessions of other roles are only visible to a member of pg_read_all_stats.
+        let age: Option<i64> = sqlx::query_scalar(
+            "SELECT CAST(extract(epoch FROM max(clock_timestamp() - xact_start)) * 1000 AS bigint) FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid()
+                 AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)",
+        )
+        .fetch_one(&self.chores)
+        .await?;
+        Ok(Some(Duration::from_millis(age.and_then(|age| u64::try_from(age).ok()).unwrap_or(0))))
     }
 
     fn caps_owners(&self) -> bool {

@@ -11,6 +11,7 @@ use capstan::domain::record::Fence;
 use capstan::domain::trace::TraceId;
 use capstan::store::{ConversationFilter, GoOn, ResumeRun, Store, StoreOptions, open};
 use capstan::support::ids::UuidIds;
+use sqlx::{Connection as _, PgConnection};
 
 use super::fixture::{LONG, NOW, World, assistant, changes, completed, conversation, failed, hello, page, started, user};
 use crate::support::database::Kind;
@@ -241,6 +242,23 @@ async fn finished_runs_cost_nothing_on_postgres() {
     // In the suite other tests have the machine, too.
     let limit = if finished == USUAL { 100 } else { 10 };
     assert!(most <= Duration::from_millis(limit), "p99 {most:?}");
+}
+
+/// As long as somebody holds a snapshot, each claim leaves a dead entry in the index of the queue.
+#[tokio::test]
+async fn a_snapshot_that_is_held_open_is_seen_on_postgres() {
+    let world = World::new(Kind::Postgres).await;
+    let age = async || world.store.oldest_snapshot().await.unwrap().unwrap();
+    let mut report = PgConnection::connect(&world.database.url).await.unwrap();
+    for statement in ["BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM users"] {
+        sqlx::query(statement).execute(&mut report).await.unwrap();
+    }
+    wait::until("a snapshot of some age", Duration::from_secs(20), || async {
+        (age().await > Duration::from_millis(300)).then_some(())
+    })
+    .await;
+    report.close().await.unwrap();
+    wait::until("its end", Duration::from_secs(20), || async { (age().await < Duration::from_millis(300)).then_some(()) }).await;
 }
 
 /// As many renewals as in an hour with an interval of 3 seconds are 1,200; here they follow one another at once. Measure it where
