@@ -82,7 +82,7 @@ pub async fn drive(
         let _void = fenced.clone().drop_guard();
         let one = async {
             if cause.is_some()
-                && let Err(end) = raise_fence(surround, guard).await
+                && let Err(end) = Box::pin(raise_fence(surround, guard)).await
             {
                 return end;
             }
@@ -96,7 +96,7 @@ pub async fn drive(
         };
         match end {
             End::Over | End::Fenced => return,
-            End::Broken if strikes + 1 >= MAX_STRIKES => return give_up(surround, guard, left).await,
+            End::Broken if strikes + 1 >= MAX_STRIKES => return Box::pin(give_up(surround, guard, left)).await,
             End::Reload | End::Broken => {
                 strikes += u32::from(matches!(end, End::Broken));
                 // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
@@ -232,42 +232,13 @@ async fn attempt(
     fenced: &CancellationToken,
     left: &mut Left,
 ) -> End {
-    let loaded = match known {
-        Some(record) => Ok(Some(*record)),
-        None => surround.deps.store.load_run(&held.fence).await,
+    // Boxed, and its room given back: what is loaded passes through many hands on its way, and a run that streams would keep room
+    // for each of them.
+    let ready = Box::pin(get_ready(surround, held, mailbox, known, cause, fenced, left)).await;
+    let Ready { state, log, mut input } = match ready {
+        Ok(ready) => ready,
+        Err(end) => return end,
     };
-    let mut record = match loaded {
-        Ok(Some(record)) => record,
-        Ok(None) => return End::Fenced,
-        Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "run could not be loaded");
-            return End::from(&error);
-        }
-    };
-    left.attempt = record.attempt;
-    if failpoint::is_planted("unsafe-rerun") {
-        record.profile.on_unknown = OnUnknown::Rerun;
-    }
-    if let Some(cause) = cause {
-        record.cause = cause;
-    }
-    let mut input = match &record.tools {
-        Some(_) => Input::Claimed { tools: Vec::new(), finished: left.finished.clone() },
-        None => first_input(surround, &mut record, mailbox).await,
-    };
-    let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
-    let mut state = match know_grants(surround, RunState::load(record), &input).await {
-        Ok(state) => state,
-        Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
-            return End::from(&error);
-        }
-    };
-    if let Err(error) = pins::hold(surround, &mut state, &mut input).await {
-        return End::from(&error);
-    }
-    know_surroundings(surround, &mut state).await;
-    let state = know_capacities(surround, state).await;
     let mut drive = Drive {
         surround,
         held,
@@ -300,6 +271,62 @@ async fn attempt(
     }
 }
 
+/// A run before the first decision about it.
+struct Ready {
+    state: Box<RunState>,
+    log: RunLog,
+    input: Input,
+}
+
+/// Loads a run, unless it is `known`, and all that the engine has to know of it.
+async fn get_ready(
+    surround: &Surround,
+    held: &Held,
+    mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
+    known: Option<Box<RunRecord>>,
+    cause: Option<ClaimCause>,
+    fenced: &CancellationToken,
+    left: &mut Left,
+) -> Result<Ready, End> {
+    let loaded = match known {
+        Some(record) => Ok(Some(*record)),
+        None => surround.deps.store.load_run(&held.fence).await,
+    };
+    let mut record = match loaded {
+        Ok(Some(record)) => record,
+        Ok(None) => return Err(End::Fenced),
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "run could not be loaded");
+            return Err(End::from(&error));
+        }
+    };
+    left.attempt = record.attempt;
+    if failpoint::is_planted("unsafe-rerun") {
+        record.profile.on_unknown = OnUnknown::Rerun;
+    }
+    if let Some(cause) = cause {
+        record.cause = cause;
+    }
+    let mut input = match &record.tools {
+        Some(_) => Input::Claimed { tools: Vec::new(), finished: left.finished.clone() },
+        None => first_input(surround, &mut record, mailbox).await,
+    };
+    let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
+    let mut state = match know_grants(surround, RunState::load(record), &input).await {
+        Ok(state) => state,
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
+            return Err(End::from(&error));
+        }
+    };
+    if let Err(error) = pins::hold(surround, &mut state, &mut input).await {
+        return Err(End::from(&error));
+    }
+    know_surroundings(surround, &mut state).await;
+    let state = Box::new(know_capacities(surround, state).await);
+    Ok(Ready { state, log, input })
+}
+
 type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;
 
 struct Drive<'a> {
@@ -307,7 +334,7 @@ struct Drive<'a> {
     held: &'a Held,
     loaded_at: Instant,
     step_began: Instant,
-    state: RunState,
+    state: Box<RunState>,
     log: RunLog,
     model: Option<ModelCall>,
     /// What the model call came to, if it was over before the commit that it began with.
@@ -349,7 +376,7 @@ impl Drive<'_> {
                 Ok(()) => break decision,
                 // The run would have ended too early: what has joined it is heard, and the same input decided again.
                 Err(LogError::Unheard) => {
-                    if let Err(end) = self.hear().await {
+                    if let Err(end) = Box::pin(self.hear()).await {
                         return ControlFlow::Break(end);
                     }
                 }
@@ -554,7 +581,7 @@ impl Drive<'_> {
                 Happened::Tool(call, ToolSays::Reconciled(said)) => return ControlFlow::Continue(Input::Reconciled(call, said)),
                 Happened::Tool(_, ToolSays::Left) => {}
                 Happened::Told(signal) => {
-                    if let Some(input) = self.told(signal).await {
+                    if let Some(input) = Box::pin(self.told(signal)).await {
                         return ControlFlow::Continue(input);
                     }
                 }
@@ -564,7 +591,7 @@ impl Drive<'_> {
                 }
                 Happened::TimedOut => {
                     self.hang_up();
-                    let stopped = self.stop_tools().await;
+                    let stopped = Box::pin(self.stop_tools()).await;
                     return ControlFlow::Continue(Input::TimedOut { stopped });
                 }
                 Happened::Draining => {
@@ -578,7 +605,7 @@ impl Drive<'_> {
                     self.drain();
                     self.hang_up();
                     // What has ended has its outcome. The other calls stay `started`: the next attempt judges them by their class.
-                    let mut stopped = self.stop_tools().await;
+                    let mut stopped = Box::pin(self.stop_tools()).await;
                     stopped.retain(|(_, outcome)| matches!(outcome.state, ToolCallState::Done | ToolCallState::Failed));
                     return ControlFlow::Continue(Input::Drain { stopped });
                 }
@@ -596,7 +623,7 @@ impl Drive<'_> {
             biased;
             () = log.broken().cancelled() => Happened::Broken,
             () = std::future::ready(()), if self.is_unsendable => Happened::Unsendable,
-            Some(signal) = mailbox.recv() => Happened::Told(*signal),
+            Some(signal) = mailbox.recv() => Happened::Told(signal),
             () = self.surround.stop_now.cancelled() => Happened::StopNow,
             () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
@@ -622,7 +649,7 @@ impl Drive<'_> {
         })
     }
 
-    async fn told(&mut self, signal: ControlSignal) -> Option<Input> {
+    async fn told(&mut self, signal: Box<ControlSignal>) -> Option<Input> {
         if let Some(by) = signal.cancel_by {
             failpoint::reached("C20");
             let partial = self.hang_up();
@@ -663,7 +690,7 @@ enum Happened {
     Ranked(RankedTools),
     Model(Result<(), ModelError>),
     Tool(CallId, ToolSays),
-    Told(ControlSignal),
+    Told(Box<ControlSignal>),
     TimedOut,
     Draining,
     StopNow,

@@ -97,7 +97,8 @@ impl Line {
     /// Those of `work`, and [`StoreError::Unavailable`](crate::store::StoreError::Unavailable) without an answer. What was asked
     /// may have been done then, or may still be.
     pub(super) async fn ask<T>(&self, work: impl AsyncFnOnce(&mut PgConnection) -> StoreResult<T>) -> StoreResult<T> {
-        self.unless_silent(ANSWER_LIMIT, ask(self, work)).await
+        // Boxed, because whoever waits for a future that it was given has room for it twice.
+        self.unless_silent(ANSWER_LIMIT, Box::pin(ask(self, work))).await
     }
 
     /// Does `work` within `limit`, unless the database becomes silent.
