@@ -157,10 +157,16 @@ impl Server {
         let service = Arc::new(service);
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
         let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
-        let app = match config.server.role {
-            Role::All | Role::Api => http::router(service, options),
-            Role::Worker => http::system_router(service, options),
-        };
+        let role = config.server.role;
+        // By one of the threads that do the work: what it takes to describe each route is given back, and only the thread that had it
+        // can use it again.
+        let routing = tasks.spawn(async move {
+            match role {
+                Role::All | Role::Api => http::router(service, options),
+                Role::Worker => http::system_router(service, options),
+            }
+        });
+        let app = routing.await.context("the routes cannot be made")?;
         let (drain, listener) = (CancellationToken::new(), TaskTracker::new());
         greet(&config, &socket, &models, &auth, &node)?;
         listener.spawn(listen::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));
