@@ -79,7 +79,7 @@ async fn count_runs(store: Arc<dyn Store>, handle: PrometheusHandle, stop: Cance
     }
 }
 
-/// Tells of a snapshot that is held open for long, once for each.
+/// Tells that snapshots are held open for long, once until none is any more.
 async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
     let mut told = false;
     while pause(SNAPSHOTS_EVERY, &stop).await {

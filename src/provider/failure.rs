@@ -93,7 +93,10 @@ impl Said {
 
     /// Whether it is about reasoning that is not taken back: signed or sealed for somebody else, or of an item that is not there.
     fn refuses_signed(&self) -> bool {
-        const SIGNED: [&str; 9] = [
+        const SIGNED: [&str; 11] = [
+            // The part of the wire that says how they are bound goes with them.
+            "anthropic-beta",
+            "thinking-binding",
             "block_binding",
             "encrypted_content",
             "encrypted content",
@@ -557,6 +560,10 @@ mod tests {
     #[case::anthropic(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#, true)]
     #[case::changed(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.3.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified."}}"#, true)]
     #[case::bound(r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation. Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior` to \"drop_block\"."}}"#, true)]
+    #[case::beta(
+        r#"{"message":"Unexpected value(s) `thinking-binding-controls-2026-08-01` for the `anthropic-beta` header"}"#,
+        true
+    )]
     #[case::unbound(
         r#"{"message":"thinking.adaptive.block_binding.prefix_mismatch_behavior: Extra inputs are not permitted"}"#,
         true

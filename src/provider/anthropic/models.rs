@@ -49,7 +49,7 @@ const NEWEST: Traits = Traits { binds_thoughts: true, ..FABLE };
 /// <https://platform.claude.com/docs/en/build-with-claude/adaptive-thinking>,
 /// <https://platform.claude.com/docs/en/build-with-claude/preserved-thinking>,
 /// <https://platform.claude.com/docs/en/build-with-claude/structured-outputs>.
-const KNOWN: [(&str, Traits); 16] = [
+const KNOWN: [(&str, Traits); 18] = [
     ("claude-3-7", BUDGET),
     ("claude-3-5", Traits { max_tokens: 8_192, ..OLD }),
     ("claude-3", OLD),
@@ -67,10 +67,12 @@ const KNOWN: [(&str, Traits); 16] = [
     ("claude-mythos", FABLE),
     // The version before the family, as some gateways write them.
     ("claude-4-1", Traits { output_schema: true, ..BUDGET_OPUS }),
+    ("claude-4-7", ADAPTIVE_ALONE),
+    ("claude-4-8", ADAPTIVE_ALONE),
 ];
 
 /// Names without a date or a minor version, and with the version before the family.
-const UNDATED: [(&str, Traits); 8] = [
+const UNDATED: [(&str, Traits); 10] = [
     ("claude-opus-4-0", BUDGET_OPUS),
     ("claude-sonnet-4-0", BUDGET),
     ("claude-4-0", BUDGET_OPUS),
@@ -78,6 +80,8 @@ const UNDATED: [(&str, Traits); 8] = [
     ("claude-4-6", ADAPTIVE),
     ("claude-4-opus", BUDGET_OPUS),
     ("claude-4-sonnet", BUDGET),
+    ("claude-5-opus", FIFTH),
+    ("claude-5-sonnet", FIFTH),
     ("claude-", NEWEST),
 ];
 
@@ -125,6 +129,8 @@ mod tests {
             ("claude-opus-5", Thinking::OnByDefault, 32_000),
             ("claude-opus-5-20260724", Thinking::OnByDefault, 32_000),
             ("us.anthropic.claude-sonnet-5-v1:0", Thinking::OnByDefault, 32_000),
+            ("anthropic/claude-4.7-opus", Thinking::Adaptive, 16_384),
+            ("claude-5-sonnet", Thinking::OnByDefault, 32_000),
             ("claude-opus-5-5", Thinking::Always, 32_000),
             ("anthropic/claude-sonnet-5.5", Thinking::BetweenTools, 32_000),
             ("claude-haiku-5-5", Thinking::Always, 32_000),

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 
 use super::ChatCompletions;
-use crate::domain::model::{ModelError, ModelRequest};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::provider::client::DialectClient;
 use crate::provider::responses::Responses;
 use crate::provider::{ModelClient, ModelStream};
@@ -23,6 +23,9 @@ const REFUSED: [u16; 3] = [400, 404, 422];
 
 /// Statuses of a place that has no Responses.
 const NOT_THERE: [u16; 3] = [404, 405, 501];
+
+/// Statuses of gateways that serve only some paths, and of keys that are good for chat completions alone.
+const NOT_ALLOWED: [u16; 2] = [401, 403];
 
 /// Asks over chat completions, and over Responses for what is served there.
 pub(super) struct Moving {
@@ -37,32 +40,52 @@ impl ModelClient for Moving {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         let kind = (request.model.clone(), !request.tools.is_empty());
         if self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains(&kind) {
-            return self.responses.ask(&self.there(request)).await;
+            match self.responses.ask(&self.there(request.clone())).await {
+                Err(error) if has_status(&error, &NOT_THERE) => {
+                    // It may have moved back, or the place is another one now.
+                    self.moved.lock().unwrap_or_else(PoisonError::into_inner).remove(&kind);
+                }
+                answer => return answer,
+            }
         }
         let refusal = match self.chat.ask(&request).await {
             Err(error) if is_elsewhere(&error) => error,
             answer => return answer,
         };
         match self.responses.ask(&self.there(request)).await {
-            Err(error) if error.status.is_some_and(|status| NOT_THERE.contains(&status)) => Err(refusal),
-            answer => {
+            Ok(answer) => {
+                // Only what was answered has moved: any name may be refused in these words.
                 self.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(kind);
-                answer
+                Ok(answer)
             }
+            Err(error) if was_not_taken(&error) => Err(refusal),
+            Err(error) => Err(error),
         }
     }
 }
 
 impl Moving {
-    /// The request as it is made over Responses. Chat completions leave out the stops of models that refuse them.
+    /// The request as it is made over Responses, without what chat completions leave out for a model that refuses it.
     fn there(&self, mut request: ModelRequest) -> ModelRequest {
         if !self.chat.dialect().accent.takes_sampling(&request.model) {
             request.options.stop.clear();
+            request.options.temperature = None;
+            request.options.top_p = None;
         }
         request
     }
 }
 
+fn has_status(error: &ModelError, statuses: &[u16]) -> bool {
+    error.status.is_some_and(|status| statuses.contains(&status))
+}
+
+/// Whether there is no Responses for us, or the request cannot be made there: then the refusal over chat completions says more.
+fn was_not_taken(error: &ModelError) -> bool {
+    let cannot_be_said = error.status.is_none() && error.kind == ModelErrorKind::InvalidRequest;
+    cannot_be_said || has_status(error, &NOT_THERE) || has_status(error, &NOT_ALLOWED)
+}
+
 fn is_elsewhere(error: &ModelError) -> bool {
-    error.status.is_some_and(|status| REFUSED.contains(&status)) && error.message.contains(ELSEWHERE)
+    has_status(error, &REFUSED) && error.message.contains(ELSEWHERE)
 }

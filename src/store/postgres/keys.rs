@@ -121,7 +121,7 @@ impl Store for PostgresStore {
         // Sessions of other roles are only visible to a member of pg_read_all_stats.
         let age: Option<i64> = sqlx::query_scalar(
             "SELECT CAST(extract(epoch FROM max(clock_timestamp() - xact_start)) * 1000 AS bigint) FROM pg_stat_activity
-             WHERE datname = current_database() AND pid <> pg_backend_pid()
+             WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type <> 'autovacuum worker'
                  AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)",
         )
         .fetch_one(&self.chores)

@@ -84,6 +84,40 @@ async fn a_place_without_responses_has_refused() {
     assert_eq!(lines(&wire), [CHAT, RESPONSES, CHAT]);
 }
 
+/// A gateway that serves only some paths, and a request that cannot be made over Responses: the refusal says more, and nothing has moved.
+#[rstest]
+#[case::closed(Some(403), None)]
+#[case::unauthorised(Some(401), None)]
+#[case::unsayable(None, Some("END"))]
+#[tokio::test]
+async fn what_is_not_taken_there_stays(#[case] status: Option<u16>, #[case] stop: Option<&str>) {
+    let mut answers = vec![refusal(400, TOOLS)];
+    answers.extend(status.map(|status| refusal(status, "{}")));
+    answers.push(over_chat());
+    let wire = Wire::play(answers).await;
+    let client = client(options(&wire));
+    let mut request = ModelRequest { model: "alias".to_owned(), ..question() };
+    request.options.stop = stop.map(str::to_owned).into_iter().collect();
+    let error = ask_through(client.as_ref(), request.clone()).await.end.unwrap_err();
+    assert_eq!(error.kind, ModelErrorKind::InvalidRequest);
+    assert!(error.message.contains("Function tools"), "{error}");
+    assert_eq!(ask_through(client.as_ref(), request).await.text(), "here", "nothing has moved");
+}
+
+/// An outage there is told as one, and moves nothing either; what has moved comes back when the place is gone.
+#[tokio::test]
+async fn only_what_has_answered_there_has_moved() {
+    let gone = || refusal(404, r#"{"error":{"message":"no such path"}}"#);
+    let answers = vec![refusal(400, TOOLS), refusal(503, "{}"), refusal(400, TOOLS), over_responses(), gone(), over_chat()];
+    let wire = Wire::play(answers).await;
+    let client = client(options(&wire));
+    let error = ask_through(client.as_ref(), sol()).await.end.unwrap_err();
+    assert_ne!(error.kind, ModelErrorKind::InvalidRequest, "{error}");
+    assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "over there");
+    assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "here");
+    assert_eq!(lines(&wire), [CHAT, RESPONSES, CHAT, RESPONSES, RESPONSES, CHAT]);
+}
+
 #[rstest]
 #[case(400, r#"{"error":{"message":"Unsupported value: 'temperature'"}}"#)]
 #[case(500, TOOLS)]

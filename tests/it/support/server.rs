@@ -175,7 +175,8 @@ impl Site {
 struct Port {
     number: u16,
     /// The same port of another address of this machine stands for the right to use it. Whoever cannot have it looks further.
-    _right: std::net::TcpListener,
+    /// None where there is no such address.
+    _right: Option<std::net::TcpListener>,
 }
 
 impl Port {
@@ -188,7 +189,11 @@ impl Port {
             // may still ask where their server was.
             let offset = std::process::id().wrapping_mul(7_919).wrapping_add(next) % 20_000;
             let number = 10_000 + u16::try_from(offset).unwrap();
-            let Ok(right) = std::net::TcpListener::bind(("127.0.0.2", number)) else { continue };
+            let right = match std::net::TcpListener::bind(("127.0.0.2", number)) {
+                Ok(right) => Some(right),
+                Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => None,
+                Err(_taken) => continue,
+            };
             if std::net::TcpListener::bind(("127.0.0.1", number)).is_ok() {
                 return Self { number, _right: right };
             }
