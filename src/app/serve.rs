@@ -44,8 +44,11 @@ pub async fn run(loaded: Loaded, environment: &Environment) -> anyhow::Result<Ex
     lifecycle::raise_file_limit();
     let _watchdog = Watchdog::start(&tokio::runtime::Handle::current(), watchdog::LIMIT).context("no thread can be started")?;
     let mut signals = Signals::install()?;
+    let (environment, starting) = (environment.clone(), TaskTracker::new());
+    // By one of the threads that do the work: what the start gives back, only the thread that had it can use again.
+    let started = starting.spawn(async move { Server::start(loaded, &environment, metrics).await });
     let server = tokio::select! {
-        server = Server::start(loaded, environment, metrics) => server?,
+        server = started => server.context("the start came to no end")??,
         // A start that hangs, at a database that does not answer, must not keep the process.
         signal = signals.next() => bail!("ended by {signal} before the start was complete"),
     };
@@ -157,16 +160,10 @@ impl Server {
         let service = Arc::new(service);
         tasks.spawn(Arc::clone(&service).watch_keys(stop.clone()));
         let options = http_options(&config, auth.clone(), shutdown.clone(), sockets.clone(), metrics);
-        let role = config.server.role;
-        // By one of the threads that do the work: what it takes to describe each route is given back, and only the thread that had it
-        // can use it again.
-        let routing = tasks.spawn(async move {
-            match role {
-                Role::All | Role::Api => http::router(service, options),
-                Role::Worker => http::system_router(service, options),
-            }
-        });
-        let app = routing.await.context("the routes cannot be made")?;
+        let app = match config.server.role {
+            Role::All | Role::Api => http::router(service, options),
+            Role::Worker => http::system_router(service, options),
+        };
         let (drain, listener) = (CancellationToken::new(), TaskTracker::new());
         greet(&config, &socket, &models, &auth, &node)?;
         listener.spawn(listen::serve(socket, app, config.limits.max_connections, drain.clone(), stop.clone()));

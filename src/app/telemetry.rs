@@ -70,7 +70,7 @@ pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
 }
 
 /// How often [`PrometheusHandle::run_upkeep`] is due.
-pub const UPKEEP: Duration = Duration::from_secs(5);
+pub const UPKEEP: Duration = Duration::from_secs(1);
 
 /// All metrics with their meaning; `docs/operations.md` has the same list.
 fn describe() {

@@ -16,6 +16,9 @@ use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, poll_
 use crate::store::{SEARCH_PIECE, Store, StoreResult};
 use crate::support::clock::{SharedClock, UnixMillis};
 
+/// How often runs are counted by their status, for the gauge of them.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
+
 /// How often old idempotency records and tickets are removed.
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
 
@@ -54,7 +57,8 @@ pub fn start(
         tasks.spawn(fold(Arc::clone(store), age_ms, stop.clone()));
     }
     tasks.spawn(tidy(Arc::clone(store), Arc::clone(hub), retention.tidy_ages(), stop.clone()));
-    tasks.spawn(count_runs(Arc::clone(store), metrics, stop.clone()));
+    tasks.spawn(sort_samples(metrics, stop.clone()));
+    tasks.spawn(count_runs(Arc::clone(store), stop.clone()));
     tasks.spawn(watch_snapshots(Arc::clone(store), stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
@@ -62,10 +66,16 @@ pub fn start(
     tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
 }
 
-async fn count_runs(store: Arc<dyn Store>, handle: PrometheusHandle, stop: CancellationToken) {
-    let mut shown: Vec<String> = Vec::new();
+/// Puts the samples of histograms into their buckets: until then, each takes room of its own.
+async fn sort_samples(handle: PrometheusHandle, stop: CancellationToken) {
     while pause(UPKEEP, &stop).await {
         handle.run_upkeep();
+    }
+}
+
+async fn count_runs(store: Arc<dyn Store>, stop: CancellationToken) {
+    let mut shown: Vec<String> = Vec::new();
+    while pause(COUNT_EVERY, &stop).await {
         // A database that does not answer is the worker's to report; the gauges keep their last value.
         let Ok(counts) = store.run_counts().await else { continue };
         for status in shown.drain(..).filter(|status| counts.iter().all(|(other, _)| other != status)) {

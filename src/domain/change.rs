@@ -2,6 +2,8 @@
 //!
 //! The loop's state in memory is changed by the same values, so that memory and rows cannot drift apart.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::context::ContextSummary;
@@ -129,7 +131,7 @@ pub enum Change {
     /// The run's start time is now, if it has none.
     Started,
     /// The frozen set of tools.
-    FreezeTools(Vec<ToolDefinition>),
+    FreezeTools(Vec<Arc<ToolDefinition>>),
     /// New counters.
     Counters(RunCounters),
     /// What stands from now on for the messages that requests leave out, in this run and in later ones.

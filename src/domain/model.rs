@@ -1,5 +1,7 @@
 //! What is said between the loop and a model, whatever wire the model speaks.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -65,7 +67,7 @@ pub struct ModelRequest {
     /// The history, which the engine has made sendable.
     pub messages: Vec<Message>,
     /// The tools on offer; empty for a call without tools.
-    pub tools: Vec<ToolDefinition>,
+    pub tools: Vec<Arc<ToolDefinition>>,
     /// Options passed through.
     pub options: ModelOptions,
 }

@@ -1,5 +1,6 @@
 //! What travels between the loop's driver and the store: a run as loaded, and a write as committed.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -115,7 +116,7 @@ pub struct RunRecord {
     /// What its conversation adds to the system prompt, as it was when the run was loaded.
     pub own_layers: OwnLayers,
     /// The frozen tools; `None` before the first start.
-    pub tools: Option<Vec<ToolDefinition>>,
+    pub tools: Option<Vec<Arc<ToolDefinition>>>,
     /// The stored counters.
     pub counters: RunCounters,
     /// Tokens used so far.

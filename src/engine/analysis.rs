@@ -1,6 +1,8 @@
 //! What the words of an answer say about the work: that some of it is left, that the model wants to be asked, that something was
 //! changed. Judged by phrases, which are data; what follows is the loop's.
 
+use std::sync::Arc;
+
 use super::draft::Draft;
 use super::{model_step, offer, texts};
 use crate::domain::ids::RunId;
@@ -110,7 +112,7 @@ fn claims_change(analysis: &ResponseAnalysis, text: &str) -> bool {
 }
 
 /// Whether a call may have changed anything. What nobody knows, and a tool that is not known any more, may have.
-fn may_have_changed(name: &str, state: ToolCallState, is_error: bool, tools: &[ToolDefinition]) -> bool {
+fn may_have_changed(name: &str, state: ToolCallState, is_error: bool, tools: &[Arc<ToolDefinition>]) -> bool {
     let may_have_acted = match state {
         ToolCallState::Done => !is_error,
         ToolCallState::Unknown => true,
@@ -122,12 +124,12 @@ fn may_have_changed(name: &str, state: ToolCallState, is_error: bool, tools: &[T
         | ToolCallState::Cancelled => false,
     };
     let changes_nothing =
-        |tool: &ToolDefinition| tool.replay == ReplayClass::Read || (tool.server.is_none() && tool.tool == ASK_USER);
+        |tool: &Arc<ToolDefinition>| tool.replay == ReplayClass::Read || (tool.server.is_none() && tool.tool == ASK_USER);
     may_have_acted && !tools.iter().find(|tool| tool.name == name).is_some_and(changes_nothing)
 }
 
 /// Whether a run has changed anything, as far as its results tell.
-fn has_changed_something<'m>(messages: impl Iterator<Item = &'m Message>, tools: &[ToolDefinition]) -> bool {
+fn has_changed_something<'m>(messages: impl Iterator<Item = &'m Message>, tools: &[Arc<ToolDefinition>]) -> bool {
     let mut results = messages.flat_map(|message| &message.parts).filter_map(|part| match part {
         Part::ToolResult(result) => Some(result),
         Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
@@ -136,7 +138,7 @@ fn has_changed_something<'m>(messages: impl Iterator<Item = &'m Message>, tools:
 }
 
 /// Whether the messages of a run end with words that claim a change where there was none.
-fn claims_in_vain(analysis: &ResponseAnalysis, messages: &[&Message], tools: &[ToolDefinition]) -> bool {
+fn claims_in_vain(analysis: &ResponseAnalysis, messages: &[&Message], tools: &[Arc<ToolDefinition>]) -> bool {
     let answer = messages.iter().rfind(|message| message.role == Role::Assistant && !message.internal);
     answer.is_some_and(|answer| answer.status == MessageStatus::Complete && claims_change(analysis, &answer.text()))
         && !has_changed_something(messages.iter().copied(), tools)

@@ -109,7 +109,7 @@ fn waiting<'d>(draft: &'d Draft<'_>, step: u32) -> impl Iterator<Item = &'d Tool
 }
 
 fn definition<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d ToolDefinition> {
-    draft.base.record.tools.iter().flatten().find(|tool| tool.name == call.name)
+    draft.base.record.tools.iter().flatten().find(|tool| tool.name == call.name).map(|tool| &**tool)
 }
 
 /// What a human is asked before a call; `None` if nobody has to be.

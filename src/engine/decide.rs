@@ -54,7 +54,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
     draft.done()
 }
 
-fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
+fn claimed(draft: &mut Draft<'_>, tools: Vec<Arc<ToolDefinition>>) {
     let record = &draft.base.record;
     let profile = draft.profile();
     // A run that goes on from a call of another one begins with the tools of that one.
@@ -103,11 +103,11 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<ToolDefinition>) {
 
 /// The tools of the run from now on: those that the agent may use, each name once. A schema that is nested too deeply to be
 /// stored within a set becomes one that takes any object: the tool's server still tests what it is given.
-fn frozen(tools: Vec<ToolDefinition>, wanted: Option<&[String]>) -> Vec<ToolDefinition> {
-    let mut kept: Vec<ToolDefinition> = Vec::with_capacity(tools.len());
+fn frozen(tools: Vec<Arc<ToolDefinition>>, wanted: Option<&[String]>) -> Vec<Arc<ToolDefinition>> {
+    let mut kept: Vec<Arc<ToolDefinition>> = Vec::with_capacity(tools.len());
     for mut tool in tools {
         if is_deeper_than(&tool.parameters, MAX_NESTING) {
-            tool.parameters = Arc::new(serde_json::json!({ "type": "object" }));
+            Arc::make_mut(&mut tool).parameters = Arc::new(serde_json::json!({ "type": "object" }));
         }
         let is_wanted = wanted.is_none_or(|names| names.contains(&tool.name));
         if is_wanted && kept.iter().all(|known| known.name != tool.name) {

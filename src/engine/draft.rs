@@ -2,6 +2,8 @@
 //!
 //! Changes take effect on a working copy as they are added, so that the rules of one decision see each other's results.
 
+use std::sync::Arc;
+
 use super::{Command, Decision, RunState, Surroundings, analysis, approval, offer, results, texts};
 use crate::domain::agent::{AgentProfile, BreakerAction};
 use crate::domain::approval::{ApprovalRequest, ApprovalState};
@@ -79,7 +81,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The run's tools.
-    pub(super) fn tools(&self) -> &[ToolDefinition] {
+    pub(super) fn tools(&self) -> &[Arc<ToolDefinition>] {
         self.work.record.tools.as_deref().or(self.base.record.tools.as_deref()).unwrap_or_default()
     }
 

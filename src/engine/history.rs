@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -61,11 +62,11 @@ pub(super) fn uncut_parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
     let record = source.record;
     let tools = source.offered();
     let mut options = ModelOptions { tool_choice: choice_among(record, &tools), ..record.profile.options.clone() };
-    let tools: Vec<ToolDefinition> = match source.missing() {
+    let tools: Vec<Arc<ToolDefinition>> = match source.missing() {
         // Such a call is about the tools alone: whatever forces or forms the user's answer is for the next one.
         offer::Missing::Categories => {
             (options.tool_choice, options.output_schema) = (None, None);
-            vec![source.selector()]
+            vec![Arc::new(source.selector())]
         }
         offer::Missing::Nothing | offer::Missing::Ranking => tools.into_iter().cloned().collect(),
     };
@@ -96,7 +97,7 @@ pub(super) fn tool_choice(state: &RunState) -> Option<ToolChoice> {
     choice_among(&state.record, &state.offered_tools())
 }
 
-fn choice_among(record: &RunRecord, tools: &[&ToolDefinition]) -> Option<ToolChoice> {
+fn choice_among(record: &RunRecord, tools: &[&Arc<ToolDefinition>]) -> Option<ToolChoice> {
     let choice = record.profile.options.tool_choice.as_ref();
     let may_be = may_be_forced(choice, record.counters.rounds, tools);
     choice.filter(|_| may_be).cloned()
@@ -104,7 +105,7 @@ fn choice_among(record: &RunRecord, tools: &[&ToolDefinition]) -> Option<ToolCho
 
 /// A choice that forces a call holds for the first answer only, or the run could never end; and a choice among no tools, or of
 /// one that is not on offer, is refused by providers.
-fn may_be_forced(choice: Option<&ToolChoice>, rounds: u32, tools: &[&ToolDefinition]) -> bool {
+fn may_be_forced(choice: Option<&ToolChoice>, rounds: u32, tools: &[&Arc<ToolDefinition>]) -> bool {
     match choice {
         None => false,
         Some(ToolChoice::Auto | ToolChoice::None) => !tools.is_empty(),

@@ -47,6 +47,8 @@ pub use offer::tool_query;
 pub use state::RunState;
 pub use title::{cleaned_title, title_request};
 
+use std::sync::Arc;
+
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
@@ -76,7 +78,7 @@ pub enum Input {
     /// out from the state what is left to do.
     Claimed {
         /// The tools on offer, used only if the run has no frozen set yet.
-        tools: Vec<ToolDefinition>,
+        tools: Vec<Arc<ToolDefinition>>,
         /// Outcomes that the process has and could not store: of calls that the rows may still call `started`.
         finished: Vec<(CallId, ToolOutcome)>,
     },

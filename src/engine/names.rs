@@ -1,6 +1,8 @@
 //! Which tool a model means by a name: the one that has it, and failing that, as far as its agent lets names be mended, the one
 //! that must be meant.
 
+use std::sync::Arc;
+
 use crate::domain::agent::{NameRepair, RepairPolicy};
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::text::prefix_chars;
@@ -36,7 +38,7 @@ pub(super) enum Meant<'d> {
 }
 
 /// The tool that a model means by `name`, among those on offer.
-pub(super) fn meant<'d>(name: &str, offered: &[&'d ToolDefinition], policy: &RepairPolicy) -> Meant<'d> {
+pub(super) fn meant<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy: &RepairPolicy) -> Meant<'d> {
     if let Some(tool) = offered.iter().find(|tool| tool.name == name) {
         return Meant::Tool(tool, None);
     }
@@ -57,7 +59,7 @@ pub(super) fn meant<'d>(name: &str, offered: &[&'d ToolDefinition], policy: &Rep
 fn the_only_one<'d>(
     name: &str,
     written: &str,
-    offered: &[&'d ToolDefinition],
+    offered: &[&'d Arc<ToolDefinition>],
     policy: &RepairPolicy,
 ) -> Option<(&'d ToolDefinition, &'static str)> {
     let letters = letters(written);
@@ -89,12 +91,12 @@ fn the_only_one<'d>(
         let wanted = self::letters(&renamed?);
         only(offered, |tool| place.is_none_or(|server| server == tool.server.as_deref()) && is_half(tool, &wanted))
     };
-    WORDS.into_iter().find_map(by_word).map(|tool| (tool, "alias"))
+    WORDS.into_iter().find_map(by_word).map(|tool| (&**tool, "alias"))
 }
 
 /// The most similar tool of the server that the name is of: the one that it names, or the only one there is. What does another
 /// thing than the name says is suggested, and never taken for it, unless it only reads: `write_file` is like `read_file`.
-fn the_most_similar<'d>(written: &str, offered: &[&'d ToolDefinition]) -> Option<&'d ToolDefinition> {
+fn the_most_similar<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
     let (place, wanted) = place_and_half(written, offered);
     let place = match place {
         Some(server) => server,
@@ -104,7 +106,7 @@ fn the_most_similar<'d>(written: &str, offered: &[&'d ToolDefinition]) -> Option
         }
     };
     let beside = offered.iter().filter(|tool| tool.server.as_deref() == place);
-    let mut ranked: Vec<(f64, &'d ToolDefinition)> = beside.map(|tool| (likeness(wanted, half(tool)), *tool)).collect();
+    let mut ranked: Vec<(f64, &'d Arc<ToolDefinition>)> = beside.map(|tool| (likeness(wanted, half(tool)), *tool)).collect();
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0));
     let (best, tool) = *ranked.first()?;
     let is_tied = ranked.get(1).is_some_and(|(second, _)| *second >= best);
@@ -125,7 +127,7 @@ fn verb(name: &str) -> String {
     verb
 }
 
-fn suggestions<'d>(written: &str, offered: &[&'d ToolDefinition]) -> Vec<&'d str> {
+fn suggestions<'d>(written: &str, offered: &[&'d Arc<ToolDefinition>]) -> Vec<&'d str> {
     let alike = |tool: &ToolDefinition| likeness(written, &tool.name).max(likeness(written, half(tool)));
     let mut ranked: Vec<(f64, &'d str)> = offered.iter().map(|tool| (alike(tool), tool.name.as_str())).collect();
     ranked.retain(|(alike, _)| *alike > SUGGESTED);
@@ -135,7 +137,7 @@ fn suggestions<'d>(written: &str, offered: &[&'d ToolDefinition]) -> Vec<&'d str
 
 /// The server that a name is of, if it names one, and the rest of it. What stands before the divider is all of the server's name;
 /// without a divider it is the longest name of a server that the name begins with.
-fn place_and_half<'w, 'd>(written: &'w str, offered: &[&'d ToolDefinition]) -> (Option<Option<&'d str>>, &'w str) {
+fn place_and_half<'w, 'd>(written: &'w str, offered: &[&'d Arc<ToolDefinition>]) -> (Option<Option<&'d str>>, &'w str) {
     let places = offered.iter().filter_map(|tool| {
         let (server, _) = tool.name.split_once(DIVIDER)?;
         Some((server, Some(tool.server.as_deref()?)))
@@ -172,7 +174,7 @@ fn likeness(one: &str, other: &str) -> f64 {
     strsim::normalized_levenshtein(&letters(one), &letters(other))
 }
 
-fn only<'d>(offered: &[&'d ToolDefinition], is_it: impl Fn(&ToolDefinition) -> bool) -> Option<&'d ToolDefinition> {
+fn only<'d>(offered: &[&'d Arc<ToolDefinition>], is_it: impl Fn(&ToolDefinition) -> bool) -> Option<&'d Arc<ToolDefinition>> {
     let mut found = offered.iter().filter(|tool| is_it(tool));
     let first = found.next()?;
     found.next().is_none().then_some(*first)
@@ -216,8 +218,8 @@ mod tests {
     ];
 
     fn ask(name: &str, names: NameRepair) -> (Option<(String, Option<&'static str>)>, Vec<String>) {
-        let tools: Vec<ToolDefinition> = OFFERED.into_iter().map(tool).collect();
-        let offered: Vec<&ToolDefinition> = tools.iter().collect();
+        let tools: Vec<Arc<ToolDefinition>> = OFFERED.into_iter().map(|name| tool(name).into()).collect();
+        let offered: Vec<&Arc<ToolDefinition>> = tools.iter().collect();
         let aliases = [("look_up".to_owned(), "mail__search".to_owned()), ("gone".to_owned(), "mail__gone".to_owned())];
         let policy = RepairPolicy { names, aliases: aliases.into(), arguments: false };
         match meant(name, &offered, &policy) {
@@ -279,8 +281,8 @@ mod tests {
 
     #[test]
     fn a_word_stands_for_itself_where_it_is_on_offer() {
-        let tools = [tool("files__delete_file"), tool("files__trash_file")];
-        let offered: Vec<&ToolDefinition> = tools.iter().collect();
+        let tools = [tool("files__delete_file"), tool("files__trash_file")].map(Arc::new);
+        let offered: Vec<&Arc<ToolDefinition>> = tools.iter().collect();
         let policy = RepairPolicy { names: NameRepair::Unique, ..RepairPolicy::default() };
         assert_eq!(meant("files__delete_file", &offered, &policy), Meant::Tool(&tools[0], None));
         assert_eq!(meant("deleteFile", &offered, &policy), Meant::Tool(&tools[0], Some("prefix")));

@@ -1,5 +1,7 @@
 //! What a request is made of: a run as it stands, or as it will stand when the decision under way is stored.
 
+use std::sync::Arc;
+
 use super::draft::Draft;
 use super::{RunState, offer};
 use crate::domain::context::Capacity;
@@ -14,7 +16,7 @@ pub(super) struct Source<'a> {
     /// What its model reads at most.
     pub(super) capacity: Capacity,
     /// All that the run may ever be offered.
-    pub(super) tools: &'a [ToolDefinition],
+    pub(super) tools: &'a [Arc<ToolDefinition>],
     /// What is known beside the run's rows.
     pub(super) known: &'a RunState,
     stored: &'a [Message],
@@ -82,12 +84,12 @@ impl<'a> Source<'a> {
     }
 
     /// The tools that the run may use in the next model call.
-    fn usable(&self) -> Vec<&'a ToolDefinition> {
+    fn usable(&self) -> Vec<&'a Arc<ToolDefinition>> {
         offer::usable(self.tools, self.record)
     }
 
     /// Those that the model is told of.
-    pub(super) fn offered(&self) -> Vec<&'a ToolDefinition> {
+    pub(super) fn offered(&self) -> Vec<&'a Arc<ToolDefinition>> {
         offer::offered(self.usable(), self.record, self.history())
     }
 

@@ -1,5 +1,7 @@
 //! A run as the loop sees it.
 
+use std::sync::Arc;
+
 use super::{offer, plan};
 use crate::domain::approval::ToolGrant;
 use crate::domain::change::{Change, StepRow, StepStatus};
@@ -229,12 +231,12 @@ impl RunState {
 
     /// The tools that the run may use in the next model call, or in the one under way.
     #[must_use]
-    pub fn usable_tools(&self) -> Vec<&ToolDefinition> {
+    pub fn usable_tools(&self) -> Vec<&Arc<ToolDefinition>> {
         offer::usable(self.record.tools.as_deref().unwrap_or_default(), &self.record)
     }
 
     /// Those that the model is told of.
-    pub(super) fn offered_tools(&self) -> Vec<&ToolDefinition> {
+    pub(super) fn offered_tools(&self) -> Vec<&Arc<ToolDefinition>> {
         match plan::phase(&self.record) {
             Some(phase) => plan::offered(self, phase),
             None => offer::offered(self.usable_tools(), &self.record, self.record.history.iter()),

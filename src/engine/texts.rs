@@ -3,6 +3,8 @@
 //! Hints are `internal` messages of the user role. They hold for the run in which they were written and are left out of the
 //! requests of later ones.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::structured::Offer;
@@ -72,7 +74,7 @@ pub(super) fn malformed_answer(reason: &str, said: &str) -> String {
 }
 
 /// How a model without tool calls answers: what it may write, the tools, and the shape of its words if one is wanted.
-pub(super) fn one_object(offer: Offer, tools: &[ToolDefinition], wanted: Option<&Value>) -> String {
+pub(super) fn one_object(offer: Offer, tools: &[Arc<ToolDefinition>], wanted: Option<&Value>) -> String {
     let words = match wanted {
         None => r#"{"answer": "your words"}"#.to_owned(),
         Some(schema) => format!(r#"{{"answer": ...}}, whose value has this JSON Schema: {schema}"#),
@@ -89,7 +91,8 @@ pub(super) fn one_object(offer: Offer, tools: &[ToolDefinition], wanted: Option<
     if !tools.is_empty() {
         text.push_str("After a call you are given its result, and answer again. Never write a result yourself. The tools:\n");
     }
-    for ToolDefinition { name, description, parameters, .. } in tools {
+    for tool in tools {
+        let ToolDefinition { name, description, parameters, .. } = &**tool;
         text.push_str(&format!("\n{name}: {}\nArguments, as a JSON Schema: {parameters}\n", description.trim()));
     }
     text.trim_end().to_owned()

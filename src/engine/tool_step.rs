@@ -1,5 +1,7 @@
 //! Tool steps: which calls of an answer are carried out, in what order, and what their outcomes mean for the run.
 
+use std::sync::Arc;
+
 use super::draft::Draft;
 use super::names::{self, Meant};
 use super::{approval, arguments, asking, lenient, model_step, plan, results, texts, unknown};
@@ -117,7 +119,7 @@ fn is_known(draft: &Draft<'_>, name: &str) -> bool {
 fn refused(
     draft: &Draft<'_>,
     call: &ToolCall,
-    usable: &[&ToolDefinition],
+    usable: &[&Arc<ToolDefinition>],
     meant: &Meant<'_>,
     fault: Option<&str>,
     completeness: Completeness,

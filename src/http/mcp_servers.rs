@@ -1,5 +1,7 @@
 //! `/api/v1/mcp-servers`: sources of tools that people keep.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -345,7 +347,7 @@ pub(crate) async fn tools(
     State(app): State<App>,
     Caller(principal): Caller,
     Id(id): Id<McpServerId>,
-) -> Answer<Json<ListBody<ToolDefinition>>> {
+) -> Answer<Json<ListBody<Arc<ToolDefinition>>>> {
     let data = app.service.mcp_server_tools(&principal, &id).await?;
     Ok(Json(ListBody { data, next_cursor: None }))
 }

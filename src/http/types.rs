@@ -1,6 +1,7 @@
 //! Bodies of requests and answers that are not values of the domain already.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -231,7 +232,8 @@ pub(crate) struct ListBody<T> {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ToolsBody {
     /// The tools.
-    pub data: Vec<ToolDefinition>,
+    #[schema(value_type = Vec<ToolDefinition>)]
+    pub data: Vec<Arc<ToolDefinition>>,
     /// The servers that they come from.
     pub servers: Vec<ServerStatus>,
     /// Definitions that have changed since they were looked at, newest first: these tools are not offered to new runs.

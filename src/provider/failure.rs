@@ -4,6 +4,8 @@
 //! request that is larger than the model's window, for money that is spent, for a prompt that is blocked, and for what in a
 //! request is refused.
 
+use std::sync::Arc;
+
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
@@ -20,7 +22,7 @@ pub(super) fn from_response(
     headers: &HeaderMap,
     body: &[u8],
     now: UnixMillis,
-    tools: &[ToolDefinition],
+    tools: &[Arc<ToolDefinition>],
 ) -> ModelError {
     let mut said = Said::read(body);
     if status.is_redirection() {
@@ -82,7 +84,7 @@ impl Said {
     }
 
     /// The offered tool whose definition is refused.
-    fn refused_tool(&self, status: StatusCode, tools: &[ToolDefinition]) -> Option<String> {
+    fn refused_tool(&self, status: StatusCode, tools: &[Arc<ToolDefinition>]) -> Option<String> {
         // Groq refuses the calls that its own models make, in similar words.
         let is_of_the_answer = self.codes.iter().any(|code| code == "tool_use_failed");
         if is_of_the_answer || !matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY) {
@@ -381,18 +383,20 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(1_767_225_600_000); // Thu, 01 Jan 2026 00:00:00 GMT
 
     fn refused(status: u16, body: &str) -> ModelError {
-        let tools = ["zero", "one", "2nd", "three"].map(|name| ToolDefinition {
-            name: name.to_owned(),
-            server: None,
-            tool: name.to_owned(),
-            description: String::new(),
-            parameters: std::sync::Arc::default(),
-            replay: crate::domain::tool::ReplayClass::Read,
-            definition_hash: String::new(),
-            safety: Default::default(),
-            destination: None,
-            original: None,
-            undo: None,
+        let tools = ["zero", "one", "2nd", "three"].map(|name| {
+            Arc::new(ToolDefinition {
+                name: name.to_owned(),
+                server: None,
+                tool: name.to_owned(),
+                description: String::new(),
+                parameters: std::sync::Arc::default(),
+                replay: crate::domain::tool::ReplayClass::Read,
+                definition_hash: String::new(),
+                safety: Default::default(),
+                destination: None,
+                original: None,
+                undo: None,
+            })
         });
         from_response(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.as_bytes(), NOW, &tools)
     }

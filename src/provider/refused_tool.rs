@@ -2,6 +2,8 @@
 //!
 //! Mistral and Moonshot say that a schema is wrong, and not whose: nothing can be done about that here.
 
+use std::sync::Arc;
+
 use crate::domain::tool::ToolDefinition;
 
 /// The lists of tools in requests, as paths name them, the innermost first: Gemini's tools are one list within another.
@@ -19,7 +21,7 @@ const AROUND_NAMES: [(&str, &str); 3] = [
 
 /// The refused one of the tools that a request offered, if one of these texts says which it is: fields that name a place, then
 /// words. If they complain of several, the first.
-pub(super) fn find<'a>(texts: impl Iterator<Item = &'a str> + Clone, tools: &[ToolDefinition]) -> Option<String> {
+pub(super) fn find<'a>(texts: impl Iterator<Item = &'a str> + Clone, tools: &[Arc<ToolDefinition>]) -> Option<String> {
     let at = |index: usize| tools.get(index).map(|tool| tool.name.clone());
     texts.clone().find_map(index_in).and_then(at).or_else(|| texts.clone().find_map(|text| name_in(text, tools)))
 }
@@ -40,7 +42,7 @@ fn index_at(text: &str, at: usize, list: &str) -> Option<usize> {
     digits.parse().ok()
 }
 
-fn name_in(text: &str, tools: &[ToolDefinition]) -> Option<String> {
+fn name_in(text: &str, tools: &[Arc<ToolDefinition>]) -> Option<String> {
     // The same places as in the text itself: only ASCII changes, byte for byte.
     let lower = text.to_ascii_lowercase();
     AROUND_NAMES.iter().find_map(|(before, after)| {
@@ -49,7 +51,7 @@ fn name_in(text: &str, tools: &[ToolDefinition]) -> Option<String> {
             let length = lower.get(from..)?.find(after)?;
             let name = text.get(from..from + length)?;
             // Names that may not stand on a wire as they are have an underscore before them there.
-            let is_named = |tool: &&ToolDefinition| tool.name == name || name.strip_prefix('_') == Some(tool.name.as_str());
+            let is_named = |tool: &&Arc<ToolDefinition>| tool.name == name || name.strip_prefix('_') == Some(tool.name.as_str());
             tools.iter().find(is_named).map(|tool| tool.name.clone())
         })
     })

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
@@ -123,7 +124,7 @@ pub(super) async fn send(
     limits: &StreamLimits,
     total: Deadline,
     now: UnixMillis,
-    tools: &[ToolDefinition],
+    tools: &[Arc<ToolDefinition>],
 ) -> Result<Answer, ModelError> {
     let first_byte = Deadline::after(limits.first_byte);
     let until = first_byte.at.min(total.at);
@@ -195,7 +196,7 @@ where
 }
 
 /// An answer with an error status. Its body is a help, not a need: what has not come in time is left out.
-pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis, tools: &[ToolDefinition]) -> ModelError {
+pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis, tools: &[Arc<ToolDefinition>]) -> ModelError {
     let (status, headers) = (response.status(), response.headers().clone());
     let mut body = Vec::new();
     let mut chunks = Box::pin(response.bytes_stream());

@@ -319,7 +319,7 @@ impl Service {
     }
 
     /// The tools of a server, as runs are offered them.
-    pub async fn mcp_server_tools(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<ToolDefinition>> {
+    pub async fn mcp_server_tools(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<Arc<ToolDefinition>>> {
         self.any_mcp_server(principal, id).await?;
         listed_or(self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)
     }

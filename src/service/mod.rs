@@ -240,7 +240,7 @@ impl Service {
     }
 
     /// The tools on offer, and how their servers are doing. Connects to servers that are not connected yet.
-    pub async fn tools(&self, principal: &Principal) -> (Vec<ToolDefinition>, Vec<ServerStatus>) {
+    pub async fn tools(&self, principal: &Principal) -> (Vec<Arc<ToolDefinition>>, Vec<ServerStatus>) {
         let definitions = self.tools.definitions(&principal.user_id).await;
         let servers = self.tools.servers(&principal.user_id).await;
         let servers = servers.into_iter().map(|server| mcp_servers::listed(server, principal)).collect();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -546,7 +547,7 @@ pub struct CallBatch {
     /// Its calls, by their position. In [`GoOn::Call`] and [`GoOn::Undo`] they are the first step of the new run.
     pub calls: Vec<ToolCall>,
     /// The tools of the run.
-    pub tools: Vec<ToolDefinition>,
+    pub tools: Vec<Arc<ToolDefinition>>,
 }
 
 /// What came of a request to go on.

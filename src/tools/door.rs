@@ -187,7 +187,7 @@ impl Door {
 
 #[async_trait]
 impl Toolbox for Door {
-    async fn definitions(&self, owner: &UserId) -> Vec<ToolDefinition> {
+    async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>> {
         let mut definitions = self.built_ins.definitions().to_vec();
         definitions.extend(self.mcp.definitions(owner).await);
         definitions
@@ -369,7 +369,7 @@ mod tests {
     #[tokio::test]
     async fn built_in_tools_answer() {
         let door = Door::new(options());
-        let names: Vec<String> = door.definitions(&owner()).await.into_iter().map(|tool| tool.name).collect();
+        let names: Vec<String> = door.definitions(&owner()).await.iter().map(|tool| tool.name.clone()).collect();
         assert_eq!(names, ["current_time", "calculate", "list_directory", "read_file"]);
         let token = CancellationToken::new;
         assert_eq!(run(&door, "calculate", json!({"expression": "17*23"}), token()).await, (ToolCallState::Done, "391".to_owned()));

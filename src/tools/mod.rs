@@ -13,6 +13,7 @@ mod reconcile;
 pub mod schema;
 pub mod visible;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -110,7 +111,7 @@ pub struct ServerStatus {
 pub trait Toolbox: Send + Sync {
     /// All tools on offer to the runs of `owner` now, with unique names, in a stable order. Connects to servers that are not
     /// connected yet; a server that cannot be reached is left out and reported by [`Toolbox::servers`].
-    async fn definitions(&self, owner: &UserId) -> Vec<ToolDefinition>;
+    async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>>;
 
     /// Carries out one call of a run of `owner`: validates the arguments against the frozen definition, asks the policy, executes with a time
     /// limit. Never fails: what goes wrong is an outcome that the model can read. A cancelled call returns as soon as the

@@ -52,7 +52,7 @@ async fn hold_changed(
     store: &dyn Store,
     accepted: &Accepted,
     ids: &dyn IdSource,
-    tools: &mut Vec<ToolDefinition>,
+    tools: &mut Vec<Arc<ToolDefinition>>,
 ) -> StoreResult<Vec<String>> {
     let mut seen = Vec::new();
     let mut marks = Vec::new();

@@ -4,6 +4,7 @@
 //! what has become of it. What any of that means for the run is for the engine to say.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -162,6 +163,6 @@ impl ToolCalls {
     }
 }
 
-fn definition_of(state: &RunState, call: &ToolCall) -> Option<ToolDefinition> {
+fn definition_of(state: &RunState, call: &ToolCall) -> Option<Arc<ToolDefinition>> {
     state.record.tools.iter().flatten().find(|tool| tool.name == call.name).cloned()
 }

@@ -1,6 +1,7 @@
 //! The call in which a model is asked which kinds of tools it needs. A kind is a server.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -32,8 +33,8 @@ pub(super) fn place(tool: &ToolDefinition) -> &str {
 }
 
 /// The tools by category.
-pub(super) fn categories<'t>(usable: &[&'t ToolDefinition]) -> BTreeMap<&'t str, Vec<&'t ToolDefinition>> {
-    let mut all: BTreeMap<&str, Vec<&ToolDefinition>> = BTreeMap::new();
+pub(super) fn categories<'t>(usable: &[&'t Arc<ToolDefinition>]) -> BTreeMap<&'t str, Vec<&'t Arc<ToolDefinition>>> {
+    let mut all: BTreeMap<&str, Vec<&Arc<ToolDefinition>>> = BTreeMap::new();
     for tool in usable {
         all.entry(place(tool)).or_default().push(tool);
     }
@@ -41,7 +42,7 @@ pub(super) fn categories<'t>(usable: &[&'t ToolDefinition]) -> BTreeMap<&'t str,
 }
 
 /// What there are tools for: a line for each category.
-pub(in crate::engine) fn areas(filter: &ToolFilter, usable: &[&ToolDefinition]) -> String {
+pub(in crate::engine) fn areas(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> String {
     let mut lines = String::new();
     for (name, tools) in categories(usable) {
         let line = match filter.servers.get(name).map(|hint| hint.about.trim()).filter(|about| !about.is_empty()) {
@@ -54,7 +55,7 @@ pub(in crate::engine) fn areas(filter: &ToolFilter, usable: &[&ToolDefinition]) 
 }
 
 /// The tool by which a model says which categories it needs.
-pub(in crate::engine) fn selector(filter: &ToolFilter, usable: &[&ToolDefinition]) -> ToolDefinition {
+pub(in crate::engine) fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>]) -> ToolDefinition {
     let categories = categories(usable);
     let description = format!("{}{}", texts::SELECTOR, areas(filter, usable));
     let names: Vec<&str> = categories.into_keys().collect();
@@ -85,7 +86,7 @@ fn own_name(tool: &ToolDefinition) -> &str {
 
 /// The categories that an answer names; `None` if it names none that there is. A model that calls a tool right away means its
 /// category.
-pub(super) fn named_by(message: &Message, usable: &[&ToolDefinition]) -> Option<Vec<String>> {
+pub(super) fn named_by(message: &Message, usable: &[&Arc<ToolDefinition>]) -> Option<Vec<String>> {
     let mut said = Vec::new();
     for call in message.tool_calls() {
         said.push(usable.iter().find(|tool| tool.name == call.name).map_or(call.name.as_str(), |tool| place(tool)));

@@ -12,6 +12,7 @@ use categories::{categories, named_by, place};
 pub(super) use pick::best;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::draft::Draft;
 use super::{Command, RunState, model_step, plan};
@@ -45,7 +46,7 @@ pub(super) enum Missing {
 }
 
 /// The tools that a run may use now, whether they are on offer or not.
-pub(super) fn usable<'t>(tools: &'t [ToolDefinition], record: &RunRecord) -> Vec<&'t ToolDefinition> {
+pub(super) fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
     let (profile, counters) = (&record.profile, &record.counters);
     let withheld = counters.force_final
         || match profile.tools_policy {
@@ -75,10 +76,10 @@ fn chosen(record: &RunRecord) -> Option<&ChosenTools> {
 /// Those of the usable tools that a model call is offered. No provider shall see a call of a tool that it is not told of, so
 /// what was called in the conversation is always among them.
 pub(super) fn offered<'t, 'm>(
-    usable: Vec<&'t ToolDefinition>,
+    usable: Vec<&'t Arc<ToolDefinition>>,
     record: &RunRecord,
     history: impl Iterator<Item = &'m Message>,
-) -> Vec<&'t ToolDefinition> {
+) -> Vec<&'t Arc<ToolDefinition>> {
     let Some(chosen) = chosen(record) else { return usable };
     let own: HashSet<&str> = chosen.names.iter().map(String::as_str).collect();
     let is_chosen = |tool: &ToolDefinition| match chosen.by {
@@ -96,7 +97,7 @@ pub(super) fn offered<'t, 'm>(
 }
 
 /// What is missing before a model call with these tools.
-pub(super) fn missing(usable: &[&ToolDefinition], record: &RunRecord) -> Missing {
+pub(super) fn missing(usable: &[&Arc<ToolDefinition>], record: &RunRecord) -> Missing {
     // The models of a plan have their own.
     if plan::phase(record).is_some() {
         return Missing::Nothing;

@@ -1,6 +1,7 @@
 //! The best of many tools.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::categories::place;
 use crate::domain::tool::ToolDefinition;
@@ -12,7 +13,7 @@ const NAMED_SHARE: usize = 2;
 
 /// The tools of servers that the user names or hints at first, then the best others until there are `k`. `order` names the
 /// fittest first; what it leaves out comes last, by name.
-pub(in crate::engine) fn best(filter: &ToolFilter, usable: &[&ToolDefinition], said: &str, order: &[String]) -> Vec<String> {
+pub(in crate::engine) fn best(filter: &ToolFilter, usable: &[&Arc<ToolDefinition>], said: &str, order: &[String]) -> Vec<String> {
     let said = (words(said), joined(said));
     let rank: HashMap<&str, usize> = order.iter().enumerate().rev().map(|(at, name)| (name.as_str(), at)).collect();
     let mut tools = usable.to_vec();

@@ -11,6 +11,8 @@ mod request;
 
 pub(super) use request::request;
 
+use std::sync::Arc;
+
 use parse::Planned;
 
 use super::draft::Draft;
@@ -342,7 +344,7 @@ pub(super) fn ranked(draft: &mut Draft<'_>, ranked: &RankedTools) -> bool {
 }
 
 /// The tools that a model of a plan is offered: the router those of its step, the planner none.
-pub(super) fn offered(state: &RunState, phase: PlanPhase) -> Vec<&ToolDefinition> {
+pub(super) fn offered(state: &RunState, phase: PlanPhase) -> Vec<&Arc<ToolDefinition>> {
     if phase != PlanPhase::Executing {
         return Vec::new();
     }

@@ -30,7 +30,7 @@ pub(in crate::engine) fn project(request: &mut ModelRequest) {
 }
 
 /// The schema of the object, for providers that hold a model to one.
-fn schema(offer: Offer, answer: Value, tools: &[ToolDefinition]) -> Value {
+fn schema(offer: Offer, answer: Value, tools: &[Arc<ToolDefinition>]) -> Value {
     let object = |properties: Value, required: &[&str]| json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
     let answers = match offer {
         Offer::Either | Offer::Answer => Some(object(json!({ "answer": answer }), &["answer"])),

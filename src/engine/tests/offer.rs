@@ -1,6 +1,7 @@
 //! Which of many tools a model is told of.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -19,13 +20,13 @@ use crate::domain::tool_filter::{ChosenBy, ServerHint, ToolFilter, ToolFilterMod
 use crate::engine::{Input, tool_query};
 
 /// `n` tools of each server, and those of this process.
-fn many(servers: &[&str], n: usize) -> Vec<ToolDefinition> {
+fn many(servers: &[&str], n: usize) -> Vec<Arc<ToolDefinition>> {
     let of = |server: &str, at: usize| {
         let name = format!("{server}__t{at:02}");
         ToolDefinition { server: Some(server.to_owned()), ..tool(&name, ReplayClass::Read) }
     };
     let own = ["clock", ASK_USER].map(|name| ToolDefinition { server: None, ..tool(name, ReplayClass::Read) });
-    own.into_iter().chain(servers.iter().flat_map(|server| (0..n).map(move |at| of(server, at)))).collect()
+    own.into_iter().chain(servers.iter().flat_map(|server| (0..n).map(move |at| of(server, at)))).map(Arc::new).collect()
 }
 
 fn profile(filter: ToolFilter) -> AgentProfile {
@@ -40,7 +41,7 @@ fn categories() -> ToolFilter {
     ToolFilter { mode: ToolFilterMode::Categories, k: 3, above: 5, ..ToolFilter::default() }
 }
 
-fn asked(profile: AgentProfile, says: &str, tools: Vec<ToolDefinition>) -> World {
+fn asked(profile: AgentProfile, says: &str, tools: Vec<Arc<ToolDefinition>>) -> World {
     let mut world = World::new(profile);
     let words = world.user(says);
     world.rows.history = vec![words];

@@ -13,7 +13,7 @@ fn profile(prompt: PromptPolicy) -> AgentProfile {
 fn state(profile: AgentProfile, own: (&str, &str)) -> RunState {
     let mut world = World::new(profile);
     world.rows.own_layers = OwnLayers { system_prompt: own.0.to_owned(), instructions: own.1.to_owned() };
-    world.rows.tools = Some(vec![tool("files__read", ReplayClass::Read)]);
+    world.rows.tools = Some(vec![tool("files__read", ReplayClass::Read).into()]);
     RunState::load(world.rows)
 }
 

@@ -1,6 +1,7 @@
 //! Random turns with crashes, hand-backs, cancellations and messages that join, at any moment. What must hold, holds.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -127,9 +128,9 @@ prop_compose! {
 }
 
 /// One tool is another server's, so that there is something to choose among.
-fn of_two_servers() -> Vec<ToolDefinition> {
+fn of_two_servers() -> Vec<Arc<ToolDefinition>> {
     let mut tools = tools();
-    tools[0].server = Some("bank".to_owned());
+    Arc::make_mut(&mut tools[0]).server = Some("bank".to_owned());
     tools
 }
 

@@ -1,6 +1,7 @@
 //! A store, a model and tools that are only as large as the loop can see them.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -46,9 +47,9 @@ pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
 }
 
 /// `read` may be repeated, `write` may not, and `paid` can be asked about `pay`.
-pub(super) fn tools() -> Vec<ToolDefinition> {
+pub(super) fn tools() -> Vec<Arc<ToolDefinition>> {
     let pay = ReplayClass::Reconcile { tool: "paid".to_owned() };
-    vec![tool("pay", pay), tool("read", ReplayClass::Read), tool("write", ReplayClass::Unsafe)]
+    vec![tool("pay", pay).into(), tool("read", ReplayClass::Read).into(), tool("write", ReplayClass::Unsafe).into()]
 }
 
 /// What a scripted model says.
@@ -238,7 +239,7 @@ impl World {
         self.claim_with(cause, tools())
     }
 
-    pub(super) fn claim_with(&mut self, cause: ClaimCause, tools: Vec<ToolDefinition>) -> Decision {
+    pub(super) fn claim_with(&mut self, cause: ClaimCause, tools: Vec<Arc<ToolDefinition>>) -> Decision {
         self.load(cause);
         self.feed(Input::Claimed { tools, finished: Vec::new() })
     }

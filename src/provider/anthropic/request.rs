@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -150,7 +151,7 @@ fn system(text: &str, caches: bool) -> Option<System<'_>> {
     }
 }
 
-fn offered(tools: &[ToolDefinition], caches: bool) -> Vec<WireTool<'_>> {
+fn offered(tools: &[Arc<ToolDefinition>], caches: bool) -> Vec<WireTool<'_>> {
     let mut wire: Vec<WireTool<'_>> = tools
         .iter()
         .map(|tool| WireTool {

@@ -97,6 +97,7 @@ mod tests {
     use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
     use crate::support::ids::SequentialIds;
     use serde_json::{Value, json};
+    use std::sync::Arc;
 
     fn message(role: Role, parts: Vec<Part>) -> Message {
         let ids = SequentialIds::default();
@@ -121,18 +122,20 @@ mod tests {
     }
 
     fn request(messages: Vec<Message>) -> ModelRequest {
-        let tools = ["current_time", "calculate", "list_directory", "read_file"].map(|name| ToolDefinition {
-            name: name.to_owned(),
-            server: None,
-            tool: name.to_owned(),
-            description: String::new(),
-            parameters: json!({"type": "object"}).into(),
-            replay: ReplayClass::Read,
-            definition_hash: String::new(),
-            safety: Default::default(),
-            destination: None,
-            original: None,
-            undo: None,
+        let tools = ["current_time", "calculate", "list_directory", "read_file"].map(|name| {
+            Arc::new(ToolDefinition {
+                name: name.to_owned(),
+                server: None,
+                tool: name.to_owned(),
+                description: String::new(),
+                parameters: json!({"type": "object"}).into(),
+                replay: ReplayClass::Read,
+                definition_hash: String::new(),
+                safety: Default::default(),
+                destination: None,
+                original: None,
+                undo: None,
+            })
         });
         ModelRequest {
             owner: None,

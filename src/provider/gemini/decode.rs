@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -31,7 +32,7 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    pub(super) fn new(tools: &[ToolDefinition], request_bytes: usize) -> Self {
+    pub(super) fn new(tools: &[Arc<ToolDefinition>], request_bytes: usize) -> Self {
         let renamed = tools.iter().filter_map(|tool| match wire_name(&tool.name) {
             Cow::Borrowed(_) => None,
             Cow::Owned(name) => Some((name, tool.name.clone())),

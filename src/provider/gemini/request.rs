@@ -101,7 +101,7 @@ pub(super) fn body(request: &ModelRequest) -> Result<Vec<u8>, serde_json::Error>
         contents,
         system_instruction: (has_system && traits.system)
             .then(|| SystemInstruction { parts: [WirePart::text(request.system.as_str())] }),
-        tools: has_tools.then(|| [Tools { function_declarations: request.tools.iter().map(declaration).collect() }]),
+        tools: has_tools.then(|| [Tools { function_declarations: request.tools.iter().map(|tool| declaration(tool)).collect() }]),
         tool_config: request.options.tool_choice.as_ref().filter(|_| has_tools).map(tool_config),
         generation_config: generation_config(&request.options, traits, has_tools),
     })

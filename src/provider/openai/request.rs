@@ -1,6 +1,7 @@
 //! Writes a request in the words of chat completions.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -131,8 +132,8 @@ fn wire_tool<'a>(tool: &'a ToolDefinition, accent: &Accent) -> WireTool<'a> {
 }
 
 /// The tools on offer, and which of them to call.
-fn choice<'a>(request: &'a ModelRequest, accent: &Accent) -> Result<(Vec<&'a ToolDefinition>, Option<Value>), ModelError> {
-    let tools: Vec<&ToolDefinition> = request.tools.iter().collect();
+fn choice<'a>(request: &'a ModelRequest, accent: &Accent) -> Result<(Vec<&'a Arc<ToolDefinition>>, Option<Value>), ModelError> {
+    let tools: Vec<&Arc<ToolDefinition>> = request.tools.iter().collect();
     let Some(choice) = request.options.tool_choice.as_ref().filter(|_| !tools.is_empty()) else { return Ok((tools, None)) };
     let required = || Some(Value::from(accent.required_choice.as_str()));
     Ok(match (choice, accent.tool_choices) {

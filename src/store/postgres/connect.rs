@@ -194,7 +194,8 @@ async fn migrate(options: &PgConnectOptions) -> StoreResult<()> {
     let options = options.clone().options([MIGRATION_LOCK]);
     loop {
         let mut connection = PgConnection::connect_with(&options).await?;
-        let done = migrations().run(&mut connection).await;
+        // Not by `run`, whose future can only be awaited by the thread that began it.
+        let done = migrations().run_direct(None, &mut connection, false).await;
         // The lock that a failed migrator leaves behind goes with the connection.
         let _ = connection.close().await;
         match done {

@@ -1,5 +1,7 @@
 //! The changes of one write, carried out in its transaction.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::connection::Tx;
@@ -210,7 +212,7 @@ async fn set_conversation_status(tx: &mut Tx, id: &ConversationId, status: Conve
     Ok(())
 }
 
-async fn freeze_tools(tx: &mut Tx, run: &RunId, tools: &[ToolDefinition]) -> StoreResult<String> {
+async fn freeze_tools(tx: &mut Tx, run: &RunId, tools: &[Arc<ToolDefinition>]) -> StoreResult<String> {
     let definitions = encode_storable("tool_sets", "definitions", run.as_str(), &tools)?;
     let hash = crate::support::json::hash_bytes(definitions.as_bytes());
     sqlx::query("INSERT INTO tool_sets (hash, definitions) VALUES (?, ?) ON CONFLICT (hash) DO NOTHING")

@@ -1,5 +1,7 @@
 //! Loads a claimed run with all that the loop needs.
 
+use std::sync::Arc;
+
 use sqlx::Row as _;
 
 use super::SqliteStore;
@@ -38,7 +40,7 @@ impl SqliteStore {
         let id = fence.run_id.as_str();
         let reason: Option<&str> = run.try_get("reason")?;
         let tools: Option<&str> = run.try_get("definitions")?;
-        let tools = tools.map(|text| decode::<Vec<ToolDefinition>>("tool_sets", "definitions", id, text)).transpose()?;
+        let tools = tools.map(|text| decode::<Vec<Arc<ToolDefinition>>>("tool_sets", "definitions", id, text)).transpose()?;
         let elapsed_ms: i64 = run.try_get("elapsed_ms")?;
         let Remembered { history, summary, covered } = remembered(&mut tx, fence).await?;
         Ok(Some(RunRecord {

@@ -1,6 +1,7 @@
 //! The list of built-in tools and the way from a name to the code.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ pub struct BuiltInOptions {
 /// The built-in tools.
 pub struct BuiltIns {
     options: BuiltInOptions,
-    definitions: Vec<ToolDefinition>,
+    definitions: Vec<Arc<ToolDefinition>>,
     fetcher: Fetcher,
 }
 
@@ -156,7 +157,7 @@ impl BuiltIns {
             .filter(|tool| !OPTIONAL.contains(&tool.name()) || options.enabled.iter().any(|name| name == tool.name()))
             .map(|tool| {
                 let parameters = tool.parameters();
-                ToolDefinition {
+                Arc::new(ToolDefinition {
                     name: tool.name().to_owned(),
                     server: None,
                     tool: tool.name().to_owned(),
@@ -168,7 +169,7 @@ impl BuiltIns {
                     destination: None,
                     original: None,
                     undo: None,
-                }
+                })
             })
             .collect();
         let fetcher = Fetcher::new(options.reach);
@@ -177,7 +178,7 @@ impl BuiltIns {
 
     /// Their definitions.
     #[must_use]
-    pub fn definitions(&self) -> &[ToolDefinition] {
+    pub fn definitions(&self) -> &[Arc<ToolDefinition>] {
         &self.definitions
     }
 

@@ -35,14 +35,14 @@ pub struct Labels<'a> {
 }
 
 /// The definitions of `tools`, sorted by name. A second tool of the same name is left out: nobody could call it.
-pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) -> Vec<ToolDefinition> {
+pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) -> Vec<Arc<ToolDefinition>> {
     let mut seen = BTreeSet::new();
     let tools: Vec<&Tool> = tools.iter().filter(|tool| seen.insert(tool.name.to_string())).collect();
     let raws: Vec<&str> = tools.iter().map(|tool| tool.name.as_ref()).collect();
-    let mut definitions: Vec<ToolDefinition> = tools
+    let mut definitions: Vec<Arc<ToolDefinition>> = tools
         .iter()
         .zip(names::tool_names(server.key, server.half, &raws))
-        .map(|(tool, name)| definition(server, config, tool, name))
+        .map(|(tool, name)| Arc::new(definition(server, config, tool, name)))
         .collect();
     definitions.sort_by(|one, other| one.name.cmp(&other.name));
     for name in strangers(config, &definitions) {
@@ -52,7 +52,7 @@ pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) ->
 }
 
 /// Names in the entry that none of the server's tools has: a rule that is misspelt protects nothing.
-fn strangers<'c>(config: &'c ServerConfig, definitions: &[ToolDefinition]) -> BTreeSet<&'c str> {
+fn strangers<'c>(config: &'c ServerConfig, definitions: &[Arc<ToolDefinition>]) -> BTreeSet<&'c str> {
     let undoing = config.undo.iter().flat_map(|(tool, rule)| [tool, &rule.tool]);
     let named = config.approval.keys().chain(config.replay.keys()).chain(undoing).map(String::as_str);
     named.filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_operator_is_believed_before_the_hints_of_a_trusted_server() {
         let class = |capstan: &Value| -> Vec<ReplayClass> {
-            definitions(SERVER, &config(capstan), &tools()).into_iter().map(|tool| tool.replay).collect()
+            definitions(SERVER, &config(capstan), &tools()).iter().map(|tool| tool.replay.clone()).collect()
         };
         assert_eq!(class(&json!({"trusted": true})), [ReplayClass::Idempotent, ReplayClass::Read]);
         assert_eq!(class(&json!({"trusted": true, "replay": {"b": "unsafe"}})), [ReplayClass::Idempotent, ReplayClass::Unsafe]);

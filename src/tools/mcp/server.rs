@@ -119,7 +119,7 @@ enum Phase {
 pub struct Live {
     /// Its connection.
     pub connection: Connection,
-    tools: RwLock<Vec<ToolDefinition>>,
+    tools: RwLock<Vec<Arc<ToolDefinition>>>,
     outputs: Outputs,
     /// Held while the tools are listed again.
     listing: Arc<tokio::sync::Mutex<()>>,
@@ -179,7 +179,7 @@ impl Server {
     ///
     /// # Errors
     /// Why it cannot be reached.
-    pub async fn definitions(self: &Arc<Self>, half: &str, patience: Duration) -> Result<Vec<ToolDefinition>, String> {
+    pub async fn definitions(self: &Arc<Self>, half: &str, patience: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
         let patience = if lock(&self.setbacks).is_any() { patience / 5 } else { patience };
         let began = match &*self.phase.borrow() {
             Phase::Starting { since } => *since,
@@ -192,7 +192,7 @@ impl Server {
         if half != self.half {
             let raws: Vec<&str> = tools.iter().map(|tool| tool.tool.as_str()).collect();
             let names = names::tool_names(&self.key, half, &raws);
-            tools.iter_mut().zip(names).for_each(|(tool, name)| tool.name = name);
+            tools.iter_mut().zip(names).for_each(|(tool, name)| Arc::make_mut(tool).name = name);
         }
         Ok(tools)
     }

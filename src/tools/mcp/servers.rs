@@ -184,14 +184,14 @@ impl McpServers {
 
     /// The tools of all servers of an owner that can be reached, sorted by name. Servers start side by side; one that takes longer
     /// than the patience is left out this time and goes on starting.
-    pub async fn definitions(self: &Arc<Self>, owner: &UserId) -> Vec<ToolDefinition> {
+    pub async fn definitions(self: &Arc<Self>, owner: &UserId) -> Vec<Arc<ToolDefinition>> {
         let kept = self.offers(owner).await;
         let all = self.configured.iter().chain(&kept).filter_map(|offer| Some((self.server(owner, offer).ok()?, offer)));
         let all = all.map(|(server, offer)| async move {
             // Why a server is left out stands in its state.
             server.definitions(&offer.half, self.start_patience).await.unwrap_or_default()
         });
-        let mut definitions: Vec<ToolDefinition> = join_all(all).await.into_iter().flatten().collect();
+        let mut definitions: Vec<Arc<ToolDefinition>> = join_all(all).await.into_iter().flatten().collect();
         definitions.sort_by(|one, other| one.name.cmp(&other.name));
         definitions
     }
@@ -247,7 +247,7 @@ impl McpServers {
     ///
     /// # Errors
     /// Why it cannot be reached.
-    pub async fn tools_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<ToolDefinition>, String>> {
+    pub async fn tools_of(self: &Arc<Self>, owner: &UserId, id: &McpServerId) -> Option<Result<Vec<Arc<ToolDefinition>>, String>> {
         let kept = self.offers(owner).await;
         let offer = self.configured.iter().chain(&kept).find(|offer| offer.identity.id == *id)?;
         Some(match self.server(owner, offer) {

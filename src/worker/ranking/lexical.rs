@@ -25,11 +25,11 @@ pub(super) struct Lexical {
 
 impl Lexical {
     /// The names of the tools, the fittest first. Those that fit alike stand by name.
-    pub(super) fn order(&self, query: &str, tools: &[ToolDefinition]) -> Vec<String> {
+    pub(super) fn order(&self, query: &str, tools: &[Arc<ToolDefinition>]) -> Vec<String> {
         self.index(tools).order(query)
     }
 
-    fn index(&self, tools: &[ToolDefinition]) -> Arc<Index> {
+    fn index(&self, tools: &[Arc<ToolDefinition>]) -> Arc<Index> {
         let key = hash(tools);
         let known = {
             let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +55,7 @@ impl Lexical {
     }
 }
 
-fn hash(tools: &[ToolDefinition]) -> SetHash {
+fn hash(tools: &[Arc<ToolDefinition>]) -> SetHash {
     let mut hash = Sha256::new();
     for tool in tools {
         for part in [&tool.name, &tool.definition_hash, &tool.description] {
@@ -81,8 +81,8 @@ struct Index {
 }
 
 impl Index {
-    fn new(tools: &[ToolDefinition]) -> Self {
-        let texts: Vec<String> = tools.iter().map(text).collect();
+    fn new(tools: &[Arc<ToolDefinition>]) -> Self {
+        let texts: Vec<String> = tools.iter().map(|tool| text(tool)).collect();
         let corpus: Vec<&str> = texts.iter().map(String::as_str).collect();
         let embedder: Embedder<u32, Terms> = EmbedderBuilder::with_tokenizer_and_fit_to_corpus(Terms, &corpus).build();
         let mut scorer = Scorer::new();
@@ -138,8 +138,8 @@ mod tests {
     use crate::domain::approval::ToolSafety;
     use crate::domain::tool::ReplayClass;
 
-    pub(in super::super) fn tool(name: &str, description: &str) -> ToolDefinition {
-        ToolDefinition {
+    pub(in super::super) fn tool(name: &str, description: &str) -> Arc<ToolDefinition> {
+        Arc::new(ToolDefinition {
             name: name.to_owned(),
             server: name.split_once("__").map(|(server, _)| server.to_owned()),
             tool: name.to_owned(),
@@ -151,10 +151,10 @@ mod tests {
             destination: None,
             undo: None,
             original: None,
-        }
+        })
     }
 
-    fn tools() -> Vec<ToolDefinition> {
+    fn tools() -> Vec<Arc<ToolDefinition>> {
         vec![
             tool("disk__trash_file", "Moves a file to the trash"),
             tool("mail__send_message", "Sends an e-mail"),
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_fits_alike_stands_by_name() {
-        let mut expected: Vec<String> = tools().into_iter().map(|tool| tool.name).collect();
+        let mut expected: Vec<String> = tools().iter().map(|tool| tool.name.clone()).collect();
         expected.sort();
         assert_eq!(Lexical::default().order("", &tools()), expected);
         assert_eq!(Lexical::default().order("xyzzy \u{1F600}", &tools()), expected);
@@ -191,7 +191,7 @@ mod tests {
         let first = lexical.index(&set);
         assert!(Arc::ptr_eq(&first, &lexical.index(&set)));
         let mut changed = tools();
-        changed[0].description.push('!');
+        Arc::make_mut(&mut changed[0]).description.push('!');
         assert!(!Arc::ptr_eq(&first, &lexical.index(&changed)));
         let many: Vec<_> = (0..REMEMBERED - 3).map(|n| tool(&format!("t{n}"), "")).collect();
         lexical.index(&many);
@@ -204,7 +204,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn any_text_orders_all_tools_and_always_alike(query in any::<String>(), names in proptest::collection::btree_set("\\PC{1,12}", 0..20), description in any::<String>()) {
-            let tools: Vec<ToolDefinition> = names.iter().map(|name| tool(name, &description)).collect();
+            let tools: Vec<Arc<ToolDefinition>> = names.iter().map(|name| tool(name, &description)).collect();
             let order = Lexical::default().order(&query, &tools);
             let mut reversed = tools.clone();
             reversed.reverse();

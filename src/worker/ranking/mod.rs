@@ -49,7 +49,7 @@ impl Ranker {
     }
 
     /// The names of the tools, the fittest for `query` first.
-    pub async fn rank(&self, owner: &UserId, query: &str, mut tools: Vec<ToolDefinition>) -> RankedTools {
+    pub async fn rank(&self, owner: &UserId, query: &str, mut tools: Vec<Arc<ToolDefinition>>) -> RankedTools {
         tools.truncate(MAX_RANKED);
         let ranked = match self.by_meaning(owner, query, &tools).await {
             Some(names) => RankedTools { by: ChosenBy::Semantic, names },
@@ -60,7 +60,7 @@ impl Ranker {
         ranked
     }
 
-    async fn by_meaning(&self, owner: &UserId, query: &str, tools: &[ToolDefinition]) -> Option<Vec<String>> {
+    async fn by_meaning(&self, owner: &UserId, query: &str, tools: &[Arc<ToolDefinition>]) -> Option<Vec<String>> {
         // What says nothing means nothing.
         let vectors = self.vectors.as_ref().filter(|_| !query.trim().is_empty())?;
         match vectors.order(owner, query, tools).await {

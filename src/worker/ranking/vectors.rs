@@ -63,7 +63,12 @@ impl Vectors {
     ///
     /// # Errors
     /// If there is nobody to be asked, or what is missing does not come in time. `not_asked` if the place is left alone.
-    pub(super) async fn order(&self, owner: &UserId, query: &str, tools: &[ToolDefinition]) -> Result<Vec<String>, ModelError> {
+    pub(super) async fn order(
+        &self,
+        owner: &UserId,
+        query: &str,
+        tools: &[Arc<ToolDefinition>],
+    ) -> Result<Vec<String>, ModelError> {
         let patience = self.source.patience;
         let late = |_| ModelError::new(ModelErrorKind::Timeout, &format!("vectors took longer than {} ms", patience.as_millis()));
         let began = Instant::now();
@@ -101,7 +106,7 @@ impl Vectors {
         &self,
         embedder: &Embedder,
         query: &str,
-        tools: &[ToolDefinition],
+        tools: &[Arc<ToolDefinition>],
         (sent, came): (&AtomicBool, &AtomicBool),
     ) -> Result<Vec<f32>, ModelError> {
         let texts: Vec<String> = tools.iter().map(|tool| format!("{}: {}", tool.name, tool.description)).collect();

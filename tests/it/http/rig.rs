@@ -113,20 +113,23 @@ struct OneTool;
 
 #[async_trait]
 impl Toolbox for OneTool {
-    async fn definitions(&self, _: &UserId) -> Vec<ToolDefinition> {
-        vec![ToolDefinition {
-            name: "clock".into(),
-            server: None,
-            tool: "clock".into(),
-            description: "Tells the time".into(),
-            parameters: json!({"type": "object"}).into(),
-            replay: ReplayClass::Read,
-            definition_hash: "0".into(),
-            safety: capstan::domain::approval::ToolSafety::default(),
-            destination: None,
-            original: None,
-            undo: None,
-        }]
+    async fn definitions(&self, _: &UserId) -> Vec<Arc<ToolDefinition>> {
+        vec![
+            ToolDefinition {
+                name: "clock".into(),
+                server: None,
+                tool: "clock".into(),
+                description: "Tells the time".into(),
+                parameters: json!({"type": "object"}).into(),
+                replay: ReplayClass::Read,
+                definition_hash: "0".into(),
+                safety: capstan::domain::approval::ToolSafety::default(),
+                destination: None,
+                original: None,
+                undo: None,
+            }
+            .into(),
+        ]
     }
 
     async fn execute(

@@ -85,7 +85,7 @@ async fn run(door: &Door, owner: &UserId, definition: &ToolDefinition, arguments
 }
 
 /// The tool of that name at the server that is frozen with this.
-fn tool<'a>(all: &'a [ToolDefinition], server: &str, name: &str) -> &'a ToolDefinition {
+fn tool<'a>(all: &'a [Arc<ToolDefinition>], server: &str, name: &str) -> &'a ToolDefinition {
     let found = all.iter().find(|tool| tool.server.as_deref() == Some(server) && tool.tool == name);
     found.unwrap_or_else(|| panic!("{name} of {server} is not offered"))
 }

@@ -46,7 +46,7 @@ pub async fn heard(reports: &mut mpsc::Receiver<Report>) -> Option<Progress> {
 /// A door with servers behind it.
 pub struct Tools {
     pub door: Arc<Door>,
-    pub definitions: Vec<ToolDefinition>,
+    pub definitions: Vec<Arc<ToolDefinition>>,
 }
 
 /// Whose runs the calls are of.

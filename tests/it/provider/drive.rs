@@ -75,18 +75,20 @@ pub fn question() -> ModelRequest {
 }
 
 pub fn request(messages: Vec<Message>) -> ModelRequest {
-    let tools = ["get_weather", "get_time"].map(|name| ToolDefinition {
-        name: name.to_owned(),
-        server: None,
-        tool: name.to_owned(),
-        description: format!("does {name}"),
-        parameters: json!({"type": "object", "properties": {}}).into(),
-        replay: ReplayClass::Read,
-        definition_hash: String::new(),
-        safety: capstan::domain::approval::ToolSafety::default(),
-        destination: None,
-        original: None,
-        undo: None,
+    let tools = ["get_weather", "get_time"].map(|name| {
+        Arc::new(ToolDefinition {
+            name: name.to_owned(),
+            server: None,
+            tool: name.to_owned(),
+            description: format!("does {name}"),
+            parameters: json!({"type": "object", "properties": {}}).into(),
+            replay: ReplayClass::Read,
+            definition_hash: String::new(),
+            safety: capstan::domain::approval::ToolSafety::default(),
+            destination: None,
+            original: None,
+            undo: None,
+        })
     });
     ModelRequest {
         owner: None,

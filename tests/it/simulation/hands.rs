@@ -103,7 +103,7 @@ fn outcome(state: ToolCallState, text: String) -> ToolOutcome {
 
 #[async_trait]
 impl Toolbox for Hands {
-    async fn definitions(&self, _owner: &UserId) -> Vec<ToolDefinition> {
+    async fn definitions(&self, _owner: &UserId) -> Vec<Arc<ToolDefinition>> {
         self.dice.stumble().await;
         self.gate.pass().await;
         let tool = |name: &str, server: Option<&str>, replay| ToolDefinition {
@@ -121,12 +121,12 @@ impl Toolbox for Hands {
             original: None,
         };
         vec![
-            tool("look", None, ReplayClass::Read),
-            tool("fetch", Some("far"), ReplayClass::Read),
-            tool("note", Some("far"), ReplayClass::Idempotent),
-            tool("pay", Some("far"), ReplayClass::Keyed { argument: "key".to_owned() }),
-            tool("order", Some("far"), ReplayClass::Reconcile { tool: "was_ordered".to_owned() }),
-            tool("launch", Some("far"), ReplayClass::Unsafe),
+            tool("look", None, ReplayClass::Read).into(),
+            tool("fetch", Some("far"), ReplayClass::Read).into(),
+            tool("note", Some("far"), ReplayClass::Idempotent).into(),
+            tool("pay", Some("far"), ReplayClass::Keyed { argument: "key".to_owned() }).into(),
+            tool("order", Some("far"), ReplayClass::Reconcile { tool: "was_ordered".to_owned() }).into(),
+            tool("launch", Some("far"), ReplayClass::Unsafe).into(),
         ]
     }
 

@@ -1,5 +1,7 @@
 //! What a worker finds when it takes a run up.
 
+use std::sync::Arc;
+
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
 use capstan::domain::context::{ContextPolicy, ContextSummary};
@@ -48,20 +50,23 @@ async fn what_a_newer_version_has_added_is_left_out(world: &World) {
     assert_eq!(found, known);
 }
 
-fn tools() -> Vec<ToolDefinition> {
-    vec![ToolDefinition {
-        name: "files__read".to_owned(),
-        server: Some("files".to_owned()),
-        tool: "read".to_owned(),
-        description: "reads \u{1F600}".to_owned(),
-        parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}).into(),
-        replay: ReplayClass::Read,
-        definition_hash: "cd".repeat(32),
-        safety: capstan::domain::approval::ToolSafety::default(),
-        destination: None,
-        original: None,
-        undo: None,
-    }]
+fn tools() -> Vec<Arc<ToolDefinition>> {
+    vec![
+        ToolDefinition {
+            name: "files__read".to_owned(),
+            server: Some("files".to_owned()),
+            tool: "read".to_owned(),
+            description: "reads \u{1F600}".to_owned(),
+            parameters: serde_json::json!({"type": "object", "properties": {"path": {"type": "string"}}}).into(),
+            replay: ReplayClass::Read,
+            definition_hash: "cd".repeat(32),
+            safety: capstan::domain::approval::ToolSafety::default(),
+            destination: None,
+            original: None,
+            undo: None,
+        }
+        .into(),
+    ]
 }
 
 fn outcome() -> ToolOutcome {

@@ -135,7 +135,7 @@ pub struct ScriptedTools {
 
 #[async_trait]
 impl Toolbox for ScriptedTools {
-    async fn definitions(&self, _owner: &UserId) -> Vec<ToolDefinition> {
+    async fn definitions(&self, _owner: &UserId) -> Vec<Arc<ToolDefinition>> {
         if self.never_start.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
@@ -153,10 +153,10 @@ impl Toolbox for ScriptedTools {
             undo: None,
         };
         vec![
-            tool("quick", ReplayClass::Read),
-            tool("once", ReplayClass::Unsafe),
-            tool("never", ReplayClass::Read),
-            tool("bomb", ReplayClass::Unsafe),
+            tool("quick", ReplayClass::Read).into(),
+            tool("once", ReplayClass::Unsafe).into(),
+            tool("never", ReplayClass::Read).into(),
+            tool("bomb", ReplayClass::Unsafe).into(),
         ]
     }
 

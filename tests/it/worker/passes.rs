@@ -69,7 +69,7 @@ struct RunTwice(Arc<ScriptedTools>);
 
 #[async_trait]
 impl Toolbox for RunTwice {
-    async fn definitions(&self, owner: &UserId) -> Vec<ToolDefinition> {
+    async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>> {
         self.0.definitions(owner).await;
         self.0.definitions(owner).await
     }

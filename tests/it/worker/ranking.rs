@@ -16,9 +16,9 @@ use serde_json::json;
 use crate::support::tell;
 use crate::support::vectors::vector;
 
-fn tool(name: &str, description: &str) -> ToolDefinition {
+fn tool(name: &str, description: &str) -> Arc<ToolDefinition> {
     let properties = json!({"recipient": {"type": "string"}, "subject_line": {"type": "string"}});
-    ToolDefinition {
+    Arc::new(ToolDefinition {
         name: name.to_owned(),
         server: Some("s".to_owned()),
         tool: name.to_owned(),
@@ -30,10 +30,10 @@ fn tool(name: &str, description: &str) -> ToolDefinition {
         destination: None,
         undo: None,
         original: None,
-    }
+    })
 }
 
-fn some() -> Vec<ToolDefinition> {
+fn some() -> Vec<Arc<ToolDefinition>> {
     vec![tool("a", "Prints a document"), tool("b", "Writes a letter"), tool("c", "Tells the forecast")]
 }
 
@@ -103,7 +103,7 @@ async fn a_tool_is_asked_about_once_by_each_owner_and_definition() {
     ranker.rank(&owner("bob"), "umbrella?", some()).await;
     assert_eq!(place.asked(), [4, 1, 1, 4], "what one owner's place says is nothing to another");
     let mut changed = some();
-    changed[0].description.push('!');
+    Arc::make_mut(&mut changed[0]).description.push('!');
     ranker.rank(&owner("ann"), "umbrella?", changed).await;
     assert_eq!(place.asked()[4], 2);
     assert_eq!(ranker.rank(&owner("ann"), " \n", some()).await.by, ChosenBy::Lexical, "nothing was said");
@@ -124,7 +124,7 @@ async fn what_came_in_time_is_kept_for_the_next_run() {
     let place = Arc::new(Place::default());
     *place.pause.lock().unwrap() = Duration::from_millis(700);
     let (ranker, ann) = (ranker(&place, 1 << 20), owner("ann"));
-    let many: Vec<ToolDefinition> = (0..450).map(|n| tool(&format!("t{n:03}"), "Filler")).chain(some()).collect();
+    let many: Vec<Arc<ToolDefinition>> = (0..450).map(|n| tool(&format!("t{n:03}"), "Filler")).chain(some()).collect();
     // Two of five requests fit into two seconds.
     let began = tokio::time::Instant::now();
     assert_eq!(ranker.rank(&ann, "umbrella?", many.clone()).await.by, ChosenBy::Lexical);
@@ -177,7 +177,7 @@ async fn a_thousand_tools_are_in_order_in_no_time() {
     let verbs = ["reads", "writes", "deletes", "moves", "lists", "sends", "finds", "counts", "prints", "opens"];
     let things =
         ["files", "letters", "calendar entries", "invoices", "pictures", "tickets", "customers", "notes", "logs", "orders"];
-    let tools: Vec<ToolDefinition> = (0..1_000)
+    let tools: Vec<Arc<ToolDefinition>> = (0..1_000)
         .map(|n| {
             let (verb, thing) = (verbs[n % 10], things[n / 10 % 10]);
             let about = format!("{verb} {thing} of the department {} and says what has become of them, with all details", n / 100);

@@ -1,5 +1,7 @@
 //! What the provider is asked.
 
+use std::sync::Arc;
+
 use capstan::domain::ids::PartId;
 use capstan::domain::message::{FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
@@ -103,7 +105,7 @@ async fn tools_and_what_to_keep() {
 async fn a_tool_with_a_union_at_the_top() {
     let mut request = question();
     request.tools.truncate(1);
-    request.tools[0].parameters = json!({"anyOf": [
+    Arc::make_mut(&mut request.tools[0]).parameters = json!({"anyOf": [
         {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
         {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}]})
     .into();

@@ -1,5 +1,7 @@
 //! What the provider is asked.
 
+use std::sync::Arc;
+
 use capstan::domain::ids::PartId;
 use capstan::domain::message::{FilePart, Part, ReasoningPart, Role, TextPart, ToolContent};
 use capstan::domain::model::{ModelErrorKind, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
@@ -94,10 +96,11 @@ async fn names_that_would_leave_the_path_are_refused() {
 async fn tools_in_the_form_that_is_taken() {
     let mut request = question();
     request.model = "gemini-2.5-flash".to_owned();
-    request.tools[0].parameters = json!({"$schema": "x", "type": "object", "additionalProperties": false, "properties": {
+    Arc::make_mut(&mut request.tools[0]).parameters =
+        json!({"$schema": "x", "type": "object", "additionalProperties": false, "properties": {
         "city": {"type": ["string", "null"], "format": "uri"}, "days": {"$ref": "#/$defs/days"}}, "required": ["days"],
         "$defs": {"days": {"type": "integer", "minimum": 1}}})
-    .into();
+        .into();
     assert_eq!(
         asked(request.clone()).await["tools"],
         json!([{"functionDeclarations": [
@@ -129,7 +132,7 @@ async fn a_tool_with_a_name_that_is_refused() {
         message(&ids, Role::Tool, |_| vec![answered]),
     ]);
     request.tools.truncate(1);
-    request.tools[0].name = "7zip".to_owned();
+    Arc::make_mut(&mut request.tools[0]).name = "7zip".to_owned();
     request.options.tool_choice = Some(ToolChoice::Tool("7zip".to_owned()));
     let answer = [super::parts(&json!([{"functionCall": {"name": "_7zip", "args": {}}}])), finish("STOP")].concat();
     let wire = Wire::play(vec![Answer::stream(answer)]).await;

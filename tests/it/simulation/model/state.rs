@@ -1,6 +1,7 @@
 //! The rows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::approval::ToolGrant;
@@ -56,7 +57,7 @@ pub struct RunRow {
     pub first_seq: i64,
     pub last_seq: Option<i64>,
     pub started_at: Option<i64>,
-    pub tools: Option<Vec<ToolDefinition>>,
+    pub tools: Option<Vec<Arc<ToolDefinition>>>,
     pub counters: RunCounters,
     pub usage: Usage,
     /// With the times at which they ended, or began if they have not ended.
