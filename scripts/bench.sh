@@ -2,7 +2,8 @@
 # Measures Capstan beside the floors of the bench project, interleaved in one run, and prints the tables of docs/performance.md.
 #
 #   BENCH_DIR    the bench project (mock model, load generator, floors): default ../shared/bench
-#   BENCH_PG     URL prefix of a Postgres whose databases may be created: default postgresql://postgres@127.0.0.1:5432
+#   BENCH_PG     URL prefix of a Postgres whose databases may be created: default the one that answers on localhost:5432, or else
+#                a throw-away one, with fsync on
 #   BENCH_PEERS  default agent,agent-pg,capstan,capstan-sqlite      BENCH_TESTS  default cold,ttft,mem,flood
 #   BENCH_ROUNDS default 3                                          BENCH_FLOOD  default 1,100,500
 #   BENCH_SECS   seconds of each measured window, default 6
@@ -10,7 +11,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bench=${BENCH_DIR:-../shared/bench}
-pg=${BENCH_PG:-postgresql://postgres@127.0.0.1:5432}
 [ -f "$bench/compare.py" ] || { echo "no bench project at $bench: set BENCH_DIR" >&2; exit 1; }
 work=$PWD/target/bench
 mkdir -p "$work"
@@ -19,7 +19,15 @@ cp -r "$bench/." "$work/" && chmod -R u+w "$work"
 (cd "$work" && cargo build --release)
 cargo build --locked --profile dist
 server=$PWD/target/dist/capstan
+folder=$(mktemp -d)
+trap 'scripts/test-postgres.sh stop "$folder"; rm -rf "$folder"' EXIT
+pg=${BENCH_PG:-}
+if [ -z "$pg" ]; then
+    pg=$(env -u CAPSTAN_TEST_POSTGRES_URL -u DATABASE_URL POSTGRES_FSYNC=on scripts/test-postgres.sh start "$folder")
+    pg=${pg%/postgres}
+fi
 admin=$pg/postgres
+command -v psql >/dev/null || scripts/apt-install.sh postgresql-client
 for peer in relay_pg agent_pg capstan; do
     psql -q "$admin" -c "DROP DATABASE IF EXISTS bench_$peer WITH (FORCE)" -c "CREATE DATABASE bench_$peer"
 done

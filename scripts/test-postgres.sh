@@ -57,9 +57,9 @@ start_throw_away() {
     for try in 1 2 3 4 5; do
         # Below the ports that the system gives to clients: one that is shut down finds its port again.
         port=$((20000 + (RANDOM % 12000)))
-        # fsync is off because the cluster is thrown away; the tests kill Capstan, not the machine.
+        # fsync is off because the cluster is thrown away; the tests kill Capstan, not the machine. A bench wants it on.
         if (cd "$cluster" && as_owner "$bin/pg_ctl" -D "$cluster/data" -l "$cluster/log" -w -t 30 -o \
-            "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$cluster -c max_connections=500 -c fsync=off" \
+            "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$cluster -c max_connections=500 -c fsync=${POSTGRES_FSYNC:-off}" \
             start </dev/null >/dev/null 2>&1); then
             echo "postgres://postgres@127.0.0.1:$port/postgres"
             return 0

@@ -17,6 +17,12 @@ unset DATABASE_URL
 # Comes from the network while the compiler is at work: the real MCP servers and model servers that some tests talk to, and what runs
 # containers and goes into one. Where podman cannot run, the test of containers says that it tested nothing.
 prepare() {
+    # A server of tools in Python is built here, and some tests look at processes and at a repository.
+    local missing=()
+    command -v c++ >/dev/null || missing+=(g++)
+    command -v git >/dev/null || missing+=(git)
+    command -v pkill >/dev/null || missing+=(procps)
+    [ ${#missing[@]} -eq 0 ] || scripts/apt-install.sh "${missing[@]}"
     if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
         scripts/apt-install.sh python3 python3-venv
     fi

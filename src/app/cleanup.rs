@@ -1,4 +1,4 @@
-//! `capstan cleanup`: what the server does about old rows by and by, now and to the end.
+//! `capstan cleanup`: what the server does about old rows and stuck runs by and by, now and to the end.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
         let audit = audit.context("old rows of the audit cannot be removed")?;
         print(&format!("removed {tickets} expired tickets, {records} idempotency records and {audit} rows of the audit\n"))?;
     }
+    take_over(store.as_ref(), mode).await?;
     remove_files(store.as_ref(), loaded.config.retention.unused_files_ms(), mode).await?;
     tidy(&store, loaded.config.retention.tidy_ages(), mode).await?;
     let Some(age_ms) = loaded.config.retention.deltas_ms() else {
@@ -54,6 +55,32 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     };
     let rest = if last == FoldStep::Taken { "another process is folding at this moment and does the rest\n" } else { "" };
     print(&format!("{what}{rest}"))
+}
+
+/// Puts runs back into the queue whose worker is gone; or only says how many there are. Most of them at once look like an outage of
+/// the database, after which their workers may yet be alive: that is left to the servers, who know how long they were in touch.
+async fn take_over(store: &dyn Store, mode: FoldMode) -> anyhow::Result<()> {
+    const AT_A_TIME: u32 = 50;
+    let most = if mode == FoldMode::Fold { AT_A_TIME } else { 0 };
+    let mut taken = 0;
+    let last = loop {
+        let sweep = store.sweep(most, false).await.context("runs whose worker is gone cannot be looked for")?;
+        taken += sweep.taken.len();
+        if sweep.taken.is_empty() {
+            break sweep;
+        }
+    };
+    let line = match mode {
+        FoldMode::Count => format!("runs without a worker to put back into the queue: {}\n", last.expired),
+        FoldMode::Fold if last.outage_suspected => {
+            format!(
+                "runs without a worker put back into the queue: {taken}; {} are left to the servers, it may be an outage\n",
+                last.expired
+            )
+        }
+        FoldMode::Fold => format!("runs without a worker put back into the queue: {taken}\n"),
+    };
+    print(&line).map(|_| ())
 }
 
 /// Removes files that no message has; or only says how many there are.

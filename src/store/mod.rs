@@ -222,7 +222,8 @@ pub trait QueueStore: Send + Sync {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()>;
 
     /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences off whoever held it.
-    /// When more than half of all leases (and at least four) look expired at once, nothing is taken unless `despite_outage`.
+    /// When more than half of all leases (and at least four) look expired at once, nothing is taken unless `despite_outage`. With a
+    /// `limit` of 0 it only counts them.
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep>;
 
     /// Expires every lease that is not of `node`: SQLite has one server process, so all others are dead. No-op on Postgres.

@@ -651,6 +651,8 @@ pub struct Claim {
 /// What a sweep found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
+    /// Runs whose lease has expired, before any was taken.
+    pub expired: u64,
     /// Runs made claimable.
     pub taken: Vec<Taken>,
     /// True if so many leases looked expired that nothing was taken: rather an outage than so many deaths.

@@ -29,7 +29,8 @@ const BUFFER_BYTES: usize = 4 * 1024;
 /// Opens a WebSocket
 ///
 /// Subprotocol `capstan.v1`. Send `{"id":1,"method":"subscribe","params":{"run_id":"...","after":0}}`; the server answers with
-/// the same id and pushes event envelopes. Methods: `subscribe`, `unsubscribe`, `run.start`, `run.cancel`, `ping`, `auth`.
+/// the same id and pushes event envelopes. Methods: `subscribe`, `unsubscribe`, `run.start`, `run.cancel`,
+/// `approval.resolve`, `input.resolve`, `ping`, `auth`.
 /// The key goes into the Authorization header, a subprotocol `bearer.<base64url>`, or a first frame with method `auth`; a ticket
 /// goes into the URL.
 #[utoipa::path(

@@ -272,14 +272,14 @@ async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool) 
         return Ok(Sweep::default());
     }
     if !despite_outage && expired >= 4 && expired * 2 > all {
-        return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
+        return Ok(Sweep { expired: expired.unsigned_abs(), taken: Vec::new(), outage_suspected: true });
     }
     failpoint::reached("C28");
     // Every lock is taken without waiting for it, so nothing is tried again here: the next pass comes anyway.
     let taken: Vec<(String, Option<String>)> = sqlx::query_as(SWEEP).bind(i64::from(limit)).fetch_all(connection).await?;
     let taken = taken.into_iter();
     let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
-    Ok(Sweep { taken: taken.collect(), outage_suspected: false })
+    Ok(Sweep { expired: expired.unsigned_abs(), taken: taken.collect(), outage_suspected: false })
 }
 
 pub(super) fn millis(value: u64) -> i64 {

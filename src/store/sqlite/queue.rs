@@ -123,8 +123,9 @@ impl QueueStore for SqliteStore {
         if expired == 0 {
             return Ok(Sweep::default());
         }
+        let found = expired.unsigned_abs();
         if !despite_outage && expired >= OUTAGE_FLOOR && expired * 2 > all {
-            return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
+            return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
         }
         let mut tx = self.write().await?;
         let expired = sqlx::query_as(concat!(
@@ -138,7 +139,7 @@ impl QueueStore for SqliteStore {
         tx.commit().await?;
         let taken = runs.into_iter().zip(traces);
         let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
-        Ok(Sweep { taken: taken.collect(), outage_suspected: false })
+        Ok(Sweep { expired: found, taken: taken.collect(), outage_suspected: false })
     }
 
     async fn expire_foreign_leases(&self, node: &NodeId) -> StoreResult<u64> {

@@ -239,14 +239,20 @@ include-operation-id = "list_provider_models"
 checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "502", "504"]
 "#;
 
-/// schemathesis plays what the served OpenAPI document allows and forbids, and finds nothing undocumented.
+/// schemathesis plays what the served OpenAPI document allows and forbids, and finds nothing undocumented: as the one who may do
+/// everything on a server without keys, and as a member on one with keys.
+#[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn schemathesis_finds_nothing() {
+async fn schemathesis_finds_nothing(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let folder = super::mcp_servers::installed().await;
     // The providers that it makes up are asked for nothing: nobody listens at this proxy.
     let nobody = "http://127.0.0.1:1";
-    let site = Site::new(Kind::Sqlite).await.env("HTTP_PROXY", nobody).env("HTTPS_PROXY", nobody);
+    let site = Site::new(kind).await.env("HTTP_PROXY", nobody).env("HTTPS_PROXY", nobody);
+    let key = if kind == Kind::Postgres { Some(site.key_of("ada").await) } else { None };
     let mut server = site.start().await;
+    if let Some(key) = &key {
+        server.set_key(key);
+    }
     let run = server.start_run(&json!({"input": "hello"})).await;
     server.finished(run["id"].as_str().unwrap()).await;
     let config = site.folder.path().join("schemathesis.toml");
@@ -257,6 +263,9 @@ async fn schemathesis_finds_nothing() {
     command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "12", "--seed", "1", "--request-timeout", "10"]);
     let checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
     command.args(["--checks", checks, "--warnings", "off", "--no-color", "--generation-database", "none"]);
+    if let Some(key) = &key {
+        command.args(["--header", &format!("Authorization: Bearer {key}")]);
+    }
     command.current_dir(site.folder.path()).kill_on_drop(true);
     let output = wait::within("schemathesis", Duration::from_secs(240), command.output()).await.unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

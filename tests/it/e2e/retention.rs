@@ -99,6 +99,32 @@ async fn a_server_that_dies_while_it_folds_leaves_a_log_that_is_whole(#[values(K
     audit::assert_sound(&site.database).await;
 }
 
+/// A run whose server is gone, and no other one is there to find it.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn cleanup_puts_stuck_runs_back(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut server = site.start().await;
+    let run = server.start_run(&json!({"input": "[[id:stuck]][[text:5,5]][[hold]]"})).await["id"].as_str().unwrap().to_owned();
+    model.wait_for("its words", "stuck", |seen| seen.first().is_some_and(|first| first.sent == 5)).await;
+    let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
+    assert!(ok && said.contains("runs without a worker to put back into the queue: 0\n"), "{said}");
+    server.kill9().await;
+    wait::until("its lease to end", Duration::from_secs(30), || async {
+        let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
+        (ok && said.contains("runs without a worker to put back into the queue: 1\n")).then_some(())
+    })
+    .await;
+    let (ok, said) = site.command(&["cleanup"]).await;
+    assert!(ok && said.contains("runs without a worker put back into the queue: 1\n"), "{said}");
+    assert!(site.database.rows("SELECT run_id FROM run_leases").await.is_empty());
+    model.release("stuck");
+    let server = site.start().await;
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    audit::assert_sound(&site.database).await;
+}
+
 /// Whatever of it is folded: the rows are sound, and no run has lost a word.
 async fn audit_whole(site: &Site, before: &[(String, Vec<Frame>)]) {
     audit::assert_sound(&site.database).await;

@@ -70,8 +70,9 @@ impl QueueStore for ModelStore {
         let now = state.now;
         let mut expired: Vec<(i64, RunId)> =
             state.leases.iter().filter(|(_, lease)| lease.until < now).map(|(run, lease)| (lease.until, run.clone())).collect();
+        let found = expired.len() as u64;
         if !despite_outage && expired.len() >= 4 && expired.len() * 2 > state.leases.len() {
-            return Ok(Sweep { taken: Vec::new(), outage_suspected: true });
+            return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
         }
         expired.sort();
         expired.truncate(limit as usize);
@@ -79,7 +80,7 @@ impl QueueStore for ModelStore {
             state.take_away(&run_id);
             Taken { trace: state.runs.get(&run_id).map(|row| row.trace.clone()), run_id }
         });
-        Ok(Sweep { taken: taken.collect(), outage_suspected: false })
+        Ok(Sweep { expired: found, taken: taken.collect(), outage_suspected: false })
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
