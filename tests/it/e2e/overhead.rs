@@ -4,6 +4,9 @@
 //! to the next request, more than the tool itself takes. Beside it stands what each of eleven calls of one answer adds, one after
 //! the other: there, what the model's answer itself takes to be read and stored is part of it.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rmcp::ServiceExt as _;
@@ -71,6 +74,18 @@ async fn raw(calls: usize) -> Duration {
     percentile(&times[calls / 5..], 50)
 }
 
+/// The median time in which the disk under `folder` takes a page for good: a call that may have an effect waits for one such commit.
+fn flush(folder: &Path) -> Duration {
+    let mut file = File::create(folder.join("flush")).unwrap();
+    let times = (0..50).map(|_| {
+        file.write_all(&[0; 4096]).unwrap();
+        let began = Instant::now();
+        file.sync_data().unwrap();
+        began.elapsed()
+    });
+    percentile(&times.collect::<Vec<_>>(), 50)
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_call_costs_little(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -87,6 +102,7 @@ async fn a_tool_call_costs_little(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
         .env("CAPSTAN_LOG__LEVEL", "warn");
     let server = site.start().await;
     let raw = raw(rounds * MANY).await;
+    tell(&format!("the disk under the data folder takes {:?} to keep a page", flush(site.folder.path())));
     for (kit, raw, goal) in [(CALCULATE, Duration::ZERO, IN_PROCESS), (ECHO, raw, STDIO)] {
         let one = gap(&server, &model, &kit, 1, rounds).await;
         let many = gap(&server, &model, &kit, MANY, rounds).await;
