@@ -222,9 +222,118 @@ fn is_file(name: Option<&str>, said: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+    use crate::domain::ids::{ConversationId, PartId, RunId};
+    use crate::domain::message::{MessageStatus, TextPart, ToolCallPart, ToolResultPart};
+    use crate::domain::tool::ToolCallState;
+    use crate::support::ids::SequentialIds;
+    use proptest::prelude::*;
     use rstest::rstest;
     use serde_json::json;
+
+    /// What stands in a history.
+    #[derive(Debug, Clone)]
+    enum Wrote {
+        Words,
+        /// So many calls.
+        Calls(usize),
+        /// The results of so many of the oldest calls that have none.
+        Results(usize),
+    }
+
+    fn any_messages() -> impl Strategy<Value = Vec<Wrote>> {
+        let one = prop_oneof![Just(Wrote::Words), (1..4_usize).prop_map(Wrote::Calls), (1..5_usize).prop_map(Wrote::Results)];
+        prop::collection::vec(one, 0..20)
+    }
+
+    /// The messages, and the calls that have no result.
+    fn written(all: &[Wrote]) -> (Vec<Message>, Vec<CallId>) {
+        let ids = SequentialIds::default();
+        let (conversation_id, run_id) = (ConversationId::generate(&ids), RunId::generate(&ids));
+        let mut waiting: Vec<CallId> = Vec::new();
+        let mut messages = Vec::new();
+        for wrote in all {
+            let (role, parts): (Role, Vec<Part>) = match wrote {
+                Wrote::Words => (Role::User, vec![Part::Text(TextPart { id: PartId::generate(&ids), text: "Go on.".to_owned() })]),
+                Wrote::Calls(count) => {
+                    let called: Vec<CallId> = (0..*count).map(|_| CallId::generate(&ids)).collect();
+                    waiting.extend(called.iter().cloned());
+                    let part = |call_id| {
+                        let (id, name, arguments) = (PartId::generate(&ids), "read".to_owned(), json!({}));
+                        Part::ToolCall(ToolCallPart {
+                            id,
+                            call_id,
+                            name,
+                            arguments,
+                            provider_call_id: None,
+                            raw: None,
+                            undoes: None,
+                        })
+                    };
+                    (Role::Assistant, called.into_iter().map(part).collect())
+                }
+                Wrote::Results(count) => {
+                    let part = |call_id| {
+                        let (id, name, content) = (PartId::generate(&ids), "read".to_owned(), vec![ToolContent::text("ok")]);
+                        let state = ToolCallState::Done;
+                        Part::ToolResult(ToolResultPart { id, call_id, name, content, is_error: false, state, undoable: false })
+                    };
+                    (Role::Tool, waiting.drain(..waiting.len().min(*count)).map(part).collect())
+                }
+            };
+            messages.push(Message {
+                id: MessageId::generate(&ids),
+                conversation_id: conversation_id.clone(),
+                run_id: run_id.clone(),
+                role,
+                status: MessageStatus::Complete,
+                parts,
+                finish_reason: None,
+                model: None,
+                usage: None,
+                internal: false,
+                feedback: None,
+                created_at: String::new(),
+            });
+        }
+        (messages, waiting)
+    }
+
+    /// The calls and the results in these messages.
+    fn answered(messages: &[&Message]) -> (HashSet<CallId>, HashSet<CallId>) {
+        let (mut calls, mut results) = (HashSet::new(), HashSet::new());
+        for part in messages.iter().flat_map(|message| &message.parts) {
+            match part {
+                Part::ToolCall(call) => _ = calls.insert(call.call_id.clone()),
+                Part::ToolResult(result) => _ = results.insert(result.call_id.clone()),
+                Part::Text(_) | Part::Reasoning(_) | Part::Image(_) | Part::File(_) => {}
+            }
+        }
+        (calls, results)
+    }
+
+    proptest! {
+        #[test]
+        fn no_call_is_torn_from_its_result_and_none_is_lost_that_is_open(
+            all in any_messages(), at in 0..25_usize, are_open in prop::collection::vec(any::<bool>(), 60),
+        ) {
+            let (messages, waiting) = written(&all);
+            let shown: Vec<&Message> = messages.iter().collect();
+            let open: Vec<&CallId> = waiting.iter().zip(are_open).filter(|(_, is_open)| *is_open).map(|(call, _)| call).collect();
+            let spans = Spans::of(&shown, open.iter().copied());
+            let at = at.min(shown.len());
+            prop_assert!(spans.before(at) <= at && spans.after(at) >= at);
+            for cut in [spans.before(at), spans.before(spans.after(at).min(shown.len()))] {
+                prop_assert_eq!(spans.before(cut), cut, "a cut that may be made stays where it is");
+                let ((calls, results), (_, later)) = (answered(&shown[..cut]), answered(&shown[cut..]));
+                prop_assert!(calls.is_disjoint(&later), "a result has lost its call");
+                prop_assert!(results.is_subset(&calls));
+                prop_assert!(open.iter().all(|call| !calls.contains(*call)), "an open call is left out");
+            }
+        }
+    }
 
     #[test]
     fn files_are_found_wherever_they_stand() {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Command, Decision, RunState, Surroundings, analysis, approval, offer, results, texts};
+use super::{Command, Decision, RunState, Surroundings, analysis, approval, offer, plan, results, texts};
 use crate::domain::agent::{AgentProfile, BreakerAction};
 use crate::domain::approval::{ApprovalRequest, ApprovalState};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
@@ -442,6 +442,7 @@ impl<'a> Draft<'a> {
             self.reset(step, reason);
             self.abandon_step(step);
         }
+        plan::end(self);
     }
 
     /// The end of a run whose models all failed and whose profile has words for that: the user has an answer, and the run says

@@ -99,7 +99,50 @@ pub(super) fn gist(content: &[ToolContent], limit: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn any_piece() -> impl Strategy<Value = ToolContent> {
+        let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "AAAA".to_owned() };
+        prop_oneof![
+            6 => (any::<String>(), 0..20_usize).prop_map(|(text, times)| ToolContent::text(text.repeat(times))),
+            1 => Just(picture)
+        ]
+    }
+
+    fn text_of(content: &[ToolContent]) -> String {
+        content.iter().filter(|piece| chars(piece) > 0).map(|piece| gist(std::slice::from_ref(piece), usize::MAX)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_cut_to_any_limit(
+            content in prop::collection::vec(any_piece(), 0..5),
+            limit in prop_oneof![0..80_usize, 80..400_usize, Just(usize::MAX)],
+        ) {
+            let (whole, (kept, outcome)) = (text_of(&content), cut(&content, limit));
+            let pictures = |content: &[ToolContent]| content.iter().filter(|piece| matches!(piece, ToolContent::Image { .. })).count();
+            prop_assert_eq!(pictures(&kept), pictures(&content));
+            prop_assert!(!kept.is_empty() && kept.len() <= content.len().max(1));
+            let shown = text_of(&kept);
+            if whole.chars().count() <= limit {
+                prop_assert_eq!(outcome, Cut::Whole);
+                prop_assert!(shown == whole || shown == texts::NOTHING_RETURNED);
+                return Ok(());
+            }
+            prop_assert_eq!(outcome, Cut::Shortened);
+            // The words for nothing stand where not even one character has room.
+            prop_assert!(shown.chars().count() <= limit || (limit == 0 && shown == texts::NOTHING_RETURNED));
+            // Beginning, notice and end are what they say; without room for a notice there is the beginning alone.
+            let notice = shown.rfind("\n[cut: the first ").filter(|_| limit >= 80);
+            match notice.and_then(|at| Some((&shown[..at], shown[at..].split_once(" characters are shown]\n")?.1))) {
+                Some((head, tail)) => prop_assert!(whole.starts_with(head) && whole.ends_with(tail)),
+                None => prop_assert!(limit < 80 || whole.starts_with(&shown)),
+            }
+            prop_assert_eq!(&cut(&kept, limit).0, &kept, "cutting twice changes nothing");
+        }
+    }
 
     #[test]
     fn cuts_once_and_says_so() {

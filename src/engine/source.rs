@@ -88,9 +88,10 @@ impl<'a> Source<'a> {
         offer::usable(self.tools, self.record)
     }
 
-    /// Those that the model is told of.
+    /// Those that the model is told of. What a summary stands for has no say in it: whoever takes the run up does not load that, and
+    /// shall make the same request.
     pub(super) fn offered(&self) -> Vec<&'a Arc<ToolDefinition>> {
-        offer::offered(self.usable(), self.record, self.history())
+        offer::offered(self.usable(), self.record, self.history().skip(self.covered()))
     }
 
     /// What is missing before the call.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::source::Source;
 use super::{offer, plan};
 use crate::domain::approval::ToolGrant;
 use crate::domain::change::{Change, StepRow, StepStatus};
@@ -239,7 +240,7 @@ impl RunState {
     pub(super) fn offered_tools(&self) -> Vec<&Arc<ToolDefinition>> {
         match plan::phase(&self.record) {
             Some(phase) => plan::offered(self, phase),
-            None => offer::offered(self.usable_tools(), &self.record, self.record.history.iter()),
+            None => Source::of(self).offered(),
         }
     }
 

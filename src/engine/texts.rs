@@ -257,6 +257,10 @@ pub(super) fn too_many_calls(limit: u32) -> String {
     )
 }
 
+/// The result of a call that may have taken effect already, and that nobody shall make twice.
+pub(super) const UNKNOWN_BEFORE: &str = "not carried out: the same call with the same arguments was made before in this run, and it is not \
+     known whether it took effect. Find out without repeating it, or tell the user.";
+
 /// The outcome of a call that was answered before.
 pub(super) fn duplicate_call(earlier: &str) -> String {
     format!(

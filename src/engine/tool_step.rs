@@ -13,6 +13,7 @@ use crate::domain::message::{Message, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
 use crate::domain::plan::Strategy;
 use crate::domain::problem::ProblemCode;
+use crate::domain::record::RunRecord;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::json;
@@ -149,23 +150,71 @@ fn refused(
         return Some(ToolOutcome::failed(texts::bad_arguments(reason), 0));
     }
     let earlier = answered_before(draft, call)?;
+    if earlier.state == ToolCallState::Unknown {
+        return by_rule(texts::UNKNOWN_BEFORE.to_owned());
+    }
     let content = earlier.outcome.as_ref().map_or(&[][..], |outcome| &outcome.content);
     let text = texts::duplicate_call(&results::gist(content, QUOTED_CHARS));
     Some(ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(text)], is_error: false, duration_ms: 0 })
 }
 
-/// The same call, if an earlier step of the run has answered it. The first one: later ones only quote it.
+/// The same call, if an earlier step of the run has answered it and it shall not be made again. The first one: later ones only quote
+/// it.
 fn answered_before<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d ToolCall> {
-    // Whoever takes over from a plan shall not do again what that has done.
-    if draft.profile().duplicate_calls == 0 && draft.profile().strategy != Strategy::PlanExecute {
-        return None;
+    let (profile, record) = (draft.profile(), &draft.work.record);
+    let quotes_all = profile.duplicate_calls > 0;
+    let mut same = record.calls.iter().filter(|earlier| earlier.step < call.step && is_same(earlier, call));
+    match profile.strategy {
+        Strategy::Loop if quotes_all => same.find(|earlier| earlier.state == ToolCallState::Done),
+        Strategy::Loop => None,
+        // The steps of a plan are meant, each of them: what has changed between two of them, the second one shall see.
+        Strategy::PlanExecute if plan::has_made(record, &call.id) => {
+            same.find(|earlier| has_told(earlier) && !has_changed_since(record, earlier, call))
+        }
+        // Whoever takes over from a plan shall not do again what that has done, and may read again what it has changed.
+        Strategy::PlanExecute => same.find(|earlier| {
+            let is_stale = repeats_nothing(earlier) && has_changed_since(record, earlier, call);
+            match plan::has_made(record, &earlier.id) {
+                true => has_told(earlier) && !is_stale,
+                false => quotes_all && earlier.state == ToolCallState::Done,
+            }
+        }),
     }
-    draft.work.record.calls.iter().find(|earlier| {
-        earlier.step < call.step
-            && earlier.state == ToolCallState::Done
-            && earlier.name == call.name
-            && earlier.arguments_hash == call.arguments_hash
-    })
+}
+
+fn is_same(one: &ToolCall, other: &ToolCall) -> bool {
+    one.name == other.name && one.arguments_hash == other.arguments_hash
+}
+
+/// Whether making a call again does nothing that the first one has not done.
+fn repeats_nothing(call: &ToolCall) -> bool {
+    match call.replay {
+        ReplayClass::Read | ReplayClass::Idempotent => true,
+        // The call would have another key.
+        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } | ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
+    }
+}
+
+/// Whether the outcome of a call speaks against making it again: it has its answer, or it may have taken effect.
+fn has_told(call: &ToolCall) -> bool {
+    call.state == ToolCallState::Done || (call.state == ToolCallState::Unknown && !repeats_nothing(call))
+}
+
+/// Whether a call of another kind, made between these two, may have changed something.
+fn has_changed_since(record: &RunRecord, earlier: &ToolCall, call: &ToolCall) -> bool {
+    let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
+    let mut others = record.calls.iter().filter(between).filter(|other| was_let_through(other) && !is_same(other, call));
+    others.any(|other| other.replay != ReplayClass::Read)
+}
+
+/// Whether a call got as far as its tool, or a human who said no.
+pub(super) fn was_let_through(call: &ToolCall) -> bool {
+    match call.state {
+        ToolCallState::Started | ToolCallState::Done | ToolCallState::Unknown | ToolCallState::Denied => true,
+        // What is no JSON object was refused.
+        ToolCallState::Failed => call.arguments.get("_raw").is_none(),
+        ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Cancelled => false,
+    }
 }
 
 /// Begins the step: all calls are stored with their message, those that are not let through get their outcome at once, and as
@@ -340,6 +389,7 @@ fn end(draft: &mut Draft<'_>, step: u32) {
     }
     // A message that joined meanwhile is for the model.
     if approval::ends_turn(draft, step) && !has_unheard {
+        plan::end(draft);
         draft.say(texts::DENIED, FinishReason::Stop);
         return draft.complete(FinishReason::Stop);
     }

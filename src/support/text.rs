@@ -39,7 +39,22 @@ pub fn storable_json(json: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Slicing in the middle of a character would panic.
+        #[test]
+        fn any_text_is_cut_to_any_limit(text in any::<String>(), limit in prop_oneof![0..80_usize, any::<usize>()]) {
+            let (bytes, chars) = (prefix(&text, limit), prefix_chars(&text, limit));
+            prop_assert!(text.starts_with(bytes) && text.starts_with(chars));
+            prop_assert!(bytes.len() <= limit && chars.chars().count() == text.chars().count().min(limit));
+            // No character more would fit.
+            let next = text[bytes.len()..].chars().next();
+            prop_assert!(next.is_none_or(|next| bytes.len() + next.len_utf8() > limit));
+        }
+    }
 
     #[test]
     fn cuts_on_character_boundaries() {

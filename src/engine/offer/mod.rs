@@ -15,6 +15,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::draft::Draft;
+use super::source::Source;
 use super::{Command, RunState, model_step, plan};
 use crate::domain::agent::ToolsPolicy;
 use crate::domain::change::StepKind;
@@ -74,7 +75,7 @@ fn chosen(record: &RunRecord) -> Option<&ChosenTools> {
 }
 
 /// Those of the usable tools that a model call is offered. No provider shall see a call of a tool that it is not told of, so
-/// what was called in the conversation is always among them.
+/// what was called in the history that it is shown is always among them.
 pub(super) fn offered<'t, 'm>(
     usable: Vec<&'t Arc<ToolDefinition>>,
     record: &RunRecord,
@@ -183,7 +184,7 @@ pub(super) fn announced(draft: &Draft<'_>, kind: StepKind) -> Option<ToolsOffere
         return Some(ToolsOffered { offered: 0, of, by: "choosing".to_owned() });
     }
     let by = chosen(record)?.by.as_str().to_owned();
-    Some(ToolsOffered { offered: offered(usable, record, draft.base.record.history.iter()).len(), of, by })
+    Some(ToolsOffered { offered: Source::in_draft(draft).offered().len(), of, by })
 }
 
 /// What the tools of a run are searched by: what its user says in it, the newest first, and what was said before if that is

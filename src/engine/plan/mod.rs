@@ -6,6 +6,7 @@
 //! over at every point without doing anything twice: where no plan can be made or a model of it fails, where a later step builds on
 //! one that has failed, where no tool was called, and where a message joins the run.
 
+mod named;
 mod parse;
 mod request;
 
@@ -13,20 +14,21 @@ pub(super) use request::request;
 
 use std::sync::Arc;
 
+use named::names_step;
 use parse::Planned;
 
 use super::draft::Draft;
 use super::{Command, RunState, model_step, offer, results, texts, tool_step};
 use crate::domain::change::StepKind;
 use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelFinish, ModelTurn, ToolChoice};
 use crate::domain::plan::{Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep, Strategy};
 use crate::domain::record::RunRecord;
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::{ToolCallState, ToolDefinition};
+use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::domain::tool_filter::{RankedTools, ToolFilter};
-use crate::support::words::{holds, words};
 
 /// Answers of the router for one step that may hold no call.
 const TRIES: u32 = 3;
@@ -96,17 +98,51 @@ fn leave(draft: &mut Draft<'_>) {
     let plan = draft.counters().plan.get_or_insert_with(|| Plan::empty(PlanPhase::Over));
     let was_under_way = plan.phase == PlanPhase::Executing || plan.phase == PlanPhase::Telling;
     plan.phase = PlanPhase::Over;
-    let mut skipped = Vec::new();
-    for (step, at) in plan.steps.iter_mut().zip(0..).filter(|(step, _)| step.state.is_none()) {
-        step.state = Some(PlanStepState::Skipped);
-        skipped.push(EventBody::PlanStepCompleted { step: number(at), state: PlanStepState::Skipped, call_id: step.call.clone() });
-    }
-    for event in skipped {
-        draft.event(event);
-    }
+    close_steps(draft);
     if was_under_way && !draft.work.record.calls.is_empty() {
         draft.hint(texts::PLAN_LEFT);
     }
+}
+
+/// Closes the steps that are open still: one whose call was under way as that has ended, and those that have none as not begun.
+fn close_steps(draft: &mut Draft<'_>) {
+    let record = &draft.work.record;
+    let open = record.counters.plan.iter().flat_map(|plan| plan.steps.iter().zip(0..)).filter(|(step, _)| step.state.is_none());
+    let closed: Vec<(usize, PlanStepState, Option<CallId>)> = open
+        .map(|(step, at)| {
+            let state = match call_of(record, step).map(|call| call.state) {
+                None => PlanStepState::Skipped,
+                Some(ToolCallState::Done) => PlanStepState::Done,
+                Some(_) => PlanStepState::Failed,
+            };
+            (at, state, step.call.clone())
+        })
+        .collect();
+    for (at, state, call_id) in closed {
+        if let Some(step) = draft.counters().plan.as_mut().and_then(|plan| plan.steps.get_mut(at)) {
+            step.state = Some(state);
+        }
+        draft.event(EventBody::PlanStepCompleted { step: number(at), state, call_id });
+    }
+}
+
+/// The run ends, and the plan with it.
+pub(super) fn end(draft: &mut Draft<'_>) {
+    if phase(&draft.work.record).is_some() {
+        close(draft);
+        close_steps(draft);
+    }
+}
+
+/// The call that was made for a step.
+fn call_of<'r>(record: &'r RunRecord, step: &PlanStep) -> Option<&'r ToolCall> {
+    let id = step.call.as_ref()?;
+    record.calls.iter().find(|call| call.id == *id)
+}
+
+/// Whether a call was made for a step of the run's plan.
+pub(super) fn has_made(record: &RunRecord, call: &CallId) -> bool {
+    record.counters.plan.iter().flat_map(|plan| &plan.steps).any(|step| step.call.as_ref() == Some(call))
 }
 
 /// A message has joined: the plan knows nothing of it. One that has done nothing yet is made anew.
@@ -187,9 +223,9 @@ pub(super) fn called(draft: &mut Draft<'_>) {
     if phase(&draft.work.record) != Some(PlanPhase::Executing) {
         return;
     }
-    let plan = draft.work.record.counters.plan.as_ref();
-    let id = plan.and_then(|plan| plan.steps.get(plan.at)).and_then(|step| step.call.clone());
-    let call = id.and_then(|id| draft.work.record.calls.iter().find(|call| call.id == id));
+    let record = &draft.work.record;
+    let step = record.counters.plan.as_ref().and_then(|plan| plan.steps.get(plan.at));
+    let call = step.and_then(|step| call_of(record, step));
     let has_succeeded = call.is_some_and(|call| call.state == ToolCallState::Done);
     step_over(draft, if has_succeeded { PlanStepState::Done } else { PlanStepState::Failed });
 }
@@ -221,18 +257,13 @@ fn has_acted(draft: &Draft<'_>) -> bool {
     !draft.work.record.calls.is_empty() || turn.any(|message| message.tool_calls().next().is_some())
 }
 
-/// Whether the plan has called any tool that there is.
+/// Whether the plan has called any tool that there is: calls that were refused do not count. What a human has denied does, as the
+/// loop would only ask them again.
 fn has_called(draft: &Draft<'_>) -> bool {
     let record = &draft.work.record;
-    let calls = record.counters.plan.iter().flat_map(|plan| &plan.steps).filter_map(|step| step.call.as_ref());
-    let mut rows = calls.filter_map(|id| record.calls.iter().find(|call| call.id == *id));
-    rows.any(|row| draft.tools().iter().any(|tool| tool.name == row.name))
-}
-
-/// Whether a description speaks of a step, which counts from 0 here and from 1 there.
-fn names_step(description: &str, at: usize) -> bool {
-    let (said, number) = (words(description), number(at).to_string());
-    holds(&said, &["step".to_owned(), number.clone()]) || holds(&said, &[format!("step{number}")])
+    let steps = record.counters.plan.iter().flat_map(|plan| &plan.steps);
+    let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| tool_step::was_let_through(call));
+    calls.any(|call| draft.tools().iter().any(|tool| tool.name == call.name))
 }
 
 /// The planner has told what came of the steps. If it has nothing to say, a list does.
@@ -290,7 +321,7 @@ fn close(draft: &mut Draft<'_>) {
 
 /// The word for how a step ended, and what came of it.
 fn result_of(record: &RunRecord, step: &PlanStep, limit: usize) -> (&'static str, String) {
-    let call = step.call.as_ref().and_then(|id| record.calls.iter().find(|call| call.id == *id));
+    let call = call_of(record, step);
     let result = match call {
         Some(call) => call.outcome.as_ref().map_or_else(String::new, |outcome| results::gist(&outcome.content, limit)),
         None => texts::NO_CALL_FOR_STEP.to_owned(),

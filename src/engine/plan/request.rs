@@ -1,12 +1,13 @@
 //! What the models of a plan are asked.
 
+use super::named::names_step;
 use super::{phase, result_of, step_result};
 use crate::domain::agent::OutputMode;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelOptions, ModelRequest};
 use crate::domain::plan::{Plan, PlanPhase};
 use crate::engine::source::Source;
-use crate::engine::{RunState, context, history, offer, structured};
+use crate::engine::{RunState, context, history, offer, prompt, structured};
 use crate::support::text::prefix_chars;
 
 /// So many messages of the conversation the planner reads.
@@ -43,14 +44,16 @@ const TELLER: &str = "The work that the user has asked for was carried out in th
 pub(in crate::engine) fn request(state: &RunState) -> Option<ModelRequest> {
     let record = &state.record;
     let plan = record.counters.plan.as_ref()?;
-    let (profile, own) = (&record.profile, record.profile.system_prompt.trim());
+    let (profile, source) = (&record.profile, Source::of(state));
+    // Whoever reads what the user says, or speaks to them, does so under the layers that hold for every model of the run.
+    let under_layers = |own: &str| [prompt::system(&source).as_str(), own].join("\n\n");
     let mut options = ModelOptions { tool_choice: None, output_schema: None, ..profile.options.clone() };
     let mut tools = Vec::new();
     let (system, messages) = match phase(record)? {
         PlanPhase::Planning => {
             let areas = offer::areas(&profile.tool_filter, &state.usable_tools());
-            let messages = newest(history::sendable(&Source::of(state)));
-            (format!("{own}\n\n{PLANNER}\n\nThe areas:{areas}"), messages)
+            let messages = newest(history::sendable(&source));
+            (under_layers(&format!("{PLANNER}\n\nThe areas:{areas}")), messages)
         }
         PlanPhase::Executing => {
             tools = state.offered_tools().into_iter().cloned().collect();
@@ -58,7 +61,7 @@ pub(in crate::engine) fn request(state: &RunState) -> Option<ModelRequest> {
         }
         PlanPhase::Telling => {
             options.output_schema = profile.options.output_schema.clone();
-            (format!("{own}\n\n{TELLER}"), vec![history::user_text(record, None, &told_text(state, plan))])
+            (under_layers(TELLER), vec![history::user_text(record, None, &told_text(state, plan))])
         }
         PlanPhase::Over => return None,
     };
@@ -68,7 +71,7 @@ pub(in crate::engine) fn request(state: &RunState) -> Option<ModelRequest> {
     let mut request = ModelRequest { owner, model, system: system.trim().to_owned(), messages, tools, options };
     if is_planning {
         let mut messages = std::mem::take(&mut request.messages);
-        context::fit(&Source::of(state), &request, &mut messages);
+        context::fit(&source, &request, &mut messages);
         request.messages = messages;
     }
     match profile.output {
@@ -93,7 +96,7 @@ fn step_text(state: &RunState, plan: &Plan) -> String {
     if let Some(server) = &step.server {
         text.push_str(&format!("\nIts area: {server}"));
     }
-    let needed = (0..plan.at).filter(|before| before + 1 == plan.at || super::names_step(&step.description, *before));
+    let needed = (0..plan.at).filter(|before| before + 1 == plan.at || names_step(&step.description, *before));
     for before in needed {
         let result = step_result(&state.record, &plan.steps[before]);
         let result = if result.chars().count() <= WHOLE_RESULT { result.as_str() } else { prefix_chars(&result, CUT_RESULT) };

@@ -13,6 +13,7 @@ use crate::domain::model::{ModelErrorKind, ModelRequest};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
+use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::context::{counts_tokens, room};
 use crate::engine::source::Source;
 use crate::engine::{RunState, model_request};
@@ -321,7 +322,8 @@ fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
             let mut said = vec![words(&round.said)];
             let mut results = Vec::new();
             for (length, result) in &round.calls {
-                let (call_id, name) = (CallId::generate(&world.ids), "read".to_owned());
+                let called = ["read", "write", "pay"][length % 3];
+                let (call_id, name) = (CallId::generate(&world.ids), called.to_owned());
                 said.push(Part::ToolCall(ToolCallPart {
                     id: part(),
                     call_id: call_id.clone(),
@@ -359,10 +361,13 @@ proptest! {
     fn whatever_the_history_its_view_fits(
         context in any_context(),
         turns in prop::collection::vec(any_turn(), 1..12),
-        (structured, is_counted) in (any::<bool>(), any::<bool>()),
+        (structured, is_counted, is_filtered) in (any::<bool>(), any::<bool>(), any::<bool>()),
     ) {
         let output = if structured { OutputMode::Structured } else { OutputMode::Tools };
-        let mut world = World::new(AgentProfile { output, ..profile(context.clone()) });
+        // What earlier turns have called is on offer beside what is chosen, as long as it is shown.
+        let mode = if is_filtered { ToolFilterMode::Semantic } else { ToolFilterMode::Off };
+        let tool_filter = ToolFilter { mode, k: 1, ..ToolFilter::default() };
+        let mut world = World::new(AgentProfile { output, tool_filter, ..profile(context.clone()) });
         let tokenizer = is_counted.then_some(Tokenizer::O200kBase);
         world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: None, tokenizer })];
         let history = stored(&world, &turns);
@@ -406,6 +411,24 @@ proptest! {
         prop_assert_eq!(asked(&world), &request);
         prop_assert_eq!(&world.rows.summary, &summary);
     }
+}
+
+#[test]
+fn the_tools_on_offer_are_the_same_after_a_crash() {
+    let tool_filter = ToolFilter { mode: ToolFilterMode::Semantic, k: 1, ..ToolFilter::default() };
+    let mut world = World::new(AgentProfile { tool_filter, ..profile(small()) });
+    let round = |length, times| Round { said: String::new(), calls: vec![(length, "words ".repeat(times))] };
+    let earlier = Turn { asked: "Write it.".to_owned(), rounds: vec![round(1, 200)], answer: Some("Written.".to_owned()) };
+    let now = Turn { asked: "What is in the file?".to_owned(), rounds: (0..12).map(|_| round(0, 200)).collect(), answer: None };
+    world.rows.history = stored(&world, &[earlier, now]);
+    world.claim(ClaimCause::First);
+    let request = asked(&world).clone();
+    assert!(world.rows.summary.is_some());
+    let names: Vec<_> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["pay", "read"], "what was called in the part that is left out is not on offer for that");
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(*asked(&world), request);
 }
 
 #[test]

@@ -3,16 +3,18 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call};
-use crate::domain::agent::{AgentProfile, LlmRetry};
+use super::world::{Say, World, call, done};
+use crate::domain::agent::{AgentProfile, LlmRetry, ToolErrorPolicy};
+use crate::domain::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
 use crate::domain::event::EventBody;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::plan::{PlanPhase, PlanPolicy, PlanStepState, Strategy};
+use crate::domain::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::ToolCallState;
-use crate::engine::texts;
+use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::engine::{Input, texts};
 
 const TWO: &str = "[step(\"files\", \"read a.png\")]\n[step(\"files\", \"write down what step 1 has found\")]\n[done()]";
 const APART: &str = "[step(\"files\", \"write one\")] [step(\"files\", \"write two\")] [done()]";
@@ -149,6 +151,117 @@ fn a_failed_step_that_a_later_one_builds_on_ends_the_plan_and_nothing_is_done_tw
     assert!(world.results()[0].contains("not carried out again") && world.results()[0].contains("found 7"));
     world.says_text("Done what could be done.");
     assert_eq!(world.ended().status, RunStatus::Completed);
+    world.check_next_turn();
+}
+
+#[test]
+fn what_has_changed_since_is_read_again() {
+    let mut world = planned(
+        "[step('files', 'read x')] [step('files', 'write x')] [step('files', 'read x')] [step('files', 'read x')] [done()]",
+    );
+    works(&mut world, "read", 1);
+    works(&mut world, "write", 1);
+    works(&mut world, "read", 1);
+    assert_eq!(world.executions.len(), 3, "what the second step has changed, the third one sees");
+    world.calls(&[call("read", &json!({"n": 1}))]);
+    assert!(world.under_way.is_empty() && world.results()[0].contains("not carried out again"), "nothing has changed since");
+    assert_eq!(ended(&world).last(), Some(&(4, PlanStepState::Done)));
+}
+
+#[rstest]
+#[case::in_the_plan(true)]
+#[case::in_the_loop(false)]
+fn what_may_have_taken_effect_is_not_made_again(#[case] in_plan: bool) {
+    let plan = if in_plan { APART } else { "[step('files', 'write x')] [step('files', 'read what step 1 has written')] [done()]" };
+    let mut world = planned(plan);
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    world.tool_ends(0, ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed("gone", 1) });
+    assert_eq!(asked(&world).0, if in_plan { "small/router" } else { "main/model" });
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    assert_eq!((world.executions.len(), world.results()), (1, vec![texts::UNKNOWN_BEFORE.to_owned()]));
+    assert_eq!(world.states(), [ToolCallState::Unknown, ToolCallState::Cancelled]);
+    if !in_plan {
+        world.calls(&[call("write", &json!({"n": 2}))]);
+        assert_eq!(world.executions.len(), 2, "another call is another one");
+    }
+}
+
+#[test]
+fn the_loop_that_takes_over_reads_again_and_writes_nothing_twice() {
+    let mut world = planned(
+        "[step('files', 'read x')] [step('files', 'write x')] [step('files', 'write y')] [step('files', 'read what step 3 wrote')] [done()]",
+    );
+    works(&mut world, "read", 1);
+    works(&mut world, "write", 1);
+    fails(&mut world, "write", 2);
+    assert_eq!(asked(&world).0, "main/model");
+    world.calls(&[call("read", &json!({"n": 1})), call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+    let made: Vec<_> = world.under_way.iter().map(|call| call.name.as_str()).collect();
+    assert_eq!(made, ["read", "write"], "what was done is quoted, what has failed is tried again");
+    world.tool_says(0, "found 8");
+    world.tool_says(0, "ok");
+    assert!(world.results()[1].contains("not carried out again"), "{:?}", world.results());
+}
+
+#[test]
+fn calls_that_were_refused_are_none() {
+    let mut world = planned(APART);
+    for _ in 0..2 {
+        world.says(&[Say::Call("write", "{\"n\":".to_owned())], ModelFinish::ToolCalls);
+    }
+    assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Failed)]);
+    assert_eq!(asked(&world), ("main/model", true, texts::PLAN_LEFT.to_owned()));
+}
+
+#[test]
+fn every_model_that_speaks_with_the_user_knows_the_layers() {
+    let prompt = PromptPolicy { server: "SERVER".to_owned(), ..PromptPolicy::default() };
+    let mut world = World::new(AgentProfile { prompt, system_prompt: "AGENT".to_owned(), ..planning() });
+    world.rows.own_layers = OwnLayers { system_prompt: "CONVERSATION".to_owned(), instructions: "USER".to_owned() };
+    world.load(ClaimCause::First);
+    world.state.as_mut().unwrap().know_contexts(vec![ProvidedContext { name: "page".to_owned(), text: "PAGE".to_owned() }]);
+    world.feed(Input::Claimed { tools: super::world::tools(), finished: Vec::new() });
+    let knows = |world: &World| {
+        let system = &world.asked.as_ref().unwrap().system;
+        ["SERVER", "AGENT", "USER", "CONVERSATION", "PAGE"].iter().filter(|layer| system.contains(**layer)).count()
+    };
+    assert_eq!(knows(&world), 5, "the planner");
+    world.says_text("[step('write it')] [done()]");
+    assert_eq!(knows(&world), 0, "the router sees its step");
+    works(&mut world, "write", 1);
+    assert_eq!(knows(&world), 5, "the teller");
+}
+
+/// How the run ends while the first of two steps is carried out.
+#[rstest]
+#[case::cancelled(0, PlanStepState::Failed)]
+#[case::failed(1, PlanStepState::Failed)]
+#[case::denied(2, PlanStepState::Failed)]
+#[case::out_of_time(3, PlanStepState::Done)]
+fn the_steps_of_a_plan_end_with_the_run(#[case] how: u8, #[case] first: PlanStepState) {
+    let on_deny = if how == 2 { OnDeny::EndTurn } else { OnDeny::FeedBack };
+    let mode = if how == 2 { ApprovalMode::Ask } else { ApprovalMode::Auto };
+    let tools = [("write".to_owned(), mode)].into();
+    let approval = ApprovalPolicy { tools, on_deny, ..ApprovalPolicy::default() };
+    let tool_error = if how == 1 { ToolErrorPolicy::FailRun } else { ToolErrorPolicy::FeedBack };
+    let mut world = World::started(AgentProfile { approval, tool_error, ..planning() });
+    world.says_text(APART);
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    match how {
+        0 => world.feed(Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() }),
+        1 => world.tool_fails(0),
+        2 => {
+            assert!(world.human_decides("deny", None));
+            world.claim(ClaimCause::Timer)
+        }
+        _ => {
+            let stopped = vec![(world.under_way.remove(0).id, done("ok"))];
+            world.feed(Input::TimedOut { stopped })
+        }
+    };
+    assert!(world.ending.is_some(), "{:?}", world.kinds());
+    assert_eq!(ended(&world), [(1, first), (2, PlanStepState::Skipped)]);
+    assert_eq!(world.rows.counters.plan.as_ref().unwrap().phase, PlanPhase::Over);
     world.check_next_turn();
 }
 

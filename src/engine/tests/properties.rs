@@ -423,6 +423,14 @@ impl Play {
             assert!(may_repeat || runs as usize <= 1 + denials, "an unsafe call ran {runs} times");
         }
 
+        // Every step of a plan has its end.
+        let planned = world.events.iter().map(|event| match event {
+            EventBody::PlanCreated { steps } => steps.len(),
+            _ => 0,
+        });
+        let closed = world.kinds().into_iter().filter(|kind| *kind == "plan.step_completed").count();
+        assert_eq!(planned.sum::<usize>(), closed, "{:?}", world.kinds());
+
         // The log and the rows tell the same story.
         let history = world.rows.history.iter();
         let stored: Vec<_> = history.filter(|message| message.role != Role::User || message.internal).cloned().collect();
