@@ -1,12 +1,15 @@
 //! Plans at the wire: a planner, a router for each step, and what is told of them; the loop where that leads nowhere.
 
+use std::time::Duration;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
 
 async fn planning(kind: Kind, model: &ModelMock) -> Site {
     let site = Site::scripted(kind, model).await;
@@ -28,10 +31,11 @@ fn pay(what: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_is_carried_out_step_by_step(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
-    let site = planning(kind, &model).await;
+    let site = planning(kind, &model).await.env("CAPSTAN_AGENT__PROMPT__SERVER", "HOUSE");
     let server = site.start().await;
+    let (_, conversation) = server.post_json("/conversations", &json!({"instructions": "Answer in French."})).await;
     let script = format!("[[id:both]][[say:{} {} [done()] ]]", pay("rent"), pay("gas"));
-    let run = server.start_run(&json!({"input": script})).await;
+    let run = server.start_run(&json!({"input": script, "conversation_id": conversation["id"]})).await;
     let id = run["id"].as_str().unwrap();
     let run = server.finished(id).await;
     assert_eq!(run["status"], "completed", "{run}");
@@ -41,6 +45,11 @@ async fn a_plan_is_carried_out_step_by_step(#[values(Kind::Sqlite, Kind::Postgre
     assert_eq!((planned.len(), steps.len(), told.len()), (1, 2, 1));
     let asked = [&planned[0], &steps[0], &steps[1], &told[0]].map(|seen| seen.request["model"].as_str().unwrap());
     assert_eq!(asked, ["large", "small", "small", "large"]);
+    let knows = [&planned[0], &steps[0], &told[0]].map(|seen| {
+        let system = seen.request["messages"][0]["content"].as_str().unwrap();
+        ["HOUSE", "Answer in French."].map(|layer| system.contains(layer))
+    });
+    assert_eq!(knows, [[true; 2], [false; 2], [true; 2]], "who reads the user, or speaks to them, knows the layers");
     assert!(planned[0].request["tools"].is_null() && told[0].request["tools"].is_null());
     assert_eq!(steps[1].request["messages"].as_array().unwrap().len(), 2, "no history: {}", steps[1].request);
 
@@ -79,5 +88,100 @@ async fn the_loop_takes_over_and_repeats_no_effect(#[values(Kind::Sqlite, Kind::
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
     assert_eq!(messages.last().unwrap()["parts"][0]["text"], "it was paid");
     model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+/// The approval that somebody is asked for.
+async fn asked_for(server: &Server) -> Value {
+    wait::until("an approval", Duration::from_secs(30), || async {
+        server.get_json("/approvals?status=pending").await["data"].as_array().unwrap().first().cloned()
+    })
+    .await
+}
+
+#[rstest]
+#[case::allowed("allow", "told: ok, ok", 1)]
+#[case::denied("deny", "told: failed, ok", 0)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_waits_for_its_human_over_a_crash(
+    #[case] decision: &str,
+    #[case] told: &str,
+    #[case] paid: usize,
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) {
+    let model = ModelMock::start().await;
+    let site = planning(kind, &model).await.short_leases();
+    let mut entry = site.ledger.mcp_server();
+    entry["capstan"]["approval"] = json!({"pay": "ask"});
+    let site = site.mcp(json!({"mcpServers": {"ledger": entry}}));
+    let mut server = site.start().await;
+    let script = format!("[[id:asks]][[say:{} {} [done()] ]]", pay("rent"), pay("gas"));
+    let run = server.start_run(&json!({"input": script})).await;
+    let id = run["id"].as_str().unwrap();
+    for (text, decision) in [("rent", decision), ("gas", "allow")] {
+        let asked = asked_for(&server).await;
+        assert_eq!((&asked["name"], &asked["arguments"]), (&json!("ledger__pay"), &json!({"text": text})));
+        assert_eq!(site.ledger.count("pay", text), 0, "nothing is done before somebody has said so");
+        server.kill9().await;
+        server = site.start().await;
+        let path = format!("/approvals/{}", asked["id"].as_str().unwrap());
+        let (status, answer) = server.post_json(&path, &json!({"decision": decision, "reason": "so be it"})).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let run = server.finished(id).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    assert_eq!((site.ledger.count("pay", "rent"), site.ledger.count("pay", "gas")), (paid, 1));
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    assert_eq!(messages.last().unwrap()["parts"][0]["text"], told);
+    let events = server.run_events_json(id).await;
+    let ended: Vec<_> = of_plan(&events).into_iter().filter_map(|(_, data)| data["state"].as_str()).collect();
+    assert_eq!(ended, [if paid == 1 { "done" } else { "failed" }, "done"]);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[rstest]
+#[case::before_the_router("C05=kill@2")]
+#[case::before_the_call("C09=kill@1")]
+#[case::after_the_call("C13=kill@1")]
+#[case::before_the_next_step("C15=kill@1")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_outlives_its_server(#[case] point: &str, #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = planning(kind, &model).await.short_leases();
+    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", point)]).await;
+    let script = format!("[[id:dies]][[say:{} {} [done()] ]]", pay("rent"), pay("gas"));
+    let run = server.start_run(&json!({"input": script})).await;
+    let id = run["id"].as_str().unwrap();
+    server.ended(Duration::from_secs(30)).await;
+    let server = site.start().await;
+    let run = server.finished(id).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    assert_eq!((site.ledger.count("pay", "rent"), site.ledger.count("pay", "gas")), (1, 1));
+    let events = server.run_events_json(id).await;
+    let (begun, over) = ("plan.step_started", "plan.step_completed");
+    let kinds: Vec<_> = of_plan(&events).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, ["plan.created", begun, over, begun, over], "each is told once");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_is_stopped_closes_its_steps() {
+    let model = ModelMock::start().await;
+    let site = planning(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let slow = r#"[step("ledger", "use ledger__slow_append {\"text\":\"rent\",\"ms\":60000}")]"#;
+    let run = server.start_run(&json!({"input": format!("[[id:stop]][[say:{slow} {} [done()] ]]", pay("gas"))})).await;
+    let id = run["id"].as_str().unwrap();
+    wait::until("the call to be made", Duration::from_secs(30), || async {
+        (site.ledger.count("slow_append", "rent") == 1).then_some(())
+    })
+    .await;
+    assert!(server.post_json(&format!("/runs/{id}/cancel"), &json!({})).await.0.is_success());
+    assert_eq!(server.finished(id).await["status"], "cancelled");
+    let events = server.run_events_json(id).await;
+    let ended: Vec<_> = of_plan(&events).into_iter().filter_map(|(_, data)| data["state"].as_str()).collect();
+    assert_eq!(ended, ["failed", "skipped"]);
     audit::assert_sound(&site.database).await;
 }
