@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{rounds, run_of, shape};
+use super::{rounds, run_of, said, shape};
 use crate::support::database::Kind;
 use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
@@ -106,4 +106,61 @@ async fn errors_are_shown_to_the_model_and_ten_rounds_are_the_most() {
     let run = run_of(&server, "chat", &rounds("ten", 15)).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("max_rounds")));
     assert_eq!(model.exchanges("ten").len(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_fails_is_tried_again_after_longer_and_longer_waits() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    // Nobody listens there.
+    let site =
+        site.env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai").env("CAPSTAN_PROVIDERS__DEAD__BASE_URL", "http://127.0.0.1:9/v1");
+    let server = site.env("CAPSTAN_PROVIDERS__DEAD__API_KEY", "sk-test").start().await;
+    let run = server.start_run(&json!({"input": "q", "agent": "chat", "model": "dead/mock"})).await;
+    let (run, back) = tokio::join!(
+        server.finished(run["id"].as_str().unwrap()),
+        run_of(&server, "chat", "q [[id:back]][[flaky:2,502]][[say:Here.]]")
+    );
+    let waits = async |run: &Value| -> Vec<u64> {
+        let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+        said(&events, "run.retrying").iter().map(|data| data["after_ms"].as_u64().unwrap()).collect()
+    };
+    assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("provider_network")), "{run}");
+    assert_eq!(waits(&run).await, [1_000, 2_000, 4_000]);
+    assert_eq!(back["status"], "completed", "{back}");
+    assert_eq!(waits(&back).await, [1_000, 2_000]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_cannot_be_read_are_kept_as_they_were_written() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run = run_of(&server, "chat", r#"q [[id:raw]][[wrote:calculate {"expression": "1+]][[next]][[say:Sorry.]]"#).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    let kept = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    assert_eq!(kept[1]["parts"][0]["arguments"], json!({"_raw": r#"{"expression": "1+"#}));
+    assert_eq!((&kept[2]["role"], &kept[2]["parts"][0]["is_error"]), (&json!("tool"), &json!(true)));
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_are_connected_again_after_a_restart() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledger = Ledger::new(site.folder.path());
+    let site = site.mcp(ledger.mcp_config());
+    let mut server = site.start().await;
+    let script = |text: &str| format!(r#"q [[id:{text}]][[call:ledger__append {{"text":"{text}"}}]][[next]][[say:Written.]]"#);
+    let run = run_of(&server, "chat", &script("before")).await;
+    server.signal("TERM").await;
+    server.exit().await;
+    ledger.no_server_left().await;
+    let server = site.start().await;
+    // Nobody has to connect anything: the next message has the tools.
+    let next = json!({"input": script("after"), "agent": "chat", "conversation_id": run["conversation_id"]});
+    let next = server.start_run(&next).await;
+    assert_eq!(server.finished(next["id"].as_str().unwrap()).await["status"], "completed");
+    assert_eq!((ledger.count("append", "before"), ledger.count("append", "after")), (1, 1));
+    model.assert_history_was_sendable();
 }

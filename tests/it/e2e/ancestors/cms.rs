@@ -10,7 +10,8 @@ use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_tools_it_is_one_completion() {
@@ -71,31 +72,47 @@ async fn twenty_rounds_are_the_most() {
 #[tokio::test(flavor = "multi_thread")]
 async fn transient_errors_are_retried_twice_and_others_never() {
     let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Sqlite, &model).await;
+    // So many failures at once would have the provider left alone.
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_BREAKER__FAILURES", "0");
     let server = site.start().await;
-    let run = run_of(&server, "cms", "please generate [[id:busy]][[status:503]]").await;
-    assert_eq!(run["status"], "failed", "{run}");
-    assert_eq!(model.exchanges("busy").len(), 3);
-    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
-    let waits: Vec<_> = said(&events, "run.retrying").iter().map(|data| data["after_ms"].as_u64().unwrap()).collect();
-    assert_eq!(waits, [3_000, 6_000]);
+    // The last one is what a provider answers that is overloaded.
+    let transient = [(503, "provider_overloaded"), (429, "provider_rate_limit"), (529, "provider_overloaded")];
+    let (model_seen, server_asked) = (&model, &server);
+    let each = transient.map(|(status, code)| async move {
+        let id = format!("busy{status}");
+        let run = run_of(server_asked, "cms", &format!("please generate [[id:{id}]][[status:{status}]]")).await;
+        assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!(code)), "{run}");
+        assert_eq!(model_seen.exchanges(&id).len(), 3);
+        let events = server_asked.run_events_json(run["id"].as_str().unwrap()).await;
+        let waits: Vec<_> = said(&events, "run.retrying").iter().map(|data| data["after_ms"].as_u64().unwrap()).collect();
+        assert_eq!(waits, [3_000, 6_000]);
+    });
+    futures_util::future::join_all(each).await;
     // Its own code took the word "generate" for a sign of rate limits.
     let run = run_of(&server, "cms", "please generate [[id:wrong]][[status:400]]").await;
     assert_eq!((run["status"].as_str(), model.exchanges("wrong").len()), (Some("failed"), 1), "{run}");
 }
 
+/// Where the process dies.
+enum Dies {
+    At(&'static str),
+    /// While the model is still talking.
+    WhileTheModelTalks,
+}
+
 /// The table of crashes: where the process dies, what stands in the database then, and how often the tool has run when all is over.
+/// Two of the words are others than in the document: a worker that has the conversation shows in it (`locked`), and the last result is
+/// stored in one write with the beginning of the next model call.
 #[rstest]
-// The beginning of a model call is noted while the call is made, as it changes nothing outside: the process dies before or after.
-#[case::before_the_model_call("C05=kill@1", &["processing", "locked"], 1)]
-#[case::during_the_model_call("C06=kill@1", &["processing", "locked"], 1)]
-#[case::after_the_calls_are_saved("C09=kill@1", &["tool_loop"], 1)]
-#[case::during_the_execution("C13=kill@1", &["tool_loop"], 2)]
-#[case::after_the_results_are_saved("C15=kill@1", &["tool_loop", "locked"], 1)]
+#[case::before_the_model_call(Dies::At("C04=kill@1"), "processing", 1)]
+#[case::during_the_model_call(Dies::WhileTheModelTalks, "locked", 1)]
+#[case::after_the_calls_are_saved(Dies::At("C09=kill@1"), "tool_loop", 1)]
+#[case::during_the_execution(Dies::At("C13=kill@1"), "tool_loop", 2)]
+#[case::after_the_results_are_saved(Dies::At("C15=kill@1"), "locked", 1)]
 #[tokio::test(flavor = "multi_thread")]
 async fn each_row_of_the_table_of_crashes(
-    #[case] point: &str,
-    #[case] stands: &[&str],
+    #[case] dies: Dies,
+    #[case] stands: &str,
     #[case] executions: usize,
     #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
 ) {
@@ -103,16 +120,29 @@ async fn each_row_of_the_table_of_crashes(
     let site = Site::scripted(kind, &model).await.short_leases();
     let ledger = Ledger::new(site.folder.path());
     let site = site.mcp(ledger.mcp_config());
-    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", point)]).await;
-    let script = r#"write [[id:row]][[call:ledger__append {"text":"x"}]][[next]][[say:Written.]]"#;
+    let (points, talks) = match dies {
+        Dies::At(point) => (vec![("CAPSTAN_FAILPOINTS", point)], ""),
+        Dies::WhileTheModelTalks => (Vec::new(), "[[say:Well,]][[hold]]"),
+    };
+    let mut server = site.start_with(&points).await;
+    let script = format!(r#"write [[id:row]]{talks}[[call:ledger__append {{"text":"x"}}]][[next]][[say:Written.]]"#);
     let run = server.start_run(&json!({"input": script, "agent": "cms"})).await;
     let id = run["id"].as_str().unwrap();
-    server.ended(Duration::from_secs(20)).await;
+    let conversation = format!("/conversations/{}", run["conversation_id"].as_str().unwrap());
+    match dies {
+        Dies::At(_) => _ = server.ended(Duration::from_secs(20)).await,
+        Dies::WhileTheModelTalks => {
+            // What was said is stored, and so is that it is being said.
+            let said = async |server: &Server| server.run_events_json(id).await.iter().any(|event| event["type"] == "part.delta");
+            wait::until("the first words", Duration::from_secs(20), || async { said(&server).await.then_some(()) }).await;
+            server.kill9().await;
+            model.release("row");
+        }
+    }
     // A process without workers shows what the dead one has left.
     let mut watcher = site.start_with(&[("CAPSTAN_SERVER__ROLE", "api")]).await;
-    let conversation = format!("/conversations/{}", run["conversation_id"].as_str().unwrap());
     let seen = watcher.get_json(&format!("{conversation}?words=cms")).await;
-    assert!(seen["word"].as_str().is_some_and(|word| stands.contains(&word)), "{seen}");
+    assert_eq!(seen["word"], stands, "{seen}");
     watcher.signal("TERM").await;
     watcher.exit().await;
     // Nobody has to clean up or to ask again: the run is taken up as it stands.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::run_of;
+use super::{rounds, run_of, said};
 use crate::support::database::Kind;
 use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
@@ -86,5 +86,28 @@ async fn what_goes_wrong_in_a_tool_is_its_result() {
     let last = model.exchanges("wrong").pop().unwrap().request;
     let results: Vec<&Value> = last["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool").collect();
     assert_eq!(results.len(), 2, "{last}");
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn six_calls_in_a_row_are_five_turns_and_a_word_about_the_limit() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run = run_of(&server, "docker-tools", &rounds("six", 6)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("max_rounds")), "{run}");
+    let seen = model.exchanges("six");
+    let offered: Vec<bool> = seen.iter().map(|seen| seen.request.get("tools").is_some()).collect();
+    assert_eq!(offered, [true, false, false, false, false]);
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    assert_eq!(said(&events, "tool.started").len(), 1, "what is not on offer is answered, and not made");
+
+    // Each turn is a row of the assistant with its calls and one of the tools; the last row says why there is no answer.
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, [vec!["user"], ["assistant", "tool"].repeat(5), vec!["assistant"]].concat());
+    let last = messages.last().unwrap();
+    assert!(last["parts"][0]["text"].as_str().unwrap().contains("reached the limit of rounds"), "{last}");
+    assert_eq!(last["finish_reason"], "max_rounds");
     model.assert_history_was_sendable();
 }

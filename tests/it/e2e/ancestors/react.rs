@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::{rounds, run_of, said};
 use crate::support::database::Kind;
+use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
 use crate::support::server::Site;
 
@@ -66,4 +67,66 @@ async fn errors_of_the_provider_are_retried_or_fatal_by_their_kind() {
     let run = run_of(&server, "react", "q [[id:denied]][[status:401]]").await;
     assert_eq!((&run["error"]["code"], &run["error"]["retryable"]), (&json!("provider_auth"), &json!(false)), "{run}");
     assert_eq!(model.exchanges("denied").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_messages_go_at_two_hundred_thousand_characters() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__SYSTEM_PROMPT", "STAY");
+    let server = site.start().await;
+    let (_, conversation) = server.post_json("/conversations", &json!({})).await;
+    let id = conversation["id"].as_str().unwrap();
+    for name in ["one", "two", "three"] {
+        let input = format!("{name} {}[[id:{name}]]", "word ".repeat(17_000));
+        let run = server.start_run(&json!({"input": input, "conversation_id": id, "agent": "react"})).await;
+        assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+    }
+    let texts = |name: &str| -> Vec<String> {
+        let request = model.exchanges(name).pop().unwrap().request;
+        let messages = request["messages"].as_array().unwrap().clone();
+        messages.iter().map(|message| message["content"].as_str().unwrap().to_owned()).collect()
+    };
+    let (second, third) = (texts("two"), texts("three"));
+    assert!(second[1].starts_with("one ") && second[0].contains("STAY"));
+    assert!(third.iter().all(|text| !text.starts_with("one ")), "the oldest went");
+    assert!(third[0].contains("STAY") && third.last().unwrap().starts_with("three "), "the instructions and the question stay");
+    assert!(third.iter().map(|text| text.chars().count()).sum::<usize>() <= 200_000);
+    let kept = server.messages(id).await;
+    assert!(kept.len() == 6 && kept[0]["parts"][0]["text"].as_str().unwrap().starts_with("one "), "what is stored stays whole");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_takes_too_long_is_an_observation() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledger = Ledger::new(site.folder.path());
+    let site = site.mcp(ledger.mcp_config());
+    let server = site.start().await;
+    let script = r#"q [[id:slow]][[call:ledger__slow_append {"text":"x","ms":60000}]][[next]][[say:It takes too long.]]"#;
+    let run = server.start_run(&json!({"input": script, "agent": "react", "limits": {"tool_timeout_ms": 1_000}})).await;
+    let run = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    let seen = model.exchanges("slow");
+    let observation = seen[1].request["messages"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(observation["role"], "tool", "{observation}");
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    assert_eq!(messages[2]["parts"][0]["is_error"], true, "{}", messages[2]);
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_no_form_is_corrected_twice_and_then_ends_the_run() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    // Its unions are objects here, for whoever asks for them.
+    let mut profile = server.get_json("/agents/react").await["profile"].clone();
+    profile["output"] = json!("structured");
+    let (status, made) = server.post_json("/agents", &json!({"name": "union", "profile": profile})).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let run = run_of(&server, "union", "q [[id:form]][[say:I think that six is right.]]").await;
+    assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("invalid_output")), "{run}");
+    let seen = model.exchanges("form");
+    let asked: Vec<usize> = seen.iter().map(|seen| seen.request["messages"].as_array().unwrap().len()).collect();
+    assert!(asked.len() == 3 && asked[0] < asked[1], "what is wrong is said before it is asked again: {asked:?}");
 }
