@@ -10,6 +10,7 @@ use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
+use crate::domain::input::InputState;
 use crate::domain::message::{Message, MessageStatus, Role};
 use crate::domain::problem::ProblemCode;
 use crate::domain::record::ClaimCause;
@@ -28,8 +29,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
     draft.charge(surroundings.spent);
     match input {
         Input::Claimed { tools, finished } => {
-            let known = finished.into_iter().filter(|(_, outcome)| !unknown::is_asked_about(&draft, outcome)).collect();
-            record_outcomes(&mut draft, known);
+            take_up(&mut draft, finished);
             claimed(&mut draft, tools);
         }
         Input::ToolsRanked(ranked) => offer::ranked(&mut draft, ranked),
@@ -47,7 +47,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
             model_step::fail_for_time(&mut draft);
         }
         Input::GivenUp { why, stopped } => {
-            record_outcomes(&mut draft, stopped);
+            take_up(&mut draft, stopped);
             draft.fail(ProblemCode::Internal, why);
         }
     }
@@ -174,6 +174,22 @@ fn drained(draft: &mut Draft<'_>, stopped: Vec<(CallId, ToolOutcome)>) {
         draft.abandon_step(step);
     }
     draft.release(Some(0), ReleaseCause::Drain);
+}
+
+/// Takes in what this worker knows of calls and could not store. A call that has not begun by the rows was made nevertheless when
+/// the database has lost what it had confirmed: that is told again, and the call is not made again.
+fn take_up(draft: &mut Draft<'_>, finished: Vec<(CallId, ToolOutcome)>) {
+    for (id, outcome) in finished {
+        if draft.work.record.calls.iter().any(|call| call.id == id && call.has_not_begun()) {
+            if let Some(question) = draft.work.question_about(&id).cloned() {
+                draft.close_question(&question, InputState::Cancelled);
+            }
+            draft.start_call(&id);
+        }
+        if !unknown::is_asked_about(draft, &outcome) {
+            tool_step::record_outcome(draft, &id, outcome);
+        }
+    }
 }
 
 fn record_outcomes(draft: &mut Draft<'_>, stopped: Vec<(CallId, ToolOutcome)>) {

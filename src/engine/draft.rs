@@ -266,7 +266,14 @@ impl<'a> Draft<'a> {
 
     /// A call is handed to its tool, for the first time or again.
     pub(super) fn run_call(&mut self, id: &CallId) {
-        let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() else { return };
+        if let Some(call) = self.start_call(id) {
+            self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..call })));
+        }
+    }
+
+    /// Tells that a call is handed to its tool. The call as it was before.
+    pub(super) fn start_call(&mut self, id: &CallId) -> Option<ToolCall> {
+        let call = self.work.record.calls.iter().find(|call| call.id == *id).cloned()?;
         self.event(EventBody::ToolStarted {
             call_id: call.id.clone(),
             name: call.name.clone(),
@@ -278,7 +285,7 @@ impl<'a> Draft<'a> {
         if call.has_not_begun() {
             self.change(Change::ToolStarted(call.id.clone()));
         }
-        self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..call })));
+        Some(call)
     }
 
     /// The server of a call works on it under a name: it is asked for that, and nobody sees a second start.

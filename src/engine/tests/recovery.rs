@@ -10,8 +10,8 @@ use crate::domain::event::EventBody;
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
-use crate::domain::tool::Reconciled;
-use crate::domain::tool::ToolCallState::{Cancelled, Done, Planned, Started, Unknown};
+use crate::domain::tool::ToolCallState::{Cancelled, Done, Failed, Planned, Started, Unknown};
+use crate::domain::tool::{Reconciled, ToolOutcome};
 use crate::engine::{Command, Decision, Input, texts};
 
 fn kinds(decision: &Decision) -> Vec<&'static str> {
@@ -321,6 +321,29 @@ fn a_worker_that_takes_its_run_up_again_has_not_died() {
     assert!(resumed.events.contains(&EventBody::RunResumed { cause: "reload".to_owned() }));
     assert_eq!(world.states(), [Done, Unknown]);
     assert_eq!(world.results(), ["1", texts::UNKNOWN_AFTER_CRASH]);
+}
+
+/// The database has lost that a call was started, and the worker knows what became of it: an unsafe call is not made again.
+#[test]
+fn a_known_outcome_counts_though_the_start_of_its_call_was_lost() {
+    let unknown = || ToolOutcome { state: Unknown, ..ToolOutcome::failed("gone", 1) };
+    for (outcome, on_unknown, state) in [
+        (done("1"), OnUnknown::TellModel, Done),
+        (ToolOutcome::failed("it broke", 1), OnUnknown::TellModel, Failed),
+        (unknown(), OnUnknown::TellModel, Unknown),
+        (unknown(), OnUnknown::Ask, Started),
+    ] {
+        let mut world = World::started(AgentProfile { on_unknown, tool_parallelism: 1, ..AgentProfile::default() });
+        world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+        let known = world.under_way[0].id.clone();
+        world.die();
+        world.rows.calls[0].state = Planned;
+        world.load(ClaimCause::Reload);
+        let resumed = world.feed(Input::Claimed { tools: Vec::new(), finished: vec![(known.clone(), outcome)] });
+        let is_told = |event: &EventBody| matches!(event, EventBody::ToolStarted { call_id, .. } if *call_id == known);
+        assert_eq!(resumed.events.iter().filter(|event| is_told(event)).count(), 1, "the log tells that it was made");
+        assert_eq!((world.executions[&known], world.states()[0]), (1, state));
+    }
 }
 
 /// A run that goes on from a call of another one begins with that call, by the rules of all calls.
