@@ -207,7 +207,11 @@ pub trait QueueStore: Send + Sync {
 
     /// Raises the epoch of a run that its worker holds and goes on with. Whatever may still be under way under the old fence is
     /// written before this, or never. `None` if the fence is no longer the newest.
-    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>>;
+    ///
+    /// A worker that has not heard the answer may ask again: if the newest fence is the one that follows, and the run has been
+    /// claimed no more often than `attempt` says, nobody but this worker can have raised it, and it is given once more. Each claim counts
+    /// an attempt, so that a fence of another claim is never taken for it.
+    async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>>;
 
     /// Loads a claimed run. `None` if the fence is no longer the newest.
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>>;
@@ -370,7 +374,8 @@ pub trait Store:
     + TitleStore
     + UserStore
 {
-    /// Answers if the database does, within `statement_timeout`, and takes writes (Postgres can be read-only as a whole).
+    /// Answers if the database does, within `statement_timeout`, and takes writes: Postgres can be read-only as a whole, and the disk
+    /// of SQLite can be full.
     async fn ping(&self) -> StoreResult<()>;
 
     /// Whether other processes may write to the same database, so that the log must be polled for their events.

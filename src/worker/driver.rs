@@ -82,7 +82,7 @@ pub async fn drive(
         let _void = fenced.clone().drop_guard();
         let one = async {
             if cause.is_some()
-                && let Err(end) = Box::pin(raise_fence(surround, guard)).await
+                && let Err(end) = Box::pin(raise_fence(surround, guard, left.attempt)).await
             {
                 return end;
             }
@@ -115,10 +115,11 @@ pub async fn drive(
 
 /// Ends the fence under which something was written of which nobody knows what became: it may be on its way still. After this
 /// it is stored, or never will be, and the rows can be relied on.
-async fn raise_fence(surround: &Surround, guard: &mut HeldGuard) -> Result<(), End> {
-    // A renewal that goes by the old fence meanwhile finds no lease, which means nothing.
+async fn raise_fence(surround: &Surround, guard: &mut HeldGuard, attempt: u32) -> Result<(), End> {
+    // A renewal that goes by the old fence meanwhile finds no lease, which means nothing. It means nothing either while no answer
+    // has come: the fence may have been raised, and is asked for again before anything else.
     guard.held.lets_go(true);
-    match surround.deps.store.raise_fence(&guard.held.fence).await {
+    match surround.deps.store.raise_fence(&guard.held.fence, attempt).await {
         Ok(Some(fence)) => {
             guard.continue_under(fence);
             guard.held.lets_go(false);
@@ -127,7 +128,6 @@ async fn raise_fence(surround: &Surround, guard: &mut HeldGuard) -> Result<(), E
         Ok(None) => Err(End::Fenced),
         Err(error) => {
             tracing::warn!(error = &error as &dyn std::error::Error, "the run cannot be taken up again yet");
-            guard.held.lets_go(false);
             Err(End::from(&error))
         }
     }
@@ -191,7 +191,7 @@ async fn give_up(surround: &Surround, guard: &mut HeldGuard, left: Left) {
 
 /// Ends a run with an outcome for each of its calls, and nothing left open in its log.
 async fn end_whole(surround: &Surround, guard: &mut HeldGuard, left: &Left) -> End {
-    if let Err(end) = raise_fence(surround, guard).await {
+    if let Err(end) = raise_fence(surround, guard, left.attempt).await {
         return end;
     }
     let (deps, fence) = (&surround.deps, &guard.held.fence);
@@ -377,6 +377,7 @@ impl Drive<'_> {
                 // The run would have ended too early: what has joined it is heard, and the same input decided again.
                 Err(LogError::Unheard) => {
                     if let Err(end) = Box::pin(self.hear()).await {
+                        self.finished.extend(input.into_outcomes());
                         return ControlFlow::Break(end);
                     }
                 }
@@ -423,6 +424,9 @@ impl Drive<'_> {
         if finishes {
             failpoint::reached("C22");
         }
+        if decision.changes.iter().any(|change| matches!(change, Change::Summarize(_))) {
+            failpoint::reached("summary");
+        }
         self.held.lets_go(finishes || decision.changes.iter().any(|change| matches!(change, Change::Release { .. })));
         if decision.events.is_empty() && decision.changes.is_empty() {
             return Ok(());
@@ -464,14 +468,16 @@ impl Drive<'_> {
         Ok(())
     }
 
-    /// Takes in the messages that have joined the run and were not heard of yet.
+    /// Takes in the messages that have joined the run and were not heard of yet. If there are none, the rows are not what this worker
+    /// believes, and deciding again would come to the same.
     async fn hear(&mut self) -> Result<(), End> {
+        let known = self.state.record.joined;
         let run = std::slice::from_ref(&self.held.fence.run_id);
         let signals = self.surround.deps.store.control_signals(run).await.map_err(|_| End::Reload)?;
         for message in signals.into_iter().flat_map(|signal| signal.joined) {
             self.state.join(message);
         }
-        Ok(())
+        if self.state.record.joined == known { Err(End::Reload) } else { Ok(()) }
     }
 
     /// From now on nothing new begins: what is under way may end, then the run is handed back. What can be left is not waited for.

@@ -119,7 +119,7 @@ async fn write_each(tx: &mut PgConnection, writes: &[RunWrite]) -> StoreResult<V
                 savepoint.commit().await?;
                 let place = alone.places.first().copied().flatten();
                 let answer = match answer(write, place, &found) {
-                    Err(Refused::Fenced) if place.is_some() && holds(tx, &write.fence).await? => Err(Refused::Unheard),
+                    Err(Refused::Fenced) if is_unheard(tx, &alone).await? => Err(Refused::Unheard),
                     answer => answer,
                 };
                 if answer == Err(Refused::Fenced) {
@@ -161,14 +161,20 @@ fn answer(write: &RunWrite, place: Option<Place>, found: &[Option<Head>]) -> Res
     Ok(Committed { first_seq: base + place.offset + 1, next_waits, completed })
 }
 
-/// Whether a fence is the newest. The head is locked.
-async fn holds(connection: &mut PgConnection, fence: &Fence) -> StoreResult<bool> {
+/// Whether a write that found no head lacks nothing but that its run has heard whoever joined it. The head is locked.
+async fn is_unheard(connection: &mut PgConnection, alone: &Folded<'_>) -> StoreResult<bool> {
+    let Some((fenced, heard)) = alone.fences.first().and_then(|fenced| Some((fenced, fenced.joined?))) else {
+        return Ok(false);
+    };
     Ok(sqlx::query_scalar(
-        "SELECT EXISTS (SELECT FROM conversation_heads WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3)",
+        "SELECT EXISTS (SELECT FROM conversation_heads
+         WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3 AND last_seq >= $4 AND joined <> $5)",
     )
-    .bind(fence.conversation_id.as_str())
-    .bind(fence.run_id.as_str())
-    .bind(fence.epoch)
+    .bind(fenced.fence.conversation_id.as_str())
+    .bind(fenced.fence.run_id.as_str())
+    .bind(fenced.fence.epoch)
+    .bind(fenced.after)
+    .bind(heard)
     .fetch_one(connection)
     .await?)
 }

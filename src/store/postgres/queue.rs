@@ -146,11 +146,11 @@ impl QueueStore for PostgresStore {
         })))
     }
 
-    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+    async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>> {
         let raise = || {
             ask(&self.worker, async |connection| {
                 // Waits at the head for whatever may still be written under the old fence.
-                Ok(sqlx::query_scalar(
+                let raised = sqlx::query_scalar(
                     "WITH head AS (
                      UPDATE conversation_heads SET epoch = epoch + 1
                      WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3 RETURNING epoch
@@ -160,8 +160,12 @@ impl QueueStore for PostgresStore {
                 .bind(fence.conversation_id.as_str())
                 .bind(fence.run_id.as_str())
                 .bind(fence.epoch)
-                .fetch_optional(connection)
-                .await?)
+                .fetch_optional(&mut *connection)
+                .await?;
+                match raised {
+                    Some(epoch) => Ok(Some(epoch)),
+                    None => raised_before(connection, fence, attempt).await,
+                }
             })
         };
         let epoch: Option<i64> = within(ANSWER_LIMIT, retried(raise)).await?;
@@ -252,13 +256,29 @@ impl QueueStore for PostgresStore {
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
-        let wait = ask(&self.lease, async |connection| {
+        let wait = ask(&self.worker, async |connection| {
             let wait = sqlx::query_scalar(NEXT_CLAIMABLE).bind(i64::from(self.owner_cap));
             Ok(wait.fetch_optional(connection).await?)
         });
         let wait: Option<i64> = within(ANSWER_LIMIT, wait).await?;
         Ok(wait.map(|wait| u64::try_from(wait).unwrap_or(0)))
     }
+}
+
+/// The epoch that follows the fence's, if this claim has raised it already. Read by a statement of its own: one that has waited
+/// at the head still sees the leases as they were before.
+async fn raised_before(connection: &mut PgConnection, fence: &Fence, attempt: u32) -> StoreResult<Option<i64>> {
+    Ok(sqlx::query_scalar(
+        "SELECT h.epoch FROM conversation_heads h JOIN run_leases l ON l.run_id = h.run_id AND l.epoch = h.epoch
+            JOIN runs r ON r.id = h.run_id
+         WHERE h.conversation_id = $1 AND h.run_id = $2 AND h.epoch = $3 + 1 AND r.attempt = $4",
+    )
+    .bind(fence.conversation_id.as_str())
+    .bind(fence.run_id.as_str())
+    .bind(fence.epoch)
+    .bind(rows::signed(attempt))
+    .fetch_optional(connection)
+    .await?)
 }
 
 async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {

@@ -12,7 +12,7 @@ use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{decode, readable_claims, word};
+use crate::store::rows::{decode, readable_claims, signed, word};
 use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
 use crate::support::failpoint;
 
@@ -36,7 +36,7 @@ impl QueueStore for SqliteStore {
         Ok(claims)
     }
 
-    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+    async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>> {
         let mut tx = self.write().await?;
         let epoch: Option<i64> = sqlx::query_scalar(
             "UPDATE conversation_heads SET epoch = epoch + 1
@@ -49,7 +49,21 @@ impl QueueStore for SqliteStore {
         .bind(fence.epoch)
         .fetch_optional(&mut *tx)
         .await?;
-        let Some(epoch) = epoch else { return Ok(None) };
+        let Some(epoch) = epoch else {
+            // Whether this claim has raised it already.
+            let epoch: Option<i64> = sqlx::query_scalar(
+                "SELECT h.epoch FROM conversation_heads h JOIN run_leases l ON l.run_id = h.run_id AND l.epoch = h.epoch
+                 JOIN runs r ON r.id = h.run_id
+                 WHERE h.conversation_id = ?1 AND h.run_id = ?2 AND h.epoch = ?3 + 1 AND r.attempt = ?4",
+            )
+            .bind(fence.conversation_id.as_str())
+            .bind(fence.run_id.as_str())
+            .bind(fence.epoch)
+            .bind(signed(attempt))
+            .fetch_optional(&mut *tx)
+            .await?;
+            return Ok(epoch.map(|epoch| Fence { epoch, ..fence.clone() }));
+        };
         sqlx::query("UPDATE run_leases SET epoch = ? WHERE run_id = ?")
             .bind(epoch)
             .bind(fence.run_id.as_str())

@@ -233,9 +233,9 @@ impl QueueStore for Line {
         };
         self.call("claims", self.model.claim_runs(node, limit, lease_ms), seen).await
     }
-    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+    async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>> {
         let seen = |raised: &Option<Fence>| self.witness.raised(fence, raised.as_ref());
-        self.call("raises its fence", self.model.raise_fence(fence), seen).await
+        self.call("raises its fence", self.model.raise_fence(fence, attempt), seen).await
     }
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
         self.call("loads", self.model.load_run(fence), |_| {}).await

@@ -26,6 +26,7 @@ contract! {
     an_outage_is_not_taken_for_deaths,
     crashes_are_counted_and_releases_are_not,
     a_fence_that_is_raised_ends_the_one_before,
+    a_fence_of_a_later_claim_is_nobody_elses,
     a_sweep_has_a_limit,
     ;
     a_restart_takes_over_what_is_left,
@@ -34,13 +35,17 @@ contract! {
 async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
     let (old, other) = (world.claimed(&user()).await, world.claimed(&user()).await);
     world.commit_one(started(&old)).await.unwrap();
-    let new = world.store.raise_fence(&old).await.unwrap().expect("the fence is the newest");
+    let new = world.store.raise_fence(&old, 1).await.unwrap().expect("the fence is the newest");
     assert_eq!(new, Fence { epoch: old.epoch + 1, ..old.clone() });
-    // What was on its way is not written any more, nothing is loaded or renewed, and it is not raised again.
+    // What was on its way is not written any more, and nothing is loaded or renewed.
     assert_eq!(world.commit_all(&[deltas(&old, 1), deltas(&other, 1)]).await, [Err(Refused::Fenced), Ok(4)]);
     assert_eq!(world.store.load_run(&old).await.unwrap(), None);
     assert_eq!(world.store.renew_leases(&world.node, std::slice::from_ref(&old), LONG, 0).await.unwrap(), []);
-    assert_eq!(world.store.raise_fence(&old).await.unwrap(), None);
+    // It is not raised again: who has not heard of it is told, and only who has the claim. D-02.
+    assert_eq!(world.store.raise_fence(&old, 1).await.unwrap().as_ref(), Some(&new));
+    for attempt in [0, 2] {
+        assert_eq!(world.store.raise_fence(&old, attempt).await.unwrap(), None, "another claim's");
+    }
     // The run is still the same claim's.
     assert_eq!(
         world.store.renew_leases(&world.node, std::slice::from_ref(&new), LONG, 0).await.unwrap(),
@@ -49,8 +54,18 @@ async fn a_fence_that_is_raised_ends_the_one_before(world: &World) {
     let record = world.load(&new).await;
     assert_eq!((record.attempt, record.crashes, record.status), (1, 0, RunStatus::Processing));
     assert!(world.commit_one(completed(&new)).await.is_ok());
-    assert_eq!(world.store.raise_fence(&new).await.unwrap(), None, "it has ended");
+    assert_eq!(world.store.raise_fence(&new, 1).await.unwrap(), None, "it has ended");
     assert_eq!(world.claim(10).await, []);
+}
+
+/// The fence of another claim follows one's own, too, and is not one's own.
+async fn a_fence_of_a_later_claim_is_nobody_elses(world: &World) {
+    let old = dead_claims(world, 1).await.remove(0);
+    sweep(world, 10, true).await;
+    let new = world.claim_one().await;
+    assert_eq!(new, Fence { epoch: old.epoch + 1, ..old.clone() });
+    assert_eq!(world.store.raise_fence(&old, 1).await.unwrap(), None);
+    assert!(world.commit_one(deltas(&new, 1)).await.is_ok(), "nothing was raised");
 }
 
 /// Claims `count` runs with a lease that is over as soon as it is written.

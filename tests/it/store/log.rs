@@ -2,7 +2,7 @@
 
 use capstan::domain::change::{Change, StepKind, StepStatus};
 use capstan::domain::conversation::ConversationStatus;
-use capstan::domain::event::EventBody;
+use capstan::domain::event::{EventBody, NewEvent};
 use capstan::domain::ids::{ConversationId, PartId};
 use capstan::domain::message::{Message, Part, ToolCallPart};
 use capstan::domain::record::{Fence, RunWrite};
@@ -200,12 +200,31 @@ async fn a_log_that_has_lost_what_was_written_is_not_written_to(world: &World) {
     let answers = world.store.commit(&[lost, deltas(&two, 1)]).await.unwrap();
     assert!(matches!(answers.as_slice(), [Err(Refused::Fenced), Ok(_)]), "{answers:?}");
     assert_eq!(world.log(&one.conversation_id).await.last().unwrap().seq, next);
+
+    // No end either, and it is not for a message that joined: whoever believes that would ask for ever who it was.
+    let end = |heard, after| {
+        let mut end = RunWrite { after, ..completed(&one) };
+        for change in &mut end.changes {
+            if let Change::Finish { joined, .. } = change {
+                *joined = Some(heard);
+            }
+        }
+        end
+    };
+    for heard in [0, 1] {
+        let answers = world.store.commit(&[deltas(&two, 1), end(heard, next + 1)]).await.unwrap();
+        assert!(matches!(answers.as_slice(), [Ok(_), Err(Refused::Fenced)]), "{heard}: {answers:?}");
+    }
+    assert_eq!(world.commit_one(end(1, next)).await, Err(Refused::Unheard));
+    assert_eq!(world.commit_one(end(0, next)).await, Ok(next + 1));
 }
 
 async fn events_come_back_as_they_were_written(world: &World) {
     let fence = world.claimed(&user()).await;
     let texts = ["", "\0", "\\u0000", "ä\u{1F600}\n", "\"}],[\"", &"x".repeat(70_000)];
-    let events: Vec<_> = texts.iter().map(|text| delta(&fence, text)).collect();
+    let mut events: Vec<_> = texts.iter().map(|text| delta(&fence, text)).collect();
+    // D-17: of a version that is not written yet.
+    events.push(NewEvent { kind: "future.told", data: r#"{"what":[1]}"#.to_owned(), ..delta(&fence, "") });
     let first =
         world.commit_one(RunWrite { fence: fence.clone(), events: events.clone(), changes: vec![], after: 0 }).await.unwrap();
     let log = world.store.events(&fence.conversation_id, first - 1, 1_000).await.unwrap();

@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 use std::str::FromStr as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use capstan::domain::conversation::ConversationStatus;
@@ -11,7 +13,7 @@ use capstan::domain::record::RunWrite;
 use capstan::domain::run::RunStatus;
 use capstan::domain::trace::TraceId;
 use capstan::store::postgres::{Notice, PgNotifier};
-use capstan::store::{Cancelled, GoOn, Keyed, Refused, ResumeRun, StoreError, StoreOptions, open};
+use capstan::store::{Cancelled, GoOn, Keyed, Refused, ResumeRun, StoreError, StoreOptions, Sweep, open};
 use capstan::support::ids::UuidIds;
 use futures_util::StreamExt as _;
 use sqlx::Connection as _;
@@ -23,10 +25,16 @@ use crate::support::wait::{until, within};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A session beside the store's, which holds the head of a conversation.
-async fn hold_head(world: &World, conversation: &str) -> PgConnection {
+/// A session beside the store's, in a transaction.
+async fn session(world: &World) -> PgConnection {
     let mut session = PgConnection::connect_with(&PgConnectOptions::from_str(&world.database.url).unwrap()).await.unwrap();
     sqlx::query("BEGIN").execute(&mut session).await.unwrap();
+    session
+}
+
+/// One which holds the head of a conversation.
+async fn hold_head(world: &World, conversation: &str) -> PgConnection {
+    let mut session = session(world).await;
     sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = $1 FOR UPDATE")
         .bind(conversation)
         .execute(&mut session)
@@ -80,6 +88,108 @@ async fn a_claim_never_waits() {
     assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&free.id]);
     sqlx::query("ROLLBACK").execute(&mut session).await.unwrap();
     assert_eq!(world.claim_one().await.run_id, held.id);
+    world.store.close().await;
+}
+
+/// D-05, I14. Requests and workers take all their connections, and each waits for an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_renewed_while_everybody_else_waits() {
+    let world = World::with(Kind::Postgres, &StoreOptions { max_connections: 8, ..StoreOptions::default() }).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let mut holder = session(&world).await;
+    sqlx::query("LOCK TABLE conversations, runs IN ACCESS EXCLUSIVE MODE").execute(&mut holder).await.unwrap();
+    let mut burst = tokio::task::JoinSet::new();
+    let began = std::time::Instant::now();
+    for _ in 0..20 {
+        let (store, owner, id) = (world.store.clone(), owner.clone(), fence.conversation_id.clone());
+        burst.spawn(async move { store.conversation(&owner, &id).await.map(|_| ()) });
+    }
+    let mut looks = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let store = world.store.clone();
+        looks.spawn(async move { store.next_claimable_in().await.map(|_| ()) });
+    }
+    blocked(&world, 6).await;
+    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
+    assert_eq!(renewed, std::slice::from_ref(&fence.run_id));
+    assert_eq!(world.store.sweep(10, false).await.unwrap(), Sweep::default());
+    assert!(!looks.is_empty() && looks.try_join_next().is_none(), "who looks into the queue waits still");
+    for answer in within("the burst", SOON, burst.join_all()).await {
+        assert!(answer.unwrap_err().is_transient());
+    }
+    // The wait for a lock, and some; whoever found no connection has known earlier.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
+    within("the looks", SOON, looks.join_all()).await;
+    assert!(world.commit_one(deltas(&fence, 1)).await.is_ok());
+    world.store.close().await;
+}
+
+/// D-08. Of two who wait for each other Postgres sends one away, which is no fault of a run: the commit is made again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_was_sent_away_is_made_again() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let mut fences = vec![world.claimed(&owner).await, world.claimed(&owner).await];
+    // The order in which a commit locks heads; the other one locks against it.
+    fences.sort_by(|one, other| one.conversation_id.cmp(&other.conversation_id));
+    let mut other = hold_head(&world, fences[1].conversation_id.as_str()).await;
+    // It never looks for a deadlock, so that the commit is the one who is sent away.
+    sqlx::query("SET LOCAL deadlock_timeout = '60s'").execute(&mut other).await.unwrap();
+    let commit = async {
+        let batch = [deltas(&fences[0], 1), deltas(&fences[1], 1)];
+        world.commit_all(&batch).await
+    };
+    let against = async {
+        blocked(&world, 1).await;
+        sqlx::query("SELECT FROM conversation_heads WHERE conversation_id = $1 FOR UPDATE")
+            .bind(fences[0].conversation_id.as_str())
+            .execute(&mut other)
+            .await
+            .unwrap();
+        sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
+    };
+    let (answers, ()) = within("both", SOON, async { tokio::join!(commit, against) }).await;
+    assert_eq!(answers, [Ok(4), Ok(4)]);
+    let deadlocks = "SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()";
+    until("the deadlock to be counted", SOON, || async { (world.database.count(deadlocks).await == 1).then_some(()) }).await;
+    for fence in &fences {
+        assert_eq!(world.log(&fence.conversation_id).await.len(), 4, "once");
+    }
+    world.store.close().await;
+}
+
+/// D-04.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sweepers_share_the_dead_without_doubles() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    for _ in 0..20 {
+        world.run(&owner).await;
+    }
+    let dead: HashSet<RunId> =
+        world.store.claim_runs(&world.node, 20, 1).await.unwrap().into_iter().map(|claim| claim.fence.run_id).collect();
+    let mut sweepers = tokio::task::JoinSet::new();
+    let count = Arc::new(AtomicUsize::new(0));
+    for _ in 0..4 {
+        let (store, count) = (world.store.clone(), Arc::clone(&count));
+        sweepers.spawn(async move {
+            let mut mine = Vec::new();
+            // Locked rows are skipped: a sweep may come back empty while others still hold what is left.
+            while count.load(Ordering::SeqCst) < 20 {
+                let taken = store.sweep(3, true).await.unwrap().taken;
+                count.fetch_add(taken.len(), Ordering::SeqCst);
+                mine.extend(taken.into_iter().map(|taken| taken.run_id));
+            }
+            mine
+        });
+    }
+    let taken: Vec<_> = within("the sweepers", SOON, sweepers.join_all()).await.into_iter().flatten().collect();
+    assert_eq!((taken.len(), taken.into_iter().collect::<HashSet<_>>()), (dead.len(), dead), "each by one of them");
+    let claims = world.claim(100).await;
+    assert_eq!(claims.len(), 20);
+    assert!(claims.iter().all(|claim| claim.fence.epoch == 2), "one step of the epoch");
     world.store.close().await;
 }
 

@@ -13,11 +13,15 @@ use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::AcceptRun;
 use capstan::support::clock::SystemClock;
 use capstan::worker::{LogError, LogWriter, Worker, WorkerDeps};
+use sqlx::Connection as _;
+use sqlx::postgres::PgConnection;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::faulty::{Fate, FaultyStore, away, locked, wrong};
 use super::harness::{Answer, Harness, options, until};
+use crate::support::database::Kind;
 
 /// A worker on a store that can fail.
 async fn worker(h: &Harness) -> (Arc<FaultyStore>, Arc<Worker>) {
@@ -105,6 +109,53 @@ async fn an_outcome_that_could_not_be_stored_is_not_unknown() {
     assert!(!kinds.contains(&"tool.outcome_unknown".to_owned()), "{kinds:?}");
     let request = h.model.requests.lock().unwrap()[1].clone();
     assert!(format!("{:?}", request.messages).contains("once ran"), "{:?}", request.messages);
+}
+
+/// D-02. The run does not wait for the end of its lease, and no crash is counted.
+#[tokio::test]
+async fn a_fence_that_was_raised_unheard_is_gone_on_under() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Text("in vain"));
+    h.model.then(Answer::Text("done"));
+    let (store, _worker) = worker(&h).await;
+    let (mut failing, mut unheard) = (1, 1);
+    store.judge(move |_| {
+        let fails = failing > 0;
+        failing = 0;
+        if fails { Fate::Fails(away()) } else { Fate::Goes }
+    });
+    store.trouble(move |name| {
+        if name != "raise_fence" || unheard == 0 {
+            return Fate::Goes;
+        }
+        unheard -= 1;
+        Fate::Unheard(away())
+    });
+    let (_, run) = h.say("go").await;
+    let run = h.until(&run, RunStatus::Completed).await;
+    assert_eq!(run.attempt, 1);
+}
+
+/// D-08. Postgres ends a statement, as it does with one that takes too long: the run goes on, and has not failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_postgres_ends_is_no_failure() {
+    let h = Harness::on(Kind::Postgres).await;
+    let gate = Arc::new(Notify::new());
+    h.model.then(Answer::Held("so far", Arc::clone(&gate)));
+    h.model.then(Answer::Text("to the end"));
+    let _worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("a word", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    let mut holder = PgConnection::connect(&h.database.url).await.unwrap();
+    sqlx::query("BEGIN").execute(&mut holder).await.unwrap();
+    sqlx::query("SELECT FROM conversation_heads FOR UPDATE").execute(&mut holder).await.unwrap();
+    gate.notify_one();
+    let ending = "SELECT CAST(pg_cancel_backend(pid) AS text) FROM pg_stat_activity
+                  WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    until("the commit to be ended", async || (!h.database.rows(ending).await.is_empty()).then_some(())).await;
+    sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
+    let run = h.until(&run, RunStatus::Completed).await;
+    assert_eq!((run.attempt, h.model.request_count()), (1, 2));
 }
 
 #[tokio::test]

@@ -165,8 +165,8 @@ impl QueueStore for FaultyStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
         self.troubled("claim_runs", || self.inner.claim_runs(node, limit, lease_ms)).await
     }
-    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
-        self.troubled("raise_fence", || self.inner.raise_fence(fence)).await
+    async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>> {
+        self.troubled("raise_fence", || self.inner.raise_fence(fence, attempt)).await
     }
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
         self.troubled("load_run", || self.inner.load_run(fence)).await

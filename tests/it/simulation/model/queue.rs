@@ -20,8 +20,14 @@ impl QueueStore for ModelStore {
         Ok(next.iter().map(|run| state.claim(run, node, lease_ms)).collect())
     }
 
-    async fn raise_fence(&self, fence: &Fence) -> StoreResult<Option<Fence>> {
+    async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>> {
         let mut state = self.state();
+        let next = Fence { epoch: fence.epoch + 1, ..fence.clone() };
+        let is_of_this_claim = state.runs.get(&fence.run_id).is_some_and(|row| row.run.attempt == attempt);
+        let has_next_lease = state.leases.get(&fence.run_id).is_some_and(|lease| lease.epoch == next.epoch);
+        if is_of_this_claim && has_next_lease && state.is_newest(&next) {
+            return Ok(Some(next));
+        }
         let has_lease = state.leases.get(&fence.run_id).is_some_and(|lease| lease.epoch == fence.epoch);
         if !has_lease || !state.is_newest(fence) {
             return Ok(None);
