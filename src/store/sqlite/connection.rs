@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
@@ -24,6 +24,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a call waits for the writer or a reader before the database counts as unavailable.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Whoever asks within this time after a write was taken hears the same: nobody can keep the disk busy by asking.
+const PING_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many requests wait for the writer at a time. They share one batch of the log: with one turn, every message of a burst
 /// would wait for a batch of its own. With more turns a burst is accepted sooner, and the words of the runs under way come later:
@@ -52,6 +55,8 @@ pub struct SqliteStore {
     pub(super) clock: MachineClock,
     /// Runs of one owner that workers have at a time; 0 for no limit.
     pub(super) owner_cap: u32,
+    /// When a write that asked whether the database takes writes was last taken. Held while one asks.
+    took_write: tokio::sync::Mutex<Option<Instant>>,
     /// Held while this process is the one server of the data folder.
     lock: Mutex<Option<File>>,
 }
@@ -96,6 +101,7 @@ impl SqliteStore {
             turns: Semaphore::new(TURNS),
             clock: MachineClock::default(),
             owner_cap,
+            took_write: tokio::sync::Mutex::default(),
             lock: Mutex::new(lock),
         })
     }
@@ -224,7 +230,13 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
 #[async_trait]
 impl Store for SqliteStore {
     async fn ping(&self) -> StoreResult<()> {
-        sqlx::query("SELECT 1").execute(&self.readers).await?;
+        let mut took_write = self.took_write.lock().await;
+        if took_write.is_some_and(|at| at.elapsed() < PING_PAUSE) {
+            return Ok(());
+        }
+        // Only a commit tells whether the disk takes one. This one changes nothing that anybody reads.
+        sqlx::query("PRAGMA user_version = 0").execute(&self.writer).await?;
+        *took_write = Some(Instant::now());
         Ok(())
     }
 
@@ -269,6 +281,24 @@ mod tests {
         let full = fill().await.unwrap_err();
         assert!(matches!(full, StoreError::Unavailable(_)), "{full:?}");
         fill().await.unwrap();
+        store.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_database_that_takes_no_writes_does_not_answer_a_ping() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("refuses.db").display());
+        let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
+        store.ping().await.unwrap();
+        *store.took_write.lock().await = None;
+        sqlx::query("PRAGMA query_only = ON").execute(&store.writer).await.unwrap();
+        for _ in 0..2 {
+            let refused = store.ping().await.unwrap_err();
+            assert!(matches!(refused, StoreError::Unavailable(_)), "{refused:?}");
+        }
+        sqlx::query("SELECT 1").execute(&store.readers).await.unwrap();
+        sqlx::query("PRAGMA query_only = OFF").execute(&store.writer).await.unwrap();
+        store.ping().await.unwrap();
         store.close().await;
     }
 }

@@ -256,3 +256,36 @@ async fn read_only_for_a_while() {
     crowd.site.database.cut_off().await;
     crowd.ends_well().await;
 }
+
+/// C32, D-09: the log of the database cannot grow any more. Whoever can be told is told, and nothing has to be repaired afterwards.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn full_for_a_while() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.bears_small_files();
+    let server = site.start().await;
+    let script = r#"[[id:full]][[text:2,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[text:3,0]]"#;
+    let mut stream = server.stream_run(&json!({ "input": script })).await;
+    let mut seen = stream.until_kind("part.delta").await;
+    let run = seen[0].json()["run_id"].as_str().unwrap().to_owned();
+    let log = format!("{}-wal", site.database.url.trim_start_matches("sqlite:"));
+    server.limit_files(Some(std::fs::metadata(log).unwrap().len())).await;
+    // What the model says now cannot be written.
+    model.release("full");
+    refused(server.post("/runs", &json!({ "input": "in vain" }))).await;
+    wait::until("the server not to be ready", Duration::from_secs(10), || async {
+        (server.get("//readyz").send().await.ok()?.status() == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+    assert_eq!(server.get("/conversations").send().await.unwrap().status(), StatusCode::OK, "what is there can be read");
+    server.limit_files(None).await;
+    assert_eq!(server.get("//readyz").send().await.unwrap().status(), StatusCode::OK);
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    seen.extend(stored(&stream.all().await));
+    assert_eq!(seen, stored(&server.run_events(&run).await.all().await));
+    assert_eq!(site.ledger.count("append", "x"), 1);
+    let (_, after) = server.post_json("/runs", &json!({ "input": "[[id:after]][[text:2,0]]" })).await;
+    assert_eq!(server.finished(after["run"]["id"].as_str().unwrap()).await["status"], "completed");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}

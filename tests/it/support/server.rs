@@ -29,6 +29,7 @@ pub struct Site {
     pub ledger: Ledger,
     env: BTreeMap<String, String>,
     mcp: Option<Value>,
+    bears_small_files: bool,
     started: Arc<std::sync::atomic::AtomicUsize>,
 }
 
@@ -50,7 +51,7 @@ impl Site {
             // Requests and connections would bury what matters when a test fails.
             ("CAPSTAN_LOG__LEVEL".to_owned(), "debug,capstan::http::request=info,capstan::app::listen=info".to_owned()),
         ]);
-        Self { folder, database, ledger, env, mcp: None, started: Arc::default() }
+        Self { folder, database, ledger, env, mcp: None, bears_small_files: false, started: Arc::default() }
     }
 
     /// A place with the scripted model and the ledger.
@@ -83,6 +84,11 @@ impl Site {
     pub fn mcp(mut self, config: Value) -> Self {
         self.mcp = Some(config);
         self
+    }
+
+    /// A file that may not grow any more fails the writes of the servers instead of killing them.
+    pub fn bears_small_files(self) -> Self {
+        Self { bears_small_files: true, ..self }
     }
 
     /// Leases of two seconds, so that a test of their loss does not take long.
@@ -135,7 +141,15 @@ impl Site {
         let count = self.started.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let log = self.folder.path().join(format!("server-{count}.log"));
         let output = std::fs::File::create(&log).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_capstan"));
+        let mut command = match self.bears_small_files {
+            false => Command::new(env!("CARGO_BIN_EXE_capstan")),
+            // What a process ignores, the program that it becomes ignores, too.
+            true => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_capstan")]);
+                shell
+            }
+        };
         command.arg("serve").current_dir(self.folder.path());
         #[expect(clippy::disallowed_methods, reason = "the child needs the tester's PATH and HOME and nothing else")]
         let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
@@ -336,6 +350,15 @@ impl Server {
     pub async fn signal(&self, name: &str) {
         let Some(pid) = self.child.id() else { panic!("the server is gone already") };
         let status = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().await.unwrap();
+        assert!(status.success());
+    }
+
+    /// From now on no file of the process grows beyond so many bytes; `None` for as many as it likes.
+    pub async fn limit_files(&self, bytes: Option<u64>) {
+        let Some(pid) = self.child.id() else { panic!("the server is gone already") };
+        let most = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
+        let mut command = Command::new("prlimit");
+        let status = command.args(["--pid", &pid.to_string(), &format!("--fsize={most}:unlimited")]).status().await.unwrap();
         assert!(status.success());
     }
 
