@@ -168,8 +168,10 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
     let mut ended = false;
     let mut parts: HashMap<String, (String, String)> = HashMap::new();
     let mut messages: HashSet<String> = HashSet::new();
-    let mut started: HashMap<String, usize> = HashMap::new();
-    let mut outcomes: HashMap<String, usize> = HashMap::new();
+    // The calls that were handed to their tools, and when last: the attempt, and how often the run had been taken up.
+    let mut started: HashMap<String, (i64, usize)> = HashMap::new();
+    let mut outcomes: HashSet<String> = HashSet::new();
+    let mut taken_up = 0;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for Entry { seq, attempt: by, kind, data, .. } in entries.iter().copied() {
         if ended {
@@ -224,8 +226,27 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
                 parts.clear();
                 messages.clear();
             }
-            "tool.started" => *started.entry(text(&data["call_id"])).or_default() += 1,
-            "tool.completed" => *outcomes.entry(text(&data["call_id"])).or_default() += 1,
+            "run.resumed" => taken_up += 1,
+            // I7: before its outcome, and again only after an attempt of which nobody knows how far it has come.
+            "tool.started" => {
+                let call = text(&data["call_id"]);
+                if outcomes.contains(&call) {
+                    return Err(format!("call {call} was started at {seq}, after its outcome"));
+                }
+                if started.insert(call.clone(), (attempt, taken_up)) == Some((attempt, taken_up)) {
+                    return Err(format!("call {call} was started twice by one attempt, again at {seq}"));
+                }
+            }
+            "tool.completed" | "tool.outcome_unknown" => {
+                let call = text(&data["call_id"]);
+                // One that is not let through has an outcome without having been started.
+                if kind == "tool.outcome_unknown" && !started.contains_key(&call) {
+                    return Err(format!("call {call} was not started, and is unknown at {seq}"));
+                }
+                if !outcomes.insert(call.clone()) {
+                    return Err(format!("call {call} has a second outcome at {seq}"));
+                }
+            }
             "run.completed" | "run.failed" | "run.cancelled" => ended = true,
             _ => {}
         }
@@ -233,8 +254,8 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
     if !parts.is_empty() || !messages.is_empty() {
         return Err(format!("left open: parts {parts:?}, messages {messages:?}"));
     }
-    if let Some((call, count)) = outcomes.iter().find(|(_, count)| **count != 1) {
-        return Err(format!("call {call} was completed {count} times"));
+    if let Some(call) = started.keys().find(|call| ended && !outcomes.contains(*call)) {
+        return Err(format!("call {call} was started and has no outcome"));
     }
     Ok(())
 }
