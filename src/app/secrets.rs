@@ -13,6 +13,7 @@ use super::parts::{self, Opener};
 use crate::domain::mcp_server::{secrets_place, tokens_place};
 use crate::domain::provider::key_place;
 use crate::store::{SealedRow, SecretOf, Store, StoreResult};
+use crate::support::failpoint;
 use crate::support::random::SystemRandomness;
 use crate::support::seal::{MasterKey, MasterKeys, SealError, Vault};
 
@@ -135,6 +136,9 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
                 Ok(_) if newest.as_ref() == Some(&row.sealed.key_id) => tally.new += 1,
                 Ok(secret) => {
                     tally.old += 1;
+                    if writes.is_some() {
+                        failpoint::reached("rotation");
+                    }
                     if writes.is_some() && !written(store.reseal(&row, Some(&vault.seal(&place, &secret)?)).await)? {
                         tally.old -= 1;
                         tally.moved += 1;

@@ -91,16 +91,17 @@ pub const POINTS: &[Point] = &[
 
 /// Rows of RELIABILITY section 5 without a point, and why.
 pub const WITHOUT_POINT: &[(&str, &str)] = &[
-    ("C16", "results are stored in their row, whatever their size: there are no blobs"),
+    ("C16", "results are stored in their row, whatever their size; uploads are, in pieces, before anything names them"),
     ("C17", "a run that waits has no process that could die: e2e::approvals restarts the server meanwhile"),
     ("C18", "e2e::approvals kills the process that takes the run up after the decision"),
     ("C24", "there are no webhooks yet"),
     ("C25", "there are no sub-agents yet"),
-    ("C26", "there is no compaction yet"),
+    ("C26", "e2e::context kills the process before and after the commit that holds a summary"),
     ("C29", "a step of a migration is one transaction of the database, with nothing of ours between two of them"),
-    ("C31", "keys are made and revoked, one row each; nothing rotates them yet"),
-    ("C32", "a full disk is no point but a failure of any commit: the tests of worker and stores make each commit fail"),
+    ("C31", "e2e::providers kills the command that rotates the master key between two secrets; no run is under way in it"),
+    ("C32", "a full disk is no point but a failure of any commit: e2e::database lets no file grow, passes.rs fails each call"),
 ];
 
 /// Failpoints that are no rows of RELIABILITY section 5, and the tests that try them.
-pub const TRIED_ELSEWHERE: &[(&str, &str)] = &[("reconciled", "e2e::replay"), ("handle", "e2e::tasks")];
+pub const TRIED_ELSEWHERE: &[(&str, &str)] =
+    &[("reconciled", "e2e::replay"), ("handle", "e2e::tasks"), ("summary", "e2e::context"), ("rotation", "e2e::providers")];
