@@ -101,6 +101,10 @@ pub struct Question {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub arguments: Option<Value>,
+    /// JSON Schema of the form that a model wants filled in: an object with plain values.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<Object>)]
+    pub form: Option<Value>,
     /// What an MCP server asks for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub elicitation: Option<Box<Elicitation>>,
@@ -110,9 +114,17 @@ pub struct Question {
     pub approval: Option<Box<ApprovalTerms>>,
 }
 
-/// The answer that gives an MCP server what it asks for.
+impl Question {
+    /// What is to be filled in, whoever asks.
+    #[must_use]
+    pub fn form(&self) -> Option<&Value> {
+        self.form.as_ref().or_else(|| self.elicitation.as_ref()?.requested_schema.as_ref())
+    }
+}
+
+/// The answer that gives what is asked for: a form filled in, or what else an MCP server wants.
 pub const ACCEPT: &str = "accept";
-/// The answer that gives it nothing; it may go on without.
+/// The answer that gives nothing; whoever asks may go on without.
 pub const DECLINE: &str = "decline";
 /// The answer that wants the call to end.
 pub const CANCEL: &str = "cancel";
@@ -140,7 +152,7 @@ pub struct InputAnswer {
     /// What else is to be said. The model reads it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text: Option<String>,
-    /// The form that an MCP server asked for, filled in. Not in events.
+    /// The form that was asked for, filled in. Not in the event of the answer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     pub content: Option<Value>,

@@ -15,6 +15,7 @@ pub mod event;
 pub mod feedback;
 pub mod file;
 pub mod fold;
+pub mod form;
 pub mod ids;
 pub mod input;
 pub mod mcp_server;

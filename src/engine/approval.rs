@@ -168,6 +168,7 @@ fn ask(draft: &mut Draft<'_>, call: ToolCall, terms: ApprovalTerms) {
             choices: CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into(),
             tool: Some(call.name),
             arguments: Some(call.arguments),
+            form: None,
             elicitation: None,
             approval: Some(Box::new(terms)),
         },

@@ -176,6 +176,9 @@ pub(super) fn may_it_run(tool: &str) -> String {
 /// The outcome of a question that is none.
 pub(super) const NO_QUESTION: &str = "the question is missing: give it as `question`, a text";
 
+/// The outcome of a question with both.
+pub(super) const CHOICES_AND_FORM: &str = "a question has either `choices` or a `form`: leave one of them out";
+
 /// The outcome of a question that the user has not answered in time.
 pub(super) const NO_ANSWER: &str =
     "the user has not answered in time; go on without the answer, or say what you would need to know";

@@ -113,6 +113,7 @@ fn ask(draft: &mut Draft<'_>, id: &CallId) {
             choices: [HAPPENED, DID_NOT_HAPPEN, SKIP].map(choice).into(),
             tool: Some(call.name),
             arguments: Some(call.arguments),
+            form: None,
             elicitation: None,
             approval: None,
         },

@@ -27,7 +27,7 @@ pub(crate) struct AnswerBody {
     /// What else is to be said. The model reads it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     text: Option<String>,
-    /// The form that an MCP server asks for, filled in, if `choice` (or `action`, which is the same) is `accept`.
+    /// The form that is asked for, filled in, if `choice` (or `action`, which is the same) is `accept`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<Object>)]
     content: Option<Value>,

@@ -93,8 +93,8 @@ impl Service {
             let known: Vec<&str> = choices.iter().map(|choice| choice.value.as_str()).collect();
             return Err(Error::field("/choice", format!("must be one of {}", known.join(", "))));
         }
-        let form = asked.request.question.elicitation.as_ref().and_then(|asks| asks.requested_schema.as_ref());
-        let content = checked_content(form.filter(|_| answer.choice == ACCEPT), answer.content)?;
+        let form = asked.request.question.form().filter(|_| answer.choice == ACCEPT);
+        let content = checked_content(form, answer.content)?;
         let limit = self.limits.max_message_chars;
         let words = answer.text.as_deref().unwrap_or_default();
         if words.chars().count() > limit {
@@ -107,7 +107,7 @@ impl Service {
 /// The most that a form may be filled in with, in bytes of JSON.
 const MAX_CONTENT: usize = 64 * 1024;
 
-/// A form filled in as its server asked for it; nothing where there is no form, or it is not filled in.
+/// A form filled in as it was asked for; nothing where there is no form, or it is not filled in.
 fn checked_content(form: Option<&Value>, content: Option<Value>) -> Result<Option<Value>> {
     let (form, content) = match (form, content) {
         (None, None) => return Ok(None),

@@ -62,6 +62,7 @@ impl Asker {
                 choices: CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into(),
                 tool: Some(self.tool.clone()),
                 arguments: None,
+                form: None,
                 elicitation: Some(Box::new(elicitation)),
                 approval: None,
             },

@@ -54,7 +54,7 @@ impl Asked {
         if let Some(url) = elicitation["url"].as_str() {
             text.push_str(&format!(" ({})", brief(url)));
         }
-        let is_form = elicitation["requested_schema"].is_object();
+        let is_form = question["form"].is_object() || elicitation["requested_schema"].is_object();
         Self { id: word(data, "id"), kind: Kind::Question { text, choices, is_form } }
     }
 

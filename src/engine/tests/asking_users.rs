@@ -45,6 +45,30 @@ fn the_answer_is_what_the_model_reads() {
 }
 
 #[test]
+fn a_form_that_is_filled_in_is_read_as_json() {
+    let form = json!({"type": "object", "properties": {"day": {"type": "string"}, "seats": {"type": "integer"}}});
+    let mut world = asked(&json!({"question": "When?", "form": form}));
+    world.tool_says(0, "written");
+    let question = &world.rows.inputs[0].question;
+    let choices: Vec<&str> = question.choices.iter().map(|choice| choice.value.as_str()).collect();
+    assert_eq!((question.form(), choices), (Some(&form), vec!["accept", "decline"]));
+    let filled = InputAnswer { content: Some(json!({"day": "Monday", "seats": 2})), ..InputAnswer::new("accept", None) };
+    answer(&mut world, filled);
+    assert_eq!(world.results()[0], r#"{"day":"Monday","seats":2}"#);
+
+    let nested = json!({"type": "object", "properties": {"a": {"type": "object"}}});
+    for (arguments, reason) in [
+        (json!({"question": "When?", "form": nested}), "the field a of the form"),
+        (json!({"question": "When?", "form": form, "choices": ["now"]}), texts::CHOICES_AND_FORM),
+    ] {
+        let mut world = asked(&arguments);
+        world.tool_says(0, "written");
+        assert_eq!(world.states(), [Failed, Done]);
+        assert!(world.results()[0].contains(reason), "{:?}", world.results());
+    }
+}
+
+#[test]
 fn no_answer_and_no_question_are_errors_of_the_call() {
     let mut world = asked(&json!({"question": "Which one?"}));
     world.tool_says(0, "written");

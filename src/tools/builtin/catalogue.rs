@@ -139,7 +139,9 @@ impl BuiltIn {
                 "properties": {
                     "question": {"type": "string", "description": "The question, complete in itself"},
                     "choices": {"type": "array", "items": {"type": "string"}, "maxItems": 20,
-                        "description": "Answers to choose from; without them the user writes freely"}
+                        "description": "Answers to choose from; without them the user writes freely"},
+                    "form": {"type": "object", "description": "Instead of choices, where several things are to be known: a JSON \
+                        Schema of an object whose properties are strings (with enum, where only some fit), numbers, integers or booleans"}
                 },
                 "required": ["question"],
                 "additionalProperties": false

@@ -14,6 +14,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::domain::form;
 use crate::domain::input::{ACCEPT, DECLINE, Elicitation, InputAnswer};
 use crate::tools::{Asks, Progress, Report};
 
@@ -23,8 +24,6 @@ const REPORTS: usize = 16;
 pub const MAX_QUESTIONS: usize = 5;
 /// The longest question, in characters.
 const MAX_TEXT: usize = 4_000;
-/// The largest schema of a form, in bytes of JSON.
-const MAX_SCHEMA: usize = 16 * 1024;
 /// The longest URL, in bytes.
 const MAX_URL: usize = 2_000;
 
@@ -130,7 +129,7 @@ impl Drop for Reports {
 pub fn readable(server: &str, request: ElicitRequestParams) -> Option<(String, Elicitation)> {
     let (text, requested_schema, url) = match request {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
-            let schema = serde_json::to_value(requested_schema).ok().filter(|schema| schema.to_string().len() <= MAX_SCHEMA)?;
+            let schema = serde_json::to_value(requested_schema).ok().filter(|schema| form::check(schema).is_ok())?;
             (message, Some(schema), None)
         }
         ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, None, Some(visitable(url)?)),

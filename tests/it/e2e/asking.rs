@@ -224,3 +224,33 @@ async fn a_model_asks_its_user(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kin
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_has_its_user_fill_a_form_in(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
+    let server = site.start().await;
+    let seats = json!({"type": "integer", "minimum": 1});
+    let form = json!({"type": "object", "properties": {"day": {"type": "string"}, "seats": seats}, "required": ["day"]});
+    let input = format!("[[id:form]][[call:ask_user {}]][[next]][[say:bye]]", json!({"question": "When?", "form": form}));
+    let run = server.start_run(&json!({"input": input})).await["id"].as_str().unwrap().to_owned();
+    waits(&server, &run).await;
+    let asked = question(&server, &run).await;
+    assert_eq!((&asked["kind"], &asked["question"]["form"]), (&json!("question"), &form));
+    let path = format!("/input-requests/{}", asked["id"].as_str().unwrap());
+    for content in [json!({}), json!({"day": "Monday", "seats": 0}), json!({"day": {"nested": 1}}), json!("Monday")] {
+        let refused = server.post_json(&path, &json!({"action": "accept", "content": content})).await;
+        assert_eq!((refused.0.as_u16(), &refused.1["errors"][0]["pointer"]), (400, &json!("/content")), "{}", refused.1);
+    }
+    let filled = json!({"day": "Monday", "seats": 2});
+    let answered = server.post_json(&path, &json!({"action": "accept", "content": filled})).await;
+    assert_eq!(answered.0, 200, "{}", answered.1);
+    let ended = server.finished(&run).await;
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let told = messages.iter().find(|message| message["role"] == "tool").unwrap()["parts"][0].clone();
+    let read: Value = serde_json::from_str(told["content"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!((&told["state"], read), (&json!("done"), filled));
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}

@@ -58,6 +58,7 @@ impl Scene {
                 choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
                 tool: None,
                 arguments: None,
+                form: None,
                 elicitation: None,
                 approval: None,
             },

@@ -39,6 +39,7 @@ fn request(fence: &Fence) -> InputRequest {
             choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
             tool: Some("files__write".to_owned()),
             arguments: Some(serde_json::json!({"a": [1]})),
+            form: None,
             elicitation: None,
             approval: None,
         },
