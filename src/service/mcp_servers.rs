@@ -243,7 +243,6 @@ impl Service {
         patch: &McpServerPatch,
         versions: Option<&[i64]>,
     ) -> Result<ShownMcpServer> {
-        let deps = self.mcp_deps()?;
         for _ in 0..TRIES {
             let before = self.changeable_mcp_server(principal, id, versions).await?;
             let mut after = before.clone();
@@ -262,11 +261,7 @@ impl Service {
             after.updated_at = self.clock.now().max(before.updated_at);
             match self.store.change_mcp_server(&after).await? {
                 NamedChanged::Changed(_) => {
-                    if before.entry.get("url") != after.entry.get("url") {
-                        // Tokens are for the place where somebody has logged in.
-                        self.store.forget_mcp_tokens(id, None).await?;
-                    }
-                    deps.servers.changed(id).await;
+                    self.mcp_server_changed(&before, &after).await?;
                     return self.probed(principal, id).await;
                 }
                 NamedChanged::NameTaken => return Err(name_taken(&after.name)),
@@ -386,18 +381,25 @@ impl Service {
         let before = self.changeable_mcp_server(principal, id, None).await?;
         // Those that cannot be opened are to be given anew, and are missed by their names until they are.
         let secrets = opened(&self.provider_deps()?.vault, &before).unwrap_or_default();
-        let mut after = McpServerRecord { reach: reach_of(principal), updated_at: self.clock.now(), ..before };
+        let mut after = McpServerRecord { reach: reach_of(principal), updated_at: self.clock.now(), ..before.clone() };
         after.enabled = patch.enabled.unwrap_or(after.enabled);
         if let Some(entry) = &patch.entry {
             self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
         }
         match self.store.change_mcp_server(&after).await? {
-            NamedChanged::Changed(_) => {
-                self.mcp_deps()?.servers.changed(id).await;
-                Ok(())
-            }
+            NamedChanged::Changed(_) => self.mcp_server_changed(&before, &after).await,
             NamedChanged::Stale | NamedChanged::NameTaken => Err(Error::Stale),
         }
+    }
+
+    /// What follows from a change that is stored.
+    async fn mcp_server_changed(&self, before: &McpServerRecord, after: &McpServerRecord) -> Result<()> {
+        if before.entry.get("url") != after.entry.get("url") {
+            // Tokens are for the place where somebody has logged in.
+            self.store.forget_mcp_tokens(&after.id, None).await?;
+        }
+        self.mcp_deps()?.servers.changed(&after.id).await;
+        Ok(())
     }
 
     /// The server of exactly that name among those of the principal, or of everybody.

@@ -152,6 +152,15 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
     assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), 0);
     assert_eq!(pay(&server, 1).await, [false], "its tools are not offered");
 
+    // An entry that takes its place ends the login, too, if it leads elsewhere.
+    log_in(&server, &bank, &id).await;
+    for (url, logins) in [(bank.url.clone(), 1), (format!("{}?other=1", bank.url), 0)] {
+        let document = json!({"mcpServers": {"bank": {"url": url}}, "replace": true});
+        let (status, report) = server.post_json("/mcp-servers/import", &document).await;
+        assert_eq!((status.as_u16(), &report["data"][0]["outcome"]), (200, &json!("replaced")), "{report}");
+        assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), logins, "{url}");
+    }
+
     let said = server.log_text() + &shown.to_string() + &server.get_json("/mcp-servers").await.to_string();
     let leaked: Vec<_> = bank.book().secrets.iter().filter(|secret| said.contains(secret.as_str())).cloned().collect();
     assert_eq!(leaked, Vec::<String>::new());
