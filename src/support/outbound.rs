@@ -12,7 +12,7 @@ use reqwest::{ClientBuilder, Url};
 /// Where a URL may lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Anywhere that the server can reach, itself included: an administrator said so.
+    /// Anywhere that the server can reach, itself included, but for where clouds hand out credentials: an administrator said so.
     Anywhere,
     /// Only to public addresses, by https.
     Public,
@@ -50,6 +50,9 @@ pub enum Forbidden {
          outbound.allow_private"
     )]
     Address,
+    /// An address at which clouds hand out credentials, or one of this machine's link.
+    #[error("it leads to a link-local address, or to one at which clouds hand out credentials; those are never connected to")]
+    Metadata,
 }
 
 /// Looks at what can be seen of a URL without resolving its host.
@@ -57,7 +60,11 @@ pub enum Forbidden {
 /// # Errors
 /// [`Forbidden`].
 pub fn check(url: &Url, reach: Reach) -> Result<(), Forbidden> {
+    // The parser has brought every spelling of an IPv4 address into this one.
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let address = host.parse::<IpAddr>();
     match reach {
+        Reach::Anywhere if address.as_ref().is_ok_and(|address| is_of_metadata(*address)) => return Err(Forbidden::Metadata),
         Reach::Anywhere => return Ok(()),
         Reach::Public => {}
     }
@@ -67,9 +74,7 @@ pub fn check(url: &Url, reach: Reach) -> Result<(), Forbidden> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err(Forbidden::Login);
     }
-    // The parser has brought every spelling of an IPv4 address into this one.
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    let is_public = match host.parse::<IpAddr>() {
+    let is_public = match address {
         Ok(address) => is_public(address),
         Err(_) => !is_local_name(host),
     };
@@ -85,21 +90,26 @@ fn is_local_name(host: &str) -> bool {
 /// is not resolved. Proxies of the environment would resolve names themselves.
 pub fn guarded(builder: ClientBuilder, reach: Reach) -> ClientBuilder {
     match reach {
-        Reach::Anywhere => builder,
-        Reach::Public => builder.no_proxy().dns_resolver(Arc::new(PublicOnly)),
+        Reach::Anywhere => builder.dns_resolver(Arc::new(Judged(reach))),
+        Reach::Public => builder.no_proxy().dns_resolver(Arc::new(Judged(reach))),
     }
 }
 
-/// Resolves names that have public addresses only.
-struct PublicOnly;
+/// Resolves names that have only addresses that may be reached.
+struct Judged(Reach);
 
-impl Resolve for PublicOnly {
+impl Resolve for Judged {
     fn resolve(&self, name: Name) -> Resolving {
+        let Self(reach) = *self;
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            // One that is not public among others is either a mistake or an attempt.
-            if found.iter().any(|address| !is_public(address.ip())) {
-                return Err(Forbidden::Address.into());
+            // One that may not be reached among others is either a mistake or an attempt.
+            match reach {
+                Reach::Anywhere if found.iter().any(|address| is_of_metadata(address.ip())) => {
+                    return Err(Forbidden::Metadata.into());
+                }
+                Reach::Public if found.iter().any(|address| !is_public(address.ip())) => return Err(Forbidden::Address.into()),
+                Reach::Anywhere | Reach::Public => {}
             }
             let addresses: Addrs = Box::new(found.into_iter());
             Ok(addresses)
@@ -113,6 +123,27 @@ pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),
+    }
+}
+
+/// Whether credentials of the machine may be had there by whoever asks from it, or whether it is an address of its link, among
+/// which those are.
+fn is_of_metadata(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let of_clouds = [[100, 100, 100, 200], [168, 63, 129, 16], [192, 0, 0, 192]];
+            address.is_link_local() || of_clouds.contains(&address.octets())
+        }
+        IpAddr::V6(address) => match address.segments() {
+            // What a translator makes of an IPv4 address.
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+                is_of_metadata(Ipv4Addr::new(a, b, c, d).into())
+            }
+            segments => {
+                address.is_unicast_link_local() || matches!(segments, [0xfd00, 0xec2, .., 0x254] | [0xfd20, 0xce, .., 0x254])
+            }
+        },
     }
 }
 
@@ -206,14 +237,36 @@ mod tests {
         for url in ["https://user@8.8.8.8", "https://:word@example.com", "https://api.openai.com@192.168.0.1"] {
             assert_eq!(checked(url), Err(Forbidden::Login), "{url}");
         }
-        assert_eq!(check(&Url::parse("http://127.0.0.1:11434").unwrap(), Reach::Anywhere), Ok(()));
+        for url in ["http://127.0.0.1:11434", "http://10.0.0.5", "https://[fd00::1]", "http://db.internal"] {
+            assert_eq!(check(&Url::parse(url).unwrap(), Reach::Anywhere), Ok(()), "{url}");
+        }
+    }
+
+    /// M-25.
+    #[test]
+    fn credentials_of_the_machine_are_nobodys() {
+        for url in [
+            "http://169.254.169.254/latest/meta-data",
+            "http://0xa9fea9fe",
+            "http://169.254.170.2",
+            "http://100.100.100.200",
+            "http://168.63.129.16",
+            "http://[::ffff:169.254.169.254]",
+            "http://[64:ff9b::a9fe:a9fe]",
+            "http://[fe80::1]",
+            "http://[fd00:ec2::254]",
+        ] {
+            let url = Url::parse(url).unwrap();
+            assert_eq!(check(&url, Reach::Anywhere), Err(Forbidden::Metadata), "{url}");
+            assert!(check(&url, Reach::Public).is_err(), "{url}");
+        }
     }
 
     /// M-25.
     #[tokio::test]
     async fn a_name_is_judged_by_its_addresses_when_it_is_connected_to() {
         // A name that nobody would think local, but which resolves to this machine everywhere.
-        let found = PublicOnly.resolve("localhost".parse().unwrap()).await;
+        let found = Judged(Reach::Public).resolve("localhost".parse().unwrap()).await;
         assert!(found.is_err_and(|error| error.to_string().contains("not public")));
         let client = guarded(reqwest::Client::builder(), Reach::Public).build().unwrap();
         let error = client.get("https://localhost:9/").send().await.unwrap_err();
