@@ -104,6 +104,7 @@ pub fn tools(
     // The program that runs, even if its file has been replaced since.
     options.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
     options.containers = config.mcp.containers.clone();
+    options.homes = Some(config.server.data_dir.join("servers"));
     options.reach = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
     if let Some(path) = &config.tools.mcp_config {

@@ -54,6 +54,8 @@ pub struct DoorOptions {
     pub guard: Option<PathBuf>,
     /// What MCP servers may have that run in containers.
     pub containers: ContainerOptions,
+    /// Where each MCP server that is a program has a working directory of its own; ours for all of them if absent.
+    pub homes: Option<PathBuf>,
 }
 
 impl DoorOptions {
@@ -73,6 +75,7 @@ impl DoorOptions {
             policy: Arc::new(AllowAll),
             guard: None,
             containers: ContainerOptions::default(),
+            homes: None,
         }
     }
 }
@@ -102,8 +105,9 @@ impl Door {
             policy,
             guard,
             containers,
+            homes,
         } = options;
-        let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), start_patience, (guard, containers));
+        let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), start_patience, (guard, containers, homes));
         Arc::new(Self {
             built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
             mcp,

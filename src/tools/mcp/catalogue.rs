@@ -16,7 +16,7 @@ use crate::support::text;
 use crate::tools::visible::visible;
 use crate::tools::{names, schema};
 
-/// The longest description that models see, in characters.
+/// The longest description that models see, of a tool or of one of its parameters, in characters.
 const MAX_DESCRIPTION: usize = 1_024;
 
 /// What a server is called.
@@ -108,13 +108,15 @@ fn replay(config: &ServerConfig, tool: &Tool) -> ReplayClass {
     }
 }
 
-/// Only texts for people and models are cleaned: in names, patterns and values every character counts.
+/// Only texts for people and models are cleaned and cut: in names, patterns and values every character counts.
 fn clean_descriptions(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
             for (key, value) in map.iter_mut() {
                 match value {
-                    Value::String(text) if matches!(key.as_str(), "description" | "title" | "$comment") => *text = visible(text),
+                    Value::String(said) if matches!(key.as_str(), "description" | "title" | "$comment") => {
+                        *said = text::prefix_chars(&visible(said), MAX_DESCRIPTION).to_owned();
+                    }
                     Value::Object(_) | Value::Array(_) if !matches!(key.as_str(), "enum" | "const" | "default" | "examples") => {
                         clean_descriptions(value);
                     }
@@ -182,5 +184,10 @@ mod tests {
     #[test]
     fn long_descriptions_are_cut() {
         assert_eq!(description("s", &"ä".repeat(2_000)).chars().count(), MAX_DESCRIPTION);
+        let mut schema = json!({"properties": {"x": {"description": "ä".repeat(2_000), "enum": ["ä".repeat(2_000)]}}});
+        clean_descriptions(&mut schema);
+        let x = &schema["properties"]["x"];
+        assert_eq!(x["description"].as_str().unwrap().chars().count(), MAX_DESCRIPTION);
+        assert_eq!(x["enum"][0].as_str().unwrap().chars().count(), 2_000, "a value is what it is");
     }
 }

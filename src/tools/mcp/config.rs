@@ -79,7 +79,7 @@ pub enum ServerTransport {
         args: Vec<String>,
         /// Its environment, beside the few variables that every child gets.
         env: BTreeMap<String, SecretString>,
-        /// Its working directory; ours if absent.
+        /// Its working directory; one of its own if absent.
         cwd: Option<String>,
     },
     /// A container, whose first process speaks on its standard streams.

@@ -1,6 +1,7 @@
 //! One live connection to a server, over either transport.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
     serve_client_with_lifecycle_and_ct,
 };
-use rmcp::transport::streamable_http_client::StreamableHttpError;
+use serde::Serialize;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -27,11 +28,12 @@ use super::ServerTransport;
 use super::attentive::Attentive;
 use super::container::{Containers, Launch};
 use super::content;
+use super::fates::{self, Fate};
 use super::handler::{Handler, Heard, MAX_QUESTIONS, readable, result_of};
 use super::masks::Masks;
 use super::oauth::Login;
 use super::orphans::Words;
-use super::process::{LastWords, Process, Program, last_words};
+use super::process::{self, LastWords, Process, Program, last_words};
 use super::remote::Remote;
 use super::stdio::{Ending, StdioTransport};
 use super::tasks::Task;
@@ -44,6 +46,10 @@ use crate::tools::{Asks, Environment, ProgressSender, Report};
 const MAX_PAGES: usize = 100;
 /// The most tools, resources or prompts that one server may offer.
 const MAX_LISTED: usize = 1_000;
+/// The most bytes of JSON that they may have together.
+const MAX_LISTED_BYTES: usize = 8 * 1024 * 1024;
+/// The largest schema of a tool, in bytes of JSON.
+const MAX_SCHEMA: usize = 64 * 1024;
 /// How long telling a server of a cancelled call may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// How long a server may take to give a sign of life.
@@ -52,9 +58,6 @@ const PULSE_LIMIT: Duration = Duration::from_secs(5);
 const CLOSE_LIMIT: Duration = Duration::from_secs(6);
 /// How long the transport may take to notice by itself that its process has exited.
 const NOTICE_LIMIT: Duration = Duration::from_millis(300);
-/// What servers made after the official examples say of a session that they do not know, before they look at the request.
-const NO_SESSION: &str = "No valid session ID provided";
-
 /// How the greeting goes: older servers want `initialize`, the stateless revision has `server/discover` instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Greeting {
@@ -102,6 +105,8 @@ pub struct Endpoint<'a> {
     pub words: &'a Words,
     /// Where it runs if it is a container.
     pub containers: &'a Containers,
+    /// Its working directory if it is a program and its entry names none.
+    pub home: Option<&'a Path>,
     /// The login at it, if it may have one.
     pub login: Option<&'a Arc<Login>>,
 }
@@ -119,6 +124,8 @@ pub struct Connection {
     tasks: TaskTracker,
     /// Whether a new connection is needed though this one is not closed.
     stale: AtomicBool,
+    /// Holds a token for each call that is under way.
+    calls: TaskTracker,
 }
 
 /// How long a call may take.
@@ -177,7 +184,7 @@ impl Connection {
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks, elicits, words, containers, .. } = server;
+        let Endpoint { name, transport, masks, elicits, words, containers, home, .. } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
@@ -198,7 +205,11 @@ impl Connection {
                         launch.program(word)
                     }
                     ServerTransport::Stdio { command, args, env, cwd } => {
-                        Program { command, args, env, cwd: cwd.as_deref(), word, removal: None }
+                        let cwd = cwd.as_deref().map(Path::new);
+                        if let (None, Some(home)) = (cwd, home) {
+                            process::make_home(home).await.map_err(|reason| OpenError::Other(reason.into()))?;
+                        }
+                        Program { command, args, env, cwd: cwd.or(home), word, removal: None }
                     }
                     ServerTransport::Http { .. } => return Err(OpenError::Other("it has no process".to_owned().into())),
                 };
@@ -241,8 +252,8 @@ impl Connection {
         };
         let peer = service.peer().clone();
         let (name, masks, tasks) = (name.to_owned(), masks.clone(), tasks.clone());
-        let (service, stale) = (tokio::sync::Mutex::new(service), AtomicBool::new(false));
-        let connection = Self { name, masks, elicits, peer, service, heard, process, ending, tasks, stale };
+        let (service, stale, calls) = (tokio::sync::Mutex::new(service), AtomicBool::new(false), TaskTracker::new());
+        let connection = Self { name, masks, elicits, peer, service, heard, process, ending, tasks, stale, calls };
         match connection.unknown_version() {
             None => Ok(connection),
             Some(version) => {
@@ -271,6 +282,12 @@ impl Connection {
             && self.process.as_ref().is_none_or(|process| !process.exit_token().is_cancelled())
     }
 
+    /// Waits until no call is under way on a connection that gets no new ones. Each of them ends within its own limits.
+    pub async fn is_idle(&self) {
+        self.calls.close();
+        self.calls.wait().await;
+    }
+
     /// The library's side of it.
     pub fn peer(&self) -> &Peer<RoleClient> {
         &self.peer
@@ -291,8 +308,24 @@ impl Connection {
     /// # Errors
     /// If the server refuses or the connection is lost.
     pub async fn list_tools(&self) -> Result<Vec<Tool>, Fault> {
-        let page = |asked| async move { self.peer.list_tools(Some(asked)).await.map(|page| (page.tools, page.next_cursor)) };
+        let page = |asked| async move {
+            let page = self.peer.list_tools(Some(asked)).await?;
+            Ok((self.of_bearable_size(page.tools), page.next_cursor))
+        };
         self.all("tools", page).await
+    }
+
+    /// The tools without those whose schemas are too large.
+    fn of_bearable_size(&self, mut tools: Vec<Tool>) -> Vec<Tool> {
+        let is_bearable = |schema: &JsonObject| size_of(schema) <= MAX_SCHEMA;
+        let count = tools.len();
+        tools.retain(|tool| is_bearable(&tool.input_schema) && tool.output_schema.as_deref().is_none_or(is_bearable));
+        let left_out = count - tools.len();
+        if left_out > 0 {
+            let limit = MAX_SCHEMA;
+            tracing::warn!(mcp.server = self.name, left_out, limit, "MCP server offers tools with schemas that are too large");
+        }
+        tools
     }
 
     /// Asks for all resources; a server that does not say that it has any has none.
@@ -320,12 +353,14 @@ impl Connection {
         self.all("prompts", page).await
     }
 
-    /// Asks for all of something, page by page. Stops when a cursor comes again, is empty, or after 100 pages.
+    /// Asks for all of something, page by page. Stops when a cursor comes again, is empty, after 100 pages, and when there is no room
+    /// for more: what a server lists is held in memory as long as it is connected.
     async fn all<T, F>(&self, what: &str, page: impl Fn(PaginatedRequestParams) -> F) -> Result<Vec<T>, Fault>
     where
+        T: Serialize,
         F: Future<Output = Result<(Vec<T>, Option<String>), ServiceError>>,
     {
-        let mut all = Vec::new();
+        let (mut all, mut bytes) = (Vec::new(), 0);
         let mut cursors = BTreeSet::new();
         let mut cursor = None;
         for _ in 0..MAX_PAGES {
@@ -337,14 +372,17 @@ impl Connection {
                     return Err(Fault::after(format!("its {what} could not be listed: {}", self.shown(&error)), self.last_words()));
                 }
             };
-            all.extend(items);
+            for item in items {
+                bytes += size_of(&item);
+                if all.len() == MAX_LISTED || bytes > MAX_LISTED_BYTES {
+                    let kept = all.len();
+                    tracing::warn!(mcp.server = self.name, what, kept, "MCP server offers too much, the rest is left out");
+                    return Ok(all);
+                }
+                all.push(item);
+            }
             let Some(next) = next.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { break };
             cursor = Some(next);
-        }
-        if all.len() > MAX_LISTED {
-            let (count, kept) = (all.len(), MAX_LISTED);
-            tracing::warn!(mcp.server = self.name, what, count, kept, "MCP server offers too much, the rest is left out");
-            all.truncate(MAX_LISTED);
         }
         Ok(all)
     }
@@ -361,6 +399,7 @@ impl Connection {
     ) -> Reply {
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         let mut questions = 0;
+        let _underway = self.calls.token();
         loop {
             let asked = match self.call_once(params.clone(), &meta, limits, &mut questions, progress, cancel).await {
                 Once::Reply(reply) => return reply,
@@ -495,15 +534,15 @@ impl Connection {
     /// What an error means that stands for the answer to a request.
     pub async fn reply_from_error(&self, error: &ServiceError) -> Reply {
         let over_http = self.process.is_none();
-        if over_http && asks_for_new_session(error) {
+        if over_http && fates::asks_for_new_session(error) {
             self.stale.store(true, Ordering::SeqCst);
         }
         match error {
-            ServiceError::McpError(error) if over_http && error.message.contains(NO_SESSION) => {
+            ServiceError::McpError(error) if over_http && fates::is_of_no_session(&error.message) => {
                 Reply::NotSent(self.masks.error_text(&error.message))
             }
             ServiceError::McpError(error) => Reply::Refused(self.masks.error_text(&error.message)),
-            ServiceError::TransportSend(transport) => match fate(transport.error.as_ref()) {
+            ServiceError::TransportSend(transport) => match Fate::of(transport.error.as_ref()) {
                 Fate::NeverArrived => Reply::NotSent(self.shown(error)),
                 Fate::Refused => Reply::Refused(self.shown(error)),
                 Fate::Unknown => Reply::Lost(self.shown(error)),
@@ -656,6 +695,11 @@ impl OpenError {
     }
 }
 
+/// How much something takes as JSON. What cannot be written as JSON was not read from it.
+fn size_of(item: &impl Serialize) -> usize {
+    serde_json::to_vec(item).map_or(0, |json| json.len())
+}
+
 async fn after_exit(exit: CancellationToken) {
     exit.cancelled().await;
     tokio::time::sleep(NOTICE_LIMIT).await;
@@ -679,56 +723,6 @@ fn reply_from(result: ServerResult) -> Reply {
         },
         _ => Reply::Refused("its answer is no result of a tool call".to_owned()),
     }
-}
-
-/// Whether an error may be mended by a new session. The protocol has the status 404 for a session that is gone, which the
-/// library handles; many servers answer in other ways.
-fn asks_for_new_session(error: &ServiceError) -> bool {
-    match error {
-        ServiceError::McpError(error) => error.message.to_ascii_lowercase().contains("session"),
-        ServiceError::TransportSend(_) => true,
-        _ => false,
-    }
-}
-
-/// What an error of the transport says about the request.
-enum Fate {
-    /// It cannot have been acted on.
-    NeverArrived,
-    /// The server, or what stands before it, has refused it or failed over it, and said so.
-    Refused,
-    /// It may have been acted on.
-    Unknown,
-}
-
-fn fate(error: &(dyn std::error::Error + Send + Sync + 'static)) -> Fate {
-    // A message that could not be written to its end is no line, and so is not acted on.
-    if error.is::<std::io::Error>() {
-        return Fate::NeverArrived;
-    }
-    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        Some(StreamableHttpError::Client(error)) if error.is_connect() => Fate::NeverArrived,
-        Some(StreamableHttpError::SessionExpired | StreamableHttpError::ReservedHeaderConflict(_)) => Fate::NeverArrived,
-        Some(StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_)) => Fate::NeverArrived,
-        Some(StreamableHttpError::HttpStatus(failed)) => fate_by_status(failed.status),
-        Some(StreamableHttpError::UnexpectedServerResponse(said)) => status_of(said).map_or(Fate::Unknown, fate_by_status),
-        Some(_) | None => Fate::Unknown,
-    }
-}
-
-fn fate_by_status(status: u16) -> Fate {
-    match status {
-        // Who asks is looked at before what is asked. All else a handler may have passed on from somebody whom it asked itself.
-        401 => Fate::NeverArrived,
-        // A gateway does not know how far the server behind it has got, and a server that is overrun may stop anywhere.
-        502..=504 => Fate::Unknown,
-        _ => Fate::Refused,
-    }
-}
-
-/// The status in the words that the library has for an answer that it did not expect.
-pub fn status_of(said: &str) -> Option<u16> {
-    said.strip_prefix("HTTP ")?.split(' ').next()?.parse().ok()
 }
 
 /// An error with its causes.

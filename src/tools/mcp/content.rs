@@ -19,25 +19,39 @@ pub fn malformed(result: &Value) -> Option<&'static str> {
     }
 }
 
-/// The content of a `tools/call` result. What a model cannot read is named in a text instead; structured content stands in
-/// where there is no text.
+/// The content of a `tools/call` result. What a model cannot read is named in a text instead; structured content follows where
+/// it is not what the texts say already.
 pub fn from_result(result: &Value) -> Vec<ToolContent> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut room = PICTURE_BYTES;
     let mut content: Vec<ToolContent> = blocks.iter().map(|block| within(from_block(block), &mut room)).collect();
-    content.extend(structured_alone(result).map(|block| from_block(&block)));
+    content.extend(structured_beside(result).map(|block| from_block(&block)));
     if content.is_empty() {
         content.push(ToolContent::text("(the tool answered without content)"));
     }
     content
 }
 
-/// The structured content as a text block, where there is no text beside it.
-pub fn structured_alone(result: &Value) -> Option<Value> {
+/// The structured content as a text block, unless the texts beside it say the same.
+pub fn structured_beside(result: &Value) -> Option<Value> {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let has_text = blocks.iter().any(|block| text_of(block).is_some_and(|text| !text.is_empty()));
-    let structured = result.get("structuredContent").filter(|structured| !has_text && !structured.is_null())?;
-    Some(json!({"type": "text", "text": structured.to_string()}))
+    let texts: Vec<&str> = blocks.iter().filter_map(text_of).filter(|text| !text.is_empty()).collect();
+    let structured = result.get("structuredContent").filter(|structured| !structured.is_null())?;
+    (!say_the_same(&texts, structured)).then(|| json!({"type": "text", "text": structured.to_string()}))
+}
+
+/// Whether one of the texts is the same value, or they are together the items of the same list. Servers put into an object with one
+/// field what is no object by itself.
+fn say_the_same(texts: &[&str], structured: &Value) -> bool {
+    let is = |text: &str, value: &Value| {
+        value.as_str() == Some(text) || serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value)
+    };
+    let only_field = structured.as_object().filter(|fields| fields.len() == 1).and_then(|fields| fields.values().next());
+    [Some(structured), only_field].into_iter().flatten().any(|value| {
+        let items = value.as_array().filter(|items| items.len() == texts.len() && !items.is_empty());
+        texts.iter().any(|text| is(text, value))
+            || items.is_some_and(|items| texts.iter().zip(items).all(|(text, item)| is(text, item)))
+    })
 }
 
 /// Whether the result says that the tool failed.
@@ -120,7 +134,7 @@ mod tests {
             {"type": "resource", "resource": {"uri": "file:///b", "mimeType": "application/zip", "blob": "AAAA"}},
             {"type": "resource_link", "uri": "file:///c", "name": "c"},
             {"type": "hologram", "data": "?"},
-        ], "structuredContent": {"ignored": true}});
+        ], "structuredContent": {"also": "said"}});
         assert_eq!(
             from_result(&result),
             [
@@ -131,6 +145,7 @@ mod tests {
                 ToolContent::text("[file file:///b, application/zip, 3 bytes: cannot be shown]"),
                 ToolContent::text("[link to file:///c (c)]"),
                 ToolContent::text("[content of the unknown kind \"hologram\": cannot be shown]"),
+                ToolContent::text("{\"also\":\"said\"}"),
             ]
         );
         assert!(!is_error(&result));
@@ -160,10 +175,28 @@ mod tests {
     }
 
     #[test]
-    fn structured_content_stands_in_for_missing_text() {
+    fn structured_content_is_kept_unless_the_text_says_the_same() {
         assert_eq!(from_result(&json!({"content": [], "structuredContent": {"a": 1}})), [ToolContent::text("{\"a\":1}")]);
         assert_eq!(from_result(&json!({"content": [{"type": "text", "text": ""}], "structuredContent": 5})).len(), 2);
         assert_eq!(from_result(&json!({"isError": true})), [ToolContent::text("(the tool answered without content)")]);
         assert!(is_error(&json!({"isError": true})));
+        let texts = |texts: &[&str]| texts.iter().map(|text| json!({"type": "text", "text": text})).collect::<Vec<Value>>();
+        for (said, structured, shown) in [
+            (vec!["{ \"b\": [1], \"a\": 1 }"], json!({"a": 1, "b": [1]}), 1),
+            (vec!["see below", "{\"a\":1}"], json!({"a": 1}), 2),
+            (vec!["391"], json!({"result": 391}), 1),
+            (vec!["the whole file"], json!({"content": "the whole file"}), 1),
+            (vec!["{\"n\":1}", "two"], json!({"result": [{"n": 1}, "two"]}), 2),
+            (vec!["3 found"], json!({"found": [1, 2, 3]}), 2),
+            (vec!["391"], json!({"result": 391, "unit": "m"}), 2),
+            (vec!["one", "two"], json!({"result": ["one"]}), 3),
+            (vec!["nothing"], Value::Null, 1),
+        ] {
+            let content = from_result(&json!({"content": texts(&said), "structuredContent": structured}));
+            assert_eq!(content.len(), shown, "{said:?} {structured}");
+            if shown > said.len() {
+                assert_eq!(content[said.len()], ToolContent::text(structured.to_string()));
+            }
+        }
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod connection;
 mod container;
 mod content;
+mod fates;
 mod handler;
 mod kept;
 mod listed;

@@ -48,8 +48,8 @@ impl Outputs {
         tracing::warn!(tool, reason, "a tool's structured answer is not what its schema says");
         let words = format!("[note: the structured content of this answer does not fit the tool's own output schema: {reason}]");
         let note = json!({"type": "text", "text": words});
-        // Structured content stands in for missing text, which the note would be.
-        let text = content::structured_alone(result);
+        // The note is about what stands before it.
+        let text = content::structured_beside(result);
         match result.get_mut("content").and_then(Value::as_array_mut) {
             Some(blocks) => blocks.extend(text.into_iter().chain([note])),
             None => result["content"] = text.into_iter().chain([note]).collect(),

@@ -6,6 +6,7 @@
 //! their standard input end, which the protocol tells them to take as the sign to exit, and a guard ends those that do not.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -52,7 +53,7 @@ pub struct Program<'a> {
     /// Its own variables.
     pub env: &'a BTreeMap<String, SecretString>,
     /// Its working directory.
-    pub cwd: Option<&'a str>,
+    pub cwd: Option<&'a Path>,
     /// The word by which what it starts is found.
     pub word: String,
     /// What ends the container that it speaks for.
@@ -224,6 +225,18 @@ impl Watched {
     }
 }
 
+/// Makes a working directory, for nobody else on the machine. One that is there stays as it is.
+///
+/// # Errors
+/// In words, if it cannot be made.
+pub async fn make_home(home: &Path) -> Result<(), String> {
+    let mut builder = tokio::fs::DirBuilder::new();
+    #[cfg(unix)]
+    builder.mode(0o700);
+    let made = builder.recursive(true).create(home).await;
+    made.map_err(|error| format!("its working directory {} cannot be made: {error}", home.display()))
+}
+
 /// The end of what a process said, where there is not room for all of it.
 pub fn last_words(said: &str) -> &str {
     let excess = said.chars().count().saturating_sub(STDERR_SHOWN);
@@ -267,7 +280,9 @@ impl Drop for Group {
 fn not_started(program: &Program<'_>, error: &std::io::Error) -> String {
     let command = program.command;
     match (error.kind(), program.cwd) {
-        (std::io::ErrorKind::NotFound, Some(cwd)) => format!("the program {command} or the folder {cwd} was not found"),
+        (std::io::ErrorKind::NotFound, Some(cwd)) => {
+            format!("the program {command} or the folder {} was not found", cwd.display())
+        }
         (std::io::ErrorKind::NotFound, None) => format!("the program {command} was not found in PATH"),
         (_, _) => format!("the program {command} could not be started: {error}"),
     }

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::attentive::Attentive;
 use super::config::HttpStyle;
-use super::connection::{Endpoint, OpenError, chain, status_of};
+use super::connection::{Endpoint, OpenError, chain};
+use super::fates::status_of;
 use super::handler::Handler;
 use super::oauth::{AuthState, Authorized};
 use super::process::LastWords;

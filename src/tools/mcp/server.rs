@@ -1,5 +1,6 @@
 //! One configured server: connected when it is first needed, and again when its connection was lost.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub struct Common {
     pub guard: Guard,
     /// Where servers run that are containers.
     pub containers: Containers,
+    /// Below which each program has a working directory of its own.
+    pub homes: Option<PathBuf>,
     /// Where the tokens of logins are.
     pub tokens: Option<Arc<dyn Tokens>>,
     /// What time it is.
@@ -88,6 +91,8 @@ pub struct Server {
     /// Where it is, if somebody keeps it.
     destination: Option<String>,
     config: ServerConfig,
+    /// Its working directory, unless its entry names another one.
+    home: Option<PathBuf>,
     common: Arc<Common>,
     phase: watch::Sender<Phase>,
     /// Since when it is in this phase.
@@ -97,6 +102,10 @@ pub struct Server {
     used: Mutex<Instant>,
     /// Limits the calls that it works on at a time.
     slots: Semaphore,
+    /// Cancelled when it ends for good.
+    closing: CancellationToken,
+    /// Holds a token for each connection that was replaced and is not closed yet.
+    burials: TaskTracker,
     /// Whether it was greeted in the new way the last time.
     stateless: AtomicBool,
     /// Whether the first transport over HTTP is the one that it knows.
@@ -127,7 +136,13 @@ pub struct Live {
 
 impl Server {
     /// A server that is not connected yet.
-    pub fn new(identity: Identity, half: String, revision: i64, config: ServerConfig, common: Arc<Common>) -> Arc<Self> {
+    pub fn new(
+        identity: Identity,
+        half: String,
+        revision: i64,
+        config: ServerConfig,
+        (home, common): (Option<PathBuf>, Arc<Common>),
+    ) -> Arc<Self> {
         let Identity { key, id, name, owner } = identity;
         // Who writes the configuration decides where its servers are, and restarts this program to change it.
         let destination = (key == id.as_str()).then(|| config.transport.destination());
@@ -145,12 +160,15 @@ impl Server {
             revision,
             destination,
             config,
+            home,
             common,
             phase,
             since,
             setbacks,
             used,
             slots,
+            closing: CancellationToken::new(),
+            burials: TaskTracker::new(),
             stateless,
             is_old: AtomicBool::new(false),
             login,
@@ -311,7 +329,8 @@ impl Server {
             Reply::Refused(reason) => failed(format!("the server {name} answered with an error: {reason}")),
             Reply::NotSent(reason) => failed(format!("the server {name} cannot be reached, nothing was sent: {reason}")),
             Reply::TimedOut(limit) => {
-                failed(format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect"))
+                let reason = format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect");
+                if may_repeat { failed(reason) } else { unknown(reason) }
             }
             // Nobody follows it here.
             Reply::Task(_) => unknown("the server goes on with the call by itself".to_owned()),
@@ -437,12 +456,27 @@ impl Server {
         }
     }
 
-    /// Ends it for good.
+    /// Ends it for good, and waits until nothing of it is left.
     pub async fn close(&self) {
         let phase = self.phase.send_replace(Phase::Closed);
-        if let Phase::Up(live) = phase {
-            live.connection.close().await;
+        self.closing.cancel();
+        self.burials.close();
+        let last = async {
+            if let Phase::Up(live) = phase {
+                live.connection.close().await;
+            }
+        };
+        tokio::join!(last, self.burials.wait());
+    }
+
+    /// Closes a connection that was replaced, when the calls that others make on it are over: what ends one call, such as a session
+    /// that is gone, need not end them.
+    async fn bury(&self, connection: &Connection) {
+        tokio::select! {
+            () = connection.is_idle() => {}
+            () = self.closing.cancelled() => {}
         }
+        connection.close().await;
     }
 
     /// The connection, made now if there is none. Only one attempt is under way at a time, and it goes on when whoever asked for
@@ -495,15 +529,17 @@ impl Server {
         });
         if start || died.is_some() {
             let server = self.clone();
+            let buried = died.is_some().then(|| self.burials.token());
             self.common.tasks.spawn(async move {
+                let _buried = buried;
                 let bury = async {
                     if let Some(live) = died {
-                        live.connection.close().await;
+                        server.bury(&live.connection).await;
                     }
                 };
                 let start = async {
                     if start {
-                        server.start().await;
+                        Arc::clone(&server).start().await;
                     }
                 };
                 tokio::join!(start, bury);
@@ -596,6 +632,7 @@ impl Server {
             is_old: &self.is_old,
             words,
             containers,
+            home: self.home.as_deref(),
             login,
         };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;

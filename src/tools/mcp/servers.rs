@@ -4,7 +4,7 @@
 //! has one for each owner. What a connection was made of may change at any time, in any process: it is looked at every two seconds.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -132,7 +132,7 @@ type Place = (String, Option<UserId>);
 
 impl McpServers {
     /// The servers of `config`, and those that are `kept`. Nothing is started yet. `guard` is this program, to end what it leaves behind
-    /// if it is killed.
+    /// if it is killed; below `homes` each program has a working directory of its own.
     #[must_use]
     pub fn new(
         config: McpConfig,
@@ -140,7 +140,7 @@ impl McpServers {
         environment: Environment,
         clock: SharedClock,
         start_patience: Duration,
-        (guard, containers): (Option<PathBuf>, ContainerOptions),
+        (guard, containers, homes): (Option<PathBuf>, ContainerOptions, Option<PathBuf>),
     ) -> Arc<Self> {
         let words = Words::new(&UuidIds);
         let containers = Containers::new(containers, Arc::clone(&environment));
@@ -150,6 +150,7 @@ impl McpServers {
             words,
             clock,
             containers,
+            homes,
             tokens: kept.as_ref().and_then(|kept| kept.tokens()),
             starts: Semaphore::new(PARALLEL_STARTS),
             closing: CancellationToken::new(),
@@ -350,7 +351,8 @@ impl McpServers {
             return Ok(Arc::clone(server));
         }
         let (identity, half) = (offer.identity.clone(), offer.half.clone());
-        let server = Server::new(identity, half, offer.revision, config.clone(), Arc::clone(&self.common));
+        let home = self.common.homes.as_ref().map(|homes| home(homes, &identity.id, place.1.as_ref()));
+        let server = Server::new(identity, half, offer.revision, config.clone(), (home, Arc::clone(&self.common)));
         if let Some(outdated) = open.insert(place, Arc::clone(&server)) {
             self.end(outdated);
         }
@@ -464,6 +466,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn place(owner: &UserId, offer: &Offer, config: &ServerConfig) -> Place {
     let is_of_one = offer.identity.owner.is_some() || config.per_owner;
     (offer.identity.key.clone(), is_of_one.then(|| owner.clone()))
+}
+
+/// The working directory of a server. Those of several owners have nothing in common.
+fn home(homes: &Path, id: &McpServerId, owner: Option<&UserId>) -> PathBuf {
+    match owner {
+        None => homes.join(id.as_str()),
+        Some(owner) => homes.join(format!("{id}-{owner}")),
+    }
 }
 
 async fn look_after(all: Weak<McpServers>) {

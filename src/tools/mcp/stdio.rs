@@ -55,6 +55,16 @@ impl Ending {
     }
 }
 
+/// A message of which a part was written, or all of it without anybody knowing that.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct CutShort(io::Error);
+
+/// Whether what could not be written may have been read nevertheless.
+pub fn is_cut_short(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<CutShort>())
+}
+
 /// The transport.
 pub struct StdioTransport<R, W> {
     lines: FramedRead<R, AnyDelimiterCodec>,
@@ -97,8 +107,14 @@ where
             let Some(input) = slot.as_mut() else {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, "the connection is closed"));
             };
+            let mut begun = 0;
             let written = tokio::time::timeout(WRITE_LIMIT, async {
-                input.write_all(&line).await?;
+                while begun < line.len() {
+                    match input.write(&line[begun..]).await? {
+                        0 => return Err(io::ErrorKind::WriteZero.into()),
+                        some => begun += some,
+                    }
+                }
                 input.flush().await
             });
             let written = match written.await {
@@ -109,11 +125,11 @@ where
                     Err(io::Error::new(io::ErrorKind::TimedOut, reason))
                 }
             };
-            if written.is_err() {
+            written.map_err(|error| {
                 // Half a line may stand there: what is written behind it would be read as a part of it.
                 slot.take();
-            }
-            written
+                if begun == 0 { error } else { io::Error::new(error.kind(), CutShort(error)) }
+            })
         }
     }
 
@@ -310,8 +326,10 @@ mod tests {
         theirs.write_all(PONG.as_bytes()).await.unwrap();
         let (sent, heard) = tokio::join!(write, transport.receive());
         assert!(heard.is_some());
-        assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(transport.send(big).await.unwrap_err().kind(), io::ErrorKind::NotConnected);
+        let cut = sent.unwrap_err();
+        assert!(cut.kind() == io::ErrorKind::TimedOut && is_cut_short(&cut), "the first 64 bytes were written: {cut:?}");
+        let unsent = transport.send(big).await.unwrap_err();
+        assert!(unsent.kind() == io::ErrorKind::NotConnected && !is_cut_short(&unsent), "{unsent:?}");
         assert!(transport.receive().await.is_none());
         assert!(transport.ending().reason().unwrap().contains("has not read its input"));
     }

@@ -31,13 +31,28 @@ async fn a_list_without_end_is_read_for_a_hundred_pages_and_a_thousand_tools() {
     tools.shutdown().await;
 }
 
+/// M-11, M-15.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_takes_no_more_memory_than_it_may() {
+    let (heavy, huge) = (Scripted::new(), Scripted::new());
+    let tools = Tools::new(&json!({"heavy": heavy.entry(&["heavy"]), "huge": huge.entry(&["huge"])})).await;
+    // Ten tools of 100 KB on each page: 83 of them fit into 8 MiB.
+    let (listed, pages) = (tools.status("heavy").await.tools, heavy.log("page").len());
+    assert_eq!((listed, pages), (83, 9));
+    let names: Vec<&str> =
+        tools.definitions.iter().map(|tool| tool.name.as_str()).filter(|name| name.starts_with("huge__")).collect();
+    assert_eq!(names, ["huge__echo"], "a tool with a schema of more than 64 KiB is left out");
+    assert_eq!(text(&tools.call("huge__echo", json!({"text": "here"})).await), "here");
+    tools.shutdown().await;
+}
+
 /// M-32.
 #[tokio::test(flavor = "multi_thread")]
 async fn few_servers_start_at_a_time() {
     let shared = Scripted::new();
-    let servers: serde_json::Map<String, Value> = (0..10).map(|n| (format!("s{n}"), shared.entry(&[]))).collect();
+    let servers: serde_json::Map<String, Value> = (0..50).map(|n| (format!("s{n}"), shared.entry(&[]))).collect();
     let tools = Tools::new(&servers.into()).await;
-    assert_eq!(tools.definitions.iter().filter(|tool| tool.name.ends_with("__echo")).count(), 10);
+    assert_eq!(tools.definitions.iter().filter(|tool| tool.name.ends_with("__echo")).count(), 50);
     let log = std::fs::read_to_string(shared.folder.path().join("log")).unwrap();
     let (mut starting, mut most) = (0, 0);
     for line in log.lines() {
@@ -61,13 +76,36 @@ async fn a_child_sees_its_own_variables_and_few_of_ours() {
     assert_eq!(seen["OWN"], "value");
     // Cargo sets this one for every test, so it would be seen if the environment were inherited.
     assert_eq!(seen.get("CARGO_MANIFEST_DIR"), None);
+    assert_eq!(seen["cwd"], json!(server.folder.path().canonicalize().unwrap()));
     // A python that is a shell script sets some of these by itself.
-    let harmless = ["OWN", "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "PWD", "OLDPWD", "SHLVL", "_"];
+    let harmless =
+        ["cwd", "OWN", "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "PWD", "OLDPWD", "SHLVL", "_"];
     #[expect(clippy::disallowed_methods, reason = "what must not be inherited is what is set here")]
     let ours = |key: &str| std::env::var(key).is_ok();
     let inherited: Vec<&String> =
         seen.as_object().unwrap().keys().filter(|key| !harmless.contains(&key.as_str()) && ours(key)).collect();
     assert!(inherited.is_empty(), "{inherited:?}");
+    tools.shutdown().await;
+}
+
+/// M-23.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_child_has_a_working_directory_of_its_own() {
+    let (one, other, homes) = (Scripted::new(), Scripted::new(), tempfile::tempdir().unwrap());
+    let mut others = other.entry(&[]);
+    others["capstan"] = json!({"per_owner": true});
+    let packages = super::setup::entry("server-filesystem");
+    let files = json!({"command": "node", "args": [packages, one.folder.path()]});
+    let tools = Tools::at_home(&json!({"one": one.entry(&[]), "other": others, "files": files}), homes.path()).await;
+    let mut seen = Vec::new();
+    for name in ["one__environment", "other__environment"] {
+        let environment: Value = serde_json::from_str(&text(&tools.call(name, json!({})).await)).unwrap();
+        seen.push(environment["cwd"].as_str().unwrap().to_owned());
+    }
+    let homes = homes.path().canonicalize().unwrap().display().to_string();
+    assert!(seen[0] != seen[1] && seen.iter().all(|cwd| cwd.starts_with(&homes)), "{seen:?} in {homes}");
+    assert!(seen[1].ends_with(owner().as_str()), "{seen:?}");
+    assert!(!tools.call("files__list_allowed_directories", json!({})).await.is_error);
     tools.shutdown().await;
 }
 
@@ -96,7 +134,7 @@ async fn progress_extends_it_up_to_a_hard_limit() {
     entry["capstan"] = json!({"timeout": "400ms", "max_timeout": "600ms"});
     let tools = Tools::new(&json!({"s": entry})).await;
     let outcome = tools.call("s__progress", json!({})).await;
-    assert_eq!(outcome.state, ToolCallState::Failed);
+    assert_eq!(outcome.state, ToolCallState::Unknown);
     assert!(text(&outcome).contains("did not answer within 600ms"), "{outcome:?}");
     tools.shutdown().await;
 }

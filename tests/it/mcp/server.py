@@ -118,10 +118,10 @@ def call(request):
     elif name == "hang":
         pass
     elif name == "environment":
-        answer(request, json.dumps(dict(os.environ)))
+        answer(request, json.dumps({**dict(os.environ), "cwd": os.getcwd()}))
     elif name == "noise":
         write("plain words\n\x1b[31mcolours\x1b[0m\n\n{\"broken\": \n[1, 2\n")
-        sys.stderr.write("x" * 1_000_000)
+        sys.stderr.write("first words\n" + "some of what stands between\n" * 40_000 + "last words\n")
         sys.stderr.flush()
         answer(request, "after the noise")
     elif name == "progress":
@@ -205,6 +205,8 @@ def call(request):
         time.sleep(0.2)
         log(finished="slow")
         answer(request, "slow")
+    elif "large" in habits:
+        answer(request, "ä" * 5 * 1024 * 1024)
     else:
         answer(request, arguments.get("text", json.dumps(arguments)))
 
@@ -229,6 +231,15 @@ def handle(request):
         start = int(request.get("params", {}).get("cursor") or 0)
         log(page=start)
         send(id=request["id"], result={"tools": [describe("echo%d" % start)], "nextCursor": str(start + 1)})
+    elif method == "tools/list" and "heavy" in habits:
+        start = int(request.get("params", {}).get("cursor") or 0)
+        log(page=start)
+        page = [{**describe("echo%d" % (start + n)), "description": "x" * 100_000} for n in range(10)]
+        send(id=request["id"], result={"tools": page, "nextCursor": str(start + 10)})
+    elif method == "tools/list" and "huge" in habits:
+        large = {"type": "object", "properties": {"text": {"type": "string", "enum": ["x" * 70_000]}}}
+        page = [describe("echo"), {**describe("in"), "inputSchema": large}, {**describe("out"), "outputSchema": large}]
+        send(id=request["id"], result={"tools": page})
     elif method == "tools/list" and "crowd" in habits:
         send(id=request["id"], result={"tools": [describe("echo%d" % n) for n in range(10_000)]})
     elif method == "tools/list":

@@ -1,5 +1,6 @@
 //! A server over HTTP that forgets its sessions, or does not finish its answers.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use capstan::domain::tool::ToolCallState;
 use capstan::tools::Toolbox as _;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::setup::{Tools, text};
@@ -37,6 +39,8 @@ enum First {
     Accepted,
     /// Something else than a message.
     Nonsense,
+    /// What it answers to all others.
+    Late,
 }
 
 /// Answers the first call as told, and changes its tool when it is greeted again if it shall.
@@ -57,7 +61,7 @@ fn answer(done: &Mutex<Done>, first: First, changes: bool, request: &Value) -> R
         }
         "tools/call" => {
             done.calls += 1;
-            if done.calls == 1 {
+            if done.calls == 1 && !matches!(first, First::Late) {
                 return first_answer(first, &request["id"]);
             }
             json!({"content": [{"type": "text", "text": "paid"}]})
@@ -79,6 +83,7 @@ fn first_answer(first: First, id: &Value) -> Response {
         First::Challenge => (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response(),
         First::Cut => (stream, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":").into_response(),
         First::Accepted => StatusCode::ACCEPTED.into_response(),
+        First::Late => unreachable!("it is answered like the others"),
         First::Nonsense => (stream, "data: {\"hello\": \"world\"}\n\n").into_response(),
     }
 }
@@ -137,13 +142,68 @@ async fn a_call_that_was_lost_ends_by_its_class(#[case] first: First, #[values(t
     assert_eq!(next, "paid");
 }
 
+/// A server whose first call is answered when a third one arrives. To the second one it says this.
+async fn held_up(status: u16) -> (SocketAddr, Arc<Mutex<Done>>, JoinSet<std::io::Result<()>>) {
+    let done = Arc::new(Mutex::new(Done::default()));
+    let (state, released) = (Arc::clone(&done), Arc::new(Notify::new()));
+    let app = axum::Router::new().route(
+        "/mcp",
+        post(move |Json(request): Json<Value>| {
+            let (state, released) = (Arc::clone(&state), Arc::clone(&released));
+            async move {
+                let first = if request["method"] == "tools/call" { state.lock().unwrap().calls + 1 } else { 0 };
+                let answered = answer(&state, First::Late, false, &request);
+                match first {
+                    1 => released.notified().await,
+                    2 => return StatusCode::from_u16(status).unwrap().into_response(),
+                    3 => released.notify_one(),
+                    _ => {}
+                }
+                answered
+            }
+        }),
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, app).await });
+    (address, done, serving)
+}
+
+/// M-18.
+#[rstest]
+#[case::asked_too_often(429, ToolCallState::Failed, 1)]
+#[case::not_for_everybody(403, ToolCallState::Failed, 1)]
+#[case::a_mistake(500, ToolCallState::Failed, 1)]
+#[case::a_session_that_may_be_gone(503, ToolCallState::Unknown, 2)]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_becomes_of_one_call_does_not_end_another_one(
+    #[case] status: u16,
+    #[case] expected: ToolCallState,
+    #[case] sessions: usize,
+) {
+    let (address, done, _serving) = held_up(status).await;
+    let tools = Tools::new(&json!({"bank": {"url": format!("http://{address}/mcp")}})).await;
+    let held = tools.call("bank__pay", json!({}));
+    let others = async {
+        wait::until("the first call", Duration::from_secs(10), || async { (done.lock().unwrap().calls == 1).then_some(()) }).await;
+        let refused = tools.call("bank__pay", json!({})).await;
+        (refused, tools.call("bank__pay", json!({})).await)
+    };
+    let (held, (refused, next)) = wait::within("all calls", Duration::from_secs(20), async { tokio::join!(held, others) }).await;
+    assert_eq!((held.state, text(&held).as_str()), (ToolCallState::Done, "paid"), "{held:?}");
+    assert_eq!((refused.state, text(&next).as_str()), (expected, "paid"), "{refused:?}");
+    assert_eq!(done.lock().unwrap().sessions, sessions);
+    tools.door.shutdown().await;
+}
+
 /// M-19.
 #[rstest]
 #[case::accepted(First::Accepted)]
 #[case::nonsense(First::Nonsense)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_never_comes_is_not_waited_for_for_ever(#[case] first: First) {
-    let (state, words, calls, next) = called(first, false, json!({"timeout": "1s"})).await;
-    assert!(matches!(state, ToolCallState::Failed | ToolCallState::Unknown), "{state:?} {words}");
-    assert_eq!((calls, next.as_str()), (1, "paid"), "{words}");
+async fn an_answer_that_never_comes_is_not_waited_for_for_ever(#[case] first: First, #[values(true, false)] reads: bool) {
+    let (class, expected) = if reads { ("read", ToolCallState::Failed) } else { ("unsafe", ToolCallState::Unknown) };
+    let (state, words, calls, next) = called(first, false, json!({"replay": {"pay": class}, "timeout": "1s"})).await;
+    assert_eq!((state, calls, next.as_str()), (expected, 1, "paid"), "{words}");
 }

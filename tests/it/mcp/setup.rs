@@ -62,21 +62,26 @@ impl Tools {
 
     /// The same, where listing waits for a given time only.
     pub async fn patient(servers: &Value, start_patience: Duration) -> Self {
-        Self::opened(servers, start_patience, ContainerOptions::default()).await
+        Self::opened(servers, start_patience, ContainerOptions::default(), None).await
+    }
+
+    /// The same, where programs have working directories of their own below this folder.
+    pub async fn at_home(servers: &Value, homes: &Path) -> Self {
+        Self::opened(servers, PATIENCE, ContainerOptions::default(), Some(homes.to_owned())).await
     }
 
     /// The same, where containers may have this.
     pub async fn contained(servers: &Value, containers: ContainerOptions) -> Self {
-        Self::opened(servers, PATIENCE, containers).await
+        Self::opened(servers, PATIENCE, containers, None).await
     }
 
-    async fn opened(servers: &Value, start_patience: Duration, containers: ContainerOptions) -> Self {
+    async fn opened(servers: &Value, start_patience: Duration, containers: ContainerOptions, homes: Option<PathBuf>) -> Self {
         let mcp = McpConfig::parse(&json!({"mcpServers": servers}).to_string(), &|_| None).unwrap();
         let environment = |name: &str| {
             #[expect(clippy::disallowed_methods, reason = "the tests play the part of the configuration")]
             std::env::var(name).ok()
         };
-        let options = DoorOptions { mcp, start_patience, containers, environment: Arc::new(environment), ..options() };
+        let options = DoorOptions { mcp, start_patience, containers, homes, environment: Arc::new(environment), ..options() };
         let door = Door::new(options);
         let definitions = door.definitions(&owner()).await;
         Self { door, definitions }
