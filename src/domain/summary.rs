@@ -116,7 +116,8 @@ impl Spans {
                 spans.push((first, at));
             }
         }
-        spans.extend(open.filter_map(|call| called.get(call)).min().map(|first| (*first, usize::MAX)));
+        // One place is left behind such a span, or the search for what comes after it would never end.
+        spans.extend(open.filter_map(|call| called.get(call)).min().map(|first| (*first, usize::MAX - 1)));
         Self(spans)
     }
 
