@@ -96,7 +96,7 @@ pub const WITHOUT_POINT: &[(&str, &str)] = &[
     ("C18", "e2e::approvals kills the process that takes the run up after the decision"),
     ("C24", "there are no webhooks yet"),
     ("C25", "there are no sub-agents yet"),
-    ("C26", "e2e::context kills the process before and after the commit that holds a summary"),
+    ("C26", "e2e::context kills the process before the commit that holds a summary, and when the model has answered"),
     ("C29", "a step of a migration is one transaction of the database, with nothing of ours between two of them"),
     ("C31", "e2e::providers kills the command that rotates the master key between two secrets; no run is under way in it"),
     ("C32", "a full disk is no point but a failure of any commit: e2e::database lets no file grow, passes.rs fails each call"),
