@@ -517,7 +517,8 @@ impl Server {
                         }
                         None => (Phase::Starting { since: now }, true),
                     };
-                    died = Some(live.clone());
+                    // Taken while the phase is held, so that whoever closes the server waits for it.
+                    died = Some((live.clone(), self.burials.token()));
                     next
                 }
                 Phase::Failed { retry_at, .. } if now >= *retry_at => (Phase::Starting { since: now }, true),
@@ -529,11 +530,9 @@ impl Server {
         });
         if start || died.is_some() {
             let server = self.clone();
-            let buried = died.is_some().then(|| self.burials.token());
             self.common.tasks.spawn(async move {
-                let _buried = buried;
                 let bury = async {
-                    if let Some(live) = died {
+                    if let Some((live, _token)) = died {
                         server.bury(&live.connection).await;
                     }
                 };
