@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::content::{Place, wire_name};
+use super::partial::{self, Partial};
 use super::wire::{Candidate, Chunk, Chunks, Figures, FunctionCall, Part};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish};
 use crate::domain::tool::ToolDefinition;
@@ -25,6 +26,10 @@ pub(super) struct Decoder {
     /// The tools that have another name on the wire, by it.
     renamed: Vec<(String, String)>,
     calls: usize,
+    /// The last call, if its arguments come in pieces and are not whole.
+    open: Option<Partial>,
+    /// Whether a chunk said something without a reason to stop.
+    goes_on_unasked: bool,
     finish: Option<ModelFinish>,
     figures: Figures,
     tally: Tally,
@@ -40,6 +45,8 @@ impl Decoder {
         Self {
             renamed: renamed.collect(),
             calls: 0,
+            open: None,
+            goes_on_unasked: false,
             finish: None,
             figures: Figures::default(),
             tally: Tally::new(request_bytes),
@@ -63,8 +70,12 @@ impl Decode for Decoder {
         let finished = self.finish.is_some();
         let before = out.len();
         self.json(data, out)?;
-        // Old models say why they stopped with every chunk: one that goes on has not.
-        Ok(if finished && out.len() > before { Progress::Open } else { self.progress() })
+        let said = out.len() > before;
+        self.goes_on_unasked |= said && self.finish.is_none();
+        // Old models say why they stopped with every chunk, from the first one on: an answer that goes on has not stopped, and of
+        // the first chunk it is not known yet.
+        let may_go_on = said && (finished || !self.goes_on_unasked);
+        Ok(if may_go_on { Progress::Open } else { self.progress() })
     }
 
     fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
@@ -82,6 +93,10 @@ impl Decode for Decoder {
         let Some(finish) = self.finish else {
             return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer ended before the model said why it stopped"));
         };
+        // Of a cut answer no call is made.
+        if self.open.is_some() && finish == ModelFinish::Stop {
+            return Err(partial::bad("the answer ended before the last one"));
+        }
         self.tally.given(self.figures.into());
         out.push_back(ModelEvent::Usage(self.tally.usage()));
         // The calls that are there decide, not the word.
@@ -171,8 +186,17 @@ impl Decoder {
     }
 
     fn call(&mut self, call: FunctionCall<'_>, signature: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        if call.name.0.is_empty() {
-            return Err(ModelError::new(ModelErrorKind::BadStream, "a tool call has no name"));
+        match (self.open.take(), call.name.0.is_empty()) {
+            (Some(open), true) => {
+                self.pieces(open, &call, out)?;
+                self.sign_call(signature, out);
+                return Ok(());
+            }
+            (Some(_), false) => return Err(partial::bad("another call began before the last one")),
+            // The end of arguments that came in pieces.
+            (None, true) if self.calls > 0 && call.says_nothing() => return Ok(()),
+            (None, true) => return Err(ModelError::new(ModelErrorKind::BadStream, "a tool call has no name")),
+            (None, false) => {}
         }
         if self.calls == MAX_CALLS {
             let message = format!("the answer has more than {MAX_CALLS} tool calls");
@@ -180,20 +204,46 @@ impl Decoder {
         }
         let index = self.calls;
         self.calls += 1;
-        let arguments = call.args.map(json_text).unwrap_or_default();
-        self.tally.said(call.name.0.len() + arguments.len());
         let name = match self.renamed.iter().find(|(wire, _)| *wire == call.name.0) {
             Some((_, name)) => name.clone(),
-            None => storable(call.name.0),
+            None => storable(call.name.0.clone()),
         };
-        out.push_back(ModelEvent::ToolCallStarted { index, provider_call_id: storable(call.id.0), name });
-        if !arguments.is_empty() {
-            out.push_back(ModelEvent::ToolCallArguments { index, delta: arguments });
+        self.tally.said(call.name.0.len());
+        out.push_back(ModelEvent::ToolCallStarted { index, provider_call_id: storable(call.id.0.clone()), name });
+        let arguments = call.args.map(json_text).unwrap_or_default();
+        if call.partial_args.is_some() || call.continues() {
+            self.pieces(Partial::new(&arguments)?, &call, out)?;
+        } else {
+            self.arguments(arguments, out);
         }
-        if !signature.is_empty() {
+        self.sign_call(signature, out);
+        Ok(())
+    }
+
+    /// Keeps a signature with the last call.
+    fn sign_call(&self, signature: &str, out: &mut VecDeque<ModelEvent>) {
+        if let (false, Some(index)) = (signature.is_empty(), self.calls.checked_sub(1)) {
             out.push_back(ModelEvent::ToolCallBlock { index, raw: json!({ "thoughtSignature": signature }) });
         }
+    }
+
+    /// Pieces of the arguments of the last call, which are shown when they are whole.
+    fn pieces(&mut self, mut open: Partial, call: &FunctionCall<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        call.partial_args.iter().flatten().try_for_each(|piece| open.take(piece))?;
+        if call.continues() {
+            self.open = Some(open);
+        } else {
+            self.arguments(open.text(), out);
+        }
         Ok(())
+    }
+
+    /// All arguments of the last call.
+    fn arguments(&mut self, arguments: String, out: &mut VecDeque<ModelEvent>) {
+        self.tally.said(arguments.len());
+        if let (false, Some(index)) = (arguments.is_empty(), self.calls.checked_sub(1)) {
+            out.push_back(ModelEvent::ToolCallArguments { index, delta: arguments });
+        }
     }
 
     /// The words for why a model stopped: <https://ai.google.dev/api/generate-content#FinishReason>.

@@ -6,6 +6,7 @@
 mod content;
 mod decode;
 mod models;
+mod partial;
 mod request;
 mod wire;
 

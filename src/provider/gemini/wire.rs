@@ -65,6 +65,7 @@ pub(super) struct Part<'a> {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct FunctionCall<'a> {
     #[serde(borrow, default)]
     pub(super) id: Text<'a>,
@@ -72,6 +73,26 @@ pub(super) struct FunctionCall<'a> {
     pub(super) name: Text<'a>,
     #[serde(borrow, default)]
     pub(super) args: Option<&'a RawValue>,
+    /// Arguments in pieces.
+    #[serde(default, alias = "partial_args")]
+    pub(super) partial_args: Option<Vec<Value>>,
+    /// Whether more pieces of this call come.
+    #[serde(default, alias = "will_continue")]
+    pub(super) will_continue: Option<bool>,
+}
+
+impl FunctionCall<'_> {
+    /// Whether more pieces of its arguments come: it says so, or the last piece does.
+    pub(super) fn continues(&self) -> bool {
+        let last = self.partial_args.as_ref().and_then(|pieces| pieces.last());
+        let of_last = || last.and_then(|piece| piece.get("willContinue").or_else(|| piece.get("will_continue"))?.as_bool());
+        self.will_continue.or_else(of_last).unwrap_or(false)
+    }
+
+    /// Whether it has nothing at all.
+    pub(super) fn says_nothing(&self) -> bool {
+        self.name.0.is_empty() && self.args.is_none() && self.partial_args.is_none() && !self.continues()
+    }
 }
 
 #[derive(Debug, Deserialize)]

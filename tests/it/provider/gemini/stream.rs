@@ -5,7 +5,7 @@ use capstan::provider::ClientOptions;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::drive::{ask_through, options, question};
+use super::super::drive::{Outcome, ask_through, options, question};
 use super::{chunk, client, finish, outcome_of, parts, said, said_by, text};
 use crate::support::wire::{Answer, Step, Wire};
 
@@ -95,6 +95,57 @@ async fn calls() {
     assert_eq!(nameless.error(), ModelErrorKind::BadStream);
 }
 
+/// What a call says whose arguments come so.
+async fn call_in_pieces(pieces: &[Value], reason: &str) -> Outcome {
+    let pieces: String = pieces.iter().map(|call| parts(&json!([{ "functionCall": call }]))).collect();
+    said(&[pieces, finish(reason)]).await
+}
+
+// L-23, L-24: a call is never made with other arguments than those that the model wrote.
+#[tokio::test]
+async fn arguments_in_pieces() {
+    let at = |path: &str, more: Value| {
+        let mut piece = json!({ "jsonPath": path });
+        piece.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!([piece])
+    };
+    let one = json!({"name": "get_time", "partialArgs": at("$.x", json!({"stringValue": "a"}))});
+    let outcome = call_in_pieces(std::slice::from_ref(&one), "STOP").await;
+    assert_eq!(outcome.calls(), [(String::new(), "get_time".to_owned(), r#"{"x":"a"}"#.to_owned())]);
+    assert_eq!(outcome.finish(), ModelFinish::ToolCalls);
+
+    let begin = json!({"name": "get_time", "id": "a", "willContinue": true});
+    let more = |arguments: Value| json!({"partialArgs": arguments, "willContinue": true});
+    let pieces = [
+        begin.clone(),
+        more(at("$.city", json!({"stringValue": "Zü", "willContinue": true}))),
+        more(at("$.city", json!({"stringValue": "rich"}))),
+        more(at("$.at[0].hour", json!({"numberValue": 7}))),
+        more(at("$.exact", json!({"boolValue": false}))),
+        more(at("$.zone", json!({"nullValue": null}))),
+        json!({}),
+    ];
+    let outcome = call_in_pieces(&[&pieces[..], &[json!({"name": "get_weather", "args": {}})]].concat(), "STOP").await;
+    let calls = outcome.calls();
+    let arguments: Value = serde_json::from_str(&calls[0].2).unwrap();
+    assert_eq!(arguments, json!({"city": "Zürich", "at": [{"hour": 7}], "exact": false, "zone": null}));
+    assert_eq!((calls[0].0.as_str(), calls[1].1.as_str(), calls[1].2.as_str()), ("a", "get_weather", "{}"));
+
+    let open_string = json!({"name": "get_time", "partialArgs": at("$.x", json!({"stringValue": "a", "willContinue": true}))});
+    for pieces in [
+        pieces[..3].to_vec(),
+        vec![open_string],
+        vec![begin.clone(), one.clone()],
+        vec![json!({"name": "get_time", "partialArgs": at("$..x", json!({"stringValue": "a"}))})],
+        vec![json!({"name": "get_time", "partialArgs": at("$.x", json!({"structValue": {}}))})],
+    ] {
+        let error = call_in_pieces(&pieces, "STOP").await.end.unwrap_err();
+        assert_eq!(error.kind, ModelErrorKind::BadStream, "{error}");
+        assert!(error.message.contains("partialArgs"), "{error}");
+    }
+    assert_eq!(call_in_pieces(&pieces[..3], "MAX_TOKENS").await.finish(), ModelFinish::Length);
+}
+
 // L-01
 #[rstest]
 #[case(json!({"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}), ModelErrorKind::Overloaded)]
@@ -142,6 +193,13 @@ async fn a_reason_with_every_chunk() {
     let each = |text: &str| chunk(&json!({"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]}));
     let outcome = said(&[each("Hel"), each("lo")]).await;
     assert_eq!((outcome.finish(), outcome.text().as_str()), (ModelFinish::Stop, "Hello"));
+    // However long the second one takes.
+    let pause = Step::Pause(std::time::Duration::from_millis(400));
+    let steps = vec![Step::Send(each("Hel").into_bytes()), pause, Step::Send(each("lo").into_bytes())];
+    let wire = Wire::play(vec![Answer::events(steps)]).await;
+    let mut options = options(&wire);
+    options.limits.after_finish = std::time::Duration::from_millis(50);
+    assert_eq!(ask_through(client(options).unwrap().as_ref(), question()).await.text(), "Hello");
 }
 
 // L-31
