@@ -236,7 +236,7 @@ fn classify(status: Option<u16>, said: &Said) -> ModelErrorKind {
     if status.is_none_or(|status| matches!(status, 400 | 413 | 422 | 429 | 500)) && words::says_overflow(&said.words) {
         return ModelErrorKind::ContextOverflow;
     }
-    let is_exhausted = || said.codes.iter().any(|code| code == "resource_exhausted");
+    let is_exhausted = || said.codes.iter().any(|code| matches!(code.as_str(), "resource_exhausted" | "too_many_requests_error"));
     match status {
         Some(status) => kind_of_status(status),
         None if is_exhausted() => ModelErrorKind::RateLimit,
@@ -330,6 +330,8 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "insufficient_system_resource"
         | "service_unavailable"
         | "service_unavailable_error"
+        // Cerebras, of a queue that all share.
+        | "queue_exceeded"
         | "capacity_exceeded"
         | "unavailable" => ModelErrorKind::Overloaded,
         // `invalid_prompt` is the Responses API's word for a prompt that was flagged.

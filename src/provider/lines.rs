@@ -7,7 +7,7 @@ use futures_util::{Stream, TryStreamExt as _};
 use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::io::StreamReader;
 
-use super::sse::{MAX_ANSWER_BYTES, MAX_EVENT_BYTES, too_large};
+use super::sse::{MAX_ANSWER_BYTES, MAX_EVENT_BYTES, bad_frame, too_large};
 use super::transport::{ByteStream, Frame};
 use crate::domain::model::{ModelError, ModelErrorKind};
 
@@ -17,6 +17,8 @@ type Bytes = Pin<Box<dyn Stream<Item = Result<bytes::Bytes, std::io::Error>> + S
 pub(super) struct LineFrames {
     lines: FramedRead<StreamReader<Bytes, bytes::Bytes>, AnyDelimiterCodec>,
     total: usize,
+    /// The lines that said something so far.
+    events: u64,
     /// What broke the answer, to be told after its last line.
     broken: Option<ModelError>,
 }
@@ -26,7 +28,7 @@ impl LineFrames {
         // The reader knows errors of input and output only; ours travels inside one and is unpacked below.
         let bytes: Bytes = Box::pin(bytes.map_err(std::io::Error::other));
         let codec = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), b"\n".to_vec(), MAX_EVENT_BYTES);
-        Self { lines: FramedRead::new(StreamReader::new(bytes), codec), total: 0, broken: None }
+        Self { lines: FramedRead::new(StreamReader::new(bytes), codec), total: 0, events: 0, broken: None }
     }
 }
 
@@ -56,15 +58,16 @@ impl Stream for LineFrames {
                 return Poll::Ready(Some(Err(too_large("the answer", MAX_ANSWER_BYTES))));
             }
             if !line.trim_ascii().is_empty() {
-                return Poll::Ready(Some(frame(line)));
+                self.events += 1;
+                return Poll::Ready(Some(frame(line, self.events)));
             }
         }
     }
 }
 
-fn frame(line: bytes::Bytes) -> Result<Frame, ModelError> {
+fn frame(line: bytes::Bytes, event: u64) -> Result<Frame, ModelError> {
     let data = String::from_utf8(line.into()).map_err(|error| match error.utf8_error().error_len() {
-        Some(_) => ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: {error}")),
+        Some(_) => bad_frame(event, &error),
         // The last line of a broken connection.
         None => ModelError::new(ModelErrorKind::IncompleteStream, "the answer was cut within a character"),
     })?;

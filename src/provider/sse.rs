@@ -29,13 +29,15 @@ pub(super) fn too_large(what: &str, limit: usize) -> ModelError {
 pub(super) struct SseFrames {
     parser: SseByteStream<Counted>,
     since_event: Arc<AtomicUsize>,
+    /// The events that came so far.
+    events: u64,
 }
 
 impl SseFrames {
     pub(super) fn new(bytes: ByteStream) -> Self {
         let since_event = Arc::new(AtomicUsize::new(0));
         let counted = Counted { errors: ErrorFields::default(), bytes, total: 0, since_event: Arc::clone(&since_event) };
-        Self { parser: SseByteStream::new(counted), since_event }
+        Self { parser: SseByteStream::new(counted), since_event, events: 0 }
     }
 }
 
@@ -46,19 +48,26 @@ impl Stream for SseFrames {
         let item = Pin::new(&mut self.parser).poll_next(cx);
         if let Poll::Ready(Some(Ok(_))) = item {
             self.since_event.store(0, Ordering::Relaxed);
+            self.events += 1;
         }
-        item.map(|item| item.map(|item| item.map(frame).map_err(as_model_error)))
+        let next = self.events + 1;
+        item.map(|item| item.map(|item| item.map(frame).map_err(|error| as_model_error(error, next))))
     }
 }
 
-fn as_model_error(error: sse_stream::Error) -> ModelError {
+/// The error for an event that cannot be read, with its number.
+pub(super) fn bad_frame(event: u64, why: &dyn std::fmt::Display) -> ModelError {
+    ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: event {event} of the answer: {why}"))
+}
+
+fn as_model_error(error: sse_stream::Error, event: u64) -> ModelError {
     match error {
         // The bytes come from us, so their errors are ours and only have to be unpacked.
         sse_stream::Error::Body(source) => match source.downcast::<ModelError>() {
             Ok(error) => *error,
             Err(source) => ModelError::new(ModelErrorKind::IncompleteStream, &source.to_string()),
         },
-        other => ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: {other}")),
+        other => bad_frame(event, &other),
     }
 }
 

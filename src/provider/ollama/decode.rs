@@ -11,6 +11,10 @@ use crate::provider::json_text::whole_characters;
 use crate::provider::tally::{Figures, Tally, storable};
 use crate::provider::think::ThinkTags;
 
+/// What models think between that are served without a template for it. Any model is asked here, so that no marks are taken for
+/// it that a prompt may ask for.
+const MARKS: [&str; 2] = ["<think>", "</think>"];
+
 /// More calls than any answer has: what comes with more is a flood.
 const MAX_CALLS: usize = 1_000;
 
@@ -28,7 +32,7 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new(max_output_tokens: Option<u32>, request_bytes: usize) -> Self {
-        let (tags, tally) = (ThinkTags::looking(), Tally::new(request_bytes));
+        let (tags, tally) = (ThinkTags::looking(&[MARKS.map(str::to_owned)]), Tally::new(request_bytes));
         Self { max_output_tokens, calls: 0, finish: None, tags, tally, frames: 0 }
     }
 }
@@ -89,14 +93,14 @@ impl Decoder {
         // The last line of a broken connection has no end, and looks like any other.
         let line = serde_json::from_str::<Line<'_>>(&data)
             .map_err(|error| if error.is_eof() { unfinished() } else { self.bad_frame(&error.to_string()) })?;
-        if let Some(error) = &line.error {
-            return Err(failure::from_event(error));
+        if line.error.is_some() {
+            // What stands beside the words may say more than they do.
+            return Err(failure::from_event(&serde_json::from_str(&data).unwrap_or_default()));
         }
         self.tally.given(Figures { input: line.prompt_eval_count.0, output: line.eval_count.0, ..Figures::default() });
         if let Some(message) = line.message {
             if !message.thinking.0.is_empty() {
-                let held = self.tags.give_up();
-                self.say(held.into(), out);
+                self.tags.came_elsewhere(&message.thinking.0);
                 self.think(message.thinking.0, out);
             }
             if self.tags.is_over() {

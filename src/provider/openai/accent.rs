@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::domain::model::ReasoningEffort;
+use crate::provider::think::ThinkTags;
 
 /// The accent of a provider. The default is OpenAI's.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -46,10 +47,15 @@ pub struct Accent {
     pub efforts_of: BTreeMap<String, EffortWords>,
     /// Models that refuse `temperature`, `top_p` and `stop`, by the start of their bare names; the longest counts.
     pub fixed_sampling: BTreeMap<String, bool>,
-    /// Whether answers may begin with thoughts between `<think>` tags.
+    /// Whether answers may begin with thoughts between tags.
     pub thoughts_in_text: ThoughtsInText,
     /// Models that write such thoughts, by a part of their bare names.
     pub think_models: Vec<String>,
+    /// Those of them whose prompt ends with the opening tag, so that answers begin within the thoughts, by a part of their bare
+    /// names: R1 on vLLM without its reasoning parser. Where no closing tag comes either, what was thought is also the answer.
+    pub think_opened: Vec<String>,
+    /// The tags: what opens thoughts and what closes them.
+    pub think_tags: Vec<[String; 2]>,
     /// The form in which the model gets its own reasoning back.
     pub reasoning: ReasoningForm,
     /// Of which messages it gets it back.
@@ -110,6 +116,8 @@ impl Default for Accent {
             .into(),
             thoughts_in_text: ThoughtsInText::ByModel,
             think_models: THINK_MODELS.map(str::to_owned).to_vec(),
+            think_opened: Vec::new(),
+            think_tags: THINK_TAGS.map(|marks| marks.map(str::to_owned)).to_vec(),
             reasoning: ReasoningForm::None,
             reasoning_of: ReasoningSpan::Turn,
             reasoning_filler: None,
@@ -128,17 +136,24 @@ impl Default for Accent {
     }
 }
 
-/// Open models that think between tags, and those that were trained by their answers.
-const THINK_MODELS: [&str; 24] = [
+/// The tags of most open models; of Gemini's compatible endpoint; of gpt-oss at Bedrock; of MiniMax M3. `<thinking>` is none of
+/// them, because prompts ask for it.
+const THINK_TAGS: [[&str; 2]; 4] =
+    [["<think>", "</think>"], ["<thought>", "</thought>"], ["<reasoning>", "</reasoning>"], ["<mm:think>", "</mm:think>"]];
+
+/// Open models that think between tags, those that were trained by their answers, and those whose servers write tags.
+const THINK_MODELS: [&str; 26] = [
     "-r1",
     "cogito",
     "deephermes",
     "deepseek-v3.1",
     "ernie-4.5",
     "exaone",
+    "gemini-",
     "glm-4",
     "glm-5",
     "glm-z1",
+    "gpt-oss",
     "hermes-4",
     "hunyuan",
     "intern-s1",
@@ -194,6 +209,12 @@ fn longest<'a, T>(entries: &'a BTreeMap<String, T>, model: &str) -> Option<&'a T
     known.max_by_key(|(start, _)| start.len()).map(|(_, entry)| entry)
 }
 
+/// Whether the bare name of a model has one of these parts.
+fn is_among(parts: &[String], model: &str) -> bool {
+    let bare = bare_name(model);
+    parts.iter().any(|part| bare.contains(part.as_str()))
+}
+
 fn bare_name(model: &str) -> String {
     model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase()
 }
@@ -217,16 +238,22 @@ impl Accent {
         match self.thoughts_in_text {
             ThoughtsInText::Always => true,
             ThoughtsInText::Never => false,
-            ThoughtsInText::ByModel => {
-                let bare = bare_name(model);
-                self.think_models.iter().any(|part| bare.contains(part.as_str()))
-            }
+            ThoughtsInText::ByModel => is_among(&self.think_models, model) || is_among(&self.think_opened, model),
+        }
+    }
+
+    /// The reader of the thoughts in the text of a model's answer.
+    pub(super) fn think_tags(&self, model: &str) -> ThinkTags {
+        match self.thinks_aloud(model) {
+            true if is_among(&self.think_opened, model) => ThinkTags::within(&self.think_tags),
+            true => ThinkTags::looking(&self.think_tags),
+            false => ThinkTags::blind(&self.think_tags),
         }
     }
 }
 
-/// Whether answers may begin with thoughts between `<think>` tags, which are then shown as reasoning. Servers that do not take them
-/// out leave them there.
+/// Whether answers may begin with thoughts between tags, which are then shown as reasoning. Servers that do not take them out leave
+/// them there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThoughtsInText {

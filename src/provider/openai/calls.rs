@@ -374,7 +374,7 @@ impl<'a> Piece<'a> {
     fn of(fragment: &'a Fragment<'_>) -> Self {
         let (name, arguments) = match &fragment.function {
             Some(function) => (&*function.name.0, &*function.arguments.0),
-            None => ("", ""),
+            None => (&*fragment.name.0, &*fragment.arguments.0),
         };
         Self { index: fragment.index, id: &fragment.id.0, name, arguments }
     }

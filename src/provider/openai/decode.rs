@@ -22,24 +22,26 @@ pub(super) struct Expectation {
     tools: Vec<String>,
     max_output_tokens: Option<u32>,
     request_bytes: usize,
-    /// Whether the text may begin with thoughts between tags.
-    thinks_aloud: bool,
+    /// Takes thoughts out of the text.
+    tags: ThinkTags,
 }
 
 impl Expectation {
-    pub(super) fn of(request: &ModelRequest, request_bytes: usize, thinks_aloud: bool) -> Self {
+    pub(super) fn of(request: &ModelRequest, request_bytes: usize, tags: ThinkTags) -> Self {
         Self {
             tools: request.tools.iter().map(|tool| tool.name.clone()).collect(),
             max_output_tokens: request.options.max_output_tokens,
             request_bytes,
-            thinks_aloud,
+            tags,
         }
     }
 
     /// That some tools were on offer, and nothing else.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn offering<const N: usize>(tools: [&str; N]) -> Self {
-        Self { tools: tools.map(str::to_owned).into(), max_output_tokens: None, request_bytes: 0, thinks_aloud: true }
+        let accent = super::Accent { thoughts_in_text: super::ThoughtsInText::Always, ..super::Accent::default() };
+        let tags = accent.think_tags("");
+        Self { tools: tools.map(str::to_owned).into(), max_output_tokens: None, request_bytes: 0, tags }
     }
 }
 
@@ -64,6 +66,8 @@ pub(super) struct Decoder {
     spoke: bool,
     /// Whether a whole message was taken in.
     is_message: bool,
+    /// Whether an event said something without a reason to stop.
+    goes_on_unasked: bool,
     tally: Tally,
     frames: u64,
 }
@@ -91,7 +95,7 @@ impl Place {
 
 impl Decoder {
     pub(super) fn new(expectation: Expectation) -> Self {
-        let Expectation { tools, max_output_tokens, request_bytes, thinks_aloud } = expectation;
+        let Expectation { tools, max_output_tokens, request_bytes, tags } = expectation;
         Self {
             max_output_tokens,
             calls: Calls::new(tools),
@@ -101,10 +105,11 @@ impl Decoder {
             text_bytes: 0,
             details: Details::new(details::OPENROUTER),
             blocks: Details::new(details::LITELLM),
-            tags: if thinks_aloud { ThinkTags::looking() } else { ThinkTags::blind() },
+            tags,
             place: Place::default(),
             spoke: false,
             is_message: false,
+            goes_on_unasked: false,
             tally: Tally::new(request_bytes),
             frames: 0,
         }
@@ -128,9 +133,12 @@ impl Decode for Decoder {
         }
         let (finished, before) = (self.finish.is_some(), (out.len(), self.calls.bytes()));
         self.json(data, out)?;
-        // Some gateways say why the model stopped with every event: one that goes on has not.
-        let goes_on = finished && (out.len(), self.calls.bytes()) != before;
-        Ok(if goes_on { Progress::Open } else { self.progress() })
+        let said = (out.len(), self.calls.bytes()) != before;
+        self.goes_on_unasked |= said && self.finish.is_none();
+        // Some gateways say why the model stopped with every event, from the first one on: an answer that goes on has not stopped,
+        // and of the first event it is not known yet. A whole message does not go on.
+        let may_go_on = said && (finished || !self.goes_on_unasked) && !self.is_message;
+        Ok(if may_go_on { Progress::Open } else { self.progress() })
     }
 
     fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
@@ -152,6 +160,11 @@ impl Decode for Decoder {
             let held = self.tags.finish();
             self.think(held.thought.into(), out);
             self.say(held.text.into(), out);
+            let had_its_say = !matches!(self.finish, Some(ModelFinish::Length | ModelFinish::Refused));
+            if had_its_say && self.text_bytes == 0 && self.calls.is_empty() {
+                let answer = self.tags.unclosed();
+                self.say(answer.into(), out);
+            }
         }
         let mut finish = match self.finish {
             Some(finish) => finish,
@@ -212,10 +225,8 @@ impl Decoder {
     }
 
     fn chunk(&mut self, chunk: Chunk<'_>, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        if let Some(error) = chunk.error {
-            return Err(failure::from_event(&error));
-        }
-        if chunk.object.0 == "error" {
+        if chunk.is_error() {
+            // What stands beside the words may say more than they do.
             return Err(failure::from_event(&serde_json::from_str(data).unwrap_or_default()));
         }
         if let Some(BaseResponse { status_code: status_code @ 1.., status_msg }) = &chunk.base_resp {
@@ -235,6 +246,10 @@ impl Decoder {
             }
         } else {
             choices.retain(|choice| choice.index.unwrap_or(0) == 0);
+        }
+        if choices.is_empty() {
+            let content = Said { text: chunk.response.0, ..Said::default() };
+            return self.delta(Delta { content, tool_calls: chunk.tool_calls, ..Delta::default() }, out);
         }
         let repeats = self.spoke;
         choices.into_iter().try_for_each(|choice| self.choice(choice, repeats, out))
@@ -256,6 +271,7 @@ impl Decoder {
         let repeats = repeats || self.spoke;
         if let Some(mut message) = choice.message.filter(|_| !repeats) {
             self.is_message = true;
+            self.tags.look_ahead(&message.content.text);
             // The calls of a whole message are whole themselves, each with its place in the list.
             for (place, call) in (0..).zip(&mut message.tool_calls.0) {
                 call.index = Some(place);
@@ -280,10 +296,14 @@ impl Decoder {
             let words = details::OPENROUTER.words(&details);
             if words.is_empty() { self.blocks.news(&blocks).into() } else { words.into() }
         });
-        let thought = if is_thought { std::mem::take(&mut text) } else { thought };
-        if !thought.is_empty() {
-            let held = self.tags.give_up();
-            self.say(held.into(), out);
+        let named = if is_thought { std::mem::take(&mut text) } else { Cow::default() };
+        if !named.is_empty() {
+            self.spoke = true;
+            let told = self.tags.feed_thought(&named);
+            self.think(told.thought.into(), out);
+            self.say(told.text.into(), out);
+        } else if !thought.is_empty() {
+            self.tags.came_elsewhere(&thought);
             self.think(thought, out);
         }
         self.details.take(details);
@@ -350,7 +370,9 @@ impl Decoder {
             | "max_output_tokens"
             | "max_completion_tokens"
             | "model_length"
-            | "model_context_window_exceeded" => ModelFinish::Length,
+            | "model_context_window_exceeded"
+            // vLLM's, which cuts a model that says the same again and again.
+            | "repetition" => ModelFinish::Length,
             "content_filter"
             | "content_filtered"
             | "guardrail_intervened"

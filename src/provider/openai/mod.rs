@@ -41,13 +41,22 @@ use crate::domain::model::{ModelError, ModelRequest};
 /// If the base URL, the accent's URLs, the key or a header cannot be used.
 pub fn client(options: ClientOptions, accent: Accent) -> Result<Arc<dyn ModelClient>, SetupError> {
     let endpoint = Endpoint::new(&options.base_url, &accent.url)?;
-    let base = options.base_url.trim().trim_end_matches('/').trim_end_matches("/chat/completions");
-    let beside = (!accent.responses_url.is_empty()).then(|| Responses::at(base, &accent.responses_url)).transpose()?;
+    let base = without_operation(&options.base_url);
+    let beside = (!accent.responses_url.is_empty()).then(|| Responses::at(&base, &accent.responses_url)).transpose()?;
     let chat = DialectClient::new(ChatCompletions { endpoint, accent }, options)?;
     Ok(match beside {
         Some(responses) => Arc::new(Moving { responses: chat.speaking(responses), chat, moved: Mutex::default() }),
         None => Arc::new(chat),
     })
+}
+
+/// A base URL that may name chat completions already, without them, so that another operation can stand there.
+fn without_operation(base: &str) -> String {
+    let Ok(mut url) = Url::parse(base.trim()) else { return base.to_owned() };
+    if let Some(path) = url.path().trim_end_matches('/').strip_suffix("/chat/completions").map(str::to_owned) {
+        url.set_path(&path);
+    }
+    url.into()
 }
 
 struct ChatCompletions {
@@ -82,7 +91,7 @@ impl Dialect for ChatCompletions {
     }
 
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {
-        Decoder::new(Expectation::of(request, request_bytes, self.accent.thinks_aloud(&request.model)))
+        Decoder::new(Expectation::of(request, request_bytes, self.accent.think_tags(&request.model)))
     }
 }
 

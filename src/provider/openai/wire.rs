@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::domain::cost::Cost;
@@ -32,6 +32,32 @@ pub(super) struct Chunk<'a> {
     /// `MiniMax` says here how it went, with the status 200.
     #[serde(borrow, default)]
     pub(super) base_resp: Option<BaseResponse<'a>>,
+    /// Cloudflare's own form of an answer, which has no choices.
+    #[serde(borrow, default)]
+    pub(super) response: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) tool_calls: Fragments<'a>,
+    /// The fields of errors that stand in no field of their own.
+    #[serde(default)]
+    message: Option<Value>,
+    #[serde(default)]
+    detail: Option<Value>,
+    #[serde(default, rename = "type")]
+    kind: Option<Value>,
+    #[serde(default)]
+    code: Option<Value>,
+}
+
+impl Chunk<'_> {
+    /// Whether the whole event is an error.
+    pub(super) fn is_error(&self) -> bool {
+        let is_bare = || {
+            let says_nothing = self.choices.0.is_empty() && self.response.0.is_empty() && self.tool_calls.0.is_empty();
+            let has_code = self.kind.is_some() || self.code.is_some();
+            says_nothing && (self.detail.is_some() || (has_code && matches!(self.message, Some(Value::String(_)))))
+        };
+        self.error.is_some() || self.object.0 == "error" || is_bare()
+    }
 }
 
 /// What Groq adds.
@@ -77,7 +103,7 @@ pub(super) struct Choice<'a> {
 }
 
 /// More of an answer, or all of it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
     pub(super) content: Said<'a>,
@@ -103,7 +129,7 @@ pub(super) struct Delta<'a> {
     pub(super) extra_content: Value,
 }
 
-/// Content: a text, or parts of which some are thoughts (Mistral, Databricks). What is no text says nothing here.
+/// Content: a text, a part, or a list of both, of which some are thoughts (Mistral, Databricks). What is no text says nothing here.
 #[derive(Debug, Default)]
 pub(super) struct Said<'a> {
     pub(super) thought: Cow<'a, str>,
@@ -123,6 +149,11 @@ pub(super) struct Fragment<'a> {
     pub(super) id: Text<'a>,
     #[serde(borrow, default)]
     pub(super) function: Option<Function<'a>>,
+    /// In place of `function` in Cloudflare's calls.
+    #[serde(borrow, default)]
+    pub(super) name: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) arguments: Arguments<'a>,
     /// Gemini's signature, which goes back as it came.
     #[serde(default)]
     pub(super) extra_content: Option<Value>,
@@ -298,7 +329,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
             type Value = Said<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a list of parts")
+                f.write_str("a text, a part, or a list of them")
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -335,17 +366,16 @@ impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
                 let (mut thought, mut text) = (String::new(), String::new());
-                while let Some(part) = parts.next_element::<ContentPart<'de>>()? {
-                    thought.push_str(&part.thinking.0);
-                    thought.push_str(&part.summary.0);
-                    text.push_str(&part.text.0);
+                while let Some(part) = parts.next_element::<Said<'de>>()? {
+                    thought.push_str(&part.thought);
+                    text.push_str(&part.text);
                 }
                 Ok(Said { thought: Cow::Owned(thought), text: Cow::Owned(text) })
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Said::default())
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let part = ContentPart::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Said { thought: part.thinking.0 + part.summary.0, text: part.text.0 })
             }
         }
         deserializer.deserialize_any(Words)

@@ -15,4 +15,6 @@ mod oddities;
 mod ollama;
 mod requests;
 mod responses;
+mod rows;
 mod stream;
+mod thoughts;

@@ -156,3 +156,19 @@ async fn who_has_no_responses_is_not_asked_for_them() {
     assert!(ask_through(openai::client(options(&wire), accent).unwrap().as_ref(), sol()).await.end.is_err());
     assert_eq!(lines(&wire), [CHAT]);
 }
+
+// The base URL may be the whole of the other place, with a query.
+#[tokio::test]
+async fn a_base_url_may_name_chat_completions_and_have_a_query() {
+    for (base, chat, there) in [
+        ("/chat/completions", CHAT, RESPONSES),
+        ("/chat/completions?x=1", "POST /v1/chat/completions?x=1 HTTP/1.1", "POST /v1/responses?x=1 HTTP/1.1"),
+        ("/?x=1", "POST /v1/chat/completions?x=1 HTTP/1.1", "POST /v1/responses?x=1 HTTP/1.1"),
+    ] {
+        let wire = Wire::play(vec![refusal(400, TOOLS), over_responses()]).await;
+        let base_url = format!("{}{base}", wire.base_url);
+        let client = client(ClientOptions { base_url, ..options(&wire) });
+        assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "over there", "{base}");
+        assert_eq!(lines(&wire), [chat, there], "{base}");
+    }
+}

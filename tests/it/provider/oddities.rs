@@ -88,12 +88,12 @@ async fn signatures_of_calls_are_kept() {
         call
     };
     let outcome = said(&[
-        json!({"choices": [{"delta": {"content": "<thought>", "extra_content": {"google": {"thought": true}}}}]}),
+        json!({"choices": [{"delta": {"content": "<thought>Plan", "extra_content": {"google": {"thought": true}}}}]}),
         json!({"choices": [{"delta": {"tool_calls": [call(json!({"extra_content": signature}))]}, "finish_reason": null}]}),
         json!({"choices": [{"delta": {"tool_calls": [call(json!({"id": "b", "provider_specific_fields": {"thought_signature": "x"}}))]}, "finish_reason": "stop"}]}),
     ])
     .await;
-    assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("<thought>", ""));
+    assert_eq!((outcome.reasoning().as_str(), outcome.text().as_str()), ("Plan", ""));
     assert_eq!((outcome.calls().len(), outcome.finish()), (2, ModelFinish::ToolCalls));
     assert_eq!(
         blocks(&outcome),
@@ -197,6 +197,12 @@ async fn figures_of_many_forms(#[case] figures: Value, #[case] expected: (u64, u
     "code": "tool_use_failed", "failed_generation": "<function=x>", "status_code": 400}}), ModelErrorKind::BadStream)]
 #[case::dashscope(json!({"error": {"message": "may contain inappropriate content", "type": "data_inspection_failed", "code": "data_inspection_failed"}}), ModelErrorKind::ContentFilter)]
 #[case::google(json!({"error": {"message": "Resource has been exhausted", "status": "RESOURCE_EXHAUSTED"}}), ModelErrorKind::RateLimit)]
+#[case::cerebras(json!({"message": "We're experiencing high traffic right now!", "type": "too_many_requests_error", "param": "queue", "code": "queue_exceeded"}), ModelErrorKind::Overloaded)]
+#[case::too_many(json!({"message": "slow down", "type": "too_many_requests_error"}), ModelErrorKind::RateLimit)]
+#[case::fastapi(json!({"detail": "Internal Server Error"}), ModelErrorKind::Unavailable)]
+#[case::fastapi_key(json!({"detail": {"code": "invalid_api_key", "message": "no"}}), ModelErrorKind::Auth)]
+#[case::tgi(json!({"error": "busy", "error_type": "overloaded"}), ModelErrorKind::Overloaded)]
+#[case::beside(json!({"error": "slow", "status_code": 429}), ModelErrorKind::RateLimit)]
 #[case::zhipu(json!({"choices": [{"delta": {}, "finish_reason": "network_error"}]}), ModelErrorKind::Unavailable)]
 #[tokio::test]
 async fn errors_of_many_forms(#[case] error: Value, #[case] kind: ModelErrorKind) {
@@ -210,6 +216,7 @@ async fn errors_of_many_forms(#[case] error: Value, #[case] kind: ModelErrorKind
 #[case("COMPLETE", ModelFinish::Stop)]
 #[case("eos", ModelFinish::Stop)]
 #[case("model_length", ModelFinish::Length)]
+#[case("repetition", ModelFinish::Length)]
 #[case("model_context_window_exceeded", ModelFinish::Length)]
 #[case("sensitive", ModelFinish::Refused)]
 #[case("content_filter: PROHIBITED_CONTENT", ModelFinish::Refused)]
@@ -277,10 +284,13 @@ fn models_that_think_aloud_are_known_by_name() {
         "Qwen/Qwen3-32B",
         "kimi-k2-thinking",
         "qwq-32b",
+        "gpt-oss-120b",
+        // Its compatible endpoint.
+        "gemini-2.5-pro",
     ] {
         assert!(usual.thinks_aloud(model), "{model}");
     }
-    for model in ["gpt-5", "gpt-4.1", "o3", "claude-sonnet-4-5", "gemini-2.5-pro", "mistral-large-latest", "gpt-x"] {
+    for model in ["gpt-5", "gpt-4.1", "o3", "claude-sonnet-4-5", "mistral-large-latest", "gpt-x"] {
         assert!(!usual.thinks_aloud(model), "{model}");
     }
 }
@@ -320,6 +330,52 @@ async fn a_reason_to_stop_in_every_event_is_none() {
     options.limits.after_finish = Duration::from_millis(50);
     let outcome = ask(options, question()).await;
     assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hello you", ModelFinish::Stop));
+}
+
+// L-03: not even of the first event is it known.
+#[tokio::test]
+async fn a_reason_to_stop_in_the_first_event_is_none() {
+    let piece = |text: &str| event(&json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]}));
+    let asked = async |last: Step| {
+        let steps = vec![Step::Send(piece("Hel").into_bytes()), Step::Pause(Duration::from_millis(400)), last];
+        let wire = Wire::play(vec![Answer::events(steps)]).await;
+        let mut options = options(&wire);
+        options.limits.after_finish = Duration::from_millis(50);
+        ask(options, question()).await
+    };
+    let whole = asked(Step::Send([piece("lo"), DONE.to_owned()].concat().into_bytes())).await;
+    assert_eq!((whole.text().as_str(), whole.finish()), ("Hello", ModelFinish::Stop));
+    let cut = asked(Step::Cut).await;
+    assert_eq!((cut.text().as_str(), cut.error()), ("Hel", ModelErrorKind::IncompleteStream));
+}
+
+// Cloudflare's calls name their function themselves, and its own answers have no choices.
+#[tokio::test]
+async fn the_forms_of_cloudflare() {
+    let call = |x: i64| json!({"name": "get_time", "arguments": {"x": x}});
+    let expected = [1, 2].map(|x| (String::new(), "get_time".to_owned(), format!("{{\"x\":{x}}}")));
+    let calls = json!({"tool_calls": [call(1), call(2)]});
+    let streamed =
+        said(&[json!({"choices": [{"delta": calls}]}), json!({"choices": [{"delta": {}, "finish_reason": "stop"}]})]).await;
+    let whole = outcome_document(&json!({"choices": [{"message": calls, "finish_reason": "stop"}]})).await;
+    let own = said(&[json!({"response": null, "tool_calls": [call(1), call(2)]})]).await;
+    for outcome in [streamed, whole, own] {
+        assert_eq!((outcome.calls(), outcome.finish()), (expected.to_vec(), ModelFinish::ToolCalls));
+    }
+    let figures = json!({"response": "", "usage": {"prompt_tokens": 9, "completion_tokens": 4}});
+    let own = said(&[json!({"response": "Hel", "p": "ab"}), json!({"response": "lo"}), figures]).await;
+    assert_eq!((own.text().as_str(), own.finish(), own.usage().unwrap().output_tokens), ("Hello", ModelFinish::Stop, 4));
+}
+
+#[rstest]
+#[case(json!(["Hel", "lo"]))]
+#[case(json!(["Hel", {"type": "text", "text": "lo"}, null]))]
+#[case(json!({"type": "text", "text": "Hello"}))]
+#[tokio::test]
+async fn content_of_many_forms(#[case] content: Value) {
+    let streamed = said(&[json!({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})]).await;
+    let whole = outcome_document(&json!({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})).await;
+    assert_eq!((streamed.text().as_str(), whole.text().as_str()), ("Hello", "Hello"));
 }
 
 // L-01, L-20: llama.cpp's own field for errors.

@@ -159,6 +159,7 @@ async fn calls_are_whole(#[case] given: Value, #[case] expected: Option<Vec<&str
 // L-01
 #[rstest]
 #[case(json!({"error": "model runner has unexpectedly stopped"}), ModelErrorKind::Unavailable)]
+#[case(json!({"error": "slow down", "status_code": 429}), ModelErrorKind::RateLimit)]
 #[case(json!({"error": "the prompt exceeds the available context size"}), ModelErrorKind::ContextOverflow)]
 #[tokio::test]
 async fn an_error_within_the_stream_is_the_end(#[case] error: Value, #[case] kind: ModelErrorKind) {

@@ -1,0 +1,309 @@
+//! Rows of the catalogue of faults that are the same on every wire.
+
+use std::time::{Duration, Instant};
+
+use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish};
+use capstan::provider::{ClientOptions, anthropic, gemini, ollama, responses};
+use futures_util::StreamExt as _;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::drive::{self, Outcome, ask_through, options, question};
+use super::mutants::NewClient;
+use crate::support::wire::{Answer, Step, Wire};
+use Dialect::{Anthropic, Chat, Gemini, Ollama, Responses};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    Chat,
+    Responses,
+    Anthropic,
+    Gemini,
+    Ollama,
+}
+
+impl Dialect {
+    fn client(self) -> NewClient {
+        match self {
+            Chat => drive::chat,
+            Responses => responses::client,
+            Anthropic => anthropic::client,
+            Gemini => gemini::client,
+            Ollama => ollama::client,
+        }
+    }
+
+    fn frame(self, value: &Value) -> String {
+        match self {
+            Ollama => format!("{value}\n"),
+            Chat | Responses | Anthropic | Gemini => format!("data: {value}\n\n"),
+        }
+    }
+
+    /// The events of an answer up to the one that says "Hel".
+    fn beginning(self) -> Vec<String> {
+        let events = match self {
+            Chat => vec![json!({"choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": null}]})],
+            Responses => vec![
+                json!({"type": "response.created", "response": {"id": "resp_1", "status": "in_progress", "output": []}}),
+                json!({"type": "response.output_text.delta", "output_index": 0, "content_index": 0, "item_id": "m", "delta": "Hel"}),
+            ],
+            Anthropic => vec![
+                json!({"type": "message_start", "message": {"id": "m", "type": "message", "role": "assistant", "content": [], "usage": {"input_tokens": 5}}}),
+                json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}}),
+            ],
+            Gemini => vec![json!({"candidates": [{"content": {"parts": [{"text": "Hel"}], "role": "model"}, "index": 0}]})],
+            Ollama => vec![json!({"message": {"role": "assistant", "content": "Hel"}, "done": false})],
+        };
+        events.iter().map(|event| self.frame(event)).collect()
+    }
+
+    /// The events up to the one with which an answer is whole. Marks of the end that say nothing more are not among them.
+    fn end(self) -> String {
+        let events = match self {
+            Chat => vec![json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})],
+            Responses => vec![json!({"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": [
+                {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hel"}]}]}})],
+            Anthropic => vec![
+                json!({"type": "content_block_stop", "index": 0}),
+                json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}}),
+            ],
+            Gemini => vec![json!({"candidates": [{"finishReason": "STOP", "index": 0}]})],
+            Ollama => vec![json!({"message": {"role": "assistant", "content": ""}, "done": true, "done_reason": "stop"})],
+        };
+        events.iter().map(|event| self.frame(event)).collect()
+    }
+
+    /// What shows that somebody is there, and says nothing.
+    fn sign_of_life(self) -> &'static [u8] {
+        match self {
+            Ollama => b"\n",
+            Chat | Responses | Anthropic | Gemini => b": still here\n\n",
+        }
+    }
+
+    fn text(self) -> Step {
+        Step::Send(self.beginning().concat().into_bytes())
+    }
+
+    async fn ask(self, wire: &Wire, change: impl FnOnce(&mut ClientOptions)) -> Outcome {
+        let mut options = options(wire);
+        change(&mut options);
+        ask_through(self.client()(options).unwrap().as_ref(), question()).await
+    }
+}
+
+/// Signs of life, so many, for a twentieth of a second each.
+fn signs(dialect: Dialect, count: usize) -> impl Iterator<Item = Step> {
+    (0..count).flat_map(move |_| [Step::Send(dialect.sign_of_life().to_vec()), Step::Pause(Duration::from_millis(50))])
+}
+
+// L-04: what says how the answer ended is its end; the connection is closed.
+#[rstest]
+#[tokio::test]
+async fn the_connection_is_closed_after_the_end(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let end = Step::Send(dialect.end().into_bytes());
+    let wire = Wire::play(vec![Answer::events(vec![dialect.text(), end, Step::Hang])]).await;
+    let outcome = dialect.ask(&wire, |options| options.limits.after_finish = SHORT).await;
+    assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hel", ModelFinish::Stop));
+    wire.hung_up(Duration::from_millis(250)).await;
+}
+
+// L-06: Gemini has no mark of the end. Figures may follow the reason to stop, and nothing is made of another wire's mark.
+#[tokio::test]
+async fn what_follows_a_reason_to_stop() {
+    let figures = Gemini.frame(&json!({"usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 1}}));
+    let body = [Gemini.beginning().concat(), Gemini.end(), "data: [DONE]\n\n".to_owned(), figures].concat();
+    let wire = Wire::play(vec![Answer::stream(body)]).await;
+    let outcome = Gemini.ask(&wire, |_| {}).await;
+    assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hel", ModelFinish::Stop));
+    assert_eq!(outcome.usage().unwrap().input_tokens, 7);
+}
+
+// L-10
+#[rstest]
+#[tokio::test]
+async fn bytes_that_are_no_text_are_named(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let good = dialect.beginning();
+    let last = good.last().unwrap();
+    let (before, after) = last.split_once("Hel").unwrap();
+    let bad = [before.as_bytes(), b"\xff", after.as_bytes()].concat();
+    let body = [good.concat().as_bytes(), &bad, dialect.end().as_bytes()].concat();
+    let wire = Wire::play(vec![Answer::stream(body)]).await;
+    let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
+    assert_eq!(error.kind, ModelErrorKind::BadStream);
+    let expected = format!("bad_frame: event {} of the answer: ", good.len() + 1);
+    assert!(error.message.starts_with(&expected), "{error}");
+}
+
+// L-11: the largest header that gateways were seen to send.
+#[rstest]
+#[tokio::test]
+async fn a_large_header_does_not_matter(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let header = "x".repeat(64 * 1024);
+    let steps = vec![dialect.text(), Step::Send(dialect.end().into_bytes())];
+    let wire = Wire::play(vec![Answer::new(200, &[("x-huge", &header)], steps)]).await;
+    assert_eq!(dialect.ask(&wire, |_| {}).await.finish(), ModelFinish::Stop);
+}
+
+// L-12
+#[rstest]
+#[tokio::test]
+async fn silence_is_noticed(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let wire = Wire::play(vec![Answer::events(vec![dialect.text(), Step::Hang])]).await;
+    let outcome = dialect.ask(&wire, |options| options.limits.idle = SHORT).await;
+    assert_eq!(outcome.error(), ModelErrorKind::Timeout);
+    assert_eq!(outcome.end.unwrap_err().message, "no byte came for 200 ms");
+    wire.hung_up(Duration::from_millis(250)).await;
+}
+
+// L-13
+#[rstest]
+#[tokio::test]
+async fn signs_of_life_are_no_progress(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let steps = [dialect.text()].into_iter().chain(signs(dialect, 200)).collect();
+    let wire = Wire::play(vec![Answer::events(steps)]).await;
+    let outcome = dialect.ask(&wire, |options| options.limits.progress = Duration::from_millis(400)).await;
+    assert_eq!(outcome.error(), ModelErrorKind::Timeout);
+    assert_eq!(outcome.end.unwrap_err().message, "nothing but signs of life came for 400 ms");
+    wire.hung_up(Duration::from_millis(250)).await;
+}
+
+// L-14
+#[rstest]
+#[tokio::test]
+async fn a_model_that_thinks_has_its_own_limits(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let end = Step::Send(dialect.end().into_bytes());
+    let steps = [dialect.text()].into_iter().chain(signs(dialect, 16)).chain([end]).collect();
+    let wire = Wire::play(vec![Answer::events(steps)]).await;
+    let outcome = dialect.ask(&wire, |options| {
+        options.model_limits.insert("gpt-x".to_owned(), options.limits);
+        options.limits.progress = SHORT;
+    });
+    assert_eq!(outcome.await.finish(), ModelFinish::Stop);
+}
+
+// L-16: the header counts, whatever the body says.
+#[rstest]
+#[tokio::test]
+async fn waits_of_a_refusal(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    for (headers, wait) in [
+        (&[("retry-after", "2")][..], Some(2_000)),
+        (&[("retry-after", "2"), ("retry-after-ms", "1500")][..], Some(1_500)),
+        (&[("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT")][..], Some(0)),
+        (&[("retry-after", "10800")][..], Some(10_800_000)),
+        (&[("retry-after", "soon")][..], None),
+        (&[][..], None),
+    ] {
+        let body = Step::Send(br#"{"error":{"message":"slow down"}}"#.to_vec());
+        let wire = Wire::play(vec![Answer::new(429, headers, vec![body])]).await;
+        let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
+        assert_eq!((error.kind, error.status, error.retry_after_ms), (ModelErrorKind::RateLimit, Some(429), wait), "{headers:?}");
+    }
+}
+
+// L-17: money that is spent does not come back by waiting.
+#[rstest]
+#[case::chat(Chat, 429, r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#)]
+#[case::responses(Responses, 429, r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#)]
+#[case::anthropic(Anthropic, 400, r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API."}}"#)]
+#[case::gemini(Gemini, 429, r#"{"error":{"code":429,"message":"You exceeded your current quota.","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.QuotaFailure","violations":[{"quotaId":"GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}]}}"#)]
+#[case::ollama_cloud(Ollama, 402, r#"{"error":"payment required"}"#)]
+#[tokio::test]
+async fn spent_money_is_not_waited_for(#[case] dialect: Dialect, #[case] status: u16, #[case] body: &str) {
+    let headers = [("content-type", "application/json"), ("retry-after", "1")];
+    let wire = Wire::play(vec![Answer::new(status, &headers, vec![Step::Send(body.as_bytes().to_vec())])]).await;
+    let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
+    assert_eq!((error.kind, error.status, error.retry_after_ms), (ModelErrorKind::Quota, Some(status), None));
+    assert!(!error.kind.retryable());
+    assert_eq!(wire.asked().len(), 1);
+}
+
+// L-18, L-19
+#[rstest]
+#[tokio::test]
+async fn refusals(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    for (status, kind) in [
+        (500, ModelErrorKind::Unavailable),
+        (502, ModelErrorKind::Unavailable),
+        (503, ModelErrorKind::Overloaded),
+        (504, ModelErrorKind::Unavailable),
+        (529, ModelErrorKind::Overloaded),
+        (400, ModelErrorKind::InvalidRequest),
+        (401, ModelErrorKind::Auth),
+        (402, ModelErrorKind::Quota),
+        (403, ModelErrorKind::Auth),
+        (404, ModelErrorKind::InvalidRequest),
+        (413, ModelErrorKind::ContextOverflow),
+        (422, ModelErrorKind::InvalidRequest),
+    ] {
+        for (content_type, body) in [("application/json", r#"{"error":{"message":"no"}}"#), ("text/html", "<html>no</html>")] {
+            let answer = Answer::new(status, &[("content-type", content_type)], vec![Step::Send(body.as_bytes().to_vec())]);
+            let wire = Wire::play(vec![answer]).await;
+            let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
+            assert_eq!((error.kind, error.status), (kind, Some(status)), "{error}");
+            assert!(!error.message.contains('<') && !error.message.is_empty(), "{error}");
+            assert_eq!(kind.retryable(), status >= 500);
+        }
+    }
+}
+
+// L-39
+#[rstest]
+#[case::last(json!({}), json!({"prompt_eval_count": 9, "eval_count": 2}), Some((9, 2)))]
+#[case::in_the_middle(json!({"prompt_eval_count": 9, "eval_count": 2}), json!({}), Some((9, 2)))]
+#[case::twice(json!({"prompt_eval_count": 1, "eval_count": 1}), json!({"prompt_eval_count": 9, "eval_count": 2}), Some((9, 2)))]
+#[case::null_last(json!({"prompt_eval_count": 9, "eval_count": 2}), json!({"prompt_eval_count": null, "eval_count": null}), Some((9, 2)))]
+#[case::missing(json!({}), json!({}), None)]
+#[case::negative(json!({}), json!({"prompt_eval_count": -9, "eval_count": 2}), None)]
+#[case::huge(json!({}), json!({"prompt_eval_count": i64::MAX, "eval_count": 2}), None)]
+#[tokio::test]
+async fn tokens_used_by_ollama(#[case] middle: Value, #[case] last: Value, #[case] expected: Option<(u64, u64)>) {
+    let with = |mut line: Value, figures: &Value| {
+        line.as_object_mut().unwrap().extend(figures.as_object().unwrap().clone());
+        Ollama.frame(&line)
+    };
+    let body =
+        with(json!({"message": {"content": "Hello!"}}), &middle) + &with(json!({"done": true, "done_reason": "stop"}), &last);
+    let wire = Wire::play(vec![Answer::stream(body)]).await;
+    let usage = Ollama.ask(&wire, |_| {}).await.usage().unwrap();
+    assert_eq!((usage.estimated, usage.model_calls), (expected.is_none(), 1));
+    match expected {
+        Some(expected) => assert_eq!((usage.input_tokens, usage.output_tokens), expected),
+        None => assert!(usage.input_tokens > 20 && usage.output_tokens == 2, "{usage:?}"),
+    }
+}
+
+// L-41
+#[rstest]
+#[tokio::test]
+async fn redirects_are_refused_and_the_key_stays(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let other = Wire::play(vec![Answer::json(200, "{}")]).await;
+    for location in ["http://169.254.169.254/latest", &other.base_url, "/v1/elsewhere"] {
+        for status in [301, 302, 303, 307, 308] {
+            let wire = Wire::play(vec![Answer::new(status, &[("location", location)], vec![])]).await;
+            let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
+            assert_eq!((error.kind, error.status), (ModelErrorKind::InvalidRequest, Some(status)));
+            assert!(error.message.contains("redirect"), "{error}");
+            assert_eq!(wire.asked().len(), 1);
+        }
+    }
+    assert!(other.asked().is_empty());
+}
+
+// L-47
+#[rstest]
+#[tokio::test]
+async fn dropping_the_stream_closes_the_connection(#[values(Chat, Responses, Gemini, Ollama)] dialect: Dialect) {
+    let wire = Wire::play(vec![Answer::events(vec![dialect.text(), Step::Hang])]).await;
+    let client = dialect.client()(options(&wire)).unwrap();
+    let mut stream = client.stream(question()).await.unwrap();
+    assert_eq!(stream.next().await, Some(Ok(ModelEvent::Text("Hel".to_owned()))));
+    let dropped = Instant::now();
+    drop(stream);
+    let hung_up = wire.hung_up(Duration::from_millis(250)).await;
+    assert!(hung_up - dropped < Duration::from_millis(250));
+}
