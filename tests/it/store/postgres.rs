@@ -150,7 +150,7 @@ async fn a_commit_that_was_sent_away_is_made_again() {
             .unwrap();
         sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
     };
-    let (answers, ()) = within("both", SOON, async { tokio::join!(commit, against) }).await;
+    let (answers, ()) = within("both", SOON, Box::pin(async { tokio::join!(commit, against) })).await;
     assert_eq!(answers, [Ok(4), Ok(4)]);
     let deadlocks = "SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()";
     until("the deadlock to be counted", SOON, || async { (world.database.count(deadlocks).await == 1).then_some(()) }).await;

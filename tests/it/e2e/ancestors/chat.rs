@@ -115,7 +115,7 @@ async fn a_network_that_fails_is_tried_again_after_longer_and_longer_waits() {
     // Nobody listens there.
     let site =
         site.env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai").env("CAPSTAN_PROVIDERS__DEAD__BASE_URL", "http://127.0.0.1:9/v1");
-    let server = site.env("CAPSTAN_PROVIDERS__DEAD__API_KEY", "sk-test").start().await;
+    let server = site.env("CAPSTAN_PROVIDERS__DEAD__KEY_ENV", "OPENAI_API_KEY").start().await;
     let run = server.start_run(&json!({"input": "q", "agent": "chat", "model": "dead/mock"})).await;
     let (run, back) = tokio::join!(
         server.finished(run["id"].as_str().unwrap()),
