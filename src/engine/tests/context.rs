@@ -391,7 +391,9 @@ proptest! {
         });
         prop_assert!(results.into_iter().all(|state| state == ToolCallState::Done));
         let question = history.iter().rfind(|message| message.role == Role::User).unwrap().parts[0].id().clone();
-        prop_assert!(request.messages.iter().flat_map(|message| &message.parts).any(|part| *part.id() == question));
+        // What has no words in it is sent to nobody.
+        let is_blank = turns.last().is_some_and(|turn| turn.asked.trim().is_empty());
+        prop_assert!(is_blank || request.messages.iter().flat_map(|message| &message.parts).any(|part| *part.id() == question));
         // The same rows make the same view, and what was decided once is not decided again.
         let asks = |rows| {
             let mut state = RunState::load(rows);
