@@ -109,19 +109,6 @@ async fn the_whole_call_has_a_limit() {
     wire.hung_up(Duration::from_millis(250)).await;
 }
 
-// L-47
-#[tokio::test]
-async fn dropping_the_stream_closes_the_connection() {
-    let wire = Wire::play(vec![Answer::events(vec![text(), Step::Hang])]).await;
-    let client = openai::client(options(&wire), openai::Accent::default()).unwrap();
-    let mut stream = client.stream(question()).await.unwrap();
-    assert_eq!(stream.next().await, Some(Ok(ModelEvent::Text("Hel".to_owned()))));
-    let dropped = Instant::now();
-    drop(stream);
-    let hung_up = wire.hung_up(Duration::from_millis(250)).await;
-    assert!(hung_up - dropped < Duration::from_millis(250));
-}
-
 #[tokio::test]
 async fn dropping_the_request_closes_the_connection() {
     let wire = Wire::play(vec![Answer::events(vec![Step::Hang])]).await;
