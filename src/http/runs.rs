@@ -80,7 +80,8 @@ pub(crate) async fn accept(
     let location = HeaderValue::from_str(&location).unwrap_or(HeaderValue::from_static("/api/v1/runs"));
     if let Wants::Stream(framing) = wants {
         headers.insert(CONTENT_LOCATION, location);
-        return Ok((headers, streams::stream(app, access, app.service.stream_started(started), framing)).into_response());
+        let reader = app.service.stream_started(principal, started);
+        return Ok((headers, streams::stream(app, access, reader, framing)).into_response());
     }
     headers.insert(LOCATION, location);
     let mut run = started.run;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::owned_log::OwnedLog;
 use super::snapshot::take_snapshot;
 use super::stream::{Afresh, PAGE, Reader, ResetReason, Scope, StreamItem};
 use super::{Error, Result, Service};
@@ -53,12 +54,9 @@ pub enum StreamStart {
 }
 
 impl Service {
-    fn log(&self) -> Arc<dyn LogStore> {
-        Arc::clone(&self.store) as Arc<dyn LogStore>
-    }
-
-    async fn bounds(&self, conversation: &ConversationId) -> Result<LogBounds> {
-        self.store.log_bounds(conversation).await?.ok_or(Error::NotFound("conversation"))
+    /// The logs of the principal.
+    fn log(&self, principal: &Principal) -> OwnedLog {
+        OwnedLog::new(Arc::clone(&self.store) as Arc<dyn LogStore>, principal.user_id.clone())
     }
 
     /// The conversation if it is the principal's.
@@ -76,9 +74,10 @@ impl Service {
     ) -> Result<EventPage> {
         self.check_conversation(principal, id).await?;
         let after = after.map_or(0, |Cursor(seq)| seq);
-        let bounds = self.bounds(id).await?;
+        let log = self.log(principal);
+        let bounds = bounds(&log, id).await?;
         within(after, bounds)?;
-        let events = self.store.events(id, after, limit + 1).await?;
+        let events = log.events(id, after, limit + 1).await?;
         unfolded(after, &events, bounds)?;
         Ok(page(events, limit, bounds.head))
     }
@@ -88,12 +87,13 @@ impl Service {
         let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
         let conversation = &view.run.conversation_id;
         let mut cursor = after.map_or(0, |Cursor(seq)| seq).max(view.first_seq - 1);
-        let bounds = self.bounds(conversation).await?;
+        let log = self.log(principal);
+        let bounds = bounds(&log, conversation).await?;
         within(cursor, bounds)?;
         let end = view.last_seq.unwrap_or(bounds.head);
         let mut events = Vec::new();
         while !is_full_page(&events, limit + 1) && view.last_seq.is_none_or(|last| cursor < last) {
-            let page = self.store.events(conversation, cursor, PAGE).await?;
+            let page = log.events(conversation, cursor, PAGE).await?;
             unfolded(cursor, &page, bounds)?;
             let Some(last) = page.last() else { break };
             cursor = last.seq;
@@ -111,14 +111,15 @@ impl Service {
     ) -> Result<StreamStart> {
         self.check_conversation(principal, id).await?;
         let tail = self.hub.subscribe(id);
-        let bounds = self.bounds(id).await?;
+        let log = self.log(principal);
+        let bounds = bounds(&log, id).await?;
         let mut first = Vec::new();
         let scope = Scope::Conversation(id.clone());
-        let afresh = Afresh::Snapshot(Arc::clone(&self.store), principal.user_id.clone());
+        let afresh = Afresh::Snapshot(Arc::clone(&self.store));
         if let Some(Cursor(after)) = after {
             match misplaced(after, bounds) {
                 None => {
-                    let reader = Reader::new(self.log(), tail, scope, after).or_afresh(afresh).of_log_until(bounds.head);
+                    let reader = Reader::new(log, tail, scope, after).or_afresh(afresh).of_log_until(bounds.head);
                     return Ok(StreamStart::Stream(reader));
                 }
                 Some(reason) => first.push(StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }),
@@ -127,7 +128,7 @@ impl Service {
         let snapshot = take_snapshot(self.store.as_ref(), &principal.user_id, id, bounds.head).await?;
         let cursor = snapshot.head;
         first.push(StreamItem::Snapshot(Box::new(snapshot)));
-        Ok(StreamStart::Stream(Reader::new(self.log(), tail, scope, cursor).or_afresh(afresh).saying(first)))
+        Ok(StreamStart::Stream(Reader::new(log, tail, scope, cursor).or_afresh(afresh).saying(first)))
     }
 
     /// Streams a run: from a cursor, or from its first event.
@@ -135,32 +136,44 @@ impl Service {
         let view = self.store.run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
         let conversation_id = view.run.conversation_id.clone();
         let tail = self.hub.subscribe(&conversation_id);
-        let bounds = self.bounds(&conversation_id).await?;
+        let log = self.log(principal);
+        let bounds = bounds(&log, &conversation_id).await?;
         let begin = view.first_seq - 1;
         let cursor = after.map_or(begin, |Cursor(seq)| seq.max(begin));
         let scope = Scope::Run { conversation_id, run_id: id.clone(), last_seq: view.last_seq };
         if let Some(reason) = misplaced(cursor, bounds) {
             let first = vec![StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }];
             let cursor = begin.max(bounds.oldest - 1);
-            let reader = Reader::new(self.log(), tail, scope, cursor).or_afresh(Afresh::From(begin)).of_log_until(bounds.head);
+            let reader = Reader::new(log, tail, scope, cursor).or_afresh(Afresh::From(begin)).of_log_until(bounds.head);
             return Ok(StreamStart::Stream(reader.saying(first)));
         }
         if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
             return Ok(StreamStart::Finished { scope, last_seq });
         }
-        let reader = Reader::new(self.log(), tail, scope, cursor).or_afresh(Afresh::From(begin));
+        let reader = Reader::new(log, tail, scope, cursor).or_afresh(Afresh::From(begin));
         Ok(StreamStart::Stream(reader.of_log_until(bounds.head)))
     }
 
     /// Streams a run that was accepted just now, listened to since before.
-    pub(super) fn stream_accepted(&self, tail: Subscription, scope: Scope, first_seq: i64, replay: super::Replay) -> Reader {
+    pub(super) fn stream_accepted(
+        &self,
+        principal: &Principal,
+        tail: Subscription,
+        scope: Scope,
+        first_seq: i64,
+        replay: super::Replay,
+    ) -> Reader {
         let begin = first_seq - 1;
-        let reader = Reader::new(self.log(), tail, scope, begin).or_afresh(Afresh::From(begin));
+        let reader = Reader::new(self.log(principal), tail, scope, begin).or_afresh(Afresh::From(begin));
         match replay {
             super::Replay::Fresh => reader.at_the_tail(),
             super::Replay::Replayed => reader,
         }
     }
+}
+
+async fn bounds(log: &OwnedLog, conversation: &ConversationId) -> Result<LogBounds> {
+    log.bounds(conversation).await?.ok_or(Error::NotFound("conversation"))
 }
 
 fn misplaced(after: i64, bounds: LogBounds) -> Option<ResetReason> {

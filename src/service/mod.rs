@@ -25,6 +25,7 @@ mod logins;
 mod mcp_logins;
 mod mcp_servers;
 mod mcp_tokens;
+mod owned_log;
 mod pins;
 mod poller;
 mod providers;

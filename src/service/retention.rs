@@ -73,7 +73,7 @@ impl Folder {
     /// If the store fails. The pass may be continued.
     pub async fn step(&mut self) -> StoreResult<FoldStep> {
         let Some((run, cursor)) = self.next().await? else { return Ok(FoldStep::Done) };
-        let mut page = self.store.events(&run.conversation_id, cursor, PAGE).await?;
+        let mut page = self.store.events(&run.owner, &run.conversation_id, cursor, PAGE).await?;
         let is_full = is_full_page(&page, PAGE);
         page.retain(|event| event.seq <= run.last_seq);
         let is_last = !is_full || page.last().is_none_or(|event| event.seq == run.last_seq);

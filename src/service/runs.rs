@@ -168,10 +168,10 @@ impl Service {
 
     /// The stream of an accepted run, from the first event that its message caused.
     #[must_use]
-    pub fn stream_started(&self, started: Started) -> Reader {
+    pub fn stream_started(&self, principal: &Principal, started: Started) -> Reader {
         let Started { run, replay, first_seq, tail, .. } = started;
         let scope = Scope::Run { conversation_id: run.conversation_id, run_id: run.id, last_seq: None };
-        self.stream_accepted(tail, scope, first_seq, replay)
+        self.stream_accepted(principal, tail, scope, first_seq, replay)
     }
 
     /// One run.

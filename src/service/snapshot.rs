@@ -67,7 +67,7 @@ pub(super) async fn take_snapshot(store: &dyn Store, owner: &UserId, conversatio
     };
     let mut cursor = since.min(head);
     loop {
-        let page = store.events(conversation, cursor, PAGE).await?;
+        let page = store.events(owner, conversation, cursor, PAGE).await?;
         let Some(last) = page.last() else { break };
         let full = is_full_page(&page, PAGE);
         cursor = last.seq;

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::fold::swallows;
-use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::domain::ids::{ConversationId, RunId};
 use crate::live::{Subscription, Tail};
-use crate::store::{LogBounds, LogStore, Store, StoreError, is_full_page};
+use crate::store::{LogBounds, Store, StoreError, is_full_page};
 use crate::support::failpoint;
 
 use super::Error;
+use super::owned_log::OwnedLog;
 use super::snapshot::{Snapshot, take_snapshot};
 
 /// Events read from the store at a time, unless they are large: see [`PAGE_BYTES`](crate::store::PAGE_BYTES).
@@ -136,8 +137,8 @@ enum Phase {
 pub(super) enum Afresh {
     /// With the event after this one.
     From(i64),
-    /// With a snapshot of the owner's conversation.
-    Snapshot(Arc<dyn Store>, UserId),
+    /// With a snapshot of the conversation.
+    Snapshot(Arc<dyn Store>),
 }
 
 /// What a page of the log comes to.
@@ -154,7 +155,7 @@ enum Page {
 
 /// A place in a log that moves forward. See the module documentation.
 pub struct Reader {
-    store: Arc<dyn LogStore>,
+    log: OwnedLog,
     tail: Subscription,
     scope: Scope,
     cursor: i64,
@@ -169,10 +170,10 @@ pub struct Reader {
 impl Reader {
     /// Reads what follows `cursor`. `tail` must have been subscribed before anything was read that `cursor` depends on.
     #[must_use]
-    pub fn new(store: Arc<dyn LogStore>, tail: Subscription, scope: Scope, cursor: i64) -> Self {
+    pub(super) fn new(log: OwnedLog, tail: Subscription, scope: Scope, cursor: i64) -> Self {
         let (first, afresh) = (Vec::new(), Afresh::From(0));
         let (page, pause) = (FIRST_PAGE, FIRST_PAUSE);
-        Self { store, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first, afresh, page, pause }
+        Self { log, tail, scope, cursor, head: cursor, phase: Phase::CatchUp, first, afresh, page, pause }
     }
 
     /// Begins again like this where it cannot go on, rather than with the beginning of the log.
@@ -276,12 +277,12 @@ impl Reader {
     /// What follows the cursor.
     async fn page(&self) -> Result<Page, StoreError> {
         let conversation = self.scope.conversation_id();
-        let page = self.store.events(conversation, self.cursor, self.page).await?;
+        let page = self.log.events(conversation, self.cursor, self.page).await?;
         let is_folded = page.first().is_some_and(|first| swallows(first, self.cursor));
         if !page.is_empty() && !is_folded {
             return Ok(Page::Events(page));
         }
-        let Some(LogBounds { oldest, head }) = self.store.log_bounds(conversation).await? else { return Ok(Page::Gone) };
+        let Some(LogBounds { oldest, head }) = self.log.bounds(conversation).await? else { return Ok(Page::Gone) };
         let reason = match is_folded {
             true => ResetReason::CursorExpired,
             // What was said here is not in the log any more: the database has lost commits that it had confirmed.
@@ -291,7 +292,7 @@ impl Reader {
         let reset = StreamItem::Reset { reason, oldest, head };
         match &self.afresh {
             Afresh::From(cursor) => Ok(Page::Lost { items: vec![reset], cursor: *cursor }),
-            Afresh::Snapshot(store, owner) => match take_snapshot(store.as_ref(), owner, conversation, head).await {
+            Afresh::Snapshot(store) => match take_snapshot(store.as_ref(), self.log.owner(), conversation, head).await {
                 Ok(snapshot) => {
                     let cursor = snapshot.head;
                     Ok(Page::Lost { items: vec![reset, StreamItem::Snapshot(Box::new(snapshot))], cursor })

@@ -6,13 +6,18 @@ use futures_util::FutureExt as _;
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::ids::UserId;
 use crate::domain::record::RunWrite;
 use crate::live::{Hub, HubLimits};
-use crate::store::{Committed, Refused, StoreResult};
+use crate::store::{Committed, LogStore, Refused, StoreResult};
 use crate::support::clock::UnixMillis;
 
 fn conversation() -> ConversationId {
     ConversationId::parse("conv_01980000000070008000000000000003").unwrap()
+}
+
+fn owner() -> UserId {
+    UserId::from_stored("user_1".to_owned())
 }
 
 fn run(number: u8) -> RunId {
@@ -107,7 +112,7 @@ impl Log {
 
     fn reader(&self, scope: Scope, cursor: i64) -> Reader {
         let tail = self.hub.subscribe(&conversation());
-        Reader::new(self.this.upgrade().unwrap(), tail, scope, cursor)
+        Reader::new(OwnedLog::new(self.this.upgrade().unwrap(), owner()), tail, scope, cursor)
     }
 }
 
@@ -117,7 +122,7 @@ impl LogStore for Log {
         Ok(Vec::new())
     }
 
-    async fn events(&self, _: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+    async fn events(&self, _: &UserId, _: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
         let page = {
             let events = self.events.lock().unwrap();
             events.iter().filter(|event| event.seq > after).take(limit as usize).map(|event| (**event).clone()).collect()
@@ -127,7 +132,7 @@ impl LogStore for Log {
         Ok(page)
     }
 
-    async fn log_bounds(&self, _: &ConversationId) -> StoreResult<Option<LogBounds>> {
+    async fn log_bounds(&self, _: &UserId, _: &ConversationId) -> StoreResult<Option<LogBounds>> {
         Ok((!*self.deleted.lock().unwrap()).then(|| LogBounds { oldest: 1, head: self.head() }))
     }
 

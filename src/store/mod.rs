@@ -260,12 +260,13 @@ pub trait LogStore: Send + Sync {
 
     /// Events after `after`, oldest first, at most `limit` (1 to 1,000). The page ends early when it holds [`PAGE_BYTES`] of data:
     /// [`is_full_page`] knows whether to ask again.
-    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>>;
+    /// None for a conversation that is somebody else's.
+    async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>>;
 
-    /// Where the log begins and ends.
-    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>>;
+    /// Where the log begins and ends. `None` for a conversation that is missing or somebody else's.
+    async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>>;
 
-    /// The newest `seq` of each conversation that has one.
+    /// The newest `seq` of each conversation that has one. For what listens to them, which knows no owners.
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>>;
 }
 

@@ -358,6 +358,7 @@ where
     Ok(EndedRun {
         id: RunId::from_stored(row.try_get("id")?),
         conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
+        owner: UserId::from_stored(row.try_get("owner_id")?),
         first_seq: row.try_get("first_seq")?,
         last_seq: row.try_get("last_seq")?,
         finished_at: UnixMillis(row.try_get("finished_at")?),

@@ -719,6 +719,8 @@ pub struct EndedRun {
     pub id: RunId,
     /// Its conversation.
     pub conversation_id: ConversationId,
+    /// Whose it is.
+    pub owner: UserId,
     /// Its first event.
     pub first_seq: i64,
     /// Its last event.

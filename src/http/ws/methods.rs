@@ -222,7 +222,7 @@ async fn start(app: &App, principal: &Principal, held: &Targets, trace: &TraceId
     if held.follow(&Target::Run(started.run.id.clone())) {
         return Ok(Reply::Done(result));
     }
-    Ok(Reply::Stream { result, reader: Box::new(app.service.stream_started(started)) })
+    Ok(Reply::Stream { result, reader: Box::new(app.service.stream_started(principal, started)) })
 }
 
 async fn cancel(app: &App, principal: &Principal, params: CancelParams) -> Answer<Reply> {

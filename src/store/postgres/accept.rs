@@ -398,8 +398,8 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
              SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $29
              FROM head WHERE $7 IS NOT NULL
          ), event AS (
-             INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
-             SELECT head.id, $3 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
+             INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
+             SELECT head.id, $2, $3 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
              FROM head, unnest($15::text[], $16::int[], $17::text[], $18::bigint[], $19::text[])
                  WITH ORDINALITY AS e (run_id, attempt, kind, at, data, place)
          ), message AS (

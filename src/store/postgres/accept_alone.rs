@@ -31,8 +31,8 @@ const NEW: &str = "WITH conversation AS (
     INSERT INTO conversations (id, owner_id, title, title_by, status, created_at, updated_at)
     SELECT $1, $2, $3, 'words', 'queued', $4, $4 WHERE {has_room} ON CONFLICT (id) DO NOTHING RETURNING id, title
 ), head AS (
-    INSERT INTO conversation_heads (conversation_id, last_seq, run_id, epoch)
-    SELECT id, cardinality($15::text[]), {run_id}, {claims} FROM conversation
+    INSERT INTO conversation_heads (conversation_id, owner_id, last_seq, run_id, epoch)
+    SELECT id, $2, cardinality($15::text[]), {run_id}, {claims} FROM conversation
     RETURNING conversation_id AS id, 0::bigint AS base, $3 AS title, epoch, joined, NULL::text AS system_prompt,
         NULL::text AS instructions
 )";
@@ -66,8 +66,8 @@ const RUN: &str = ", run AS (
     INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
     SELECT $13, id, $2, $6, base + 1, 'user', $14, $4 FROM head
 ), event AS (
-    INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
-    SELECT h.id, h.base + e.place, e.run_id, 0, e.kind, $4, CASE e.kind
+    INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
+    SELECT h.id, $2, h.base + e.place, e.run_id, 0, e.kind, $4, CASE e.kind
         WHEN 'conversation.updated' THEN '{\"title\":' || to_json(h.title)::text || ',' || substr(e.data, 2)
         ELSE e.data END
     FROM head h, unnest($15::text[], $16::text[], $17::text[]) WITH ORDINALITY AS e (run_id, kind, data, place)

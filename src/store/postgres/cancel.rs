@@ -153,10 +153,10 @@ pub(super) async fn settle(
              UPDATE conversations c SET updated_at = now_ms(),
                  status = CASE WHEN EXISTS (SELECT FROM next n WHERE n.conversation_id = c.id) THEN 'queued' ELSE e.status END
              FROM ended e WHERE c.id = e.conversation_id
-             RETURNING c.id, c.title, c.status, to_json(c.title)::text AS title_json
+             RETURNING c.id, c.owner_id, c.title, c.status, to_json(c.title)::text AS title_json
          ), event AS (
-             INSERT INTO events (conversation_id, seq, attempt, kind, at, data)
-             SELECT s.id, t.seq, 0, 'conversation.updated', t.at,
+             INSERT INTO events (conversation_id, owner_id, seq, attempt, kind, at, data)
+             SELECT s.id, s.owner_id, t.seq, 0, 'conversation.updated', t.at,
                  '{\"title\":' || s.title_json || ',' || coalesce(substr(t.data, 2), '\"status\":\"' || s.status || '\"}')
              FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::text[]) AS t (conversation_id, seq, at, data)
              JOIN settled s ON s.id = t.conversation_id

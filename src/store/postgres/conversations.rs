@@ -52,11 +52,11 @@ pub(super) async fn append(
         "WITH head AS (
              UPDATE conversation_heads
              SET last_seq = $2 + cardinality($3::text[]), run_id = CASE WHEN run_id = ANY($8::text[]) THEN NULL ELSE run_id END
-             WHERE conversation_id = $1
+             WHERE conversation_id = $1 RETURNING owner_id
          )
-         INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
-         SELECT $1, $2 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
-         FROM unnest($3::text[], $4::int[], $5::text[], $6::bigint[], $7::text[])
+         INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
+         SELECT $1, head.owner_id, $2 + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
+         FROM head, unnest($3::text[], $4::int[], $5::text[], $6::bigint[], $7::text[])
              WITH ORDINALITY AS e (run_id, attempt, kind, at, data, place)",
     )
     .bind(conversation.as_str())
@@ -277,7 +277,7 @@ impl PostgresStore {
                  INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at, system_prompt, instructions)
                  VALUES ($1, $2, $3, 'idle', $4, $4, $10, $11) ON CONFLICT (id) DO NOTHING RETURNING id
              ), head AS (
-                 INSERT INTO conversation_heads (conversation_id) SELECT id FROM made
+                 INSERT INTO conversation_heads (conversation_id, owner_id) SELECT id, $2 FROM made
              ), key AS (
                  INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
                  SELECT $5, $6, $7, $8, $9 FROM made WHERE $6 IS NOT NULL

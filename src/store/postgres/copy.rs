@@ -99,7 +99,7 @@ async fn insert(tx: &mut PgConnection, request: &CopyConversation, written: &Wri
                  (id, owner_id, title, status, created_at, updated_at, tags, system_prompt, instructions, forked_from)
              VALUES ($1, $2, $3, $4, $5, $5, $6, $7, $8, $9)
          )
-         INSERT INTO conversation_heads (conversation_id) VALUES ($1)",
+         INSERT INTO conversation_heads (conversation_id, owner_id) VALUES ($1, $2)",
     )
     .bind(id)
     .bind(request.owner.as_str())

@@ -251,8 +251,8 @@ async fn take_over(tx: &mut PgConnection, resume: &ResumeRun, batch: &CallBatch,
     }
     sqlx::query(
         "WITH step AS (
-             INSERT INTO run_steps (run_id, step, kind, status, attempt, started_at)
-             VALUES ($1, 1, 'tools', 'started', 1, now_ms())
+             INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
+             VALUES ($1, $3, 1, 'tools', 'started', 1, now_ms())
          )
          -- The answer was the first round, and what had joined before it was heard in its request.
          UPDATE runs SET tools_hash = (SELECT tools_hash FROM runs WHERE id = $2),
@@ -262,6 +262,7 @@ async fn take_over(tx: &mut PgConnection, resume: &ResumeRun, batch: &CallBatch,
     )
     .bind(new.as_str())
     .bind(resume.run_id.as_str())
+    .bind(resume.owner.as_str())
     .execute(&mut *tx)
     .await?;
     Ok(())

@@ -15,7 +15,7 @@ const FOLDING: i64 = 0x0043_4150_464f_4c44;
 impl RetentionStore for PostgresStore {
     async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
         let found = sqlx::query(
-            "SELECT id, conversation_id, first_seq, last_seq, finished_at FROM runs
+            "SELECT id, conversation_id, owner_id, first_seq, last_seq, finished_at FROM runs
              WHERE folded_at IS NULL AND finished_at IS NOT NULL AND last_seq IS NOT NULL
                AND finished_at <= (SELECT now_ms()) - $1 AND (finished_at, id) > ($2, $3)
              ORDER BY finished_at, id LIMIT $4",

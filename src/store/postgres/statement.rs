@@ -13,13 +13,13 @@ const HEADS: &str = "WITH fence AS (
     FROM fence f
     WHERE h.conversation_id = f.conversation_id AND h.run_id = f.run_id AND h.epoch = f.epoch
         AND h.joined = coalesce(f.joined, h.joined) AND h.last_seq >= f.after
-    RETURNING f.place::int - 1 AS ord, h.conversation_id, f.run_id, f.epoch, f.lets_go, h.last_seq - f.events AS base
+    RETURNING f.place::int - 1 AS ord, h.conversation_id, h.owner_id, f.run_id, f.epoch, f.lets_go, h.last_seq - f.events AS base
 )";
 
 /// Their events. `$8` to `$14`.
 const EVENTS: &str = ", event AS (
-    INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
-    SELECT h.conversation_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
+    INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
+    SELECT h.conversation_id, h.owner_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at, e.data
     FROM unnest($8::int[], $9::bigint[], $10::text[], $11::int[], $12::text[], $13::bigint[], $14::text[])
         AS e (ord, place, run_id, attempt, kind, at, data)
     JOIN head h ON h.ord = e.ord
@@ -28,8 +28,8 @@ const EVENTS: &str = ", event AS (
 /// The same where conversations change. What an event says of one is put together from the row that the change has met: a
 /// title read by itself could be older than the lock of the head.
 const EVENTS_AND_UPDATES: &str = ", event AS (
-    INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
-    SELECT h.conversation_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at,
+    INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
+    SELECT h.conversation_id, h.owner_id, h.base + e.place, e.run_id, e.attempt, e.kind, e.at,
         CASE WHEN e.kind = 'conversation.updated' THEN '{\"title\":' || v.title || ',' || substr(e.data, 2) ELSE e.data END
     FROM unnest($8::int[], $9::bigint[], $10::text[], $11::int[], $12::text[], $13::bigint[], $14::text[])
         AS e (ord, place, run_id, attempt, kind, at, data)
@@ -181,8 +181,8 @@ const TOOL_SETS: &str = "tool_set AS (
 )";
 
 const STEPS_BEGUN: &str = "step_begun AS (
-    INSERT INTO run_steps AS s (run_id, step, kind, status, attempt, usage, started_at, ended_at)
-    SELECT h.run_id, b.step, b.kind, b.status, b.begins, b.usage, now_ms(), CASE WHEN b.ended THEN now_ms() END
+    INSERT INTO run_steps AS s (run_id, owner_id, step, kind, status, attempt, usage, started_at, ended_at)
+    SELECT h.run_id, h.owner_id, b.step, b.kind, b.status, b.begins, b.usage, now_ms(), CASE WHEN b.ended THEN now_ms() END
     FROM json_to_recordset({list})
         AS b (ord int, step int, kind text, status text, begins int, ended bool, usage text)
     JOIN head h ON h.ord = b.ord
@@ -200,21 +200,21 @@ const STEPS_ENDED: &str = "step_ended AS (
 
 const MESSAGES: &str = "message AS (
     INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
-    SELECT m.id, h.conversation_id, r.owner_id, h.run_id, h.base + m.place, m.role, m.body, now_ms()
+    SELECT m.id, h.conversation_id, h.owner_id, h.run_id, h.base + m.place, m.role, m.body, now_ms()
     FROM json_to_recordset({list}) AS m (ord int, place bigint, id text, role text, body text)
-    JOIN head h ON h.ord = m.ord JOIN runs r ON r.id = h.run_id
+    JOIN head h ON h.ord = m.ord
 )";
 
 const CALLS: &str = "call AS (
     INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
         arguments_hash, replay, repair, state, outcome, started_at, ended_at)
-    SELECT c.id, h.run_id, r.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
+    SELECT c.id, h.run_id, h.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
         c.arguments_hash, c.replay, c.repair, c.state, c.outcome,
         CASE WHEN c.started THEN now_ms() END, CASE WHEN c.ended THEN now_ms() END
     FROM json_to_recordset({list}) AS c (ord int, id text, message_id text, step int, position int,
         provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, repair text, state text,
         outcome text, started bool, ended bool)
-    JOIN head h ON h.ord = c.ord JOIN runs r ON r.id = h.run_id
+    JOIN head h ON h.ord = c.ord
 )";
 
 const CALLS_CHANGED: &str = "call_changed AS (
@@ -233,7 +233,7 @@ const CALLS_CHANGED: &str = "call_changed AS (
 const AUDIT: &str = "audit AS (
     INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by,
         duration_ms, at)
-    SELECT a.id, r.owner_id, h.conversation_id, h.run_id, r.agent, coalesce(a.name, t.name),
+    SELECT a.id, h.owner_id, h.conversation_id, h.run_id, r.agent, coalesce(a.name, t.name),
         CASE WHEN a.name IS NULL THEN t.server ELSE a.server END, coalesce(a.arguments_hash, t.arguments_hash), a.outcome,
         (SELECT q.resolved_by FROM input_requests q WHERE q.run_id = h.run_id AND q.call_id = a.id AND q.kind = 'approval'
             AND q.resolved_by IS NOT NULL),
@@ -247,11 +247,11 @@ const AUDIT: &str = "audit AS (
 
 const INPUTS: &str = "input AS (
     INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at, expires_at)
-    SELECT i.id, h.conversation_id, h.run_id, r.owner_id, i.call_id, i.kind, i.question, i.state, now_ms(),
+    SELECT i.id, h.conversation_id, h.run_id, h.owner_id, i.call_id, i.kind, i.question, i.state, now_ms(),
         now_ms() + i.expires_in_ms
     FROM json_to_recordset({list})
         AS i (ord int, id text, call_id text, kind text, question text, state text, expires_in_ms bigint)
-    JOIN head h ON h.ord = i.ord JOIN runs r ON r.id = h.run_id
+    JOIN head h ON h.ord = i.ord
 )";
 
 const INPUTS_CLOSED: &str = "input_closed AS (
@@ -261,8 +261,8 @@ const INPUTS_CLOSED: &str = "input_closed AS (
 )";
 
 const SUMMARIES: &str = "summary AS (
-    INSERT INTO context_summaries (conversation_id, covers, body, updated_at)
-    SELECT h.conversation_id, s.covers, s.body, now_ms()
+    INSERT INTO context_summaries (conversation_id, owner_id, covers, body, updated_at)
+    SELECT h.conversation_id, h.owner_id, s.covers, s.body, now_ms()
     FROM json_to_recordset({list}) AS s (ord int, covers text, body text) JOIN head h ON h.ord = s.ord
     ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body, updated_at = excluded.updated_at
 )";

@@ -58,13 +58,14 @@ async fn compact_locked(tx: &mut PgConnection, compact: &Compact, key: Option<&I
     let (done, event) = compose::compacted(before, after, *now);
     if let (Compacted::Done { summary: Some(summary), .. }, Some(_)) = (&done, &event) {
         sqlx::query(
-            "INSERT INTO context_summaries (conversation_id, covers, body, updated_at) VALUES ($1, $2, $3, now_ms())
+            "INSERT INTO context_summaries (conversation_id, owner_id, covers, body, updated_at) VALUES ($1, $4, $2, $3, now_ms())
              ON CONFLICT (conversation_id) DO UPDATE
              SET covers = excluded.covers, body = excluded.body, updated_at = excluded.updated_at",
         )
         .bind(id)
         .bind(summary.covers.as_str())
         .bind(rows::encode_storable("context_summaries", "body", id, summary)?)
+        .bind(owner.as_str())
         .execute(&mut *tx)
         .await?;
     }

@@ -74,9 +74,10 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             }
             Change::StepStarted { step, kind } => {
                 sqlx::query(concat!(
-                    "INSERT INTO run_steps (run_id, step, kind, status, attempt, started_at) VALUES (?, ?, ?, 'started', 1, ",
+                    "INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at)
+                     SELECT id, owner_id, ?2, ?3, 'started', 1, ",
                     now!(),
-                    ") ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
+                    " FROM runs WHERE id = ?1 ON CONFLICT (run_id, step) DO UPDATE SET kind = excluded.kind, status = excluded.status,
                        attempt = attempt + 1, usage = NULL, started_at = excluded.started_at, ended_at = NULL"
                 ))
                 .bind(run.as_str())

@@ -333,7 +333,11 @@ pub(super) async fn insert_conversation(
     if inserted.rows_affected() == 0 {
         return Ok(false);
     }
-    sqlx::query("INSERT INTO conversation_heads (conversation_id) VALUES (?)").bind(id.as_str()).execute(&mut **tx).await?;
+    sqlx::query("INSERT INTO conversation_heads (conversation_id, owner_id) VALUES (?, ?)")
+        .bind(id.as_str())
+        .bind(owner.as_str())
+        .execute(&mut **tx)
+        .await?;
     Ok(true)
 }
 

@@ -85,7 +85,11 @@ async fn insert(tx: &mut Tx, request: &CopyConversation, written: &Written) -> S
     .bind(made.forked_from.as_ref().map(|from| encode("conversations", "forked_from", id, from)).transpose()?)
     .execute(&mut **tx)
     .await?;
-    sqlx::query("INSERT INTO conversation_heads (conversation_id) VALUES (?)").bind(id).execute(&mut **tx).await?;
+    sqlx::query("INSERT INTO conversation_heads (conversation_id, owner_id) VALUES (?, ?)")
+        .bind(id)
+        .bind(owner)
+        .execute(&mut **tx)
+        .await?;
     let runs = written.runs.iter().map(|run| {
         let (turn, reason) = (&run.turn, run.finish_reason.map(|reason| reason.as_str()));
         let (status, error) = (run.status.as_str(), run.error.as_deref());

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -12,7 +13,7 @@ use super::apply::{Applied, apply};
 use super::connection::Tx;
 use crate::domain::change::Change;
 use crate::domain::event::{NewEvent, StoredEvent};
-use crate::domain::ids::{ConversationId, RunId};
+use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::record::RunWrite;
 use crate::store::rows::{UNREADABLE, encode, read_event, stored};
 use crate::store::{Committed, LogBounds, LogStore, Refused, SQL_PAGE_BYTES, StoreError, StoreResult, compose};
@@ -20,6 +21,7 @@ use crate::support::clock::UnixMillis;
 
 /// The head of a conversation's log as a transaction sees and changes it.
 struct Head {
+    owner: Arc<str>,
     last_seq: i64,
     run_id: Option<String>,
     epoch: i64,
@@ -48,16 +50,17 @@ impl LogStore for SqliteStore {
         }
     }
 
-    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+    async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
         let rows = sqlx::query(
             "SELECT seq, run_id, attempt, kind, at, data FROM (
                  SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
                      SELECT seq, run_id, attempt, kind, at, data FROM events
-                     WHERE conversation_id = ? AND seq > ? ORDER BY seq LIMIT ?
+                     WHERE conversation_id = ? AND owner_id = ? AND seq > ? ORDER BY seq LIMIT ?
                  ) AS page
              ) WHERE before < ? ORDER BY seq",
         )
         .bind(conversation.as_str())
+        .bind(owner.as_str())
         .bind(after)
         .bind(limit.clamp(1, 1_000))
         .bind(SQL_PAGE_BYTES)
@@ -66,12 +69,13 @@ impl LogStore for SqliteStore {
         rows.iter().map(|row| Ok(read_event(row, conversation)?)).collect()
     }
 
-    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+    async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
         let row: Option<(i64, Option<i64>)> = sqlx::query_as(
             "SELECT h.last_seq, (SELECT min(e.seq) FROM events e WHERE e.conversation_id = h.conversation_id)
-             FROM conversation_heads h WHERE h.conversation_id = ?",
+             FROM conversation_heads h WHERE h.conversation_id = ? AND h.owner_id = ?",
         )
         .bind(conversation.as_str())
+        .bind(owner.as_str())
         .fetch_optional(self.reader())
         .await?;
         Ok(row.map(|(head, oldest)| LogBounds { oldest: oldest.unwrap_or(head + 1), head }))
@@ -127,7 +131,7 @@ impl SqliteStore {
             for (place, event) in write.events.iter().enumerate() {
                 head.last_seq += 1;
                 let data = completed.iter().find(|(at, _)| *at == place).map(|(_, data)| data.clone());
-                events.push(&fence.conversation_id, head.last_seq, event, data);
+                events.push(&fence.conversation_id, &head.owner, head.last_seq, event, data);
             }
             head.changed |= !write.events.is_empty();
             answers.push(Ok(Committed { first_seq: base + 1, next_waits, completed }));
@@ -170,7 +174,7 @@ fn spare_neighbours(applied: StoreResult<Applied>) -> StoreResult<Applied> {
 async fn read_heads(tx: &mut Tx, writes: &[RunWrite]) -> StoreResult<HashMap<String, Head>> {
     let ids: HashSet<&str> = writes.iter().map(|write| write.fence.conversation_id.as_str()).collect();
     let rows = sqlx::query(
-        "SELECT conversation_id, last_seq, run_id, epoch, joined FROM conversation_heads
+        "SELECT conversation_id, owner_id, last_seq, run_id, epoch, joined FROM conversation_heads
          WHERE conversation_id IN (SELECT value FROM json_each(?))",
     )
     .bind(json!(ids).to_string())
@@ -179,6 +183,7 @@ async fn read_heads(tx: &mut Tx, writes: &[RunWrite]) -> StoreResult<HashMap<Str
     let mut heads = HashMap::with_capacity(rows.len());
     for row in &rows {
         let head = Head {
+            owner: row.try_get::<String, _>("owner_id")?.into(),
             last_seq: row.try_get("last_seq")?,
             run_id: row.try_get("run_id")?,
             epoch: row.try_get("epoch")?,
@@ -213,13 +218,13 @@ async fn write_heads(tx: &mut Tx, heads: &HashMap<String, Head>) -> StoreResult<
 struct Rows<'a>(Vec<EventRow<'a>>);
 
 /// A row in the order of the columns below.
-type EventRow<'a> = (&'a ConversationId, i64, Option<&'a RunId>, u32, &'a str, UnixMillis, Cow<'a, str>);
+type EventRow<'a> = (&'a ConversationId, Arc<str>, i64, Option<&'a RunId>, u32, &'a str, UnixMillis, Cow<'a, str>);
 
 impl<'a> Rows<'a> {
     /// An event with its own data, or with other data than its own.
-    fn push(&mut self, conversation: &'a ConversationId, seq: i64, event: &'a NewEvent, data: Option<String>) {
+    fn push(&mut self, conversation: &'a ConversationId, owner: &Arc<str>, seq: i64, event: &'a NewEvent, data: Option<String>) {
         let data = data.map_or(Cow::Borrowed(event.data.as_str()), Cow::Owned);
-        self.0.push((conversation, seq, event.run_id.as_ref(), event.attempt, event.kind, event.at, data));
+        self.0.push((conversation, Arc::clone(owner), seq, event.run_id.as_ref(), event.attempt, event.kind, event.at, data));
     }
 
     async fn insert(self, tx: &mut Tx) -> StoreResult<()> {
@@ -227,8 +232,9 @@ impl<'a> Rows<'a> {
             return Ok(());
         }
         sqlx::query(
-            "INSERT INTO events (conversation_id, seq, run_id, attempt, kind, at, data)
-             SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6 FROM json_each(?)",
+            "INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
+             SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+             FROM json_each(?)",
         )
         .bind(encode("events", "data", "batch", &self.0)?)
         .execute(&mut **tx)
@@ -243,15 +249,17 @@ pub(super) async fn append(tx: &mut Tx, conversation: &ConversationId, events: V
         return Ok(Vec::new());
     }
     let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
-    let head: i64 =
-        sqlx::query_scalar("UPDATE conversation_heads SET last_seq = last_seq + ? WHERE conversation_id = ? RETURNING last_seq")
-            .bind(count)
-            .bind(conversation.as_str())
-            .fetch_one(&mut **tx)
-            .await?;
+    let (head, owner): (i64, String) = sqlx::query_as(
+        "UPDATE conversation_heads SET last_seq = last_seq + ? WHERE conversation_id = ? RETURNING last_seq, owner_id",
+    )
+    .bind(count)
+    .bind(conversation.as_str())
+    .fetch_one(&mut **tx)
+    .await?;
+    let owner = owner.into();
     let mut rows = Rows::default();
     for (seq, event) in (head - count + 1..).zip(&events) {
-        rows.push(conversation, seq, event, None);
+        rows.push(conversation, &owner, seq, event, None);
     }
     rows.insert(tx).await?;
     Ok((head - count + 1..).zip(events).map(|(seq, event)| stored(event, conversation, seq)).collect())

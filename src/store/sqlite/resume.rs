@@ -157,11 +157,12 @@ async fn take_over(tx: &mut Tx, resume: &ResumeRun, batch: &CallBatch, position:
     insert_message(tx, &batch.message, position).await?;
     add_tool_calls(tx, new, &batch.calls).await?;
     sqlx::query(concat!(
-        "INSERT INTO run_steps (run_id, step, kind, status, attempt, started_at) VALUES (?, 1, 'tools', 'started', 1, ",
+        "INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at) VALUES (?, ?, 1, 'tools', 'started', 1, ",
         now!(),
         ")"
     ))
     .bind(new.as_str())
+    .bind(resume.owner.as_str())
     .execute(&mut **tx)
     .await?;
     // The answer was the first round, and what had joined before it was heard in its request.

@@ -15,7 +15,7 @@ use crate::store::{EndedRun, RetentionStore, StoreResult, Tidying};
 impl RetentionStore for SqliteStore {
     async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
         let found = sqlx::query(concat!(
-            "SELECT id, conversation_id, first_seq, last_seq, finished_at FROM runs
+            "SELECT id, conversation_id, owner_id, first_seq, last_seq, finished_at FROM runs
              WHERE folded_at IS NULL AND finished_at IS NOT NULL AND last_seq IS NOT NULL
                AND finished_at <= ",
             now!(),

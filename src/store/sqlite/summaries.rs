@@ -14,9 +14,10 @@ use crate::store::{Compact, Compacted, StoreResult, compose};
 /// Has it stand from now on.
 pub(super) async fn summarize(tx: &mut Tx, conversation: &ConversationId, summary: &ContextSummary) -> StoreResult<()> {
     sqlx::query(concat!(
-        "INSERT INTO context_summaries (conversation_id, covers, body, updated_at) VALUES (?, ?, ?, ",
+        "INSERT INTO context_summaries (conversation_id, owner_id, covers, body, updated_at)
+         SELECT conversation_id, owner_id, ?2, ?3, ",
         now!(),
-        ") ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body,
+        " FROM conversation_heads WHERE conversation_id = ?1 ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body,
            updated_at = excluded.updated_at"
     ))
     .bind(conversation.as_str())

@@ -17,8 +17,8 @@ async fn flood(site: &Site) {
     for copy in [
         "INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
          SELECT c.id || '_' || i, c.owner_id, 'flood', 'queued', c.created_at, c.updated_at FROM conversations c, n",
-        "INSERT INTO conversation_heads (conversation_id, last_seq)
-         SELECT h.conversation_id || '_' || i, h.last_seq FROM conversation_heads h, n",
+        "INSERT INTO conversation_heads (conversation_id, owner_id, last_seq)
+         SELECT h.conversation_id || '_' || i, h.owner_id, h.last_seq FROM conversation_heads h, n",
         "INSERT INTO messages (id, conversation_id, owner_id, run_id, position, role, body, created_at)
          SELECT m.id || '_' || i, m.conversation_id || '_' || i, m.owner_id, m.run_id || '_' || i, m.position, m.role, m.body,
              m.created_at FROM messages m, n WHERE m.role = 'user'",

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, StepKind, StepStatus};
 use capstan::domain::event::{EventBody, NewEvent};
-use capstan::domain::ids::{ConversationId, KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
+use capstan::domain::ids::{KeyId, MessageId, NodeId, PartId, ProviderId, UserId};
 use capstan::domain::message::{Message, MessageStatus, Part, Role, TextPart};
 use capstan::domain::model::{ModelError, ModelErrorKind, Usage};
 use capstan::domain::principal::{Principal, UserRole};
@@ -328,12 +328,10 @@ impl Rig {
     pub async fn write(&self, fence: &Fence, events: &[EventBody], changes: Vec<Change>) {
         let events = events.iter().map(|body| NewEvent::new(body, Some(fence.run_id.clone()), 1, UnixMillis(1_000))).collect();
         let write = RunWrite { fence: fence.clone(), events, changes, after: 0 };
+        let owner = self.store.load_run(fence).await.unwrap().expect("the fence holds").owner;
         let first = self.store.commit(&[write]).await.unwrap().remove(0).expect("the fence holds");
-        self.publish(&fence.conversation_id, first.first_seq - 1).await;
-    }
-
-    async fn publish(&self, conversation: &ConversationId, after: i64) {
-        let events = self.store.events(conversation, after, 1_000).await.unwrap();
+        let conversation = &fence.conversation_id;
+        let events = self.store.events(&owner, conversation, first.first_seq - 1, 1_000).await.unwrap();
         self.hub.publish(conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
     }
 

@@ -51,7 +51,7 @@ async fn a_client_that_is_cut_at_every_event_misses_nothing() {
 
     // While the run is under way.
     let mut pieces: Vec<Frame> = Vec::new();
-    let head = rig.store.log_bounds(&fence.conversation_id).await.unwrap().unwrap().head;
+    let head = rig.store.log_bounds(&rig.local.user_id, &fence.conversation_id).await.unwrap().unwrap().head;
     loop {
         let last = pieces.last().map_or_else(String::new, |frame| frame.id.unwrap().to_string());
         if last == head.to_string() {
@@ -240,7 +240,7 @@ async fn large_events_come_in_small_pages() {
         rig.write(&fence, &[delta], Vec::new()).await;
     }
     rig.play_rest(&fence, act).await;
-    let head = rig.store.log_bounds(&fence.conversation_id).await.unwrap().unwrap().head;
+    let head = rig.store.log_bounds(&rig.local.user_id, &fence.conversation_id).await.unwrap().unwrap().head;
     for (path, count) in [(format!("/api/v1/conversations/{conversation}"), head), (format!("/api/v1/runs/{run}"), 25)] {
         let mut pages = 0;
         let mut seqs: Vec<i64> = Vec::new();

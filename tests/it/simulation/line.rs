@@ -194,11 +194,11 @@ impl LogStore for Line {
         self.gate.pass().await;
         Err(away())
     }
-    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
-        self.call("reads events", self.model.events(conversation, after, limit), |_| {}).await
+    async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        self.call("reads events", self.model.events(owner, conversation, after, limit), |_| {}).await
     }
-    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
-        self.call("reads bounds", self.model.log_bounds(conversation), |_| {}).await
+    async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        self.call("reads bounds", self.model.log_bounds(owner, conversation), |_| {}).await
     }
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
         self.call("reads heads", self.model.heads(conversations), |_| {}).await

@@ -202,7 +202,7 @@ impl User {
         if started.replay == Replay::Fresh && ground.dice.chance(600) {
             let subject = Subject::Run(conversation, run);
             let follower = Follower::new(&self.cluster, &self.promises, &self.principal, subject);
-            let reader = node.service.stream_started(started);
+            let reader = node.service.stream_started(&self.principal, started);
             ground.tasks.spawn(follower.go_on(node, reader));
         }
     }

@@ -38,8 +38,8 @@ async fn what_a_message_stores(world: &World) {
     assert_eq!(stored.run.id, accept.run_id);
     assert_eq!((stored.run.status, stored.run.attempt, &stored.run.started_at), (RunStatus::Queued, 0, &None));
     assert_eq!(stored.message.parts, accept.parts);
-    assert_eq!(world.log(&id).await, stored.events);
-    assert_eq!(world.kinds(&id).await, ["message.created", "run.queued", "conversation.updated"]);
+    assert_eq!(world.log(&owner, &id).await, stored.events);
+    assert_eq!(world.kinds(&owner, &id).await, ["message.created", "run.queued", "conversation.updated"]);
     assert_eq!(stored.first_seq, 1);
     assert_eq!(json(&stored.events[0].data), serde_json::json!({"message": stored.message}));
     assert_eq!(stored.events[1].data, r#"{"position":0}"#);
@@ -85,7 +85,7 @@ async fn many_requests_with_one_key_make_one_run(world: &World) {
         runs.insert((stored.run.id, stored.message.id));
     }
     assert_eq!((fresh, runs.len()), (1, 1));
-    assert_eq!(world.kinds(&id).await.len(), 3);
+    assert_eq!(world.kinds(&owner, &id).await.len(), 3);
 }
 
 async fn a_key_with_another_request_is_a_mismatch(world: &World) {
@@ -150,7 +150,7 @@ async fn a_busy_conversation_rejects(world: &World) {
     let first = world.accept(reject()).await;
     let busy = fresh(world.store.accept_run(reject(), key(&owner, "k", "f")).await.unwrap());
     assert_eq!(busy, Accepted::Busy { run_id: first.run.id });
-    assert_eq!(world.kinds(&id).await.len(), 3);
+    assert_eq!(world.kinds(&owner, &id).await.len(), 3);
     let fence = world.claim_one().await;
     world.commit_one(completed(&fence)).await.unwrap();
     stored(fresh(world.store.accept_run(reject(), key(&owner, "k", "f")).await.unwrap()));
@@ -166,7 +166,7 @@ async fn a_run_is_taken_on_as_it_is_accepted(world: &World) {
             panic!("a run was expected")
         };
         // A store may leave it to the queue; then it can be claimed as any other.
-        let log = world.log(&id).await;
+        let log = world.log(&owner, &id).await;
         assert_eq!(log[log.len() - events.len()..], events, "what is shown is what is stored");
         let fence = match claim {
             Some(claim) => {
@@ -208,7 +208,7 @@ async fn a_busy_conversation_is_steered(world: &World) {
     let steered = fresh(world.store.accept_run(accept, key(&owner, "k", "f")).await.unwrap());
     let Accepted::Steered { run, message, first_seq, events } = steered else { panic!("expected to join: {steered:?}") };
     assert_eq!((&run.id, &message.run_id), (&first.run.id, &first.run.id));
-    assert_eq!(world.log(&id).await[4..], events);
+    assert_eq!(world.log(&owner, &id).await[4..], events);
     assert_eq!((events[0].kind.as_ref(), events[0].seq, events[0].attempt), ("message.created", first_seq, 1));
     assert!(matches!(&message.parts[0], Part::Text(text) if text.text == "also \u{fffd} this"));
 
@@ -277,9 +277,9 @@ async fn a_busy_conversation_is_interrupted(world: &World) {
     assert_eq!(next.interrupted, [] as [RunId; 0]);
     assert_eq!(world.view(&owner, &unclaimed.run.id).await.run.status, RunStatus::Cancelled);
     assert_eq!(next.events[0].kind, "run.cancelled");
-    assert_eq!(world.log(&other).await.last(), next.events.last());
+    assert_eq!(world.log(&owner, &other).await.last(), next.events.last());
     assert_eq!(world.view(&owner, &next.run.id).await.first_seq, next.first_seq);
-    assert_eq!(world.log(&other).await[usize::try_from(next.first_seq).unwrap() - 1].kind, "message.created");
+    assert_eq!(world.log(&owner, &other).await[usize::try_from(next.first_seq).unwrap() - 1].kind, "message.created");
     assert_eq!(world.claim_one().await.run_id, next.run.id);
     assert_eq!(world.status(&owner, &other).await, "queued");
 }
@@ -311,9 +311,9 @@ async fn an_interruption_makes_room_within_the_limit(world: &World) {
     // A run that a worker has does count, as long as it has not ended: nothing is written then.
     assert_eq!(world.claim_one().await.run_id, next.run.id);
     let one = |on_busy| AcceptRun { max_active_runs: 1, ..limited(on_busy) };
-    let before = world.log(&id).await.len();
+    let before = world.log(&owner, &id).await.len();
     assert_eq!(fresh(world.store.accept_run(one(OnBusy::Interrupt), None).await.unwrap()), Accepted::TooManyRuns);
-    assert_eq!(world.log(&id).await.len(), before);
+    assert_eq!(world.log(&owner, &id).await.len(), before);
     assert_eq!(world.store.control_signals(std::slice::from_ref(&next.run.id)).await.unwrap(), [], "it is not asked to end");
 }
 
@@ -331,11 +331,11 @@ async fn nothing_that_a_user_writes_breaks_the_store(world: &World) {
         let messages = world.store.messages(&owner, &id, &page(10, None)).await.unwrap().unwrap();
         assert!(matches!(&messages.items[0].parts[0], Part::Text(part) if part.text == clean), "{messages:?}");
         assert_eq!(messages.items, std::slice::from_ref(&stored.message));
-        assert_eq!(json(&world.log(&id).await[0].data), serde_json::json!({"message": stored.message}));
+        assert_eq!(json(&world.log(&owner, &id).await[0].data), serde_json::json!({"message": stored.message}));
         let (renamed, events) =
             world.store.change_conversation(&owner, &id, &ConversationChange::title(title), NOW).await.unwrap().unwrap();
         assert_eq!(renamed.title, clean);
-        assert_eq!(world.log(&id).await.last(), events.last());
+        assert_eq!(world.log(&owner, &id).await.last(), events.last());
     }
     let big = "ß".repeat(1 << 20);
     let id = conversation();

@@ -47,7 +47,7 @@ async fn a_run_that_has_not_started_is_over_at_once(world: &World) {
     assert!(run.finished_at.is_some());
     assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["run.cancelled", "conversation.updated"]);
     assert_eq!(events[0].data, r#"{"by":"user"}"#);
-    assert_eq!(world.log(id).await[3..], events);
+    assert_eq!(world.log(&owner, id).await[3..], events);
     assert_eq!(world.view(&owner, &run.id).await.last_seq, Some(events[0].seq));
     assert_eq!(world.status(&owner, id).await, "idle");
     assert_eq!(world.claim(10).await, []);
@@ -78,9 +78,9 @@ async fn a_queued_run_is_taken_out_of_the_line(world: &World) {
 async fn a_leased_run_is_only_marked(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
-    let before = world.log(&fence.conversation_id).await;
+    let before = world.log(&owner, &fence.conversation_id).await;
     assert_eq!(requested(cancel(world, &owner, &fence.run_id).await).status, RunStatus::Queued);
-    assert_eq!(world.log(&fence.conversation_id).await, before);
+    assert_eq!(world.log(&owner, &fence.conversation_id).await, before);
     let signals = world.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap();
     assert_eq!(signals[0].cancel_by.as_deref(), Some("user"));
     assert_eq!(world.load(&fence).await.cancel_requested_by.as_deref(), Some("user"));
@@ -158,7 +158,7 @@ async fn a_failed_run_is_continued_by_a_new_one(world: &World) {
     let Resumed::Run { run, events } = resumed else { panic!("it goes on: {resumed:?}") };
     assert_eq!((&run.id, run.status, run.attempt), (&request.new_run_id, RunStatus::Queued, 0));
     assert_eq!(events.iter().map(|event| event.kind.as_ref()).collect::<Vec<_>>(), ["run.queued", "conversation.updated"]);
-    assert_eq!(world.log(&id).await.last(), events.last());
+    assert_eq!(world.log(&owner, &id).await.last(), events.last());
     assert_eq!(world.view(&owner, &run.id).await.first_seq, events[0].seq);
     assert_eq!(world.status(&owner, &id).await, "queued");
     let old = world.view(&owner, &fence.run_id).await.run;

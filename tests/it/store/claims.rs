@@ -156,7 +156,7 @@ async fn queued_runs_all_get_their_turn(world: &World) {
     }
     assert_eq!(world.status(&owner, &id).await, "idle");
     assert_eq!(world.store.run_counts().await.unwrap(), []);
-    let kinds = world.kinds(&id).await;
+    let kinds = world.kinds(&owner, &id).await;
     let of = |kind: &str| kinds.iter().filter(|it| *it == kind).count();
     assert_eq!((of("run.queued"), of("run.completed")), (SENDERS * MESSAGES + 1, SENDERS * MESSAGES + 1));
 }

@@ -217,7 +217,7 @@ async fn a_conversation_is_renamed(world: &World) {
         world.store.change_conversation(&owner, &id, &ConversationChange::title("New"), later).await.unwrap().unwrap();
     assert_eq!((renamed.title.as_str(), renamed.last_seq), ("New", 4));
     assert_eq!(renamed.updated_at, later.to_rfc3339());
-    assert_eq!(world.log(&id).await[3..], events);
+    assert_eq!(world.log(&owner, &id).await[3..], events);
     assert_eq!(
         (events[0].kind.as_ref(), events[0].data.as_str()),
         ("conversation.updated", r#"{"title":"New","status":"queued"}"#)
@@ -258,7 +258,7 @@ async fn what_is_somebody_elses_looks_missing(world: &World) {
         let accept = AcceptRun { create_with_title, ..hello(&other, id) };
         assert_eq!(fresh(store.accept_run(accept, None).await.unwrap()), Accepted::NoConversation);
     }
-    assert_eq!(world.log(id).await.len(), 3, "nothing was written");
+    assert_eq!(world.log(&owner, id).await.len(), 3, "nothing was written");
     assert_eq!(world.view(&owner, run).await.run, stored.run);
 }
 

@@ -56,7 +56,7 @@ async fn a_fork_says_the_same_with_ids_of_its_own(world: &World) {
     turn(world, &owner, &id).await;
     world.accept(hello(&owner, &id)).await;
     world.commit_one(failed(&world.claim_one().await)).await.unwrap();
-    let (before, log) = (listed(world, &owner, &id).await, world.log(&id).await);
+    let (before, log) = (listed(world, &owner, &id).await, world.log(&owner, &id).await);
 
     let request = fork(&owner, &id, CopyUntil::End);
     let copy_id = request.id.clone();
@@ -78,14 +78,14 @@ async fn a_fork_says_the_same_with_ids_of_its_own(world: &World) {
     // Its log tells of it as of turns that are over, each with its bounds.
     let answered = ["message.created", "run.queued", "message.created", "run.completed"];
     let unanswered = ["message.created", "run.queued", "run.failed", "conversation.updated"];
-    assert_eq!(world.kinds(&copy_id).await, [answered, unanswered].concat());
+    assert_eq!(world.kinds(&owner, &copy_id).await, [answered, unanswered].concat());
     let bounds = [(&after[0].run_id, RunStatus::Completed, 1, 4), (&after[2].run_id, RunStatus::Failed, 5, 7)];
     for (run, status, first, last) in bounds {
         let view = world.view(&owner, run).await;
         assert_eq!((view.run.status, view.first_seq, view.last_seq), (status, first, Some(last)));
         assert_eq!(view.run.usage, None);
     }
-    assert_eq!((listed(world, &owner, &id).await, world.log(&id).await), (before, log), "the source stays as it is");
+    assert_eq!((listed(world, &owner, &id).await, world.log(&owner, &id).await), (before, log), "the source stays as it is");
     assert!(world.claim(10).await.is_empty(), "nothing is executed");
     let used = UsageFilter { owner: Some(owner.clone()), since: UnixMillis(0) };
     let used = world.store.usage(&used, &page(10, None)).await.unwrap().items;

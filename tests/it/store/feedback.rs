@@ -80,7 +80,7 @@ async fn listed(world: &World, owner: &UserId, id: &ConversationId) -> Vec<Messa
 async fn of_an_answer_the_last_word_counts(world: &World) {
     let (owner, id) = (user(), conversation());
     let answer = answered(world, &owner, &id).await;
-    let (before, log) = (listed(world, &owner, &id).await, world.log(&id).await);
+    let (before, log) = (listed(world, &owner, &id).await, world.log(&owner, &id).await);
     let down = GiveFeedback { comment: Some("wrong".to_owned()), ..give(&owner, &id, &answer, Rating::Down, 5) };
     let given = world.store.give_feedback(down.clone(), key(&owner, "k", "f")).await.unwrap();
     let kept = Feedback { rating: Rating::Down, comment: Some("wrong".to_owned()), at: UnixMillis(NOW.0 + 5).to_rfc3339() };
@@ -107,7 +107,7 @@ async fn of_an_answer_the_last_word_counts(world: &World) {
     let fence = world.claim_one().await;
     assert_eq!(world.load(&fence).await.history[..2], before[..2]);
     world.commit_one(completed(&fence)).await.unwrap();
-    assert_eq!(world.log(&id).await[..log.len()], log, "nor does the log have it");
+    assert_eq!(world.log(&owner, &id).await[..log.len()], log, "nor does the log have it");
 
     assert!(world.store.withdraw_feedback(&owner, &id, &answer).await.unwrap());
     assert!(!world.store.withdraw_feedback(&owner, &id, &answer).await.unwrap());

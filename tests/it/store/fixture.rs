@@ -269,15 +269,21 @@ impl World {
         self.store.run(owner, id).await.unwrap().expect("the run is there")
     }
 
-    pub async fn log(&self, conversation: &ConversationId) -> Vec<StoredEvent> {
-        let log = self.store.events(conversation, 0, 1_000).await.unwrap();
+    /// Whose a conversation is, by its row.
+    pub async fn owner_of(&self, conversation: &ConversationId) -> UserId {
+        let rows = self.database.rows(&format!("SELECT owner_id FROM conversations WHERE id = '{conversation}'")).await;
+        UserId::from_stored(rows[0][0].clone().unwrap())
+    }
+
+    pub async fn log(&self, owner: &UserId, conversation: &ConversationId) -> Vec<StoredEvent> {
+        let log = self.store.events(owner, conversation, 0, 1_000).await.unwrap();
         let numbers: Vec<i64> = log.iter().map(|event| event.seq).collect();
         assert_eq!(numbers, (1..).take(log.len()).collect::<Vec<i64>>(), "gapless from 1");
         log
     }
 
-    pub async fn kinds(&self, conversation: &ConversationId) -> Vec<String> {
-        self.log(conversation).await.into_iter().map(|event| event.kind.into_owned()).collect()
+    pub async fn kinds(&self, owner: &UserId, conversation: &ConversationId) -> Vec<String> {
+        self.log(owner, conversation).await.into_iter().map(|event| event.kind.into_owned()).collect()
     }
 
     pub async fn status(&self, owner: &UserId, id: &ConversationId) -> &'static str {

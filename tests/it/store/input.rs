@@ -81,7 +81,7 @@ async fn an_answer_wakes_the_run_once(world: &World) {
     let (fence, asked) = waiting(world, &owner).await;
     let explained = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap();
     assert_eq!(explained.questions, [(asked.id.clone(), asked.kind, asked.question.text.clone())]);
-    let before = world.log(&fence.conversation_id).await;
+    let before = world.log(&owner, &fence.conversation_id).await;
 
     let first = world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "f")).await.unwrap();
     let Resolved::Answered { record, events } = fresh(first) else { panic!("it was answered") };
@@ -97,7 +97,7 @@ async fn an_answer_wakes_the_run_once(world: &World) {
     };
     assert_eq!(events[0].data, NewEvent::new(&resolved, None, 0, NOW).data);
     assert_eq!((events[0].run_id.as_ref(), events[0].attempt), (Some(&fence.run_id), 1));
-    assert_eq!(world.log(&fence.conversation_id).await, [before, events].concat());
+    assert_eq!(world.log(&owner, &fence.conversation_id).await, [before, events].concat());
 
     // The same request again, another request with the key, and another answer.
     let again = world.store.resolve_input(answer(&owner, &asked.id), key(&owner, "k", "f")).await.unwrap();

@@ -259,20 +259,21 @@ async fn older_messages_are_left_out_on_demand(world: &World) {
 }
 
 async fn tool_calls_move_only_forwards(world: &World) {
-    let fence = world.claimed(&user()).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
     let message = assistant(&fence, "calls");
     let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
     let add = vec![Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
     world.commit_one(changes(&fence, add)).await.unwrap();
     let (start, finish) = (Change::ToolStarted(calls[0].id.clone()), Change::ToolFinished(calls[0].id.clone(), outcome()));
     world.commit_one(changes(&fence, vec![start.clone()])).await.unwrap();
-    let head = world.log(&fence.conversation_id).await.len();
+    let head = world.log(&owner, &fence.conversation_id).await.len();
 
     assert_eq!(world.commit_one(changes(&fence, vec![start.clone()])).await, Err(Refused::Fenced), "started twice");
     world.commit_one(changes(&fence, vec![finish.clone()])).await.unwrap();
     assert_eq!(world.commit_one(changes(&fence, vec![finish])).await, Err(Refused::Fenced), "two outcomes");
     assert_eq!(world.commit_one(changes(&fence, vec![start])).await, Err(Refused::Fenced), "started after its outcome");
-    assert_eq!(world.log(&fence.conversation_id).await.len(), head + 1, "what is refused leaves no event");
+    assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), head + 1, "what is refused leaves no event");
 
     // A call that never ran gets its outcome all the same, but not one of another run.
     let other = world.claimed(&user()).await;

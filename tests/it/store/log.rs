@@ -3,7 +3,7 @@
 use capstan::domain::change::{Change, StepKind, StepStatus};
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::{EventBody, NewEvent};
-use capstan::domain::ids::{ConversationId, PartId};
+use capstan::domain::ids::{ConversationId, PartId, UserId};
 use capstan::domain::message::{Message, Part, ToolCallPart};
 use capstan::domain::record::{Fence, RunWrite};
 use capstan::domain::run::{OnBusy, RunStatus};
@@ -57,14 +57,15 @@ async fn a_fenced_write_leaves_nothing_and_its_neighbours_go_through(world: &Wor
     let batch = [deltas(&one, 2), late, deltas(&missing, 1), deltas(&borrowed, 1), deltas(&three, 1), deltas(&two, 1)];
     let answers = world.commit_all(&batch).await;
     assert_eq!(answers, [Ok(4), Err(Refused::Fenced), Err(Refused::Fenced), Err(Refused::Fenced), Ok(4), Ok(4)]);
-    assert_eq!((world.log(&one.conversation_id).await.len(), world.log(&two.conversation_id).await.len()), (5, 4));
+    assert_eq!((world.log(&owner, &one.conversation_id).await.len(), world.log(&owner, &two.conversation_id).await.len()), (5, 4));
     let record = world.load(&two).await;
     assert_eq!((record.status, record.history.len(), record.steps.len()), (RunStatus::Queued, 1, 0));
     assert_eq!(world.status(&owner, &two.conversation_id).await, "queued");
 }
 
 async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
-    let fence = world.claimed(&user()).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
     let step = |step, status| Change::StepEnded { step, status, usage: None };
     let batch = [
         started(&fence),
@@ -85,7 +86,7 @@ async fn writes_of_one_run_are_carried_out_in_order(world: &World) {
     assert_eq!(record.status, RunStatus::ToolLoop);
     assert_eq!(record.history.iter().map(|message| message.text()).collect::<Vec<_>>(), ["hello", "one", "two", "three"]);
     assert_eq!(record.steps[0].status, StepStatus::Completed);
-    assert_eq!(world.log(&fence.conversation_id).await.len(), 12);
+    assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), 12);
 }
 
 async fn what_follows_the_end_in_a_batch_is_fenced(world: &World) {
@@ -95,7 +96,7 @@ async fn what_follows_the_end_in_a_batch_is_fenced(world: &World) {
     let answers = world.commit_all(&batch).await;
     assert_eq!(answers, [Ok(4), Ok(5), Ok(4), Err(Refused::Fenced), Err(Refused::Fenced)]);
     assert_eq!(world.view(&owner, &one.run_id).await.run.status, RunStatus::Completed);
-    assert_eq!(world.kinds(&one.conversation_id).await.last().unwrap(), "run.completed");
+    assert_eq!(world.kinds(&owner, &one.conversation_id).await.last().unwrap(), "run.completed");
     assert_eq!(world.commit_one(deltas(&one, 1)).await, Err(Refused::Fenced));
 }
 
@@ -109,7 +110,7 @@ async fn a_write_that_breaks_a_rule_spares_its_neighbours(world: &World) {
     let answers = world.commit_all(&[deltas(&one, 1), deltas(&two, 1), again, deltas(&one, 1), deltas(&two, 1)]).await;
     assert_eq!(answers, [Ok(5), Ok(4), Err(Refused::Fenced), Err(Refused::Fenced), Ok(5)]);
     assert_eq!(world.load(&one).await.status, RunStatus::Queued);
-    assert_eq!(world.log(&one.conversation_id).await.len(), 5);
+    assert_eq!(world.log(&owner, &one.conversation_id).await.len(), 5);
 
     // The same for a rule that needs no look at the rows.
     let wrong = changes(&one, vec![Change::Status(RunStatus::Completed, None)]);
@@ -185,7 +186,7 @@ async fn numbers_have_no_gaps_under_concurrent_writers(world: &World) {
         done.unwrap();
     }
     for fence in &fences {
-        assert_eq!(world.log(&fence.conversation_id).await.len(), 3 + 2 * 20 * 3 + 2 * 10);
+        assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), 3 + 2 * 20 * 3 + 2 * 10);
     }
 }
 
@@ -199,7 +200,7 @@ async fn a_log_that_has_lost_what_was_written_is_not_written_to(world: &World) {
     let lost = RunWrite { after: next + 1, ..deltas(&one, 1) };
     let answers = world.store.commit(&[lost, deltas(&two, 1)]).await.unwrap();
     assert!(matches!(answers.as_slice(), [Err(Refused::Fenced), Ok(_)]), "{answers:?}");
-    assert_eq!(world.log(&one.conversation_id).await.last().unwrap().seq, next);
+    assert_eq!(world.log(&owner, &one.conversation_id).await.last().unwrap().seq, next);
 
     // No end either, and it is not for a message that joined: whoever believes that would ask for ever who it was.
     let end = |heard, after| {
@@ -220,35 +221,38 @@ async fn a_log_that_has_lost_what_was_written_is_not_written_to(world: &World) {
 }
 
 async fn events_come_back_as_they_were_written(world: &World) {
-    let fence = world.claimed(&user()).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
     let texts = ["", "\0", "\\u0000", "ä\u{1F600}\n", "\"}],[\"", &"x".repeat(70_000)];
     let mut events: Vec<_> = texts.iter().map(|text| delta(&fence, text)).collect();
     // D-17: of a version that is not written yet.
     events.push(NewEvent { kind: "future.told", data: r#"{"what":[1]}"#.to_owned(), ..delta(&fence, "") });
     let first =
         world.commit_one(RunWrite { fence: fence.clone(), events: events.clone(), changes: vec![], after: 0 }).await.unwrap();
-    let log = world.store.events(&fence.conversation_id, first - 1, 1_000).await.unwrap();
+    let log = world.store.events(&owner, &fence.conversation_id, first - 1, 1_000).await.unwrap();
     assert_eq!(log.len(), events.len());
     for ((back, event), seq) in log.iter().zip(&events).zip(first..) {
         assert_eq!((back.seq, back.kind.as_ref(), &back.run_id), (seq, event.kind, &event.run_id));
         assert_eq!((back.attempt, back.at, &back.data), (event.attempt, event.at, &event.data));
     }
-    let part = world.store.events(&fence.conversation_id, first, 2).await.unwrap();
+    let part = world.store.events(&owner, &fence.conversation_id, first, 2).await.unwrap();
     assert_eq!(part, log[1..3]);
-    assert_eq!(world.store.events(&fence.conversation_id, first + 100, 10).await.unwrap(), []);
-    assert_eq!(world.store.events(&conversation(), 0, 10).await.unwrap(), []);
+    assert_eq!(world.store.events(&owner, &fence.conversation_id, first + 100, 10).await.unwrap(), []);
+    assert_eq!(world.store.events(&owner, &conversation(), 0, 10).await.unwrap(), []);
+    assert_eq!(world.store.events(&user(), &fence.conversation_id, 0, 10).await.unwrap(), [], "somebody else's");
 }
 
 async fn pages_of_events_end_when_they_are_large(world: &World) {
-    let fence = world.claimed(&user()).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
     // In bytes, not in characters.
     let large = "é".repeat(PAGE_BYTES / 8);
     let events = (0..10).map(|_| delta(&fence, &large)).collect();
     world.commit_one(RunWrite { fence: fence.clone(), events, changes: Vec::new(), after: 0 }).await.unwrap();
-    let end = world.store.log_bounds(&fence.conversation_id).await.unwrap().unwrap().head;
+    let end = world.store.log_bounds(&owner, &fence.conversation_id).await.unwrap().unwrap().head;
     let (mut cursor, mut seen) = (0, Vec::new());
     loop {
-        let page = world.store.events(&fence.conversation_id, cursor, 500).await.unwrap();
+        let page = world.store.events(&owner, &fence.conversation_id, cursor, 500).await.unwrap();
         let sizes: Vec<usize> = page.iter().map(|event| event.data.len()).collect();
         let all_but_last: usize = sizes.iter().rev().skip(1).sum();
         assert!(all_but_last < PAGE_BYTES, "{sizes:?}");
@@ -267,7 +271,7 @@ async fn pages_of_events_end_when_they_are_large(world: &World) {
         .await
         .unwrap();
     for after in [end, end + 1] {
-        assert_eq!(world.store.events(&fence.conversation_id, after, 500).await.unwrap().len(), 1);
+        assert_eq!(world.store.events(&owner, &fence.conversation_id, after, 500).await.unwrap().len(), 1);
     }
 }
 
@@ -276,7 +280,7 @@ async fn bounds_and_heads(world: &World) {
     let (one, two, empty) = (world.claimed(&owner).await, world.claimed(&owner).await, conversation());
     let new = capstan::store::NewConversation {
         id: empty.clone(),
-        owner,
+        owner: owner.clone(),
         title: String::new(),
         system_prompt: None,
         instructions: None,
@@ -285,10 +289,11 @@ async fn bounds_and_heads(world: &World) {
     };
     world.store.create_conversation(new, None).await.unwrap();
     world.commit_one(deltas(&one, 2)).await.unwrap();
-    let bounds = world.store.log_bounds(&one.conversation_id).await.unwrap();
+    let bounds = world.store.log_bounds(&owner, &one.conversation_id).await.unwrap();
     assert_eq!(bounds, Some(LogBounds { oldest: 1, head: 5 }));
-    assert_eq!(world.store.log_bounds(&empty).await.unwrap(), Some(LogBounds { oldest: 1, head: 0 }));
-    assert_eq!(world.store.log_bounds(&conversation()).await.unwrap(), None);
+    assert_eq!(world.store.log_bounds(&owner, &empty).await.unwrap(), Some(LogBounds { oldest: 1, head: 0 }));
+    assert_eq!(world.store.log_bounds(&owner, &conversation()).await.unwrap(), None);
+    assert_eq!(world.store.log_bounds(&user(), &one.conversation_id).await.unwrap(), None, "somebody else's");
     let ids: Vec<ConversationId> = vec![one.conversation_id.clone(), two.conversation_id.clone(), conversation()];
     let mut heads = world.store.heads(&ids).await.unwrap();
     heads.sort_by_key(|(_, head)| *head);
@@ -297,7 +302,7 @@ async fn bounds_and_heads(world: &World) {
 }
 
 /// Writes with what the loop says of the conversation before their own event. What the answers tell of it is what is stored.
-async fn told(world: &World, writes: &[(RunWrite, ConversationStatus)]) -> Vec<String> {
+async fn told(world: &World, owner: &UserId, writes: &[(RunWrite, ConversationStatus)]) -> Vec<String> {
     let writes = writes.iter().map(|(write, status)| {
         let events = [updated(*status)].into_iter().chain(write.events.clone()).collect();
         RunWrite { events, ..write.clone() }
@@ -307,10 +312,10 @@ async fn told(world: &World, writes: &[(RunWrite, ConversationStatus)]) -> Vec<S
     let mut told = Vec::new();
     for (write, answer) in writes.iter().zip(answers) {
         let Committed { first_seq, completed, .. } = answer.unwrap();
-        let stored = world.store.events(&write.fence.conversation_id, first_seq - 1, 1).await.unwrap().remove(0);
+        let stored = world.store.events(owner, &write.fence.conversation_id, first_seq - 1, 1).await.unwrap().remove(0);
         assert_eq!((stored.seq, stored.kind.as_ref(), stored.at, &stored.run_id), (first_seq, "conversation.updated", NOW, &None));
         assert_eq!(completed, [(0, stored.data.clone())], "what is published is what is stored");
-        world.log(&write.fence.conversation_id).await;
+        world.log(owner, &write.fence.conversation_id).await;
         told.push(stored.data);
     }
     told
@@ -330,7 +335,7 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
         (status(&one, RunStatus::ToolLoop), ToolLoop),
         (status(&one, RunStatus::Processing), Processing),
     ];
-    let said = told(world, &batch).await;
+    let said = told(world, &owner, &batch).await;
     let titles: Vec<(String, String)> = said
         .iter()
         .map(|data| serde_json::from_str::<serde_json::Value>(data).unwrap())
@@ -354,7 +359,7 @@ async fn what_is_said_of_a_conversation_is_what_is_stored(world: &World) {
         (status(&three, RunStatus::Processing), Processing),
     ];
     assert_eq!(
-        told(world, &batch).await,
+        told(world, &owner, &batch).await,
         [
             r#"{"title":"One","status":"tool_loop"}"#,
             r#"{"title":"One","status":"queued"}"#,
@@ -410,8 +415,8 @@ async fn deleting_a_conversation_fences_its_writer(world: &World) {
     assert_eq!(world.store.conversation(&owner, &id).await.unwrap(), None);
     assert_eq!(world.store.run(&owner, &fence.run_id).await.unwrap(), None);
     assert_eq!(world.store.messages(&owner, &id, &page(10, None)).await.unwrap(), None);
-    assert_eq!(world.store.events(&id, 0, 10).await.unwrap(), []);
-    assert_eq!(world.store.log_bounds(&id).await.unwrap(), None);
+    assert_eq!(world.store.events(&owner, &id, 0, 10).await.unwrap(), []);
+    assert_eq!(world.store.log_bounds(&owner, &id).await.unwrap(), None);
     assert_eq!(world.claim(10).await, []);
     assert_eq!(world.store.delete_conversation(&owner, &id).await.unwrap(), None);
     for table in ["runs", "messages", "events", "run_steps", "run_leases", "conversation_heads", "conversations"] {

@@ -60,6 +60,7 @@ mod load;
 mod log;
 mod mcp_logins;
 mod mcp_servers;
+mod owners;
 mod pins;
 mod postgres;
 mod providers;

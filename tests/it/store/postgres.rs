@@ -72,7 +72,7 @@ async fn a_late_writer_waits_for_the_takeover_and_leaves_nothing() {
     };
     let (answers, ()) = tokio::join!(late, after);
     assert_eq!(answers, [Err(Refused::Fenced), Err(Refused::Fenced)]);
-    assert_eq!(world.log(&fence.conversation_id).await.len(), 3);
+    assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), 3);
     assert_eq!(world.view(&owner, &fence.run_id).await.run.started_at, None);
     world.store.close().await;
 }
@@ -155,7 +155,7 @@ async fn a_commit_that_was_sent_away_is_made_again() {
     let deadlocks = "SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()";
     until("the deadlock to be counted", SOON, || async { (world.database.count(deadlocks).await == 1).then_some(()) }).await;
     for fence in &fences {
-        assert_eq!(world.log(&fence.conversation_id).await.len(), 4, "once");
+        assert_eq!(world.log(&owner, &fence.conversation_id).await.len(), 4, "once");
     }
     world.store.close().await;
 }
@@ -267,7 +267,7 @@ async fn a_commit_that_waited_tells_the_title_that_was_given_meanwhile() {
             sqlx::query("COMMIT").execute(&mut session).await.unwrap();
         };
         let (first, ()) = tokio::join!(world.commit_one(write), after);
-        let told = world.store.events(&fence.conversation_id, first.unwrap() - 1, 1).await.unwrap().remove(0);
+        let told = world.store.events(&owner, &fence.conversation_id, first.unwrap() - 1, 1).await.unwrap().remove(0);
         assert_eq!(told.data, format!(r#"{{"title":"{title}","status":"{}"}}"#, status.as_str()));
     }
     world.store.close().await;

@@ -43,10 +43,11 @@ async fn talkative(world: &World, words: usize) -> Fence {
 }
 
 async fn whole_log(world: &World, conversation: &ConversationId) -> Vec<StoredEvent> {
+    let owner = world.owner_of(conversation).await;
     let mut log: Vec<StoredEvent> = Vec::new();
     loop {
         let after = log.last().map_or(0, |event| event.seq);
-        let page = world.store.events(conversation, after, 1_000).await.unwrap();
+        let page = world.store.events(&owner, conversation, after, 1_000).await.unwrap();
         if page.is_empty() {
             return log;
         }
@@ -103,11 +104,11 @@ async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
     }
     // From each event that is left one can go on; from those that are gone one cannot.
     for cursor in before.iter().map(|event| event.seq) {
-        let next = world.store.events(&fence.conversation_id, cursor, 1).await.unwrap();
+        let next = world.store.events(&owner, &fence.conversation_id, cursor, 1).await.unwrap();
         let is_there = after.iter().any(|event| event.seq == cursor);
         assert_eq!(next.first().is_some_and(|next| swallows(next, cursor)), !is_there, "{cursor}");
     }
-    let bounds = world.store.log_bounds(&fence.conversation_id).await.unwrap().unwrap();
+    let bounds = world.store.log_bounds(&owner, &fence.conversation_id).await.unwrap().unwrap();
     assert_eq!((bounds.oldest, Some(bounds.head)), (1, before.last().map(|event| event.seq)));
     assert_eq!(finish(folder(world, FoldMode::Fold)).await, (0, 0), "once is enough");
 }

@@ -132,7 +132,7 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
     let Resumed::Run { run, events } = resumed else { unreachable!() };
     let kinds: Vec<_> = events.iter().map(|event| event.kind.as_ref()).collect();
     assert_eq!(kinds, ["run.queued", "conversation.updated", "message.started", "message.completed"]);
-    assert!(world.log(&fence.conversation_id).await.ends_with(&events));
+    assert!(world.log(&owner, &fence.conversation_id).await.ends_with(&events));
 
     let claimed = world.claim_one().await;
     assert_eq!(claimed.run_id, run.id);

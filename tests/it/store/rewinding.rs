@@ -55,11 +55,11 @@ async fn later_messages_are_taken_out(world: &World) {
     let (owner, id) = (user(), conversation());
     let (first, first_answer) = turn(world, &owner, &id).await;
     let (second, second_answer) = turn(world, &owner, &id).await;
-    let before = world.log(&id).await;
+    let before = world.log(&owner, &id).await;
 
     // To the last message: nothing changes.
     let none = rewind(world, &owner, &id, RewindFrom::After(second_answer.id.clone())).await;
-    assert_eq!((taken(&none).len(), world.log(&id).await.len()), (0, before.len()));
+    assert_eq!((taken(&none).len(), world.log(&owner, &id).await.len()), (0, before.len()));
 
     let again = request(&owner, &id, RewindFrom::After(first_answer.id.clone()));
     let rewound = fresh(world.store.rewind_conversation(again.clone(), key(&owner, "k", "f")).await.unwrap());
@@ -67,7 +67,7 @@ async fn later_messages_are_taken_out(world: &World) {
     let Rewound::Conversation { conversation, superseded, events } = rewound else { unreachable!() };
     assert_eq!(world.store.conversation(&owner, &id).await.unwrap().as_ref(), Some(&*conversation));
     assert_eq!((conversation.status, &conversation.updated_at), (ConversationStatus::Idle, &LATER.to_rfc3339()));
-    let log = world.log(&id).await;
+    let log = world.log(&owner, &id).await;
     assert_eq!((&log[..before.len()], &log[before.len()..]), (&before[..], &events[..]), "the log keeps what was said");
     let data = format!(r#"{{"title":"A title","status":"idle","supersedes":["{second}","{}"]}}"#, second_answer.id);
     assert_eq!((events[0].kind.as_ref(), &events[0].data), ("conversation.updated", &data));
@@ -104,7 +104,7 @@ async fn nothing_is_taken_out_where_that_cannot_be(world: &World) {
         world.commit_one(changes(&fence, vec![Change::AddMessage(message.clone())])).await.unwrap();
     }
     world.commit_one(completed(&fence)).await.unwrap();
-    let log = world.log(&id).await;
+    let log = world.log(&owner, &id).await;
     for from in [RewindFrom::After(answer.id.clone()), RewindFrom::At(one.id.clone()), RewindFrom::After(one.id.clone())] {
         assert_eq!(rewind(world, &owner, &id, from).await, Rewound::PartsCalls);
     }
@@ -114,7 +114,7 @@ async fn nothing_is_taken_out_where_that_cannot_be(world: &World) {
     assert_eq!(rewind(world, &owner, &id, RewindFrom::At(unknown)).await, Rewound::NoMessage);
     assert_eq!(rewind(world, &user(), &id, RewindFrom::At(asked.clone())).await, Rewound::NoConversation, "somebody else's");
     assert_eq!(rewind(world, &owner, &conversation(), RewindFrom::At(asked.clone())).await, Rewound::NoConversation);
-    assert_eq!((world.log(&id).await, listed(world, &owner, &id).await.len()), (log, 4));
+    assert_eq!((world.log(&owner, &id).await, listed(world, &owner, &id).await.len()), (log, 4));
     assert_eq!(taken(&rewind(world, &owner, &id, RewindFrom::After(asked)).await), [answer.id, one.id, two.id]);
 }
 
@@ -156,12 +156,12 @@ async fn a_message_is_said_anew_in_one_step(world: &World) {
     let (owner, id) = (user(), conversation());
     let (first, first_answer) = turn(world, &owner, &id).await;
     let (second, second_answer) = turn(world, &owner, &id).await;
-    let before = world.log(&id).await;
+    let before = world.log(&owner, &id).await;
 
     let edited = edit(world, &owner, &id, &second, Some("k")).await;
     let Edited::Accepted(edited) = fresh(edited) else { panic!("it is said anew") };
     let Accepted::Run { run, message, first_seq, events, .. } = *edited else { panic!("it has a run") };
-    let log = world.log(&id).await;
+    let log = world.log(&owner, &id).await;
     assert_eq!((&log[..before.len()], &log[before.len()..]), (&before[..], &events[..]));
     let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_ref()).collect();
     assert_eq!(kinds, ["conversation.updated", "message.created", "run.queued", "conversation.updated"]);
@@ -182,7 +182,7 @@ async fn a_message_is_said_anew_in_one_step(world: &World) {
     assert_eq!(fresh(edit(world, &owner, &id, &second, None).await), Edited::NoMessage);
 
     // Nothing of what is refused is left.
-    let (log, messages) = (world.log(&id).await, listed(world, &owner, &id).await);
+    let (log, messages) = (world.log(&owner, &id).await, listed(world, &owner, &id).await);
     assert_eq!(fresh(edit(world, &owner, &id, &first_answer.id, Some("other")).await), Edited::NotTheUsers);
     let nobodys = Edited::Accepted(Box::new(Accepted::NoConversation));
     assert_eq!(fresh(edit(world, &user(), &id, &first, None).await), nobodys);
@@ -190,5 +190,5 @@ async fn a_message_is_said_anew_in_one_step(world: &World) {
     let full = AcceptRun { create_with_title: None, max_active_runs: 1, ..hello(&owner, &id) };
     let full = fresh(world.store.edit_message(full, &first, key(&owner, "other", "f")).await.unwrap());
     assert_eq!(full, Edited::Accepted(Box::new(Accepted::TooManyRuns)));
-    assert_eq!((world.log(&id).await, listed(world, &owner, &id).await), (log, messages));
+    assert_eq!((world.log(&owner, &id).await, listed(world, &owner, &id).await), (log, messages));
 }

@@ -58,10 +58,10 @@ async fn what_was_written_is_there_after_a_restart() {
     let owner = user();
     let fence = world.claimed(&owner).await;
     world.commit_one(deltas(&fence, 3)).await.unwrap();
-    let log = world.log(&fence.conversation_id).await;
+    let log = world.log(&owner, &fence.conversation_id).await;
     world.store.close().await;
     let store = open(&world.database.url, &StoreOptions::default()).await.unwrap();
-    assert_eq!(store.events(&fence.conversation_id, 0, 1_000).await.unwrap(), log);
+    assert_eq!(store.events(&owner, &fence.conversation_id, 0, 1_000).await.unwrap(), log);
     let node = NodeId::generate(&UuidIds);
     assert_eq!(store.expire_foreign_leases(&node).await.unwrap(), 1);
     let claims = store.claim_runs(&node, 10, LONG).await.unwrap();

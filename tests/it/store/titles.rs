@@ -48,9 +48,9 @@ async fn a_title_is_asked_for_once_and_what_it_uses_is_counted(world: &World) {
     assert_eq!(world.store.claim_title(&user(), &id).await.unwrap(), None, "somebody else's");
     assert_eq!(world.store.claim_title(&owner, &id).await.unwrap().as_deref(), Some("Where is tea from?"));
     assert_eq!(world.store.claim_title(&owner, &id).await.unwrap(), None);
-    let before = world.log(&id).await.len();
+    let before = world.log(&owner, &id).await.len();
     let events = world.store.finish_title(made(&owner, &id, "Where is tea from?", Some("Tea"))).await.unwrap();
-    let log = world.log(&id).await;
+    let log = world.log(&owner, &id).await;
     assert_eq!((&log[before..], events.len()), (&events[..], 1));
     assert_eq!((&*events[0].kind, events[0].data.as_str()), ("conversation.updated", r#"{"title":"Tea","status":"idle"}"#));
     let shown = world.store.conversation(&owner, &id).await.unwrap().unwrap();

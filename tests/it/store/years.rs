@@ -46,14 +46,14 @@ async fn multiply(world: &World, template: &Fence, first: usize, count: usize) {
     let (conversation, run, owner) = (hex("conv", "n"), hex("run", "n"), hex("user", &format!("n % {OWNERS}")));
     let tables = [
         ("conversations", "id", format!("'id', {conversation}, 'owner_id', {owner}")),
-        ("conversation_heads", "conversation_id", format!("'conversation_id', {conversation}")),
+        ("conversation_heads", "conversation_id", format!("'conversation_id', {conversation}, 'owner_id', {owner}")),
         ("runs", "conversation_id", format!("'id', {run}, 'conversation_id', {conversation}, 'owner_id', {owner}")),
         (
             "messages",
             "conversation_id",
             format!("'id', 'msg_' || md5(t.id || n), 'conversation_id', {conversation}, 'run_id', {run}, 'owner_id', {owner}"),
         ),
-        ("events", "conversation_id", format!("'conversation_id', {conversation}, 'run_id', {run}")),
+        ("events", "conversation_id", format!("'conversation_id', {conversation}, 'run_id', {run}, 'owner_id', {owner}")),
     ];
     for (table, key, ids) in tables {
         let copy = format!(
@@ -196,8 +196,8 @@ async fn finished_runs_cost_nothing_on_postgres() {
         cost(&world, "a run and its log", async |store, n| {
             assert!(store.run(&owner(n), &run(n)).await.unwrap().is_some());
             assert_eq!(store.active_run(&owner(n), &conversation_of(n)).await.unwrap(), None);
-            assert!(store.events(&conversation_of(n), 0, 500).await.unwrap().len() > 3);
-            assert!(store.log_bounds(&conversation_of(n)).await.unwrap().is_some());
+            assert!(store.events(&owner(n), &conversation_of(n), 0, 500).await.unwrap().len() > 3);
+            assert!(store.log_bounds(&owner(n), &conversation_of(n)).await.unwrap().is_some());
             assert_eq!(store.heads(&[conversation_of(n)]).await.unwrap().len(), 1);
         })
         .await,

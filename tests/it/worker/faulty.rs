@@ -124,11 +124,11 @@ impl LogStore for FaultyStore {
         };
         meet(fate, || self.inner.commit(writes)).await
     }
-    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
-        self.inner.events(conversation, after, limit).await
+    async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        self.inner.events(owner, conversation, after, limit).await
     }
-    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
-        self.inner.log_bounds(conversation).await
+    async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        self.inner.log_bounds(owner, conversation).await
     }
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
         self.inner.heads(conversations).await

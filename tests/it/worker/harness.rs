@@ -317,7 +317,7 @@ impl Harness {
     }
 
     pub async fn events(&self, conversation: &ConversationId) -> Vec<StoredEvent> {
-        self.store.events(conversation, 0, 1000).await.unwrap()
+        self.store.events(&self.owner, conversation, 0, 1000).await.unwrap()
     }
 
     pub async fn kinds(&self, conversation: &ConversationId) -> Vec<String> {

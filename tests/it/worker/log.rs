@@ -27,7 +27,7 @@ async fn deltas_that_gather_become_one_event_and_are_published_after_the_commit(
     for word in ["aaaa", "bbbb", "cccc"] {
         log.push(vec![StreamItem::Delta(part.clone(), word.to_owned())], Urgency::Now);
     }
-    let head = h.store.log_bounds(&conversation).await.unwrap().unwrap().head;
+    let head = h.store.log_bounds(&h.owner, &conversation).await.unwrap().unwrap().head;
     let stop = CancellationToken::new();
     let tasks = TaskTracker::new();
     let (store, hub, token) = (h.store.clone(), h.hub.clone(), stop.clone());
@@ -37,7 +37,7 @@ async fn deltas_that_gather_become_one_event_and_are_published_after_the_commit(
     let data: Vec<String> = events.iter().map(|event| event.data.clone()).collect();
     assert!(data[0].contains("aaaabbbb") && data[1].contains("cccc"), "{data:?}");
     assert_eq!(events[0].seq, head + 1);
-    assert_eq!(h.store.events(&conversation, head, 10).await.unwrap().len(), 2, "published means stored");
+    assert_eq!(h.store.events(&h.owner, &conversation, head, 10).await.unwrap().len(), 2, "published means stored");
     stop.cancel();
     tasks.close();
     tasks.wait().await;
@@ -60,10 +60,10 @@ async fn a_fenced_write_says_so_and_leaves_nothing() {
     let tasks = TaskTracker::new();
     let (store, hub, token) = (h.store.clone(), h.hub.clone(), stop.clone());
     tasks.spawn(async move { writer.run(store, hub, token).await });
-    let before = h.store.log_bounds(&conversation).await.unwrap();
+    let before = h.store.log_bounds(&h.owner, &conversation).await.unwrap();
     let body = capstan::domain::event::EventBody::StepReset { step: 1, reason: "test".to_owned() };
     assert!(matches!(log.commit(&[body], Vec::new()).await, Err(LogError::Fenced)));
     assert!(lost.is_cancelled());
-    assert_eq!(h.store.log_bounds(&conversation).await.unwrap(), before);
+    assert_eq!(h.store.log_bounds(&h.owner, &conversation).await.unwrap(), before);
     stop.cancel();
 }

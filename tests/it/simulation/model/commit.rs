@@ -5,7 +5,7 @@ use capstan::domain::change::{Change, ReleaseCause, StepRow, StepStatus};
 use capstan::domain::context::ContextSummary;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::StoredEvent;
-use capstan::domain::ids::ConversationId;
+use capstan::domain::ids::{ConversationId, UserId};
 use capstan::domain::input::{InputRecord, InputRequest};
 use capstan::domain::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::WaitReason;
@@ -30,9 +30,10 @@ impl LogStore for ModelStore {
         Ok(self.commit_to(&mut state, writes))
     }
 
-    async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+    async fn events(&self, owner: &UserId, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
         let state = self.state();
-        let log = state.conversations.get(conversation).map(|row| row.log.as_slice()).unwrap_or_default();
+        let row = state.conversations.get(conversation).filter(|row| row.owner == *owner);
+        let log = row.map(|row| row.log.as_slice()).unwrap_or_default();
         let mut bytes = 0;
         let page = log.iter().filter(|event| event.seq > after).take(limit.clamp(1, 1_000) as usize).take_while(|event| {
             let fits = bytes < PAGE_BYTES;
@@ -42,8 +43,10 @@ impl LogStore for ModelStore {
         Ok(page.cloned().collect())
     }
 
-    async fn log_bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
-        Ok(self.state().conversations.get(conversation).map(|row| LogBounds { oldest: 1, head: row.head() }))
+    async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        let state = self.state();
+        let row = state.conversations.get(conversation).filter(|row| row.owner == *owner);
+        Ok(row.map(|row| LogBounds { oldest: 1, head: row.head() }))
     }
 
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {

@@ -1,0 +1,35 @@
+//! A log as its owner reads it: no reader of one can ask for what belongs to somebody else.
+
+use std::sync::Arc;
+
+use crate::domain::event::StoredEvent;
+use crate::domain::ids::{ConversationId, UserId};
+use crate::store::{LogBounds, LogStore, StoreResult};
+
+/// The logs of one owner.
+#[derive(Clone)]
+pub(super) struct OwnedLog {
+    store: Arc<dyn LogStore>,
+    owner: UserId,
+}
+
+impl OwnedLog {
+    pub(super) fn new(store: Arc<dyn LogStore>, owner: UserId) -> Self {
+        Self { store, owner }
+    }
+
+    /// Whose logs these are.
+    pub(super) fn owner(&self) -> &UserId {
+        &self.owner
+    }
+
+    /// See [`LogStore::events`].
+    pub(super) async fn events(&self, conversation: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        self.store.events(&self.owner, conversation, after, limit).await
+    }
+
+    /// See [`LogStore::log_bounds`].
+    pub(super) async fn bounds(&self, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
+        self.store.log_bounds(&self.owner, conversation).await
+    }
+}
