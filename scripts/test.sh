@@ -60,4 +60,8 @@ wait "$preparing" || prepared=$?
 preparing=
 cat "$work/prepare.log"
 [ "$prepared" -eq 0 ] || { echo "test: what the tests talk to could not be installed" >&2; exit 1; }
+
+# A package of its own, which would otherwise break unseen. Its libraries are those of the server, but for what fuzzers need in C++.
+cargo check --locked --manifest-path fuzz/Cargo.toml --all-targets --target-dir target
+
 "${runner[@]}"

@@ -6,11 +6,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
+use serde::de::IgnoredAny;
 use tokio::time::Sleep;
 
 use super::dialect::{Decode, Progress};
 use super::limits::StreamLimits;
-use super::transport::Frames;
+use super::transport::{Frame, Frames};
 use crate::domain::model::{ModelError, ModelEvent};
 
 /// The events of a streamed answer.
@@ -64,6 +65,25 @@ impl<D: Decode> Events<D> {
         }
     }
 
+    /// A frame. Where the line is missing that ends an event, several stand in one.
+    fn frame(&mut self, frame: &Frame) {
+        let is_json = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
+        let is_first_whole = frame.data.split_once('\n').is_some_and(|(first, _)| is_json(first));
+        if !is_first_whole || is_json(&frame.data) {
+            return self.event(frame.event.as_deref(), &frame.data);
+        }
+        for line in frame.data.lines() {
+            if let State::Open | State::Closing(_) = self.state {
+                self.event(frame.event.as_deref(), line);
+            }
+        }
+    }
+
+    fn event(&mut self, name: Option<&str>, data: &str) {
+        let progress = self.decoder.frame(name, data, &mut self.ready);
+        self.take(progress);
+    }
+
     fn close(&mut self) {
         self.failed = self.decoder.close(&mut self.ready).err();
         self.state = State::Over;
@@ -84,10 +104,7 @@ impl<D: Decode + Unpin> Stream for Events<D> {
             }
             match (this.frames.as_mut().poll_next(cx), &mut this.state) {
                 (Poll::Ready(Some(Ok(_))), State::Draining(_)) => {}
-                (Poll::Ready(Some(Ok(frame))), _) => {
-                    let progress = this.decoder.frame(frame.event.as_deref(), &frame.data, &mut this.ready);
-                    this.take(progress);
-                }
+                (Poll::Ready(Some(Ok(frame))), _) => this.frame(&frame),
                 // What the model had to say is there; only figures can be missing.
                 (Poll::Ready(Some(Err(_))), State::Closing(_) | State::Draining(_)) => this.close(),
                 (Poll::Ready(Some(Err(error))), State::Open | State::Over) => this.take(Err(error)),

@@ -161,15 +161,15 @@ impl<D: Dialect> ModelClient for DialectClient<D> {
 }
 
 impl<D: Dialect> DialectClient<D> {
-    /// The headers of one request, each with what is configured under its name: a header of a request stands in place of one of
-    /// all requests.
+    /// The headers of one request, each with what is configured under its name, in one line: a header of a request stands in place
+    /// of one of all requests.
     fn headers_of(&self, request: &ModelRequest) -> HeaderMap {
         let mut all = HeaderMap::new();
         for (name, own) in &self.dialect.request_headers(request) {
-            for value in self.headers.get_all(name) {
-                all.append(name, value.clone());
-            }
-            all.append(name, own.clone());
+            let values: Vec<&[u8]> = self.headers.get_all(name).iter().chain([own]).map(HeaderValue::as_bytes).collect();
+            let mut joined = HeaderValue::from_bytes(&values.join(&b", "[..])).unwrap_or_else(|_| own.clone());
+            joined.set_sensitive(true);
+            all.insert(name, joined);
         }
         all
     }

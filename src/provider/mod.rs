@@ -12,6 +12,7 @@ mod compose;
 pub mod demo;
 mod dialect;
 pub mod embeddings;
+mod endpoint;
 mod failure;
 mod failure_words;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -72,7 +72,9 @@ fn as_model_error(error: sse_stream::Error, event: u64) -> ModelError {
 }
 
 fn frame(event: Sse) -> Frame {
-    Frame { event: event.event, data: event.data.unwrap_or_default() }
+    // A gateway that takes comments for data passes them on as `data: : still here`. No JSON begins so.
+    let data = event.data.filter(|data| !data.trim_start().starts_with(':'));
+    Frame { event: event.event, data: data.unwrap_or_default() }
 }
 
 /// How far a line is on its way to be `error: {`, a field that no parser knows. Older servers of llama.cpp report errors in it.

@@ -52,6 +52,24 @@ impl<'de> Deserialize<'de> for Dollars {
     }
 }
 
+/// US dollars in the unit of xAI: <https://docs.x.ai/developers/cost-tracking>.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ticks(Option<f64>);
+
+impl Ticks {
+    const OF_A_DOLLAR: f64 = 1e10;
+
+    pub(super) fn dollars(self) -> Option<f64> {
+        self.0.map(|ticks| ticks / Self::OF_A_DOLLAR)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ticks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(Value::deserialize(deserializer)?.as_f64()))
+    }
+}
+
 /// What a provider says about its tokens. Figures may come in pieces, and again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Figures {
@@ -85,6 +103,11 @@ impl Tally {
     /// The model has said more: text, reasoning, names or arguments.
     pub(super) fn said(&mut self, bytes: usize) {
         self.answer_bytes = self.answer_bytes.saturating_add(bytes);
+    }
+
+    /// Some of what the model has said comes again as something else.
+    pub(super) fn unsaid(&mut self, bytes: usize) {
+        self.answer_bytes = self.answer_bytes.saturating_sub(bytes);
     }
 
     /// The provider gives figures. Each that is there replaces an earlier one.

@@ -3,12 +3,15 @@
 
 /// The most blanks that are held back.
 const MOST_BLANKS: usize = 256;
+/// The most bytes of an answer that are watched for a mark that closes what nothing has opened: more than any model thinks.
+const MOST_WATCHED: usize = 1024 * 1024;
 
 /// What opens thoughts, and what closes them.
 pub(super) type Marks = [String; 2];
 
 /// Takes the thoughts out of a text that comes in pieces. Only what the text begins with, after blanks, is taken for an opening
-/// mark: one that comes later is a part of the answer, perhaps of a program in it.
+/// mark: one that comes later is a part of the answer, perhaps of a program in it. A closing mark that nothing has opened shows
+/// that all before it were thoughts, because the prompt had opened them.
 #[derive(Debug)]
 pub(super) struct ThinkTags {
     marks: Vec<Marks>,
@@ -19,6 +22,8 @@ pub(super) struct ThinkTags {
     held: String,
     /// All thoughts so far, of a text that begins with them without an opening mark, which the prompt had.
     implied: Option<String>,
+    /// All of the answer so far, while it may turn out to have been thoughts.
+    watched: Option<String>,
     /// Whether the server says beside the text that it is a thought.
     is_told: bool,
     /// Thoughts that came by another way, which the text may repeat between its marks.
@@ -47,6 +52,8 @@ pub(super) struct Told {
     pub(super) thought: String,
     /// The answer.
     pub(super) text: String,
+    /// How many bytes of the answer, told before, were none: they stand at the beginning of these thoughts.
+    pub(super) taken_back: usize,
 }
 
 impl ThinkTags {
@@ -57,6 +64,7 @@ impl ThinkTags {
             opened: None,
             held: String::new(),
             implied: None,
+            watched: None,
             is_told: false,
             elsewhere: String::new(),
             again: String::new(),
@@ -66,7 +74,7 @@ impl ThinkTags {
 
     /// A reader of an answer whose text may begin with thoughts.
     pub(super) fn looking(marks: &[Marks]) -> Self {
-        Self::new(marks, State::Before)
+        Self { watched: Some(String::new()), ..Self::new(marks, State::Before) }
     }
 
     /// A reader of an answer whose text begins within thoughts, because the prompt ends with the mark that opens them.
@@ -88,19 +96,18 @@ impl ThinkTags {
         if self.state == State::Before {
             self.implied = None;
         }
+        self.watched = None;
     }
 
-    /// Looks at all of a text before it is fed: a closing mark without an opening one shows that it begins within thoughts.
-    pub(super) fn look_ahead(&mut self, text: &str) {
-        let opens = |before: &str| self.marks.iter().any(|[open, _]| before.contains(open.as_str()));
-        if self.state == State::Before && self.closing(text).is_some_and(|(at, _)| !opens(&text[..at])) {
-            self.implied = Some(String::new());
-        }
+    /// The answer goes on with something else: what it has said is not taken back any more. Gives back what was held of it.
+    pub(super) fn settle(&mut self) -> String {
+        self.watched = None;
+        if self.state == State::Answer { std::mem::take(&mut self.held) } else { String::new() }
     }
 
     /// Whether text passes through unchanged.
     pub(super) fn is_over(&self) -> bool {
-        self.state == State::Answer
+        self.state == State::Answer && self.watched.is_none() && self.held.is_empty()
     }
 
     /// Takes in more of the text.
@@ -116,6 +123,7 @@ impl ThinkTags {
         let more = self.feed_marked(piece);
         told.thought.push_str(&more.thought);
         told.text.push_str(&more.text);
+        told.taken_back = more.taken_back;
         told
     }
 
@@ -123,6 +131,7 @@ impl ThinkTags {
     /// with the answer.
     pub(super) fn feed_thought(&mut self, piece: &str) -> Told {
         self.implied = None;
+        let held = self.settle();
         if let State::After | State::Answer = self.state {
             (self.state, self.opened) = (State::Before, None);
         }
@@ -132,6 +141,7 @@ impl ThinkTags {
             (State::Before | State::Within(_), _) => self.is_told = true,
             (State::After | State::Answer, _) => {}
         }
+        told.text.insert_str(0, &held);
         told
     }
 
@@ -192,12 +202,14 @@ impl ThinkTags {
                     let opened = self.marks.iter().position(|[open, _]| words.starts_with(open.as_str()));
                     if let Some(at) = opened {
                         rest = words[self.marks[at][0].len()..].to_owned();
-                        (self.state, self.opened, self.implied) = (State::Within(false), opened, None);
+                        (self.state, self.opened) = (State::Within(false), opened);
+                        (self.implied, self.watched) = (None, None);
                     } else if self.marks.iter().any(|[open, _]| open.starts_with(words)) && rest.len() < MOST_BLANKS {
                         self.held = rest;
                         return told;
                     } else {
                         self.state = if self.implied.is_some() { State::Within(false) } else { State::Answer };
+                        self.watched = self.watched.take().filter(|_| self.implied.is_none());
                     }
                 }
                 State::Within(begun) => {
@@ -212,12 +224,7 @@ impl ThinkTags {
                         continue;
                     }
                     let keep = rest.trim_end().len();
-                    let longest = self.closers().map(str::len).max().unwrap_or(0);
-                    let end = (0..keep)
-                        .rev()
-                        .take(longest)
-                        .filter(|at| rest.is_char_boundary(*at) && self.closers().any(|close| close.starts_with(&rest[*at..keep])))
-                        .min();
+                    let end = self.closer_begins(&rest[..keep]);
                     // A mark that has begun is not followed by blanks.
                     let cut = end.filter(|_| keep == rest.len()).map_or(keep, |at| rest[..at].trim_end().len());
                     let cut = if rest.len() - cut < MOST_BLANKS { cut } else { rest.len() };
@@ -237,11 +244,42 @@ impl ThinkTags {
                     self.state = State::Answer;
                 }
                 State::Answer => {
+                    let Some(mut watched) = self.watched.take() else {
+                        told.text.push_str(&rest);
+                        return told;
+                    };
+                    if let Some((at, end)) = self.closing(&rest) {
+                        let told_before = watched.len();
+                        watched.push_str(&rest[..at]);
+                        if self.are_thoughts(&watched) {
+                            (told.thought, told.taken_back) = (watched.trim().to_owned(), told_before);
+                            (self.state, rest) = (State::After, rest[end..].to_owned());
+                        }
+                        continue;
+                    }
+                    let cut = self.closer_begins(&rest).unwrap_or(rest.len());
+                    self.held = rest.split_off(cut);
+                    watched.push_str(&rest);
                     told.text.push_str(&rest);
+                    self.watched = Some(watched).filter(|watched| watched.len() < MOST_WATCHED);
                     return told;
                 }
             }
         }
+    }
+
+    /// Whether what stands before a closing mark can be thoughts that the prompt has opened: the answer of a model that speaks of
+    /// such marks names the opening one, too, or quotes them.
+    fn are_thoughts(&self, before: &str) -> bool {
+        let opens = self.marks.iter().any(|[open, _]| before.contains(open.as_str()));
+        !opens && !before.ends_with(['`', '"', '\'', '“', '‘', '«', '(', '['])
+    }
+
+    /// Where the end of a text begins that may be the beginning of a closing mark.
+    fn closer_begins(&self, text: &str) -> Option<usize> {
+        let longest = self.closers().map(str::len).max().unwrap_or(0);
+        let begins = |at: &usize| text.is_char_boundary(*at) && self.closers().any(|close| close.starts_with(&text[*at..]));
+        (text.len().saturating_sub(longest)..text.len()).find(begins)
     }
 
     /// The answer is over: what was held back was no mark.
@@ -261,7 +299,8 @@ impl ThinkTags {
                     None => Told { thought, ..Told::default() },
                 }
             }
-            State::After | State::Answer => Told::default(),
+            // What may have been the beginning of a closing mark.
+            State::After | State::Answer => Told { text: held, ..Told::default() },
         }
     }
 
@@ -294,6 +333,10 @@ mod tests {
     fn told(pieces: &[&str], mut tags: ThinkTags) -> (String, String) {
         let mut all = Told::default();
         let mut add = |told: Told| {
+            if told.taken_back > 0 {
+                assert_eq!((all.thought.as_str(), told.taken_back), ("", all.text.len()));
+                all.text.clear();
+            }
             all.thought.push_str(&told.thought);
             all.text.push_str(&told.text);
         };
@@ -310,7 +353,11 @@ mod tests {
     #[case("<think>ä < b </ c </think>", "ä < b </ c", "")]
     #[case("<thinking>no</thinking>", "", "<thinking>no</thinking>")]
     #[case("<mm:think>a </think> b</mm:think>Hi", "a </think> b", "Hi")]
-    #[case("Hi</think>", "", "Hi</think>")]
+    #[case("Okay, so </ i.\n</think>\n\nHi </think>", "Okay, so </ i.", "Hi </think>")]
+    #[case("\nHi </th", "", "\nHi </th")]
+    #[case("</think>\n\nHi", "", "Hi")]
+    #[case("It ends with `</think>`.", "", "It ends with `</think>`.")]
+    #[case("After <think> comes </think>.", "", "After <think> comes </think>.")]
     #[case("`<think>` opens", "", "`<think>` opens")]
     #[case("```\n<think>\n```", "", "```\n<think>\n```")]
     #[case("  <thi", "", "  <thi")]
@@ -384,15 +431,25 @@ mod tests {
         let mut tags = within();
         tags.came_elsewhere("hm");
         assert_eq!(told(&["Hi"], tags), expected("", "Hi"));
+    }
 
-        for (whole, thought, text) in [
-            ("Okay, so.</think>\n\nHi", "Okay, so.", "Hi"),
-            ("`<think>` ends with `</think>`", "", "`<think>` ends with `</think>`"),
-        ] {
-            let mut tags = looking();
-            tags.look_ahead(whole);
-            assert_eq!(told(&[whole], tags), expected(thought, text));
-        }
+    #[test]
+    fn an_answer_is_taken_back_only_while_nothing_else_came() {
+        let text = |text: &str| Told { text: text.to_owned(), ..Told::default() };
+        let mut tags = looking();
+        assert_eq!((tags.feed("Hi "), tags.feed("you </")), (text("Hi "), text("you ")));
+        assert_eq!((tags.settle().as_str(), tags.is_over()), ("</", true));
+        assert_eq!(tags.feed("think>"), text("think>"));
+
+        let mut tags = looking();
+        assert_eq!(tags.feed("Hi <"), text("Hi "));
+        let named = Told { thought: "hm".to_owned(), text: "<".to_owned(), taken_back: 0 };
+        assert_eq!(tags.feed_thought("hm"), named);
+
+        let mut tags = looking();
+        let long = "x".repeat(MOST_WATCHED);
+        assert_eq!((tags.feed(&long).text.len(), tags.is_over()), (MOST_WATCHED, true));
+        assert_eq!(tags.feed("</think>"), text("</think>"));
     }
 
     #[rstest]

@@ -23,6 +23,9 @@ use crate::support::outbound::{self, Reach};
 /// The bytes of an answer; every failure is already typed.
 pub(super) type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, ModelError>> + Send>>;
 
+/// The most bytes that the headers of an answer may have together. What is above some hundred thousand is not even read.
+const MAX_HEADER_BYTES: usize = 32 * 1024;
+
 /// The most bytes of an error's body that are looked at.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 
@@ -132,6 +135,7 @@ pub(super) async fn send(
         || if until == total.at { timeout("no answer came", total.limit) } else { timeout("no answer came", limits.first_byte) };
 
     let response = timeout_at(until, request.send()).await.map_err(|_| late())?.map_err(network_error)?;
+    check_headers(response.headers())?;
     if !response.status().is_success() {
         return Err(refusal(response, until, now, tools).await);
     }
@@ -144,6 +148,19 @@ pub(super) async fn send(
     };
     let rest = raw.map(|chunk| chunk.map_err(cut_error));
     begin(first, Timed::new(rest, "no byte came", limits.idle, total), framing, total).await
+}
+
+/// Bounds what the rest of the program has to do with.
+fn check_headers(headers: &HeaderMap) -> Result<(), ModelError> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if bytes <= MAX_HEADER_BYTES {
+        return Ok(());
+    }
+    let words = format!(
+        "the headers of the answer are larger than {} KiB: something else than a model's API answers there",
+        MAX_HEADER_BYTES / 1024
+    );
+    Err(ModelError::new(ModelErrorKind::BadStream, &words))
 }
 
 /// Looks at the first byte that is not blank.

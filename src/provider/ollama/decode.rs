@@ -9,7 +9,7 @@ use crate::provider::dialect::{Decode, Progress};
 use crate::provider::failure;
 use crate::provider::json_text::whole_characters;
 use crate::provider::tally::{Figures, Tally, storable};
-use crate::provider::think::ThinkTags;
+use crate::provider::think::{ThinkTags, Told};
 
 /// What models think between that are served without a template for it. Any model is asked here, so that no marks are taken for
 /// it that a prompt may ask for.
@@ -54,8 +54,7 @@ impl Decode for Decoder {
     fn close(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let Some(said) = self.finish else { return Err(unfinished()) };
         let held = self.tags.finish();
-        self.think(held.thought.into(), out);
-        self.say(held.text.into(), out);
+        self.tell(held, out);
         let usage = self.tally.usage();
         let at_limit = !usage.estimated && self.max_output_tokens.is_some_and(|limit| usage.output_tokens >= u64::from(limit));
         let finish = match said {
@@ -107,10 +106,11 @@ impl Decoder {
                 self.say(message.content.0, out);
             } else {
                 let told = self.tags.feed(&message.content.0);
-                self.think(told.thought.into(), out);
-                self.say(told.text.into(), out);
+                self.tell(told, out);
             }
             for call in message.tool_calls.into_iter().flatten() {
+                let held = self.tags.settle();
+                self.say(held.into(), out);
                 self.call(call, out)?;
             }
         }
@@ -118,6 +118,16 @@ impl Decoder {
             self.finish = Some(finish(&line.done_reason.0)?);
         }
         Ok(())
+    }
+
+    /// Says what a piece of text was. What was shown as the answer and is a thought is shown anew.
+    fn tell(&mut self, told: Told, out: &mut VecDeque<ModelEvent>) {
+        if told.taken_back > 0 {
+            out.push_back(ModelEvent::Restarted);
+            self.tally.unsaid(told.taken_back);
+        }
+        self.think(told.thought.into(), out);
+        self.say(told.text.into(), out);
     }
 
     fn think(&mut self, thought: Cow<'_, str>, out: &mut VecDeque<ModelEvent>) {

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::domain::model::ReasoningEffort;
+use crate::domain::model::{ModelError, ReasoningEffort};
+use crate::provider::compose::written;
 use crate::provider::think::ThinkTags;
 
 /// The accent of a provider. The default is OpenAI's.
@@ -136,13 +137,21 @@ impl Default for Accent {
     }
 }
 
-/// The tags of most open models; of Gemini's compatible endpoint; of gpt-oss at Bedrock; of MiniMax M3. `<thinking>` is none of
-/// them, because prompts ask for it.
-const THINK_TAGS: [[&str; 2]; 4] =
-    [["<think>", "</think>"], ["<thought>", "</thought>"], ["<reasoning>", "</reasoning>"], ["<mm:think>", "</mm:think>"]];
+/// The tags of most open models; of Gemini's compatible endpoint; of gpt-oss at Bedrock; of MiniMax M3; of Seed-OSS, Magistral, Kimi-VL
+/// and gpt-oss, where their servers leave them. `<thinking>` is none of them, because prompts ask for it.
+const THINK_TAGS: [[&str; 2]; 8] = [
+    ["<think>", "</think>"],
+    ["<thought>", "</thought>"],
+    ["<reasoning>", "</reasoning>"],
+    ["<mm:think>", "</mm:think>"],
+    ["<seed:think>", "</seed:think>"],
+    ["[THINK]", "[/THINK]"],
+    ["◁think▷", "◁/think▷"],
+    ["<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"],
+];
 
 /// Open models that think between tags, those that were trained by their answers, and those whose servers write tags.
-const THINK_MODELS: [&str; 26] = [
+const THINK_MODELS: [&str; 27] = [
     "-r1",
     "cogito",
     "deephermes",
@@ -165,6 +174,7 @@ const THINK_MODELS: [&str; 26] = [
     "qwq",
     "r1-",
     "reasoning",
+    "seed-oss",
     "smollm3",
     "step-3",
     "thinking",
@@ -230,6 +240,24 @@ impl Accent {
     #[must_use]
     pub fn effort_word(&self, model: &str, effort: ReasoningEffort) -> Option<&str> {
         longest(&self.efforts_of, model).unwrap_or(&self.effort_words).of(effort)
+    }
+
+    /// The body of a request as JSON text, with the fields that the accent names, leaves out and adds.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(in crate::provider) fn written(&self, body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
+        if self.rename.is_empty() && self.omit.is_empty() && self.extra.is_empty() {
+            return written(body);
+        }
+        let Value::Object(fields) = serde_json::to_value(body).unwrap_or_default() else { return written(body) };
+        let mut said: Map<String, Value> = fields
+            .into_iter()
+            .filter(|(name, _)| !self.omit.contains(name))
+            .map(|(name, value)| (self.rename.get(&name).cloned().unwrap_or(name), value))
+            .collect();
+        said.extend(self.extra.iter().map(|(name, value)| (name.clone(), value.clone())));
+        written(&said)
     }
 
     /// Whether the answer of a model may begin with thoughts between tags.

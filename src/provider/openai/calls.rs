@@ -236,7 +236,11 @@ impl Calls {
         let has_arguments = !piece.arguments.trim().is_empty();
         let has_own_id = !piece.id.is_empty() && piece.id == call.id;
         if piece.name.is_empty() {
-            return if call.named_again && has_arguments { Target::NewNamed(at) } else { Target::Call(at) };
+            return match has_arguments {
+                true if call.named_again => Target::NewNamed(at),
+                true if !call.held && call.is_said_again(piece.arguments) => Target::Nowhere,
+                true | false => Target::Call(at),
+            };
         }
         if call.name.is_empty() {
             // The name came last.
@@ -249,7 +253,7 @@ impl Calls {
         if call.held && has_own_id && piece.index.is_some() && piece.index == call.index && piece.begins_arguments() {
             return Target::Call(at);
         }
-        if has_own_id && (!has_arguments || piece.arguments.trim() == call.arguments.trim()) {
+        if has_own_id && (!has_arguments || call.is_said_again(piece.arguments)) {
             return Target::Nowhere;
         }
         if has_arguments { Target::New } else { Target::Call(at) }
@@ -304,6 +308,14 @@ impl Call {
             self.start(at, out);
         }
         Ok(())
+    }
+
+    /// Whether these are the arguments that are there already, as gateways repeat them at the end: as they are, or as a text of
+    /// JSON.
+    fn is_said_again(&self, arguments: &str) -> bool {
+        let (known, arguments) = (self.arguments.trim(), arguments.trim());
+        let within = || serde_json::from_str::<String>(arguments).is_ok_and(|within| within.trim() == known);
+        arguments == known || (arguments.starts_with('"') && within())
     }
 
     /// Takes `{}` for the arguments that it seems to be: nothing else has followed.

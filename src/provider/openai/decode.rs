@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 
 use super::calls::Calls;
 use super::details::{self, Details};
+use super::own::{self, Own};
 use super::wire::{BaseResponse, Choice, Chunk, Delta, Fragment, Said};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::provider::dialect::{Decode, Progress};
 use crate::provider::failure;
 use crate::provider::json_text::whole_characters;
 use crate::provider::tally::{Tally, storable};
-use crate::provider::think::ThinkTags;
+use crate::provider::think::{ThinkTags, Told};
 use crate::support::failpoint;
 
 /// What the request says about its answer.
@@ -68,6 +69,10 @@ pub(super) struct Decoder {
     is_message: bool,
     /// Whether an event said something without a reason to stop.
     goes_on_unasked: bool,
+    /// Whether the answer went on after a reason to stop: then no later one is believed before the answer is over.
+    went_on: bool,
+    /// What the provider wants back with the message.
+    own: Own,
     tally: Tally,
     frames: u64,
 }
@@ -110,6 +115,8 @@ impl Decoder {
             spoke: false,
             is_message: false,
             goes_on_unasked: false,
+            went_on: false,
+            own: Own::default(),
             tally: Tally::new(request_bytes),
             frames: 0,
         }
@@ -135,9 +142,10 @@ impl Decode for Decoder {
         self.json(data, out)?;
         let said = (out.len(), self.calls.bytes()) != before;
         self.goes_on_unasked |= said && self.finish.is_none();
-        // Some gateways say why the model stopped with every event, from the first one on: an answer that goes on has not stopped,
-        // and of the first event it is not known yet. A whole message does not go on.
-        let may_go_on = said && (finished || !self.goes_on_unasked) && !self.is_message;
+        self.went_on |= said && finished;
+        // Some gateways say why the model stopped with every event, from the first one on, or between any two: an answer that goes
+        // on has not stopped, and of the first event it is not known yet. A whole message does not go on.
+        let may_go_on = (self.went_on || (said && !self.goes_on_unasked)) && !self.is_message;
         Ok(if may_go_on { Progress::Open } else { self.progress() })
     }
 
@@ -158,8 +166,7 @@ impl Decode for Decoder {
         // What a cut stream held back may be half of a mark.
         if self.finish.is_some() || self.marked_whole {
             let held = self.tags.finish();
-            self.think(held.thought.into(), out);
-            self.say(held.text.into(), out);
+            self.tell(held, out);
             let had_its_say = !matches!(self.finish, Some(ModelFinish::Length | ModelFinish::Refused));
             if had_its_say && self.text_bytes == 0 && self.calls.is_empty() {
                 let answer = self.tags.unclosed();
@@ -175,6 +182,7 @@ impl Decode for Decoder {
         }
         self.calls.finish(out)?;
         self.pass_details_on(out);
+        self.own.pass_on(out);
         self.tally.said(self.calls.bytes());
         let usage = self.tally.usage();
         if let ModelFinish::Stop | ModelFinish::ToolCalls = finish {
@@ -271,7 +279,6 @@ impl Decoder {
         let repeats = repeats || self.spoke;
         if let Some(mut message) = choice.message.filter(|_| !repeats) {
             self.is_message = true;
-            self.tags.look_ahead(&message.content.text);
             // The calls of a whole message are whole themselves, each with its place in the list.
             for (place, call) in (0..).zip(&mut message.tool_calls.0) {
                 call.index = Some(place);
@@ -286,12 +293,15 @@ impl Decoder {
     }
 
     fn delta(&mut self, delta: Delta<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let Delta { content: Said { thought, mut text }, reasoning_content, reasoning, reasoning_details, refusal, .. } = delta;
-        let is_thought = delta.extra_content.pointer("/google/thought") == Some(&Value::Bool(true));
+        self.own.take(&delta);
+        let is_thought = own::is_thought(&delta.extra_content);
+        let Delta { content: Said { thought, mut text }, reasoning_content, reasoning, reasoning_text, .. } = delta;
+        let (reasoning_details, refusal) = (delta.reasoning_details, delta.refusal);
         let list = |value: Value| if let Value::Array(list) = value { list } else { Vec::new() };
         let (details, blocks) = (list(reasoning_details), list(delta.thinking_blocks));
         // Gateways that know several names send the same text under all of them.
-        let mut thoughts = [reasoning_content.0, reasoning.0, thought].into_iter().filter(|thought| !thought.is_empty());
+        let mut thoughts =
+            [reasoning_content.0, reasoning.0, reasoning_text.0, thought].into_iter().filter(|thought| !thought.is_empty());
         let thought = thoughts.next().unwrap_or_else(|| {
             let words = details::OPENROUTER.words(&details);
             if words.is_empty() { self.blocks.news(&blocks).into() } else { words.into() }
@@ -300,11 +310,13 @@ impl Decoder {
         if !named.is_empty() {
             self.spoke = true;
             let told = self.tags.feed_thought(&named);
-            self.think(told.thought.into(), out);
-            self.say(told.text.into(), out);
+            self.tell(told, out);
         } else if !thought.is_empty() {
             self.tags.came_elsewhere(&thought);
             self.think(thought, out);
+        }
+        if !details.is_empty() || !blocks.is_empty() {
+            self.settle(out);
         }
         self.details.take(details);
         self.blocks.take(blocks);
@@ -314,8 +326,10 @@ impl Decoder {
         } else if !text.is_empty() {
             self.spoke = true;
             let told = self.tags.feed(&text);
-            self.think(told.thought.into(), out);
-            self.say(told.text.into(), out);
+            self.tell(told, out);
+        }
+        if !refusal.0.is_empty() {
+            self.settle(out);
         }
         self.say(refusal.0, out);
         // llama-cpp-python says each call in both forms.
@@ -325,11 +339,29 @@ impl Decoder {
             ..Fragment::default()
         });
         for fragment in delta.tool_calls.0.iter().chain(&older) {
+            self.settle(out);
             self.pass_details_on(out);
             self.spoke = true;
             self.calls.push(fragment, out)?;
         }
         Ok(())
+    }
+
+    /// Says what a piece of text was. What was shown as the answer and is a thought is shown anew.
+    fn tell(&mut self, told: Told, out: &mut VecDeque<ModelEvent>) {
+        if told.taken_back > 0 {
+            out.push_back(ModelEvent::Restarted);
+            self.text_bytes = 0;
+            self.tally.unsaid(told.taken_back);
+        }
+        self.think(told.thought.into(), out);
+        self.say(told.text.into(), out);
+    }
+
+    /// Something else than text comes, so that the text before it stays.
+    fn settle(&mut self, out: &mut VecDeque<ModelEvent>) {
+        let held = self.tags.settle();
+        self.say(held.into(), out);
     }
 
     fn think(&mut self, thought: Cow<'_, str>, out: &mut VecDeque<ModelEvent>) {
@@ -361,9 +393,9 @@ impl Decoder {
         let lower = word.to_ascii_lowercase();
         // Gemini's compatible endpoint says `content_filter: RECITATION` and `function_call_filter: MALFORMED_FUNCTION_CALL`.
         let finish = match lower.split(": ").next().unwrap_or_default() {
-            "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "stop_token" | "complete" | "completed" => {
-                ModelFinish::Stop
-            }
+            "stop" | "end" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "stop_token" | "complete" | "completed"
+            // Baidu's.
+            | "normal" => ModelFinish::Stop,
             "tool_calls" | "tool_call" | "tool_use" | "function_call" => ModelFinish::ToolCalls,
             "length"
             | "max_tokens"
@@ -371,6 +403,8 @@ impl Decoder {
             | "max_completion_tokens"
             | "model_length"
             | "model_context_window_exceeded"
+            // Cohere's, of its window.
+            | "error_limit"
             // vLLM's, which cuts a model that says the same again and again.
             | "repetition" => ModelFinish::Length,
             "content_filter"
@@ -394,7 +428,11 @@ impl Decoder {
             "error" | "network_error" | "engine_error" => {
                 return Err(ModelError::new(ModelErrorKind::Unavailable, "the provider broke off with an error"));
             }
-            "abort" | "cancelled" | "canceled" => {
+            // watsonx's, and Cohere's.
+            "time_limit" | "timeout" => {
+                return Err(ModelError::new(ModelErrorKind::Timeout, "the provider broke off because it took too long"));
+            }
+            "abort" | "cancelled" | "canceled" | "user_cancel" => {
                 return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the provider broke off"));
             }
             "malformed_function_call" | "unexpected_tool_call" | "too_many_tool_calls" | "function_call_filter" => {

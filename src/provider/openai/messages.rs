@@ -1,13 +1,14 @@
 //! Writes the history in the words of chat completions.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::accent::{Accent, CallIdRule, FileForm, FillerSpan, ReasoningForm, ReasoningSpan, SystemPlace, ToolImages};
-use super::details;
-use crate::domain::message::{FilePart, Message, Part, Role, ToolContent, ToolResultPart};
+use super::{details, own};
+use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, ToolContent, ToolResultPart};
 use crate::domain::model::ModelRequest;
 use crate::provider::compose::{arguments_text, file_text, takes_system, turn_begins};
 use crate::provider::project::{CallIds, not_sent};
@@ -50,6 +51,9 @@ pub(super) struct Assistant<'a> {
     thinking_blocks: Vec<&'a Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WireCall<'a>>,
+    /// What the provider wants back with the message.
+    #[serde(flatten)]
+    own: BTreeMap<&'a str, &'a Value>,
 }
 
 /// A text stands alone where it can: not every server understands lists.
@@ -253,7 +257,7 @@ impl<'a> Writer<'a, '_> {
         if !self.images.is_empty() {
             self.push_user(Vec::new());
         }
-        let mut wire = Assistant { tool_calls, ..Assistant::default() };
+        let mut wire = Assistant { tool_calls, own: own::of(thoughts_of(message)), ..Assistant::default() };
         let mut content: Vec<ContentPart<'a>> = Vec::new();
         let mut said = Cow::Owned(said);
         if with_reasoning {
@@ -277,7 +281,7 @@ impl<'a> Writer<'a, '_> {
         content: &mut Vec<ContentPart<'a>>,
         said: &mut Cow<'a, str>,
     ) {
-        let reasoning = || message.parts.iter().filter_map(|part| if let Part::Reasoning(part) = part { Some(part) } else { None });
+        let reasoning = || thoughts_of(message);
         let thoughts = || reasoning().map(|part| part.text.as_str()).collect::<String>();
         let or_filler = || -> Option<String> {
             let is_filled = self.accent.filler_of == FillerSpan::All || !wire.tool_calls.is_empty();
@@ -350,6 +354,10 @@ impl<'a> Writer<'a, '_> {
         }
         Content::Text(if has_words { Cow::Owned(lines.join("\n")) } else { Cow::Borrowed("(no output)") })
     }
+}
+
+fn thoughts_of(message: &Message) -> impl Iterator<Item = &ReasoningPart> {
+    message.parts.iter().filter_map(|part| if let Part::Reasoning(part) = part { Some(part) } else { None })
 }
 
 /// An id that a provider takes: itself, or another that only this id becomes.

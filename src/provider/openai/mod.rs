@@ -7,9 +7,9 @@ mod accent;
 mod calls;
 mod decode;
 mod details;
-pub(super) mod endpoint;
 mod messages;
 mod moving;
+mod own;
 mod request;
 pub(super) mod schema;
 mod wire;
@@ -25,10 +25,10 @@ pub use self::accent::{
     SchemaRules, SystemPlace, ThoughtsInText, ToolChoices, ToolImages,
 };
 use self::decode::{Decoder, Expectation};
-use self::endpoint::Endpoint;
 use self::moving::Moving;
 use super::client::{ClientOptions, DialectClient, bearer, header};
 use super::dialect::Dialect;
+use super::endpoint::{Endpoint, without_operation};
 use super::responses::Responses;
 use super::transport::Framing;
 use super::{ModelClient, SetupError};
@@ -42,21 +42,12 @@ use crate::domain::model::{ModelError, ModelRequest};
 pub fn client(options: ClientOptions, accent: Accent) -> Result<Arc<dyn ModelClient>, SetupError> {
     let endpoint = Endpoint::new(&options.base_url, &accent.url)?;
     let base = without_operation(&options.base_url);
-    let beside = (!accent.responses_url.is_empty()).then(|| Responses::at(&base, &accent.responses_url)).transpose()?;
+    let beside = (!accent.responses_url.is_empty()).then(|| Responses::at(&base, accent.clone())).transpose()?;
     let chat = DialectClient::new(ChatCompletions { endpoint, accent }, options)?;
     Ok(match beside {
         Some(responses) => Arc::new(Moving { responses: chat.speaking(responses), chat, moved: Mutex::default() }),
         None => Arc::new(chat),
     })
-}
-
-/// A base URL that may name chat completions already, without them, so that another operation can stand there.
-fn without_operation(base: &str) -> String {
-    let Ok(mut url) = Url::parse(base.trim()) else { return base.to_owned() };
-    if let Some(path) = url.path().trim_end_matches('/').strip_suffix("/chat/completions").map(str::to_owned) {
-        url.set_path(&path);
-    }
-    url.into()
 }
 
 struct ChatCompletions {

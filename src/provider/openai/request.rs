@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::accent::{Accent, EffortForm, OutputLimit, SchemaForm, ToolChoices};
 use super::messages::{WireMessage, messages};
 use super::schema;
 use crate::domain::model::{ModelError, ModelOptions, ModelRequest, OutputSchema, ReasoningEffort, ToolChoice};
 use crate::domain::tool::ToolDefinition;
-use crate::provider::compose::{cannot_say, written};
+use crate::provider::compose::cannot_say;
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -97,22 +97,7 @@ pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> 
         stream: streaming,
         stream_options: (streaming && accent.stream_usage).then_some(StreamOptions { include_usage: true }),
     };
-    if accent.rename.is_empty() && accent.omit.is_empty() && accent.extra.is_empty() {
-        return written(&body);
-    }
-    written(&in_other_words(serde_json::to_value(&body).unwrap_or_default(), accent))
-}
-
-/// The body with the fields that the accent names, leaves out and adds.
-fn in_other_words(body: Value, accent: &Accent) -> Map<String, Value> {
-    let Value::Object(fields) = body else { return Map::new() };
-    let mut said: Map<String, Value> = fields
-        .into_iter()
-        .filter(|(name, _)| !accent.omit.contains(name))
-        .map(|(name, value)| (accent.rename.get(&name).cloned().unwrap_or(name), value))
-        .collect();
-    said.extend(accent.extra.iter().map(|(name, value)| (name.clone(), value.clone())));
-    said
+    accent.written(&body)
 }
 
 /// The system prompt, with the schema of the answer where the provider takes it in no other way.

@@ -6,12 +6,12 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::domain::cost::Cost;
 use crate::provider::json_text::Arguments;
-use crate::provider::tally::{self, Count, Dollars, Flag};
+use crate::provider::tally::{self, Count, Dollars, Flag, Ticks};
 use crate::provider::words::Text;
 
 /// One event of a stream, or a whole answer.
@@ -21,8 +21,11 @@ pub(super) struct Chunk<'a> {
     pub(super) choices: Choices<'a>,
     #[serde(default)]
     pub(super) usage: Option<Figures>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "reported")]
     pub(super) error: Option<Value>,
+    /// Cloudflare's errors.
+    #[serde(default, deserialize_with = "reported")]
+    errors: Option<Value>,
     /// `error` when the whole event is one, as vLLM sends it.
     #[serde(borrow, default)]
     pub(super) object: Text<'a>,
@@ -53,10 +56,11 @@ impl Chunk<'_> {
     pub(super) fn is_error(&self) -> bool {
         let is_bare = || {
             let says_nothing = self.choices.0.is_empty() && self.response.0.is_empty() && self.tool_calls.0.is_empty();
-            let has_code = self.kind.is_some() || self.code.is_some();
+            // Spark's code 0 is success.
+            let has_code = self.kind.is_some() || self.code.as_ref().is_some_and(|code| code != 0 && code != "0");
             says_nothing && (self.detail.is_some() || (has_code && matches!(self.message, Some(Value::String(_)))))
         };
-        self.error.is_some() || self.object.0 == "error" || is_bare()
+        self.error.is_some() || self.errors.is_some() || self.object.0 == "error" || is_bare()
     }
 }
 
@@ -65,7 +69,7 @@ impl Chunk<'_> {
 pub(super) struct Groq {
     #[serde(default)]
     pub(super) usage: Option<Figures>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "reported")]
     pub(super) error: Option<Value>,
 }
 
@@ -95,7 +99,7 @@ pub(super) struct Choice<'a> {
     pub(super) message: Option<Delta<'a>>,
     #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "reported")]
     pub(super) error: Option<Value>,
     /// Moonshot's figures are here.
     #[serde(default)]
@@ -111,6 +115,9 @@ pub(super) struct Delta<'a> {
     pub(super) reasoning_content: Text<'a>,
     #[serde(borrow, default)]
     pub(super) reasoning: Text<'a>,
+    /// Copilot's name for it.
+    #[serde(borrow, default)]
+    pub(super) reasoning_text: Text<'a>,
     /// `OpenRouter`'s form of reasoning, which goes back as it came.
     #[serde(default)]
     pub(super) reasoning_details: Value,
@@ -124,9 +131,19 @@ pub(super) struct Delta<'a> {
     /// The older form of the one call that there may be.
     #[serde(borrow, default)]
     pub(super) function_call: Option<Function<'a>>,
-    /// Gemini says here that the content is a thought.
+    /// Gemini says here that the content is a thought, and signs it.
     #[serde(default)]
     pub(super) extra_content: Value,
+    /// The same, as gateways call it.
+    #[serde(default)]
+    pub(super) provider_specific_fields: Value,
+    #[serde(borrow, default)]
+    pub(super) thought_signature: Text<'a>,
+    #[serde(borrow, default)]
+    pub(super) thinking_signature: Text<'a>,
+    /// Copilot's sealed reasoning.
+    #[serde(borrow, default)]
+    pub(super) reasoning_opaque: Text<'a>,
 }
 
 /// Content: a text, a part, or a list of both, of which some are thoughts (Mistral, Databricks). What is no text says nothing here.
@@ -206,6 +223,12 @@ pub(super) struct Figures {
     is_byok: Flag,
     #[serde(default)]
     cost_details: Dollars,
+    /// What the call cost (`DeepInfra`).
+    #[serde(default)]
+    estimated_cost: Dollars,
+    /// The same (xAI).
+    #[serde(default)]
+    cost_in_usd_ticks: Ticks,
 }
 
 impl From<Figures> for tally::Figures {
@@ -232,7 +255,7 @@ impl From<Figures> for tally::Figures {
         let cached_input = cached.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
         let cost = match (figures.cost.0, figures.is_byok) {
             (Some(own), Flag(true)) => figures.cost_details.0.map(|behind| own + behind),
-            (own, Flag(_)) => own,
+            (own, Flag(_)) => own.or(figures.estimated_cost.0).or(figures.cost_in_usd_ticks.dollars()),
         };
         let cache_write = figures.prompt_tokens_details.and_then(|details| details.cache_write_tokens.0);
         Self { input, output, cached_input, reasoning, cache_write, cost: cost.and_then(Cost::dollars) }
@@ -255,6 +278,17 @@ pub(super) struct CompletionDetails {
     pub(super) reasoning_tokens: Count,
 }
 
+/// An error, if it is one: gateways fill the field with nothing of any type.
+fn reported<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Ok(Some(Value::deserialize(deserializer)?).filter(|value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Bool(true) | Value::Number(_) => true,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+    }))
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct List;
@@ -266,6 +300,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
             }
 
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Choices::default())
+            }
+
+            // Gateways written in Lua know no empty list.
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 Ok(Choices::default())
             }
 

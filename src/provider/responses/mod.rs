@@ -19,7 +19,8 @@ use self::decode::Decoder;
 use super::client::{ClientOptions, DialectClient, bearer};
 use super::compose::for_model;
 use super::dialect::Dialect;
-use super::openai::endpoint::Endpoint;
+use super::endpoint::Endpoint;
+use super::openai::Accent;
 use super::transport::Framing;
 use super::{ModelClient, SetupError};
 use crate::domain::model::{ModelError, ModelRequest};
@@ -29,22 +30,24 @@ use crate::domain::model::{ModelError, ModelRequest};
 /// # Errors
 /// If the base URL, the key or a header cannot be used.
 pub fn client(options: ClientOptions) -> Result<Arc<dyn ModelClient>, SetupError> {
-    let dialect = Responses::at(&options.base_url, "{base}/responses")?;
+    let dialect = Responses::at(&options.base_url, Accent::default())?;
     Ok(Arc::new(DialectClient::new(dialect, options)?))
 }
 
 /// The Responses API at a place.
 pub(super) struct Responses {
     endpoint: Endpoint,
+    accent: Accent,
 }
 
 impl Responses {
-    /// The API whose URL at a base is written like that of an accent.
+    /// The API at a base, beside chat completions in an accent. Of that its URL for Responses holds here, its words for efforts,
+    /// what it says of schemas, and the fields that it names, leaves out and adds.
     ///
     /// # Errors
-    /// If the base is no URL of HTTP, or the template stands below no base.
-    pub(super) fn at(base: &str, template: &str) -> Result<Self, SetupError> {
-        Ok(Self { endpoint: Endpoint::new(base, template)? })
+    /// If the base is no URL of HTTP, or the URL of the accent stands below no base.
+    pub(super) fn at(base: &str, accent: Accent) -> Result<Self, SetupError> {
+        Ok(Self { endpoint: Endpoint::new(base, &accent.responses_url)?, accent })
     }
 }
 
@@ -62,7 +65,7 @@ impl Dialect for Responses {
     }
 
     fn body(&self, request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
-        request::body(&for_model(request), streaming)
+        request::body(&for_model(request), &self.accent, streaming)
     }
 
     fn decoder(&self, request: &ModelRequest, request_bytes: usize) -> Decoder {

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::domain::message::{FilePart, Message, Part, ReasoningPart, Role, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::{ModelError, ModelOptions, ModelRequest, ReasoningEffort, ToolChoice};
-use crate::provider::compose::{arguments_text, cannot_say, file_text, written};
-use crate::provider::openai::Accent;
-use crate::provider::openai::schema::{self, SchemaRules};
+use crate::provider::compose::{arguments_text, cannot_say, file_text};
+use crate::provider::openai::schema;
+use crate::provider::openai::{Accent, EffortForm};
 use crate::provider::project::{CallIds, not_sent};
 
 /// Models that do not reason, by the start of their names: they refuse to be asked for encrypted reasoning.
@@ -114,7 +114,7 @@ struct Tool<'a> {
 }
 
 /// The body of a request.
-pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, ModelError> {
+pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
     if !options.stop.is_empty() {
         return Err(cannot_say(
@@ -122,31 +122,31 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
             "remove options.stop, or ask the model over chat completions",
         ));
     }
-    let rules = SchemaRules::default();
     let tools = request.tools.iter().map(|tool| Tool {
         kind: "function",
         name: &tool.name,
         description: &tool.description,
-        parameters: schema::parameters(&tool.parameters, &rules),
+        parameters: schema::parameters(&tool.parameters, &accent.schemas),
         strict: false,
     });
-    let samples = usual().takes_sampling(&request.model);
+    let samples = accent.takes_sampling(&request.model);
     let reasons = !NO_REASONING.iter().any(|start| request.model.starts_with(start));
-    written(&Body {
+    let body = Body {
         model: &request.model,
         instructions: &request.system,
         input: input(&request.messages),
         tools: tools.collect(),
         tool_choice: options.tool_choice.as_ref().filter(|_| !request.tools.is_empty()).map(tool_choice),
         text: text_format(options),
-        reasoning: options.reasoning_effort.filter(|_| reasons).and_then(|effort| reasoning(effort, &request.model)),
+        reasoning: options.reasoning_effort.filter(|_| reasons).and_then(|effort| reasoning(effort, &request.model, accent)),
         max_output_tokens: options.max_output_tokens,
         temperature: options.temperature.filter(|_| samples),
         top_p: options.top_p.filter(|_| samples),
         include: if reasons { &["reasoning.encrypted_content"] } else { &[] },
         store: false,
         stream: streaming,
-    })
+    };
+    accent.written(&body)
 }
 
 fn tool_choice(choice: &ToolChoice) -> Value {
@@ -164,17 +164,20 @@ fn text_format(options: &ModelOptions) -> Option<Value> {
     Some(json!({ "format": format }))
 }
 
-/// What OpenAI's own models take, which no accent changes here.
+/// What OpenAI's own models take.
 fn usual() -> &'static Accent {
     static USUAL: OnceLock<Accent> = OnceLock::new();
     USUAL.get_or_init(Accent::default)
 }
 
-fn reasoning(effort: ReasoningEffort, model: &str) -> Option<Value> {
-    let word = match effort {
-        ReasoningEffort::Max if KNOW_MAX.iter().any(|start| model.starts_with(start)) => "max",
-        _ => usual().effort_word(model, effort)?,
-    };
+fn reasoning(effort: ReasoningEffort, model: &str, accent: &Accent) -> Option<Value> {
+    if accent.effort == EffortForm::Unsaid {
+        return None;
+    }
+    let said = accent.effort_word(model, effort)?;
+    let knows_max = effort == ReasoningEffort::Max && KNOW_MAX.iter().any(|start| model.starts_with(start));
+    // Whoever has words of their own means them.
+    let word = if knows_max && usual().effort_word(model, effort) == Some(said) { "max" } else { said };
     Some(if word == "none" { json!({ "effort": word }) } else { json!({ "effort": word, "summary": "auto" }) })
 }
 

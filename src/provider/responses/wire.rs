@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
 use crate::provider::json_text::Arguments;
-use crate::provider::tally::{self, Count, Dollars};
+use crate::provider::tally::{self, Count, Dollars, Ticks};
 use crate::provider::words::Text;
 
 /// One event of a stream.
@@ -167,6 +167,9 @@ pub(super) struct Figures {
     /// What the call cost (`OpenRouter`).
     #[serde(default)]
     cost: Dollars,
+    /// The same (xAI).
+    #[serde(default)]
+    cost_in_usd_ticks: Ticks,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -191,7 +194,7 @@ impl From<Figures> for tally::Figures {
             cached_input: figures.input_tokens_details.and_then(|details| details.cached_tokens.0),
             cache_write: figures.input_tokens_details.and_then(|details| details.cache_write_tokens.0),
             reasoning: figures.output_tokens_details.and_then(|details| details.reasoning_tokens.0),
-            cost: figures.cost.0.and_then(Cost::dollars),
+            cost: figures.cost.0.or(figures.cost_in_usd_ticks.dollars()).and_then(Cost::dollars),
         }
     }
 }

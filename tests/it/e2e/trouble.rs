@@ -223,6 +223,40 @@ async fn an_empty_answer_is_asked_for_again(
     assert!(dialect.offered(&wire.asked()[5].json()).is_empty(), "the last one was asked for without tools");
 }
 
+// L-22: calls that are announced and not there are no turn either, whether or not the model said that it would make some.
+#[rstest]
+#[case::chat(Dialect::Openai, "\"stop\"", "\"tool_calls\"", "")]
+#[case::chat_with_words(Dialect::Openai, "\"stop\"", "\"tool_calls\"", "I will look.")]
+#[case::anthropic(Dialect::Anthropic, "end_turn", "tool_use", "")]
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_only_announced_are_asked_for_again(
+    #[case] dialect: Dialect,
+    #[case] over: &str,
+    #[case] announced: &str,
+    #[case] words: &str,
+) {
+    let body = dialect.body(Says { text: words, ..Says::default() });
+    let hollow = body.replace(over, announced);
+    assert_ne!(hollow, body);
+    let answers = vec![Answer::stream(&hollow), text(dialect, "Here."), Answer::stream(&hollow)];
+    let wire = Wire::play(answers).await;
+    let site = site(Kind::Sqlite, dialect, &wire).await;
+    let server = site.start().await;
+    let (ended, _) = streamed(&server, "Do it.").await;
+    assert_eq!((&ended["status"], wire.asked().len()), (&json!("completed"), 2), "{ended}");
+    assert_eq!(last_text(&server, &ended).await, "Here.");
+    let (ended, _) = streamed(&server, "Again.").await;
+    let asked = wire.asked();
+    assert_eq!(asked.len(), 5, "twice, and a last time without tools: {ended}");
+    assert!(!dialect.offered(&asked[3].json()).is_empty() && dialect.offered(&asked[4].json()).is_empty());
+    // The last words count, if there are any.
+    if words.is_empty() {
+        assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("provider_empty_response")), "{ended}");
+    } else {
+        assert_eq!((&ended["status"], last_text(&server, &ended).await.as_str()), (&json!("completed"), words), "{ended}");
+    }
+}
+
 // L-31
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_an_answer() {

@@ -69,9 +69,23 @@ async fn memory_is_bounded() {
     }
 }
 
+// L-11
 #[tokio::test]
 async fn a_huge_header_is_refused() {
-    let header = "x".repeat(1024 * 1024);
-    let outcome = outcome(Answer::new(200, &[("x-huge", &header)], vec![Step::Hang])).await;
-    assert_eq!(outcome.error(), ModelErrorKind::Network);
+    let said = Step::Send([delta(json!({"content": "Hi"})), finish("stop"), DONE.to_owned()].concat().into_bytes());
+    for (bytes, kind, words) in [
+        (16 * 1024, None, ""),
+        (64 * 1024, Some(ModelErrorKind::BadStream), "the headers of the answer are larger than 32 KiB"),
+        (1024 * 1024, Some(ModelErrorKind::Network), "too large"),
+    ] {
+        let header = "x".repeat(bytes);
+        for status in [200, 503] {
+            let outcome = outcome(Answer::new(status, &[("x-huge", &header)], vec![said.clone()])).await;
+            match (kind, outcome.end) {
+                (Some(kind), Err(error)) => assert!(error.kind == kind && error.message.contains(words), "{bytes}: {error}"),
+                (Some(_), Ok(_)) => panic!("{bytes} bytes of headers were taken"),
+                (None, end) => assert_eq!(end.is_ok(), status == 200, "{bytes}"),
+            }
+        }
+    }
 }

@@ -13,6 +13,7 @@ mod moving;
 mod mutants;
 mod oddities;
 mod ollama;
+mod played;
 mod requests;
 mod responses;
 mod rows;

@@ -1,6 +1,8 @@
 //! What a place refuses over chat completions and takes over Responses.
 
-use capstan::domain::model::{ModelErrorKind, ModelRequest};
+use std::sync::Arc;
+
+use capstan::domain::model::{ModelErrorKind, ModelRequest, ReasoningEffort};
 use capstan::provider::openai::{self, Accent};
 use capstan::provider::{ClientOptions, ModelClient};
 use rstest::rstest;
@@ -32,7 +34,7 @@ fn over_chat() -> Answer {
     Answer::stream(format!("data: {chunk}\n\ndata: [DONE]\n\n"))
 }
 
-fn client(options: ClientOptions) -> std::sync::Arc<dyn ModelClient> {
+fn client(options: ClientOptions) -> Arc<dyn ModelClient> {
     openai::client(options, Accent::default()).unwrap()
 }
 
@@ -171,4 +173,42 @@ async fn a_base_url_may_name_chat_completions_and_have_a_query() {
         assert_eq!(ask_through(client.as_ref(), sol()).await.text(), "over there", "{base}");
         assert_eq!(lines(&wire), [chat, there], "{base}");
     }
+}
+
+// What the operator says of the place holds there as well.
+#[tokio::test]
+async fn the_accent_holds_over_responses() {
+    let accent: Accent = toml::from_str(
+        r#"
+        efforts_of = { "gpt-6" = { low = "lowest", max = "utmost" } }
+        extra = { service_tier = "flex" }
+        omit = ["include"]
+        rename = { max_output_tokens = "limit" }
+        schemas = { drop = ["minLength"] }
+        "#,
+    )
+    .unwrap();
+    for (effort, word) in [(ReasoningEffort::Low, "lowest"), (ReasoningEffort::Max, "utmost")] {
+        let wire = Wire::play(vec![refusal(400, TOOLS), over_responses()]).await;
+        let mut request = sol();
+        request.options.reasoning_effort = Some(effort);
+        request.options.max_output_tokens = Some(7);
+        let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "minLength": 1}}});
+        Arc::make_mut(&mut request.tools[0]).parameters = parameters.into();
+        let client = openai::client(options(&wire), accent.clone()).unwrap();
+        assert_eq!(ask_through(client.as_ref(), request).await.text(), "over there");
+        let there = wire.asked().remove(1).json();
+        assert_eq!(
+            (&there["reasoning"]["effort"], &there["service_tier"], &there["limit"]),
+            (&word.into(), &"flex".into(), &7.into())
+        );
+        assert!(there.get("include").is_none() && there.get("max_output_tokens").is_none(), "{there}");
+        assert_eq!(there["tools"][0]["parameters"], json!({"type": "object", "properties": {"x": {"type": "string"}}}));
+    }
+    // OpenAI's own words are those of Responses.
+    let wire = Wire::play(vec![refusal(400, TOOLS), over_responses()]).await;
+    let mut request = sol();
+    request.options.reasoning_effort = Some(ReasoningEffort::Max);
+    assert!(ask_through(client(options(&wire)).as_ref(), request).await.end.is_ok());
+    assert_eq!(wire.asked()[1].json()["reasoning"]["effort"], "max");
 }

@@ -167,3 +167,24 @@ async fn a_finished_answer_leaves_the_connection_for_the_next() {
     // The end of a body may come late on a busy machine, but not every time.
     assert!(wire.connections() < 5, "{} connections", wire.connections());
 }
+
+// L-33: what stood on the message goes back on it, byte for byte, whatever the accent says of reasoning.
+#[tokio::test]
+async fn signatures_of_messages_go_back() {
+    let ids = SequentialIds::default();
+    let fields = json!({"extra_content": {"google": {"thought_signature": "Cv/+==\u{e9}"}}, "reasoning_opaque": "sealed=="});
+    let raw = Some(json!({"message": fields}));
+    let signed = message(&ids, Role::Assistant, |id| {
+        vec![text(id(), "Hello"), Part::Reasoning(ReasoningPart { id: id(), text: String::new(), raw })]
+    });
+    let messages = vec![
+        message(&ids, Role::User, |id| vec![text(id(), "hi")]),
+        signed,
+        message(&ids, Role::User, |id| vec![text(id(), "more")]),
+    ];
+    let body = asked(request(messages)).await;
+    let mut expected = fields;
+    expected["role"] = "assistant".into();
+    expected["content"] = "Hello".into();
+    assert_eq!(body["messages"][2], expected);
+}

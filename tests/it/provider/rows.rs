@@ -139,14 +139,23 @@ async fn bytes_that_are_no_text_are_named(#[values(Chat, Responses, Anthropic, G
     assert!(error.message.starts_with(&expected), "{error}");
 }
 
-// L-11: the largest header that gateways were seen to send.
+// L-11
 #[rstest]
 #[tokio::test]
-async fn a_large_header_does_not_matter(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
-    let header = "x".repeat(64 * 1024);
-    let steps = vec![dialect.text(), Step::Send(dialect.end().into_bytes())];
-    let wire = Wire::play(vec![Answer::new(200, &[("x-huge", &header)], steps)]).await;
-    assert_eq!(dialect.ask(&wire, |_| {}).await.finish(), ModelFinish::Stop);
+async fn headers_are_bounded(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    for (kib, is_taken) in [(31, true), (64, false)] {
+        let header = "x".repeat(kib * 1024);
+        let steps = vec![dialect.text(), Step::Send(dialect.end().into_bytes())];
+        let wire = Wire::play(vec![Answer::new(200, &[("x-huge", &header)], steps)]).await;
+        let outcome = dialect.ask(&wire, |_| {}).await;
+        if is_taken {
+            assert_eq!(outcome.finish(), ModelFinish::Stop);
+            continue;
+        }
+        let error = outcome.end.unwrap_err();
+        assert_eq!(error.kind, ModelErrorKind::BadStream);
+        assert!(error.message.contains("headers of the answer are larger than 32 KiB"), "{error}");
+    }
 }
 
 // L-12

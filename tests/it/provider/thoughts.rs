@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use capstan::domain::model::{ModelFinish, ModelRequest};
+use capstan::domain::model::{ModelEvent, ModelFinish, ModelRequest};
 use capstan::provider::{ModelClient, openai};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -94,7 +94,41 @@ async fn the_prompt_may_open_the_thoughts() {
     assert_eq!(told(&said_at_once("gpt-x", whole).await), expected("", "Okay, so...</think>\n\nHi"));
 }
 
+// The prompt opened the thoughts, and nobody has said so: what was shown as the answer is taken back when they end.
 #[rstest]
+#[case::streamed("Okay, so...\n</think>\n\nHi </think>", "Okay, so...", "Hi </think>")]
+#[case::at_once("</think>\n\nHi", "", "Hi")]
+#[case::quoted("It ends with `</think>`.", "", "It ends with `</think>`.")]
+#[case::both_named("After <think> comes </think>.", "", "After <think> comes </think>.")]
+#[tokio::test]
+async fn a_closing_tag_alone_ends_thoughts(#[case] whole: &str, #[case] thought: &str, #[case] text: &str) {
+    let deltas: Vec<Value> = whole.chars().map(|c| json!({"content": c.to_string()})).collect();
+    let outcome = said("", "Qwen/Qwen3-Thinking", &deltas, "stop").await;
+    let restarts: Vec<usize> = (0..outcome.events.len()).filter(|at| outcome.events[*at] == ModelEvent::Restarted).collect();
+    assert_eq!(restarts.len(), usize::from(!thought.is_empty()), "{outcome:?}");
+    let last = Outcome { events: outcome.events[restarts.first().copied().unwrap_or(0)..].to_vec(), end: outcome.end.clone() };
+    assert_eq!((told(&last), last.finish()), (expected(thought, text), ModelFinish::Stop));
+    assert_eq!(told(&said_at_once("Qwen/Qwen3-Thinking", json!({"content": whole})).await), expected(thought, text));
+    // Nobody has said that this model thinks aloud.
+    assert_eq!(told(&said("", "gpt-x", &deltas, "stop").await), expected("", whole));
+    // Once a call has begun, nothing is taken back; nor where the thoughts came beside the text.
+    let call = json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "get_time", "arguments": "{}"}}]});
+    let after = said("", "Qwen3", &[json!({"content": "Hi </"}), call, json!({"content": "think>"})], "stop").await;
+    assert_eq!((told(&after), after.calls().len()), (expected("", "Hi </think>"), 1));
+    let beside = said("", "Qwen3", &[json!({"reasoning": "hm"}), json!({"content": "Hi </think>"})], "stop").await;
+    assert_eq!(told(&beside), expected("hm", "Hi </think>"));
+}
+
+#[rstest]
+#[case::seed("ByteDance-Seed/Seed-OSS-36B-Instruct", "<seed:think>hm</seed:think>Hi", "hm", "Hi")]
+#[case::magistral("Magistral-Small-2509", "[THINK]hm[/THINK]Hi", "hm", "Hi")]
+#[case::kimi("Kimi-VL-A3B-Thinking-2506", "◁think▷hm◁/think▷Hi", "hm", "Hi")]
+#[case::harmony(
+    "gpt-oss-20b",
+    "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
+    "hm",
+    "Hi"
+)]
 #[case::bedrock("openai.gpt-oss-120b-1:0", "<reasoning>hm</reasoning>Hi", "hm", "Hi")]
 #[case::minimax("MiniMax-M3", "<mm:think>hm</mm:think>Hi", "hm", "Hi")]
 #[case::gemini("gemini-3-pro", "<thought>hm</thought>Hi", "hm", "Hi")]

@@ -1,14 +1,23 @@
-//! Where the requests of an accent go.
+//! Where the requests of chat completions and of Responses go.
 
 use reqwest::Url;
 
+use super::SetupError;
+use super::transport::endpoint_url;
 use crate::domain::model::{ModelError, ModelErrorKind};
-use crate::provider::SetupError;
-use crate::provider::transport::endpoint_url;
+
+/// A base URL that may name chat completions already, without them, so that another operation can stand there.
+pub(super) fn without_operation(base: &str) -> String {
+    let Ok(mut url) = Url::parse(base.trim()) else { return base.to_owned() };
+    if let Some(path) = url.path().trim_end_matches('/').strip_suffix("/chat/completions").map(str::to_owned) {
+        url.set_path(&path);
+    }
+    url.into()
+}
 
 /// The URL of an accent at a base URL.
 #[derive(Debug)]
-pub(in crate::provider) struct Endpoint {
+pub(super) struct Endpoint {
     root: Url,
     /// Below the root; may hold `{model}`.
     path: String,
@@ -20,7 +29,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// If the base is no URL of HTTP, or the template stands below no base.
-    pub(in crate::provider) fn new(base: &str, template: &str) -> Result<Self, SetupError> {
+    pub(super) fn new(base: &str, template: &str) -> Result<Self, SetupError> {
         let (below, is_versioned) = match (template.strip_prefix("{base}"), template.strip_prefix("{host}")) {
             (Some(below), _) => (below, true),
             (None, Some(below)) => (below, false),
@@ -49,7 +58,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// `InvalidRequest` if the model's name would have to be part of the URL, and cannot be.
-    pub(in crate::provider) fn of(&self, model: &str) -> Result<Url, ModelError> {
+    pub(super) fn of(&self, model: &str) -> Result<Url, ModelError> {
         let mut url = self.root.clone();
         let root = url.path().trim_end_matches('/').to_owned();
         if self.path.contains("{model}") {

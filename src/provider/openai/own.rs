@@ -1,0 +1,66 @@
+//! What a provider wants back with a message as it came: signatures of Gemini's thoughts that stand on no call, and Copilot's sealed
+//! reasoning.
+//!
+//! Facts about the wire: <https://ai.google.dev/gemini-api/docs/thought-signatures>.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::{Map, Value, json};
+
+use super::wire::Delta;
+use crate::domain::message::ReasoningPart;
+use crate::domain::model::ModelEvent;
+use crate::provider::words::Text;
+
+/// The field of a reasoning block that holds the fields of the message.
+const FIELD: &str = "message";
+
+/// The fields of one answer.
+#[derive(Debug, Default)]
+pub(super) struct Own(Map<String, Value>);
+
+impl Own {
+    /// Takes in the fields of a delta. A later one of a name stands in place of an earlier one.
+    pub(super) fn take(&mut self, delta: &Delta<'_>) {
+        let objects = [("extra_content", &delta.extra_content), ("provider_specific_fields", &delta.provider_specific_fields)];
+        for (name, value) in objects.into_iter().filter(|(_, value)| is_signed(value, 0)) {
+            self.0.insert(name.to_owned(), value.clone());
+        }
+        let texts = [
+            ("thought_signature", &delta.thought_signature),
+            ("thinking_signature", &delta.thinking_signature),
+            ("reasoning_opaque", &delta.reasoning_opaque),
+        ];
+        for (name, Text(text)) in texts.into_iter().filter(|(_, Text(text))| !text.is_empty()) {
+            self.0.insert(name.to_owned(), Value::from(text.as_ref()));
+        }
+    }
+
+    /// Passes on what there is: the answer is over.
+    pub(super) fn pass_on(&mut self, out: &mut VecDeque<ModelEvent>) {
+        if !self.0.is_empty() {
+            out.push_back(ModelEvent::ReasoningBlock(json!({ FIELD: std::mem::take(&mut self.0) })));
+        }
+    }
+}
+
+/// The fields that go back with a message, out of its reasoning.
+pub(super) fn of<'a>(reasoning: impl Iterator<Item = &'a ReasoningPart>) -> BTreeMap<&'a str, &'a Value> {
+    let fields = reasoning.filter_map(|part| part.raw.as_ref()?.get(FIELD)?.as_object()).flatten();
+    fields.map(|(name, value)| (name.as_str(), value)).collect()
+}
+
+/// Whether the provider (`google`, `vertex`) says that the content is a thought.
+pub(super) fn is_thought(extra_content: &Value) -> bool {
+    let mut makers = extra_content.as_object().into_iter().flat_map(|makers| makers.values());
+    makers.any(|said| said.get("thought") == Some(&Value::Bool(true)))
+}
+
+/// Whether a signature stands in it, itself or one step below.
+fn is_signed(value: &Value, depth: u8) -> bool {
+    let is_nothing = |value: &Value| value.is_null() || value == "" || value.as_array().is_some_and(Vec::is_empty);
+    value.as_object().into_iter().flatten().any(|(name, value)| {
+        let names_one = matches!(name.as_str(), "thought_signature" | "thought_signatures");
+        (names_one && !is_nothing(value)) || (depth == 0 && is_signed(value, 1))
+    })
+}
