@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::context::ContextSummary;
+use super::handle::Handle;
 use super::ids::{CallId, InputId, RunId};
 use super::input::{InputRequest, InputState};
 use super::message::Message;
@@ -171,8 +172,8 @@ pub enum Change {
     },
     /// A call is handed to its tool. Legal only from `planned` and `awaiting_approval`.
     ToolStarted(CallId),
-    /// The server of a call works on it under this name; `None`: the name is good for nothing any more. Legal only while `started`.
-    ToolHandle(CallId, Option<String>),
+    /// How the server of a call goes on with it; `None`: that is good for nothing any more. Legal only while `started`.
+    ToolHandle(CallId, Option<Handle>),
     /// A call gets its one outcome.
     ToolFinished(CallId, ToolOutcome),
     /// A question to a human.

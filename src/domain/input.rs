@@ -87,6 +87,14 @@ pub struct InputChoice {
     pub label: String,
 }
 
+impl InputChoice {
+    /// The answers of a question, from what each is and means.
+    #[must_use]
+    pub fn all(choices: &[(&str, &str)]) -> Vec<Self> {
+        choices.iter().map(|(value, label)| Self { value: (*value).to_owned(), label: (*label).to_owned() }).collect()
+    }
+}
+
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Question {
@@ -128,6 +136,10 @@ pub const ACCEPT: &str = "accept";
 pub const DECLINE: &str = "decline";
 /// The answer that wants the call to end.
 pub const CANCEL: &str = "cancel";
+
+/// The answers that a human can give to an MCP server, and what they mean.
+pub const ELICITATION_CHOICES: [(&str, &str); 3] =
+    [(ACCEPT, "Give it what it asks for"), (DECLINE, "Give it nothing; it may go on without"), (CANCEL, "Stop what it is doing")];
 
 /// What an MCP server asks for: a form to fill in, or a page to visit. Nothing else of it is believed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -16,6 +16,7 @@ pub mod feedback;
 pub mod file;
 pub mod fold;
 pub mod form;
+pub mod handle;
 pub mod ids;
 pub mod input;
 pub mod mcp_server;

@@ -8,6 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::approval::ToolSafety;
+use super::handle::Handle;
 use super::ids::{CallId, MessageId, RunId};
 use super::message::ToolContent;
 use super::pin::Original;
@@ -197,8 +198,8 @@ pub struct ToolCall {
     pub key: Option<CallId>,
     /// The call that it takes back, of an earlier run.
     pub undoes: Option<CallId>,
-    /// The task under which its server works on it: whoever takes the call up asks for that, and does not call again.
-    pub handle: Option<String>,
+    /// What is kept of it while its server has not finished: whoever takes the call up goes on from there.
+    pub handle: Option<Handle>,
     /// The arguments as executed.
     pub arguments: Value,
     /// SHA-256 of the canonical arguments.

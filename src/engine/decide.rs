@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::{
-    Decision, Input, PartialAnswer, RunState, Surroundings, analysis, model_failure, model_step, offer, texts, tool_step, unknown,
+    Decision, Input, PartialAnswer, RunState, Surroundings, analysis, model_failure, model_step, offer, rounds, texts, tool_step,
+    unknown,
 };
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
@@ -36,6 +37,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
         Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
         Input::ModelFailed(error) => model_failure::failed(&mut draft, error),
         Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),
+        Input::ToolPauses(id, pause) => rounds::pauses(&mut draft, &id, pause),
         Input::Reconciled(id, answer) => unknown::reconciled(&mut draft, &id, answer),
         // The message is stored, and the driver has told the state: nothing follows until the next model call, or until an
         // answer comes that did not know of it.

@@ -27,6 +27,7 @@ mod offer;
 mod plan;
 mod prompt;
 mod results;
+mod rounds;
 mod sendable;
 mod size;
 mod source;
@@ -51,6 +52,7 @@ use std::sync::Arc;
 
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
+use crate::domain::handle::Pause;
 use crate::domain::ids::CallId;
 use crate::domain::message::Message;
 use crate::domain::model::{ModelError, ModelTurn, Usage};
@@ -97,6 +99,8 @@ pub enum Input {
     ModelFailed(ModelError),
     /// A started call has its outcome.
     ToolFinished(CallId, ToolOutcome),
+    /// The server of a started call wants to know something first, and is called again then.
+    ToolPauses(CallId, Pause),
     /// The server has been asked about a started call whose worker died: what it says.
     Reconciled(CallId, Reconciled),
     /// A user message joined the run. It is stored already.
@@ -144,6 +148,7 @@ impl Input {
             | Self::ToolsRanked(_)
             | Self::ModelFinished { .. }
             | Self::ModelFailed(_)
+            | Self::ToolPauses(..)
             | Self::Reconciled(..)
             | Self::Joined(_) => Vec::new(),
         }

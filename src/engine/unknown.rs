@@ -2,9 +2,10 @@
 
 use super::draft::Draft;
 use super::tool_step::{advance, record_outcome};
-use super::{asking, texts};
+use super::{asking, rounds, texts};
 use crate::domain::agent::OnUnknown;
 use crate::domain::change::Change;
+use crate::domain::handle::Handle;
 use crate::domain::ids::CallId;
 use crate::domain::input::{InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
 use crate::domain::message::ToolContent;
@@ -17,6 +18,9 @@ const SKIP: (&str, &str) = ("skip", "Unclear: tell the model so, and go on");
 
 /// Judges a call that was started by a worker that is gone.
 pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
+    if rounds::go_on(draft, id) {
+        return;
+    }
     // Whoever asked is gone with the connection on which the answer was awaited.
     let of_servers: Vec<InputRequest> = draft.work.questions_of_servers(id).cloned().collect();
     for question in of_servers {
@@ -43,7 +47,7 @@ pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
     }
     let Some(call) = started(draft, id) else { return };
     // Whatever its class: it is under way, and another call would be a second one.
-    if call.handle.is_some() {
+    if call.handle.as_ref().and_then(Handle::task).is_some() {
         return draft.follow_call(id);
     }
     match call.replay {

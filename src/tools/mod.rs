@@ -19,6 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::handle::Pause;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::input::{Elicitation, InputAnswer};
 use crate::domain::prompt::ServerNote;
@@ -68,6 +69,8 @@ pub enum Report {
     Asks(Box<Asks>),
     /// Its server goes on by itself, and can be asked for what becomes of it.
     Handle(Handle),
+    /// Its server lets go of it until it knows more. Nothing follows but the end of the execution, whose outcome is none.
+    Pauses(Box<Pause>),
 }
 
 /// Where a call reports. Bounded: a full channel drops progress.
@@ -115,7 +118,8 @@ pub trait Toolbox: Send + Sync {
 
     /// Carries out one call of a run of `owner`: validates the arguments against the frozen definition, asks the policy, executes with a time
     /// limit. Never fails: what goes wrong is an outcome that the model can read. A cancelled call returns as soon as the
-    /// token is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise.
+    /// token is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise. A call that
+    /// has reported [`Report::Pauses`] has no outcome: it is executed again when its handle has the answers.
     async fn execute(
         &self,
         owner: &UserId,

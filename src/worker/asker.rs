@@ -12,16 +12,12 @@ use super::log_writer::RunLog;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, UserId};
-use crate::domain::input::{ACCEPT, CANCEL, DECLINE, InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::input::{ELICITATION_CHOICES, InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
 use crate::domain::record::Fence;
 use crate::live::{Hub, Subscription, Tail};
 use crate::store::Store;
 use crate::support::ids::SharedIds;
 use crate::tools::Asks;
-
-/// The answers that a human can give, and what they mean.
-const CHOICES: [(&str, &str); 3] =
-    [(ACCEPT, "Give it what it asks for"), (DECLINE, "Give it nothing; it may go on without"), (CANCEL, "Stop what it is doing")];
 
 /// How soon a question is looked at again if nobody says that something happened.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -59,7 +55,7 @@ impl Asker {
             kind: InputKind::Elicitation,
             question: Question {
                 text,
-                choices: CHOICES.map(|(value, label)| InputChoice { value: value.to_owned(), label: label.to_owned() }).into(),
+                choices: InputChoice::all(&ELICITATION_CHOICES),
                 tool: Some(self.tool.clone()),
                 arguments: None,
                 form: None,

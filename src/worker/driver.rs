@@ -363,6 +363,7 @@ impl Drive<'_> {
             Input::Claimed { .. } | Input::ToolsRanked(_) | Input::ModelFinished { .. } => true,
             Input::ToolFinished(id, _) => self.is_read(id),
             Input::ModelFailed(_)
+            | Input::ToolPauses(..)
             | Input::Reconciled(..)
             | Input::Joined(_)
             | Input::CancelRequested { .. }
@@ -585,6 +586,7 @@ impl Drive<'_> {
                     return ControlFlow::Continue(Input::ToolFinished(call, outcome));
                 }
                 Happened::Tool(call, ToolSays::Reconciled(said)) => return ControlFlow::Continue(Input::Reconciled(call, said)),
+                Happened::Tool(call, ToolSays::Pauses(pause)) => return ControlFlow::Continue(Input::ToolPauses(call, pause)),
                 Happened::Tool(_, ToolSays::Left) => {}
                 Happened::Told(signal) => {
                     if let Some(input) = Box::pin(self.told(signal)).await {

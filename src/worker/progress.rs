@@ -12,6 +12,7 @@ use super::asker::Asker;
 use super::log_writer::{RunLog, Urgency};
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
+use crate::domain::handle::{Handle as Kept, Pause};
 use crate::domain::ids::CallId;
 use crate::engine::StreamItem;
 use crate::support::failpoint;
@@ -27,14 +28,16 @@ const MESSAGE_CHARS: usize = 500;
 /// Shows the newest report of each [`INTERVAL`], and not before the log has room for it: every one of them is stored. What has not
 /// been shown when the reports end is dropped, since the call's outcome follows.
 ///
-/// The name under which the call's server works on it is stored at once; then the call goes on `by_itself`.
+/// The name under which the call's server works on it is stored at once; then the call goes on `by_itself`. If the server has let go
+/// of the call, that is what is given back: the call has no outcome.
 pub async fn show(
     log: &RunLog,
     call: &CallId,
     mut reports: mpsc::Receiver<Report>,
     asker: Option<&Asker>,
     by_itself: &CancellationToken,
-) {
+) -> Option<Pause> {
+    let mut pause = None;
     let mut asked = FuturesUnordered::new();
     let mut newest: Option<Progress> = None;
     let mut next = Instant::now();
@@ -50,12 +53,13 @@ pub async fn show(
                 Some(Report::Asks(asks)) => asked.extend(asker.map(|asker| asker.ask(call, *asks))),
                 Some(Report::Handle(Handle { id, stored })) => {
                     // If it cannot be stored, the run is about to be loaded again.
-                    if log.commit(&[], vec![Change::ToolHandle(call.clone(), Some(id))]).await.is_ok() {
+                    if log.commit(&[], vec![Change::ToolHandle(call.clone(), Some(Kept::Task(id)))]).await.is_ok() {
                         failpoint::reached("handle");
                         by_itself.cancel();
                         let _ = stored.send(());
                     }
                 }
+                Some(Report::Pauses(asks)) => pause = Some(*asks),
                 None => break,
             },
             Some(()) = asked.next() => {}
@@ -71,6 +75,7 @@ pub async fn show(
     }
     // The call is over, and nobody waits for the answers: what is open is closed before its outcome is written.
     while asked.next().await.is_some() {}
+    pause
 }
 
 #[cfg(test)]

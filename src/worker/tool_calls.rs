@@ -17,6 +17,7 @@ use super::driver::Surround;
 use super::log_writer::RunLog;
 use super::progress;
 use super::registry::Held;
+use crate::domain::handle::{Handle, Pause};
 use crate::domain::ids::CallId;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::engine::RunState;
@@ -33,6 +34,8 @@ pub enum ToolSays {
     Ended(ToolOutcome),
     /// It was asked about.
     Reconciled(Reconciled),
+    /// Its server lets go of it until it knows more.
+    Pauses(Pause),
     /// Its server goes on with it by itself.
     Left,
 }
@@ -79,7 +82,7 @@ impl ToolCalls {
             }
             // Cancelled when the call can be left to its server.
             let by_itself = CancellationToken::new();
-            if call.handle.is_some() {
+            if call.handle.as_ref().and_then(Handle::task).is_some() {
                 by_itself.cancel();
             }
             let (progress, reports) = mpsc::channel(16);
@@ -91,13 +94,13 @@ impl ToolCalls {
                 by_itself.cancelled().await;
                 leave.cancelled().await;
             };
-            let outcome = tokio::select! {
+            let (outcome, pause) = tokio::select! {
                 biased;
-                (outcome, ()) = carried_out => outcome,
+                carried_out = carried_out => carried_out,
                 () = may_leave => return (id, ToolSays::Left),
             };
             failpoint::reached("C13");
-            (id, ToolSays::Ended(outcome))
+            (id, pause.map_or(ToolSays::Ended(outcome), ToolSays::Pauses))
         }));
     }
 
@@ -152,7 +155,7 @@ impl ToolCalls {
                 biased;
                 Some((call, says)) = self.under_way.next() => match says {
                     ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => stopped.push((call, outcome)),
-                    ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) | ToolSays::Left => {}
+                    ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) | ToolSays::Pauses(_) | ToolSays::Left => {}
                 },
                 () = &mut deadline => break,
             }

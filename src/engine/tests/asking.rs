@@ -7,6 +7,7 @@ use super::world::{World, call, done, tools};
 use crate::domain::agent::{AgentProfile, OnUnknown};
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
+use crate::domain::handle::Handle;
 use crate::domain::input::{InputKind, InputState};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{RunStatus, WaitReason};
@@ -81,7 +82,7 @@ fn an_answer_counts_once() {
 fn a_call_that_is_made_again_forgets_what_its_server_worked_on() {
     let mut world = World::started(profile());
     world.calls(&[call("write", &json!({"n": 1}))]);
-    world.rows.calls[0].handle = Some("task-1".to_owned());
+    world.rows.calls[0].handle = Some(Handle::Task("task-1".to_owned()));
     world.die();
     world.claim(ClaimCause::Crash);
     let id = world.rows.calls[0].id.clone();

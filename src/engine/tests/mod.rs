@@ -14,6 +14,7 @@ mod prompt;
 mod properties;
 mod recovery;
 mod requests;
+mod rounds;
 mod structured;
 mod table;
 mod turns;

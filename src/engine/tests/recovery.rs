@@ -7,6 +7,7 @@ use super::world::{Say, World, call, done, tools};
 use crate::domain::agent::{AgentProfile, OnInterrupt, OnUnknown};
 use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
+use crate::domain::handle::Handle;
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
@@ -88,13 +89,16 @@ fn started_calls_are_judged_by_their_class(
 fn a_call_that_its_server_works_on_is_followed(#[case] name: &'static str) {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call(name, &json!({"n": 1}))]);
-    world.rows.calls[0].handle = Some("task-1".to_owned());
+    world.rows.calls[0].handle = Some(Handle::Task("task-1".to_owned()));
     for _ in 0..2 {
         world.die();
         let resumed = world.claim(ClaimCause::Crash);
         assert_eq!(kinds(&resumed), ["run.resumed"], "nobody sees a second start");
         let [Command::RunTool(followed)] = resumed.commands.as_slice() else { panic!("{:?}", resumed.commands) };
-        assert_eq!((followed.id.clone(), followed.handle.as_deref()), (world.rows.calls[0].id.clone(), Some("task-1")));
+        assert_eq!(
+            (followed.id.clone(), followed.handle.as_ref().and_then(Handle::task)),
+            (world.rows.calls[0].id.clone(), Some("task-1"))
+        );
         assert!(world.in_question.is_empty());
     }
     world.tool_says(0, "built");

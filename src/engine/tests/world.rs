@@ -11,7 +11,7 @@ use crate::domain::change::{Change, ReleaseCause, StepStatus};
 use crate::domain::context::{Capacity, ContextStrategy};
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
-use crate::domain::input::{InputAnswer, InputState};
+use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::domain::problem::ProblemBody;
@@ -416,7 +416,8 @@ impl World {
                 row.outcome = Some(outcome.clone());
             }
             Change::AskInput(request) => {
-                assert!(rows.inputs.iter().all(|known| known.call_id != request.call_id), "one question about a call at a time");
+                let is_other = |known: &InputRequest| known.call_id != request.call_id || known.kind == InputKind::Elicitation;
+                assert!(rows.inputs.iter().all(is_other), "one question about a call at a time, but for those of servers");
                 rows.inputs.push(request.clone());
             }
             Change::InputClosed { id, state } => {

@@ -14,6 +14,7 @@ use crate::domain::audit::AuditOutcome;
 use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
+use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, ConversationId};
 use crate::domain::message::Message;
 use crate::domain::model::Usage;
@@ -371,7 +372,7 @@ impl Tables {
             Change::ToolAsked(id) => self.begin_call(ord, id, ToolCallState::AwaitingApproval),
             Change::ToolEdited { id, arguments, hash } => self.edit_call(ord, id, arguments, hash)?,
             Change::ToolStarted(id) => self.begin_call(ord, id, ToolCallState::Started),
-            Change::ToolHandle(id, handle) => self.note_handle(ord, id, handle.as_deref()),
+            Change::ToolHandle(id, handle) => self.note_handle(ord, id, handle.as_ref()),
             Change::ToolFinished(id, outcome) => self.finish_call(ord, id, outcome)?,
             Change::AskInput(request) => self.inputs.push(InputRow {
                 ord,
@@ -498,8 +499,8 @@ impl Tables {
         Ok(())
     }
 
-    fn note_handle(&mut self, ord: usize, id: &CallId, handle: Option<&str>) {
-        let handle = Some(handle.map(storable).unwrap_or_default().into_owned());
+    fn note_handle(&mut self, ord: usize, id: &CallId, handle: Option<&Handle>) {
+        let handle = Some(handle.map(|handle| storable(&handle.to_stored()).into_owned()).unwrap_or_default());
         // No call is made and handed to its tool in one batch.
         if self.calls.iter().any(|row| row.id == id.as_str()) {
             self.refused = Some(NOT_UNDER_WAY);

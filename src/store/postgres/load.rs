@@ -3,6 +3,7 @@
 use sqlx::{PgConnection, Row as _};
 
 use crate::domain::change::{StepKind, StepRow, StepStatus};
+use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
@@ -139,7 +140,7 @@ fn call(row: &sqlx::postgres::PgRow, run_id: &RunId) -> StoreResult<ToolCall> {
         server: row.try_get("server")?,
         key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
         undoes: row.try_get::<Option<String>, _>("undoes")?.map(CallId::from_stored),
-        handle: row.try_get("handle")?,
+        handle: row.try_get::<Option<String>, _>("handle")?.map(Handle::from_stored),
         arguments_hash: row.try_get("arguments_hash")?,
     })
 }

@@ -10,6 +10,7 @@ use super::{audit, input};
 use crate::domain::audit::AuditOutcome;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::conversation::ConversationStatus;
+use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, ConversationId, RunId};
 use crate::domain::message::Message;
 use crate::domain::problem::ProblemBody;
@@ -114,7 +115,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::ToolAsked(call) => ask_about_tool(tx, run, call).await?,
             Change::ToolEdited { id, arguments, hash } => edit_tool(tx, run, id, arguments, hash).await?,
             Change::ToolStarted(call) => start_tool(tx, run, call).await?,
-            Change::ToolHandle(call, handle) => note_handle(tx, run, call, handle.as_deref()).await?,
+            Change::ToolHandle(call, handle) => note_handle(tx, run, call, handle.as_ref()).await?,
             Change::ToolFinished(call, outcome) => finish_tool(tx, run, call, outcome).await?,
             Change::AskInput(request) => {
                 input::insert(tx, request).await?;
@@ -320,9 +321,9 @@ async fn edit_tool(tx: &mut Tx, run: &RunId, call: &CallId, arguments: &Value, h
     Ok((edited.rows_affected() == 0).then_some(NOT_PLANNED))
 }
 
-async fn note_handle(tx: &mut Tx, run: &RunId, call: &CallId, handle: Option<&str>) -> StoreResult<Option<&'static str>> {
+async fn note_handle(tx: &mut Tx, run: &RunId, call: &CallId, handle: Option<&Handle>) -> StoreResult<Option<&'static str>> {
     let noted = sqlx::query("UPDATE tool_calls SET handle = ? WHERE id = ? AND run_id = ? AND state = 'started'")
-        .bind(handle.map(storable))
+        .bind(handle.map(|handle| storable(&handle.to_stored()).into_owned()))
         .bind(call.as_str())
         .bind(run.as_str())
         .execute(&mut **tx)

@@ -8,6 +8,7 @@ use super::SqliteStore;
 use super::connection::Tx;
 use crate::domain::change::{StepKind, StepRow, StepStatus};
 use crate::domain::context::ContextSummary;
+use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
@@ -157,7 +158,7 @@ pub(super) async fn tool_calls(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<Tool
             server: row.try_get("server")?,
             key: row.try_get::<Option<String>, _>("key")?.map(CallId::from_stored),
             undoes: row.try_get::<Option<String>, _>("undoes")?.map(CallId::from_stored),
-            handle: row.try_get("handle")?,
+            handle: row.try_get::<Option<String>, _>("handle")?.map(Handle::from_stored),
             repair: repair.map(|text| decode("tool_calls", "repair", &id, text)).transpose()?,
             arguments: decode("tool_calls", "arguments", &id, row.try_get("arguments")?)?,
             arguments_hash: row.try_get("arguments_hash")?,

@@ -1,6 +1,6 @@
 //! One live connection to a server, over either transport.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +35,10 @@ use super::oauth::Login;
 use super::orphans::Words;
 use super::process::{self, LastWords, Process, Program, last_words};
 use super::remote::Remote;
+use super::rounds;
 use super::stdio::{Ending, StdioTransport};
 use super::tasks::Task;
+use crate::domain::handle::Round;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
 use crate::support::text::prefix_chars;
@@ -143,6 +145,8 @@ pub enum Reply {
     Result(Value),
     /// The server goes on with the call by itself.
     Task(Task),
+    /// The server lets go of the call until it knows more; whoever listens has been told.
+    Paused,
     /// The server does not know the task any more that stood for the answer.
     Gone(String),
     /// The server answered with an error of the protocol.
@@ -387,29 +391,30 @@ impl Connection {
         Ok(all)
     }
 
-    /// Calls a tool; `meta` goes beside its arguments.
+    /// Calls a tool; `meta` goes beside its arguments, and `round` is what was answered to its server before.
     pub async fn call(
         &self,
-        tool: &str,
-        arguments: JsonObject,
-        meta: JsonObject,
+        params: CallToolRequestParams,
+        meta: &JsonObject,
+        round: Option<&Round>,
         limits: Limits,
         progress: &ProgressSender,
         cancel: &CancellationToken,
     ) -> Reply {
-        let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        let mut questions = 0;
         let _underway = self.calls.token();
-        loop {
-            let asked = match self.call_once(params.clone(), &meta, limits, &mut questions, progress, cancel).await {
-                Once::Reply(reply) => return reply,
-                Once::Asks(asked) => asked,
-            };
-            let Some(answers) = self.input(asked.input_requests.unwrap_or_default(), &mut questions, progress, cancel).await else {
-                return if cancel.is_cancelled() { Reply::Cancelled } else { Reply::Refused(ASKS.to_owned()) };
-            };
-            params.input_responses = Some(answers);
-            params.request_state = asked.request_state;
+        let questions = round.map_or(0, |round| round.questions as usize);
+        let asked = match self.call_once(params, meta, limits, questions, progress, cancel).await {
+            Once::Reply(reply) => return reply,
+            Once::Asks(asked) => asked,
+        };
+        let pause = match rounds::read(&self.name, self.elicits, asked, round) {
+            Ok(pause) => pause,
+            Err(reason) => return Reply::Refused(reason),
+        };
+        match progress.send(Report::Pauses(Box::new(pause))).await {
+            Ok(()) => Reply::Paused,
+            // Nobody is there who could ask.
+            Err(_) => Reply::Refused(ASKS.to_owned()),
         }
     }
 
@@ -447,7 +452,7 @@ impl Connection {
         params: CallToolRequestParams,
         meta: &JsonObject,
         limits: Limits,
-        questions: &mut usize,
+        mut questions: usize,
         progress: &ProgressSender,
         cancel: &CancellationToken,
     ) -> Once {
@@ -468,8 +473,8 @@ impl Connection {
         let mut end = Instant::now() + whole;
         let mut limit = (Instant::now() + silence).min(end);
         let mut furthest = f64::NEG_INFINITY;
-        // Since when a person thinks about which question.
-        let mut thinks: Option<(Instant, Thought)> = None;
+        // Since when a person thinks about which question, and what else the server wants to know.
+        let (mut thinks, mut queue): (Option<(Instant, Thought)>, VecDeque<Asks>) = (None, VecDeque::new());
         loop {
             tokio::select! {
                 biased;
@@ -477,7 +482,7 @@ impl Connection {
                     underway.is_over = true;
                     reports.answered();
                     return match response {
-                        Ok(Ok(ServerResult::InputRequiredResult(asked))) if self.elicits => Once::Asks(asked),
+                        Ok(Ok(ServerResult::InputRequiredResult(asked))) => Once::Asks(asked),
                         Ok(Ok(result)) => Once::Reply(reply_from(result)),
                         Ok(Err(error)) => Once::Reply(self.reply_from_error(&error).await),
                         Err(_) => Once::Reply(self.reply_from_error(&ServiceError::TransportClosed).await),
@@ -496,23 +501,22 @@ impl Connection {
                     // The server's time does not run while a person thinks.
                     end += since.elapsed();
                     limit = end.min(Instant::now() + silence);
+                    thinks = put(queue.pop_front(), progress).await;
                 }
                 said = reports.next() => match said {
                     Report::Asks(asks) => {
-                        *questions += 1;
-                        let (answer, person) = oneshot::channel();
-                        let Asks { text, elicitation, answer: server } = *asks;
-                        // One at a time.
-                        if *questions > MAX_QUESTIONS || thinks.is_some() {
-                            let _ = server.send(InputAnswer::new(DECLINE, None));
-                            continue;
+                        questions += 1;
+                        if questions > MAX_QUESTIONS {
+                            let _ = asks.answer.send(InputAnswer::new(DECLINE, None));
+                        } else if thinks.is_some() {
+                            // A person is asked one thing after the other.
+                            queue.push_back(*asks);
+                        } else {
+                            thinks = put(Some(*asks), progress).await;
                         }
-                        thinks = Some((Instant::now(), Thought { person, server }));
-                        let asks = Report::Asks(Box::new(Asks { text, elicitation, answer }));
-                        let _ = progress.send(asks).await;
                     }
-                    // A task is an answer.
-                    Report::Handle(_) => {}
+                    // Both are answers.
+                    Report::Handle(_) | Report::Pauses(_) => {}
                     Report::Progress(report) => {
                         limit = end.min(Instant::now() + silence);
                         // Progress only goes forward; what was overtaken on the way is old news.
@@ -639,6 +643,14 @@ struct Thought {
     server: oneshot::Sender<InputAnswer>,
 }
 
+/// Puts a question to a person, if there is one.
+async fn put(asks: Option<Asks>, progress: &ProgressSender) -> Option<(Instant, Thought)> {
+    let Asks { text, elicitation, answer: server } = asks?;
+    let (answer, person) = oneshot::channel();
+    let _ = progress.send(Report::Asks(Box::new(Asks { text, elicitation, answer }))).await;
+    Some((Instant::now(), Thought { person, server }))
+}
+
 /// What the person answers, if they do. Never resolves while there is no question.
 async fn answer_of(thinks: &mut Option<(Instant, Thought)>) -> Option<InputAnswer> {
     match thinks {
@@ -716,7 +728,6 @@ fn reply_from(result: ServerResult) -> Reply {
             Some(reason) => Reply::Refused(reason.to_owned()),
             None => Reply::Result(result.0),
         },
-        ServerResult::InputRequiredResult(_) => Reply::Refused("it asks for input, which is not supported".to_owned()),
         ServerResult::CreateTaskResult(created) => match Task::read(created) {
             Ok(task) => Reply::Task(task),
             Err(reason) => Reply::Refused(reason),

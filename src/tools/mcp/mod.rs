@@ -19,6 +19,7 @@ pub mod orphans;
 mod outputs;
 mod process;
 mod remote;
+mod rounds;
 mod server;
 mod servers;
 mod setbacks;

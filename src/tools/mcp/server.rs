@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rmcp::model::JsonObject;
+use rmcp::model::{CallToolRequestParams, JsonObject};
 use serde_json::Value;
 use tokio::sync::{AcquireError, RwLock, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
@@ -19,10 +19,12 @@ use super::oauth::{AuthState, Login, TokenOf, Tokens};
 use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
 use super::process::last_words;
+use super::rounds;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::tasks::{self, Task};
 use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, content, listed};
+use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::support::clock::{SharedClock, UnixMillis};
@@ -244,7 +246,7 @@ impl Server {
     /// Carries out one call.
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
         let timeout = self.config.timeout.unwrap_or(call.timeout);
-        if let Some(task) = call.task {
+        if let Some(task) = call.handle.and_then(Handle::task) {
             let reply = self.take_up(Task::known(task), timeout, &call).await;
             return self.answer(reply, call.may_repeat);
         }
@@ -279,9 +281,14 @@ impl Server {
             Ok(Err(reason)) => return Err(failed(reason)),
             Err(_) => return Err(failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))),
         };
-        let (arguments, meta) = (arguments.clone(), call.meta.clone());
+        let mut params = CallToolRequestParams::new(call.tool.to_owned()).with_arguments(arguments.clone());
+        let round = call.handle.and_then(Handle::round);
+        if let Some(round) = round {
+            params.request_state.clone_from(&round.state);
+            params.input_responses = Some(rounds::responses(round));
+        }
         let limits = self.limits(timeout);
-        let mut reply = live.connection.call(call.tool, arguments, meta, limits, &call.progress, call.cancel).await;
+        let mut reply = live.connection.call(params, &call.meta, round, limits, &call.progress, call.cancel).await;
         match reply {
             Reply::TimedOut(_) | Reply::Cancelled => {
                 let live = Arc::clone(&live);
@@ -291,7 +298,7 @@ impl Server {
                 tasks::store(&task, &call.progress).await;
                 reply = tasks::follow(self, task, limits, &call.progress, call.cancel).await;
             }
-            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
+            Reply::Result(_) | Reply::Paused | Reply::Gone(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
         }
         if let Reply::Result(result) = &mut reply {
             live.outputs.look_at(call.tool, result);
@@ -332,6 +339,8 @@ impl Server {
                 let reason = format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect");
                 if may_repeat { failed(reason) } else { unknown(reason) }
             }
+            // Whoever listens does not look at this.
+            Reply::Paused => unknown("the server waits for what it wants to know".to_owned()),
             // Nobody follows it here.
             Reply::Task(_) => unknown("the server goes on with the call by itself".to_owned()),
             Reply::Gone(reason) if may_repeat => {

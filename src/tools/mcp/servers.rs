@@ -22,6 +22,7 @@ use super::oauth::AuthState;
 use super::orphans::{Guard, Words};
 use super::server::{Common, Identity, Server};
 use super::{McpConfig, McpPrompt, McpResource, ServerConfig};
+use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::configured_id;
 use crate::domain::message::ToolContent;
@@ -55,8 +56,8 @@ pub struct McpCall<'a> {
     pub frozen_hash: Option<&'a str>,
     /// Where its server was then.
     pub frozen_destination: Option<&'a str>,
-    /// The task under which its server works on the call: it is asked for that, and the call is not sent.
-    pub task: Option<&'a str>,
+    /// How its server goes on with the call: it is asked for its task, or called again with what it wanted to know.
+    pub handle: Option<&'a Handle>,
     /// Whether the call may be repeated if nobody knows what became of it.
     pub may_repeat: bool,
     /// The checked arguments.

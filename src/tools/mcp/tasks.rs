@@ -202,7 +202,7 @@ async fn misunderstood(connection: &Connection, error: &ServiceError) -> Said {
             Said::Over(Reply::Gone(reason))
         }
         (_, Reply::Refused(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => Said::Away(reason),
-        (_, Reply::Result(_) | Reply::Task(_) | Reply::Gone(_) | Reply::TimedOut(_) | Reply::Cancelled) => {
+        (_, Reply::Result(_) | Reply::Task(_) | Reply::Paused | Reply::Gone(_) | Reply::TimedOut(_) | Reply::Cancelled) => {
             Said::Away("its answer is none".to_owned())
         }
     }

@@ -15,13 +15,13 @@ use crate::support::wait;
 use crate::support::ws::WsClient;
 
 /// A site whose one server asks, if it may.
-struct Asking {
-    site: Site,
-    model: ModelMock,
-    _folder: tempfile::TempDir,
+pub(super) struct Asking {
+    pub(super) site: Site,
+    pub(super) model: ModelMock,
+    pub(super) folder: tempfile::TempDir,
 }
 
-async fn asking(kind: Kind, habits: &[&str], capstan: Value) -> Asking {
+pub(super) async fn asking(kind: Kind, habits: &[&str], capstan: Value) -> Asking {
     let model = ModelMock::start().await;
     let folder = tempfile::tempdir().unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/mcp/server.py");
@@ -29,15 +29,15 @@ async fn asking(kind: Kind, habits: &[&str], capstan: Value) -> Asking {
     args.extend(habits.iter().map(|habit| (*habit).to_owned()));
     let site = Site::scripted(kind, &model).await.short_leases();
     let site = site.mcp(json!({"mcpServers": {"s": {"command": "python3", "args": args, "capstan": capstan}}}));
-    Asking { site, model, _folder: folder }
+    Asking { site, model, folder }
 }
 
-fn script(call: &str) -> Value {
+pub(super) fn script(call: &str) -> Value {
     json!({"input": format!("[[id:asks]][[call:{call}]][[next]][[say:bye]]")})
 }
 
 /// The next open question.
-async fn asked(server: &Server) -> Value {
+pub(super) async fn asked(server: &Server) -> Value {
     wait::until("a question", Duration::from_secs(30), || async {
         let open = server.get_json("/input-requests?status=pending").await;
         open["data"].as_array().unwrap().first().cloned()
@@ -45,12 +45,12 @@ async fn asked(server: &Server) -> Value {
     .await
 }
 
-fn path(question: &Value) -> String {
+pub(super) fn path(question: &Value) -> String {
     format!("/input-requests/{}", question["id"].as_str().unwrap())
 }
 
 /// What the tool has answered in the end.
-async fn told(server: &Server, run: &Value) -> String {
+pub(super) async fn told(server: &Server, run: &Value) -> String {
     let ended = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!(ended["status"], "completed", "{ended}");
     let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
@@ -61,7 +61,7 @@ async fn told(server: &Server, run: &Value) -> String {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_form_is_filled_in_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let Asking { site, model, _folder } = asking(kind, &[], json!({"elicitation": true})).await;
+    let Asking { site, model, folder: _folder } = asking(kind, &[], json!({"elicitation": true})).await;
     let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
     let mut server = site.start().await;
     server.set_key(&ann);
@@ -117,7 +117,7 @@ async fn a_form_is_filled_in_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_answers(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     // The server's second does not run while a person thinks, or it would be over first.
-    let Asking { site, model: _model, _folder } = asking(kind, &[], json!({"elicitation": true, "timeout": "1s"})).await;
+    let Asking { site, model: _model, folder: _folder } = asking(kind, &[], json!({"elicitation": true, "timeout": "1s"})).await;
     let site = site.env("CAPSTAN_AGENT__ASK_EXPIRES_MS", "2500");
     let server = site.start().await;
     let run = server.start_run(&script("s__form {}")).await;
@@ -139,7 +139,7 @@ async fn nobody_answers(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_dies_over_a_question(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let Asking { site, model: _model, _folder } = asking(kind, &[], json!({"elicitation": true})).await;
+    let Asking { site, model: _model, folder: _folder } = asking(kind, &[], json!({"elicitation": true})).await;
     let mut server = site.start().await;
     let run = server.start_run(&script("s__form {}")).await;
     let question = asked(&server).await;
@@ -156,7 +156,7 @@ async fn the_process_dies_over_a_question(#[values(Kind::Sqlite, Kind::Postgres)
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_asks_so_often_and_for_so_much(#[values(Kind::Sqlite)] kind: Kind) {
-    let Asking { site, model: _model, _folder } = asking(kind, &[], json!({"elicitation": true})).await;
+    let Asking { site, model: _model, folder: _folder } = asking(kind, &[], json!({"elicitation": true})).await;
     let server = site.start().await;
     let run = server.start_run(&script("s__nag {}")).await;
     for _ in 0..5 {
@@ -178,7 +178,7 @@ async fn a_server_asks_so_often_and_for_so_much(#[values(Kind::Sqlite)] kind: Ki
     assert_eq!(told(&server, &run).await, r#"{"action": "accept"}"#);
 
     // Off by default.
-    let Asking { site, model: _model, _folder } = asking(kind, &[], json!({})).await;
+    let Asking { site, model: _model, folder: _folder } = asking(kind, &[], json!({})).await;
     let server = site.start().await;
     let run = server.start_run(&script("s__form {}")).await;
     assert_eq!(told(&server, &run).await, r#"{"action": "decline"}"#);
@@ -188,7 +188,7 @@ async fn a_server_asks_so_often_and_for_so_much(#[values(Kind::Sqlite)] kind: Ki
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_a_session_is_called_again_with_the_answer(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let Asking { site, model: _model, _folder } = asking(kind, &["stateless"], json!({"elicitation": true})).await;
+    let Asking { site, model: _model, folder: _folder } = asking(kind, &["stateless"], json!({"elicitation": true})).await;
     let server = site.start().await;
     let run = server.start_run(&script("s__staged {}")).await;
     let question = asked(&server).await;

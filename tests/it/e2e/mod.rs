@@ -19,6 +19,7 @@ mod database;
 mod dialects;
 mod drain;
 mod elicitation;
+mod elicitation_rounds;
 mod filter;
 mod flood;
 mod harness;

@@ -17,7 +17,7 @@ catalogue = next((json.load(open(habit.removeprefix("catalogue="))) for habit in
 if catalogue:
     tools = list(catalogue)
 if "elicits" in habits:
-    tools += ["form", "page", "nag", "staged"]
+    tools += ["form", "page", "nag", "staged", "both"]
 if "tasks" in habits:
     tools += ["labour"]
 tasks = {}
@@ -107,6 +107,35 @@ def at_work(request):
     send(id=request["id"], result={"resultType": "complete", **said})
 
 
+def staged(request):
+    """A call in rounds, as the text of its arguments wants them."""
+    params = request["params"]
+    how, state = params["arguments"].get("text", "once"), params.get("requestState")
+    log(responses=params.get("inputResponses"), state=state)
+    question = {"method": "elicitation/create", "params": colour()}
+    asked, wanted = {"colour": question}, "opaque"
+    if how == "two":
+        asked["other"] = {"method": "elicitation/create", "params": colour("And which other?")}
+    if how == "many":
+        asked = {"q%d" % n: question for n in range(6)}
+    if how == "large":
+        wanted = "x" * 70_000
+    if how == "waits":
+        asked = None
+    if how == "rounds":
+        asked, wanted = (None, "1") if state is None else (asked, "2") if state == "1" else (asked, "3")
+    if how in ("again", "endless"):
+        wanted = str(int(state or 0) + 1)
+        asked = asked if how == "again" else None
+    over = {"rounds": "3", "again": "never", "endless": "never"}.get(how)
+    if how == "dies" and state is not None:
+        os._exit(6)
+    if state is not None and over in (None, state):
+        return answer(request, json.dumps([params.get("inputResponses"), state]))
+    more = {} if asked is None else {"inputRequests": asked}
+    send(id=request["id"], result={"resultType": "input_required", "requestState": wanted, **more})
+
+
 def call(request):
     params = request["params"]
     name, arguments = params["name"], params.get("arguments", {})
@@ -183,12 +212,16 @@ def call(request):
         page = {"mode": "url", "message": "Sign in", "url": arguments["text"], "elicitationId": "1"}
         answer(request, json.dumps(ask("e%s" % request["id"], page)))
     elif name == "staged":
-        if "inputResponses" in params:
-            answer(request, json.dumps([params["inputResponses"], params["requestState"]]))
-        else:
-            asked = {"colour": {"method": "elicitation/create", "params": colour()}}
-            result = {"resultType": "input_required", "inputRequests": asked, "requestState": "opaque"}
-            send(id=request["id"], result=result)
+        staged(request)
+    elif name == "both":
+        answers = {}
+        asking = [threading.Thread(target=lambda n=n: answers.update({n: ask("e%s-%d" % (request["id"], n), colour("Both, %d?" % n))}))
+                  for n in range(2)]
+        for asks in asking:
+            asks.start()
+        for asks in asking:
+            asks.join()
+        answer(request, json.dumps([answers[n].get("content") for n in range(2)]))
     elif name == "labour":
         made = arguments.get("key") or "task-%d" % (len(tasks) + 1)
         tasks[made] = {"how": arguments["text"], "asked": 0}

@@ -39,6 +39,7 @@ pub async fn heard(reports: &mut mpsc::Receiver<Report>) -> Option<Progress> {
     match reports.recv().await? {
         Report::Progress(progress) => Some(progress),
         Report::Asks(asks) => panic!("nobody is asked: {asks:?}"),
+        Report::Pauses(pause) => panic!("nobody is asked: {pause:?}"),
         Report::Handle(handle) => panic!("there is no task: {handle:?}"),
     }
 }

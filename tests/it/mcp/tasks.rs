@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use capstan::domain::handle::Handle;
 use capstan::domain::input::{ACCEPT, InputAnswer};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolOutcome};
 use capstan::tools::{Report, Toolbox as _};
@@ -50,6 +51,7 @@ impl Works {
                         handle.stored.send(()).unwrap();
                         handle.id
                     }
+                    Report::Pauses(pause) => panic!("a task asks otherwise: {pause:?}"),
                     Report::Asks(asks) => {
                         let content = Some(json!({ "colour": "red" }));
                         asks.answer.send(InputAnswer { content, ..InputAnswer::new(ACCEPT, None) }).unwrap();
@@ -96,7 +98,7 @@ async fn a_task_that_fails_is_a_failed_call(#[case] how: &str, #[case] words: &s
 async fn a_call_with_a_task_is_taken_up_and_not_made_again() {
     let works = Works::new(json!({})).await;
     let (_, heard) = works.patient("a house").await;
-    let again = ToolCall { handle: Some(heard[0].clone()), ..works.call("another house") };
+    let again = ToolCall { handle: Some(Handle::Task(heard[0].clone())), ..works.call("another house") };
     let (outcome, heard) = works.outcome(&again, PATIENCE, CancellationToken::new()).await;
     assert_eq!((outcome.state, text(&outcome).as_str(), heard.len()), (ToolCallState::Done, "built a house", 0));
     assert_eq!(works.server.log("called").len(), 1);
@@ -164,7 +166,7 @@ async fn a_task_may_have_come_to_anything(#[case] how: &str, #[case] words: &str
 async fn a_task_that_its_server_has_forgotten_is_known_to_nobody(#[case] capstan: Value, #[case] state: ToolCallState) {
     let works = Works::new(capstan).await;
     assert_eq!(works.tools.definition(TOOL).replay == ReplayClass::Idempotent, state == ToolCallState::Failed);
-    let forgotten = ToolCall { handle: Some("task-9".to_owned()), ..works.call("a house") };
+    let forgotten = ToolCall { handle: Some(Handle::Task("task-9".to_owned())), ..works.call("a house") };
     let (outcome, _) = works.outcome(&forgotten, PATIENCE, CancellationToken::new()).await;
     assert_eq!(outcome.state, state, "{}", text(&outcome));
     assert!(text(&outcome).contains("does not know its task"), "{}", text(&outcome));

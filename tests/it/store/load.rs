@@ -5,6 +5,7 @@ use std::sync::Arc;
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
 use capstan::domain::context::{ContextPolicy, ContextSummary};
+use capstan::domain::handle::{Handle, Round};
 use capstan::domain::ids::{MessageId, RunId};
 use capstan::domain::message::{Message, Role, ToolContent};
 use capstan::domain::model::Usage;
@@ -291,27 +292,29 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
     let add = vec![Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
     world.commit_one(changes(&fence, add)).await.unwrap();
-    let handle = |at: usize, handle: Option<&str>| {
-        changes(&fence, vec![Change::ToolHandle(calls[at].id.clone(), handle.map(str::to_owned))])
-    };
-    assert_eq!(world.commit_one(handle(0, Some("early"))).await, Err(Refused::Fenced), "it has not been started");
+    let task = |name: &str| Handle::Task(name.to_owned());
+    let state = Some("opaque \0 \u{1F600}".to_owned());
+    let round = Handle::Round(Box::new(Round { state, questions: 1, number: 1, ..Round::default() }));
+    let handle =
+        |at: usize, handle: Option<&Handle>| changes(&fence, vec![Change::ToolHandle(calls[at].id.clone(), handle.cloned())]);
+    assert_eq!(world.commit_one(handle(0, Some(&task("early")))).await, Err(Refused::Fenced), "it has not been started");
     let started = calls.iter().map(|call| Change::ToolStarted(call.id.clone())).collect();
     world.commit_one(changes(&fence, started)).await.unwrap();
-    world.commit_one(handle(0, Some("task \u{1F600}"))).await.unwrap();
-    world.commit_one(handle(1, Some("other"))).await.unwrap();
+    world.commit_one(handle(0, Some(&task("task \u{1F600}")))).await.unwrap();
+    world.commit_one(handle(1, Some(&round))).await.unwrap();
     let handles = async || world.load(&fence).await.calls.into_iter().map(|call| call.handle).collect::<Vec<_>>();
-    assert_eq!(handles().await, [Some("task \u{1F600}".to_owned()), Some("other".to_owned())]);
+    assert_eq!(handles().await, [Some(task("task \u{1F600}")), Some(round.clone())]);
 
     world.commit_one(handle(1, None)).await.unwrap();
     let finish = Change::ToolFinished(calls[0].id.clone(), outcome());
     world.commit_one(changes(&fence, vec![finish])).await.unwrap();
-    assert_eq!(world.commit_one(handle(0, Some("late"))).await, Err(Refused::Fenced), "it is over");
-    assert_eq!(handles().await, [Some("task \u{1F600}".to_owned()), None]);
+    assert_eq!(world.commit_one(handle(0, Some(&task("late")))).await, Err(Refused::Fenced), "it is over");
+    assert_eq!(handles().await, [Some(task("task \u{1F600}")), None]);
     let states: Vec<_> = world.load(&fence).await.calls.iter().map(|call| call.state).collect();
     assert_eq!(states, [ToolCallState::Done, ToolCallState::Started]);
     // Nor is another run's.
     let other = world.claimed(&user()).await;
-    let strange = changes(&other, vec![Change::ToolHandle(calls[1].id.clone(), Some("strange".to_owned()))]);
+    let strange = changes(&other, vec![Change::ToolHandle(calls[1].id.clone(), Some(task("strange")))]);
     assert_eq!(world.commit_one(strange).await, Err(Refused::Fenced));
 }
 

@@ -1,0 +1,86 @@
+//! Calls whose servers want to know something before they go on: they have let go of the call, and take it up when they are called
+//! again with the answers.
+//!
+//! Nothing is under way meanwhile, so the run waits like any other that asks a human, for as long as it takes and wherever it is
+//! taken up. The answers are stored with the call in the write before it is made with them: should the worker die over it, the call
+//! is judged by its class like any other, and nobody is asked twice.
+
+use std::collections::BTreeMap;
+
+use super::draft::Draft;
+use super::tool_step::advance;
+use crate::domain::change::Change;
+use crate::domain::handle::{Handle, Pause, Round};
+use crate::domain::ids::{CallId, InputId};
+use crate::domain::input::{CANCEL, ELICITATION_CHOICES, InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::tool::ToolCallState;
+
+/// The server of a call has let go of it. Everything that it wants to know is asked at once; if that is nothing, it is called again.
+pub(super) fn pauses(draft: &mut Draft<'_>, id: &CallId, pause: Pause) {
+    let Some(call) = draft.work.record.calls.iter().find(|call| call.id == *id && call.state == ToolCallState::Started).cloned()
+    else {
+        return;
+    };
+    if draft.work.question_about(id).is_some() {
+        return;
+    }
+    let (earlier, number) = call.handle.as_ref().and_then(Handle::round).map_or((0, 0), |round| (round.questions, round.number));
+    let Pause { state, given, asks } = pause;
+    let questions = earlier.saturating_add(u32::try_from(asks.len()).unwrap_or(u32::MAX));
+    let mut asked = BTreeMap::new();
+    for (key, (text, elicitation)) in asks {
+        let fence = &draft.base.record.fence;
+        let request = InputRequest {
+            id: draft.input_id(),
+            conversation_id: fence.conversation_id.clone(),
+            run_id: fence.run_id.clone(),
+            call_id: Some(id.clone()),
+            kind: InputKind::Elicitation,
+            question: Question {
+                text,
+                choices: InputChoice::all(&ELICITATION_CHOICES),
+                tool: Some(call.name.clone()),
+                arguments: None,
+                form: None,
+                elicitation: Some(Box::new(elicitation)),
+                approval: None,
+            },
+            state: InputState::Pending,
+            answer: None,
+            expires_in_ms: Some(draft.profile().ask_expires_ms).filter(|limit| *limit > 0),
+        };
+        asked.insert(key, request.id.clone());
+        draft.ask(request);
+    }
+    let round = Round { state, given, asked, answers: None, questions, number: number.saturating_add(1) };
+    draft.change(Change::ToolHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
+    go_on(draft, id);
+    advance(draft);
+}
+
+/// Goes on with a call whose server waits for answers, if all of them are there. Whether it is such a call.
+pub(super) fn go_on(draft: &mut Draft<'_>, id: &CallId) -> bool {
+    let call = draft.work.record.calls.iter().find(|call| call.id == *id);
+    let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {
+        return false;
+    };
+    let questions: Vec<InputRequest> = draft.work.questions_of_servers(id).cloned().collect();
+    let is_open = |question: &InputRequest| question.answer.is_none() && question.expires_in_ms != Some(0);
+    if questions.iter().any(is_open) {
+        return true;
+    }
+    for question in &questions {
+        // One that has its answer is applied by this.
+        draft.close_question(question, InputState::Expired);
+    }
+    // Nobody who answers in time wants the call to end.
+    let answer = |asked: &InputId| {
+        let question = questions.iter().find(|question| question.id == *asked);
+        question.and_then(|question| question.answer.clone()).unwrap_or_else(|| InputAnswer::new(CANCEL, None))
+    };
+    let answers = round.asked.iter().map(|(key, asked)| (key.clone(), answer(asked))).collect();
+    let round = Round { answers: Some(answers), ..round };
+    draft.change(Change::ToolHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
+    draft.follow_call(id);
+    true
+}

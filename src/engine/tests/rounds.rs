@@ -1,0 +1,126 @@
+//! Servers that let go of a call until they know more.
+
+use std::collections::BTreeMap;
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::world::{World, call};
+use crate::domain::agent::{AgentProfile, OnUnknown};
+use crate::domain::change::ReleaseCause;
+use crate::domain::handle::{Handle, Pause, Round};
+use crate::domain::input::{Elicitation, InputKind, InputState};
+use crate::domain::record::ClaimCause;
+use crate::domain::run::{RunStatus, WaitReason};
+use crate::domain::tool::ToolCallState::{Done, Started, Unknown};
+use crate::engine::Input;
+
+fn pause(asks: &[&str]) -> Pause {
+    let elicitation = || Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
+    let asks = asks.iter().map(|key| ((*key).to_owned(), (format!("Which {key}?"), elicitation()))).collect();
+    Pause { state: Some("opaque".to_owned()), given: BTreeMap::new(), asks }
+}
+
+fn pauses(world: &mut World, asks: &[&str]) {
+    let id = world.rows.calls[0].id.clone();
+    world.under_way.clear();
+    world.feed(Input::ToolPauses(id, pause(asks)));
+}
+
+fn round(world: &World) -> &Round {
+    world.rows.calls[0].handle.as_ref().and_then(Handle::round).expect("a round")
+}
+
+/// A run with one call, whose server wants to know a colour and a size.
+fn asked(name: &'static str, profile: AgentProfile) -> World {
+    let mut world = World::started(profile);
+    world.calls(&[call(name, &json!({"n": 1}))]);
+    pauses(&mut world, &["colour", "size"]);
+    world
+}
+
+#[test]
+fn a_run_waits_for_all_answers_and_holds_nothing() {
+    let mut world = asked("write", AgentProfile::default());
+    assert_eq!((world.rows.status, world.rows.reason), (RunStatus::Waiting, Some(WaitReason::Input)));
+    assert!(world.state.is_none() && world.released.is_some_and(|(_, cause)| cause == ReleaseCause::Waiting));
+    assert!(world.rows.inputs.iter().all(|question| question.kind == InputKind::Elicitation), "{:?}", world.rows.inputs);
+    assert!(world.human_says("accept"));
+    world.claim(ClaimCause::Request);
+    assert_eq!((world.states(), world.under_way.len(), world.rows.inputs.len()), (vec![Started], 0, 2));
+    assert_eq!(world.rows.status, RunStatus::Waiting, "for the other one");
+    // Whoever has it meanwhile may die: nothing is under way.
+    world.claim(ClaimCause::Crash);
+    assert_eq!(world.rows.status, RunStatus::Waiting);
+
+    assert!(world.human_says("decline"));
+    world.claim(ClaimCause::Request);
+    let [made] = world.under_way.as_slice() else { panic!("it is called again: {:?}", world.under_way) };
+    let choices = |round: &Round| -> BTreeMap<String, String> {
+        round.answers.iter().flatten().map(|(key, answer)| (key.clone(), answer.choice.clone())).collect()
+    };
+    let round = made.handle.as_ref().and_then(Handle::round).unwrap();
+    let given = BTreeMap::from([("colour", "accept"), ("size", "decline")].map(|(a, b)| (a.to_owned(), b.to_owned())));
+    assert_eq!((round.state.as_deref(), choices(round), round.questions, round.number), (Some("opaque"), given, 2, 1));
+    assert!(world.rows.inputs.is_empty());
+    let started = world.kinds().into_iter().filter(|kind| *kind == "tool.started").count();
+    assert_eq!(started, 1, "nobody sees a second start");
+    world.tool_says(0, "painted");
+    assert_eq!((world.states(), world.results()), (vec![Done], vec!["painted".to_owned()]));
+}
+
+/// Nobody is asked twice.
+#[rstest]
+#[case("read", OnUnknown::TellModel, Started, 3)]
+#[case("write", OnUnknown::TellModel, Unknown, 2)]
+#[case("write", OnUnknown::Rerun, Started, 3)]
+fn after_the_answers_a_call_is_judged_by_its_class(
+    #[case] name: &'static str,
+    #[case] on_unknown: OnUnknown,
+    #[case] state: crate::domain::tool::ToolCallState,
+    #[case] runs: u32,
+) {
+    let mut world = asked(name, AgentProfile { on_unknown, ..AgentProfile::default() });
+    world.human_says("accept");
+    world.human_says("accept");
+    world.claim(ClaimCause::Request);
+    assert!(round(&world).answers.is_some());
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!((world.states(), world.executions[&world.rows.calls[0].id]), (vec![state], runs));
+    assert!(world.rows.inputs.is_empty());
+    if state == Started {
+        let again = world.under_way[0].handle.as_ref().and_then(Handle::round).unwrap();
+        assert_eq!(again.answers.as_ref().map(BTreeMap::len), Some(2), "with the same answers");
+    }
+}
+
+#[test]
+fn nobody_who_answers_in_time_wants_it_to_end() {
+    let mut world = asked("write", AgentProfile::default());
+    world.human_says("accept");
+    world.rows.inputs.iter_mut().for_each(|question| question.expires_in_ms = Some(0));
+    world.claim(ClaimCause::Timer);
+    let answers = round(&world).answers.clone().unwrap();
+    assert_eq!((answers["colour"].choice.as_str(), answers["size"].choice.as_str()), ("accept", "cancel"));
+    let closed = world.events.iter().filter_map(|event| match event {
+        crate::domain::event::EventBody::InputResolved { state, .. } => Some(*state),
+        _ => None,
+    });
+    assert_eq!(closed.collect::<Vec<_>>(), [InputState::Expired], "the other one was told when it was answered");
+}
+
+#[test]
+fn a_server_may_want_nothing_but_to_be_called_again_and_ask_more_than_once() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    pauses(&mut world, &[]);
+    assert_eq!((world.under_way.len(), round(&world).number, round(&world).questions), (1, 1, 0));
+    pauses(&mut world, &["colour"]);
+    assert_eq!((world.rows.status, round(&world).number, round(&world).questions), (RunStatus::Waiting, 2, 1));
+    // The end of the run closes what is open.
+    world.rows.cancel_requested_by = Some("user".to_owned());
+    world.claim(ClaimCause::Request);
+    assert_eq!((world.states(), world.ended().status), (vec![Unknown], RunStatus::Cancelled));
+    assert!(world.rows.inputs.is_empty());
+}

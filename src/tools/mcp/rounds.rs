@@ -1,0 +1,53 @@
+//! Servers that answer a call with what they want to know first (`input_required` of the protocol, SEP-2322), and are called again
+//! with it. Whoever made the call keeps it meanwhile, and asks.
+
+use std::collections::BTreeMap;
+
+use rmcp::model::{InputRequest, InputRequiredResult, InputResponses};
+use serde_json::json;
+
+use super::connection::ASKS;
+use super::handler::{MAX_QUESTIONS, readable, result_of};
+use crate::domain::handle::{Pause, Round};
+
+/// How often a server may want to be called again before it has carried out a call.
+const MAX_ROUNDS: u32 = 10;
+/// The most that a server may want back with the answers, in bytes: it is stored with the call.
+const MAX_STATE: usize = 64 * 1024;
+/// The longest of the names that it gives its questions, in bytes.
+const MAX_KEY: usize = 256;
+
+/// What a server wants to know after `earlier`, the round before this one.
+///
+/// # Errors
+/// Why it is not given that.
+pub fn read(server: &str, elicits: bool, asked: InputRequiredResult, earlier: Option<&Round>) -> Result<Pause, String> {
+    let InputRequiredResult { input_requests, request_state, .. } = asked;
+    let requests = input_requests.unwrap_or_default();
+    let (questions, rounds) = earlier.map_or((0, 0), |round| (round.questions as usize, round.number));
+    if rounds >= MAX_ROUNDS {
+        return Err(format!("it wants to be called again after {MAX_ROUNDS} rounds"));
+    }
+    if let Some(bytes) = request_state.as_ref().map(String::len).filter(|bytes| *bytes > MAX_STATE) {
+        return Err(format!("it wants {bytes} bytes back with what it asks for; at most {MAX_STATE} are kept"));
+    }
+    if requests.is_empty() && request_state.is_none() {
+        return Err("it asks for input and does not say for which".to_owned());
+    }
+    if !requests.is_empty() && (!elicits || questions + requests.len() > MAX_QUESTIONS) {
+        return Err(ASKS.to_owned());
+    }
+    let mut asks = BTreeMap::new();
+    for (key, request) in requests {
+        let InputRequest::Elicitation(request) = request else { return Err(ASKS.to_owned()) };
+        let question = readable(server, request.params).filter(|_| key.len() <= MAX_KEY).ok_or(ASKS)?;
+        asks.insert(key, question);
+    }
+    Ok(Pause { state: request_state, given: BTreeMap::new(), asks })
+}
+
+/// What a server is called again with.
+pub fn responses(round: &Round) -> InputResponses {
+    let answers = round.answers.iter().flatten().map(|(key, answer)| (key.clone(), json!(result_of(answer.clone()))));
+    round.given.clone().into_iter().chain(answers).collect()
+}
