@@ -149,6 +149,9 @@ pub struct ApprovalTerms {
     /// Whether the call could be taken back.
     #[serde(default)]
     pub undoable: bool,
+    /// The call that it takes back: with other arguments something else would be.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub undoes: Option<CallId>,
     /// How far an answer may hold.
     pub scopes: Vec<ApprovalScope>,
     /// JSON Schema of its arguments, for those that are edited.

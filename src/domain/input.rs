@@ -123,6 +123,20 @@ pub struct Question {
 }
 
 impl Question {
+    /// What the server of a call of `tool` asks.
+    #[must_use]
+    pub fn of_server(text: String, tool: &str, elicitation: Elicitation) -> Self {
+        Self {
+            text,
+            choices: InputChoice::all(&ELICITATION_CHOICES),
+            tool: Some(tool.to_owned()),
+            arguments: None,
+            form: None,
+            elicitation: Some(Box::new(elicitation)),
+            approval: None,
+        }
+    }
+
     /// What is to be filled in, whoever asks.
     #[must_use]
     pub fn form(&self) -> Option<&Value> {
@@ -138,7 +152,7 @@ pub const DECLINE: &str = "decline";
 pub const CANCEL: &str = "cancel";
 
 /// The answers that a human can give to an MCP server, and what they mean.
-pub const ELICITATION_CHOICES: [(&str, &str); 3] =
+const ELICITATION_CHOICES: [(&str, &str); 3] =
     [(ACCEPT, "Give it what it asks for"), (DECLINE, "Give it nothing; it may go on without"), (CANCEL, "Stop what it is doing")];
 
 /// What an MCP server asks for: a form to fill in, or a page to visit. Nothing else of it is believed.

@@ -138,6 +138,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
         consent_hash: tool.destination.is_some().then(|| tool.consent_hash().into_owned()),
         destructive: tool.safety.destructive,
         undoable: draft.has_undo(&tool.name),
+        undoes: call.undoes.clone(),
         scopes,
         parameters: tool.parameters.clone(),
         key_argument: match &tool.replay {

@@ -12,7 +12,7 @@ use super::tool_step::advance;
 use crate::domain::change::Change;
 use crate::domain::handle::{Handle, Pause, Round};
 use crate::domain::ids::{CallId, InputId};
-use crate::domain::input::{CANCEL, ELICITATION_CHOICES, InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::input::{CANCEL, InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::domain::tool::ToolCallState;
 
 /// The server of a call has let go of it. Everything that it wants to know is asked at once; if that is nothing, it is called again.
@@ -36,15 +36,7 @@ pub(super) fn pauses(draft: &mut Draft<'_>, id: &CallId, pause: Pause) {
             run_id: fence.run_id.clone(),
             call_id: Some(id.clone()),
             kind: InputKind::Elicitation,
-            question: Question {
-                text,
-                choices: InputChoice::all(&ELICITATION_CHOICES),
-                tool: Some(call.name.clone()),
-                arguments: None,
-                form: None,
-                elicitation: Some(Box::new(elicitation)),
-                approval: None,
-            },
+            question: Question::of_server(text, &call.name, elicitation),
             state: InputState::Pending,
             answer: None,
             expires_in_ms: Some(draft.profile().ask_expires_ms).filter(|limit| *limit > 0),

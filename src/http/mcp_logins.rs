@@ -17,7 +17,7 @@ use super::problem::Answer;
 use super::types::EmptyBody;
 use crate::domain::ids::McpServerId;
 use crate::domain::problem::ProblemBody;
-use crate::service::{Access, CameBack, ComesBack, Error};
+use crate::service::{Access, CameBack, ComesBack, Error, login_mark};
 
 const CALLBACK: &str = "/api/v1/mcp-servers/callback";
 
@@ -52,7 +52,8 @@ pub(crate) async fn begin(
     let secure = if site.starts_with("https://") { "; Secure" } else { "" };
     let age = login.lifetime_seconds;
     // Lax, because the browser comes from another site.
-    let cookie = format!("{COOKIE}={}; Path={CALLBACK}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.browser);
+    let cookie =
+        format!("{COOKIE}_{}={}; Path={CALLBACK}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}", login.mark, login.browser);
     let mut answer = Json(LoginBody { url: login.url, expires_in: age }).into_response();
     put_headers(&mut answer, &cookie);
     Ok(answer)
@@ -101,14 +102,16 @@ pub(crate) async fn finish(
     Params(params): Params<CallbackParams>,
 ) -> Answer<Response> {
     let caller = caller(&app, &uri, &headers).await?;
-    let browser = cookie(&headers, COOKIE);
+    let CallbackParams { code, state, iss: issuer, error } = params;
+    let state = state.ok_or_else(|| Error::invalid("the query needs a state: this is no callback of a login"))?;
+    // A browser may have begun logins at several servers.
+    let name = format!("{COOKIE}_{}", login_mark(&state));
+    let browser = cookie(&headers, &name);
     let who = match (&caller, &browser) {
         (Some(caller), _) => ComesBack::Caller(caller),
         (None, Some(browser)) => ComesBack::Browser(browser),
         (None, None) => return Err(auth::unauthorized()),
     };
-    let CallbackParams { code, state, iss: issuer, error } = params;
-    let state = state.ok_or_else(|| Error::invalid("the query needs a state: this is no callback of a login"))?;
     let (principal, shown) = app.service.finish_mcp_login(who, CameBack { state, code, issuer, error }).await?;
     let wants_page = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"));
     let mut answer = if wants_page {
@@ -116,6 +119,6 @@ pub(crate) async fn finish(
     } else {
         Json(McpServer::of(shown, &principal)).into_response()
     };
-    put_headers(&mut answer, &format!("{COOKIE}=; Path={CALLBACK}; Max-Age=0; HttpOnly; SameSite=Lax"));
+    put_headers(&mut answer, &format!("{name}=; Path={CALLBACK}; Max-Age=0; HttpOnly; SameSite=Lax"));
     Ok(answer)
 }

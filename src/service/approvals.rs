@@ -94,6 +94,11 @@ impl Service {
         if decision == Decision::Deny && (scope.is_some() || arguments.is_some()) {
             return Err(Error::field("/decision", "scope and arguments are for calls that are allowed".to_owned()));
         }
+        if terms.undoes.is_some() && arguments.is_some() {
+            let detail =
+                "a call that takes another one back is made as it is shown or not at all: else something else would be taken back";
+            return Err(Error::field("/arguments", detail.to_owned()));
+        }
         let arguments = arguments
             .map(|arguments| checked_arguments(&terms.parameters, terms.key_argument.as_deref(), arguments))
             .transpose()?;

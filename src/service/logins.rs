@@ -30,6 +30,8 @@ pub(super) const MAX_CODE_BYTES: usize = 2_048;
 pub struct BegunLogin {
     /// Where the owner agrees.
     pub url: String,
+    /// Which of the logins that a browser may have begun it is.
+    pub mark: String,
     /// What the browser shows when it comes back.
     pub browser: String,
     /// For how long, in seconds.
@@ -43,6 +45,12 @@ pub enum ComesBack<'a> {
     Caller(&'a Principal),
     /// A browser with what it was given.
     Browser(&'a str),
+}
+
+/// What tells the logins of one browser apart, by the state that comes back.
+#[must_use]
+pub fn login_mark(state: &str) -> String {
+    hash_key(state).chars().filter(char::is_ascii_alphanumeric).take(16).collect()
 }
 
 /// The place of a verifier.
@@ -64,7 +72,7 @@ impl Service {
         let login = ProviderLogin { owner, browser_hash: hash_key(&browser), key_hash, verifier };
         self.store.create_login(&state_hash, &login, LIFETIME_MS).await?;
         let url = endpoints.login_url(&format!("{callback}?state={state}"), &challenge).map_err(Error::Conflict)?;
-        Ok(BegunLogin { url, browser, lifetime_seconds: LIFETIME_MS / 1000 })
+        Ok(BegunLogin { url, mark: login_mark(&state), browser, lifetime_seconds: LIFETIME_MS / 1000 })
     }
 
     /// Ends a login: gets the key for the code, and puts it into the owner's provider `openrouter`, which is made if it is missing.

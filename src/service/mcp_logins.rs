@@ -6,7 +6,7 @@
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::keys::{MAX_KEY_BYTES, hash_key, secret};
-use super::logins::{LIFETIME_MS, MAX_CODE_BYTES};
+use super::logins::{LIFETIME_MS, MAX_CODE_BYTES, login_mark};
 use super::mcp_servers::AnyMcpServer;
 use super::{Access, BegunLogin, ComesBack, Error, Result, Service, ShownMcpServer, open_mcp_server};
 use crate::domain::ids::{McpServerId, UserId};
@@ -63,7 +63,7 @@ impl Service {
         let key_hash = access.key_hash().map(str::to_owned);
         let login = ProviderLogin { owner, browser_hash: hash_key(&browser), key_hash, verifier };
         self.store.create_mcp_login(&state_hash, id, &login, LIFETIME_MS).await?;
-        Ok(BegunLogin { url, browser, lifetime_seconds: LIFETIME_MS / 1000 })
+        Ok(BegunLogin { url, mark: login_mark(&state), browser, lifetime_seconds: LIFETIME_MS / 1000 })
     }
 
     /// Ends a login: gets the tokens for the code, and connects to the server with them.

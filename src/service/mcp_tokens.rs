@@ -75,7 +75,9 @@ impl Kept {
                 }
                 // Whether it has ended is the server's to say.
                 (false, false, false) => return Ok(Some(Access { token, fresh_for: Some(GRACE) })),
-                (true, _, false) => {
+                // One answer may be a mistake of the server, and the login could not be had back: it is shown again at the next use.
+                (true, true, false) => return Ok(None),
+                (true, false, false) => {
                     self.forget(of, &row).await?;
                     return Ok(None);
                 }

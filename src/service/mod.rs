@@ -59,7 +59,7 @@ pub use going_on::RetryCall;
 pub use importing::Document;
 pub use input::{Content, NewFilePart, NewPart, Replay, RequestKey, StartRun};
 pub use keys::{NewKey, hash_key, new_key};
-pub use logins::{BegunLogin, ComesBack};
+pub use logins::{BegunLogin, ComesBack, login_mark};
 pub use mcp_logins::CameBack;
 pub use mcp_servers::{
     AnyMcpServer, Import, Imported, McpDeps, McpServerPatch, NewMcpServer, ShownMcpServer, Variables, open_mcp_server,

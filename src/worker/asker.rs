@@ -12,7 +12,7 @@ use super::log_writer::RunLog;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::ids::{CallId, InputId, UserId};
-use crate::domain::input::{ELICITATION_CHOICES, InputAnswer, InputChoice, InputKind, InputRequest, InputState, Question};
+use crate::domain::input::{InputAnswer, InputKind, InputRequest, InputState, Question};
 use crate::domain::record::Fence;
 use crate::live::{Hub, Subscription, Tail};
 use crate::store::Store;
@@ -53,15 +53,7 @@ impl Asker {
             run_id: self.fence.run_id.clone(),
             call_id: Some(call.clone()),
             kind: InputKind::Elicitation,
-            question: Question {
-                text,
-                choices: InputChoice::all(&ELICITATION_CHOICES),
-                tool: Some(self.tool.clone()),
-                arguments: None,
-                form: None,
-                elicitation: Some(Box::new(elicitation)),
-                approval: None,
-            },
+            question: Question::of_server(text, &self.tool, elicitation),
             state: InputState::Pending,
             answer: None,
             expires_in_ms: Some(self.expires_ms).filter(|limit| *limit > 0),

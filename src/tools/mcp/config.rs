@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::{Component, Path};
+use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::SecretString;
@@ -20,6 +22,10 @@ use crate::support::outbound::Reach;
 
 /// The most calls that one server works on at a time, unless its entry says otherwise.
 const DEFAULT_CONCURRENCY: usize = 4;
+/// The most folders that one server is told of.
+const MAX_ROOTS: usize = 32;
+/// The longest name of such a folder, in bytes.
+const MAX_ROOT: usize = 4_096;
 /// The longest time that an entry may give a call.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
@@ -64,6 +70,8 @@ pub struct ServerConfig {
     pub concurrency: usize,
     /// Whether it may ask the user of a call for input. Each owner then has a connection of their own.
     pub elicitation: bool,
+    /// The folders that it is told to work in, as `file:` URIs.
+    pub roots: Arc<[String]>,
     /// Whether each owner has a connection, or a process, of their own, where others are shared by all.
     pub per_owner: bool,
 }
@@ -185,6 +193,7 @@ impl Entry<'_> {
             max_timeout: None,
             concurrency: DEFAULT_CONCURRENCY,
             elicitation: false,
+            roots: self.roots(entry.get("capstan").and_then(|extra| extra.get("roots")))?,
             per_owner: false,
         };
         if let Some(extra) = entry.get("capstan") {
@@ -231,6 +240,7 @@ impl Entry<'_> {
         for (key, value) in object(asked, "capstan.oauth")? {
             match key.as_str() {
                 "client_id" => oauth.client_id = Some(self.text(value, "capstan.oauth.client_id")?),
+                "issuer" => oauth.issuer = Some(self.text(value, "capstan.oauth.issuer")?),
                 "client_secret" => {
                     let secret = self.text(value, "capstan.oauth.client_secret")?;
                     self.masks.borrow_mut().add("client_secret", &secret);
@@ -249,6 +259,20 @@ impl Entry<'_> {
             return Err("capstan.oauth.client_secret needs a client_id".to_owned());
         }
         Ok(oauth)
+    }
+
+    fn roots(&self, asked: Option<&Value>) -> Result<Arc<[String]>, String> {
+        let wrong = || format!("capstan.roots must be a list of at most {MAX_ROOTS} absolute folders, without ..");
+        let Some(asked) = asked else { return Ok(Arc::default()) };
+        let folders = asked.as_array().filter(|folders| folders.len() <= MAX_ROOTS).ok_or_else(wrong)?;
+        let uri = |folder: &Value| {
+            let folder = self.text(folder, "capstan.roots")?;
+            let climbs = Path::new(&folder).components().any(|part| part == Component::ParentDir);
+            // Fails for what is not absolute.
+            let uri = reqwest::Url::from_file_path(&folder).ok().filter(|_| !climbs && folder.len() <= MAX_ROOT);
+            uri.map(String::from).ok_or_else(wrong)
+        };
+        folders.iter().map(uri).collect()
     }
 
     fn container(&self, entry: &Map<String, Value>, asked: Option<&Value>) -> Result<ServerTransport, String> {
@@ -340,8 +364,8 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             "oauth" if !matches!(server.transport, ServerTransport::Http { .. }) => {
                 return Err("capstan.oauth is for servers with a url".to_owned());
             }
-            // Read with the transport.
-            "container" | "oauth" => {}
+            // Read with the rest of the entry, for the variables in them.
+            "container" | "oauth" | "roots" => {}
             unknown => return Err(format!("capstan.{unknown} is not known")),
         }
     }
@@ -422,7 +446,7 @@ mod tests {
         let config = parse(&json!({"mcpServers": {
             "files": {"command": "npx", "args": ["-y", "pkg", "${DIR:-/data}"], "env": {"KEY": "${TOKEN}"}, "cwd": "/tmp",
                 "autoApprove": ["x"],
-                "capstan": {"trusted": true, "timeout": "1m 30s", "max_timeout": "20m", "concurrency": 1, "approval": {"a": "always_ask"},
+                "capstan": {"trusted": true, "timeout": "1m 30s", "max_timeout": "20m", "concurrency": 1, "roots": ["${DIR:-/data}", "/a b"], "approval": {"a": "always_ask"},
                     "replay": {"a": "read", "b": "keyed:id", "c": "keyed:_meta.example.com/key", "d": "reconcile:a"},
                     "undo": {"a": {"tool": "b", "arguments": {"id": "$result.id"}}}}},
             "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
@@ -436,6 +460,7 @@ mod tests {
         assert_eq!(files.replay["b"], ReplayClass::Keyed { argument: "id".to_owned() });
         assert_eq!(files.replay["c"], ReplayClass::KeyedMeta { field: "example.com/key".to_owned() });
         assert_eq!(files.replay["d"], ReplayClass::Reconcile { tool: "a".to_owned() });
+        assert_eq!(*files.roots, ["file:///data".to_owned(), "file:///a%20b".to_owned()]);
         assert_eq!(files.undo["a"].tool, "b");
         assert_eq!(files.approval["a"], ApprovalMode::AlwaysAsk);
         let ServerTransport::Stdio { command, args, env, cwd } = &files.transport else { panic!("not stdio") };
@@ -469,6 +494,12 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"max_timeout": "0s"}}), "capstan.max_timeout")]
     #[case(json!({"command": "a", "capstan": {"timeout": "9223372036854775807s"}}), "at most a day")]
     #[case(json!({"command": "a", "capstan": {"concurrency": 0}}), "capstan.concurrency")]
+    #[case(json!({"command": "a", "capstan": {"roots": "/data"}}), "capstan.roots must be a list")]
+    #[case(json!({"command": "a", "capstan": {"roots": ["data"]}}), "absolute")]
+    #[case(json!({"command": "a", "capstan": {"roots": ["/data/../etc"]}}), "without ..")]
+    #[case(json!({"command": "a", "capstan": {"roots": ["/a".repeat(2_049)]}}), "capstan.roots")]
+    #[case(json!({"command": "a", "capstan": {"roots": vec!["/a"; 33]}}), "at most 32")]
+    #[case(json!({"command": "a", "capstan": {"sampling": true}}), "capstan.sampling is not known")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:"}}}), "capstan.replay.t")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta."}}}), "capstan.replay.t")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta.progressToken"}}}), "capstan.replay.t")]

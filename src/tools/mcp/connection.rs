@@ -29,7 +29,7 @@ use super::attentive::Attentive;
 use super::container::{Containers, Launch};
 use super::content;
 use super::fates::{self, Fate};
-use super::handler::{Handler, Heard, MAX_QUESTIONS, readable, result_of};
+use super::handler::{Allowed, Handler, Heard, MAX_QUESTIONS, readable, result_of};
 use super::masks::Masks;
 use super::oauth::Login;
 use super::orphans::Words;
@@ -97,8 +97,8 @@ pub struct Endpoint<'a> {
     pub transport: &'a ServerTransport,
     /// What must not be shown.
     pub masks: &'a Masks,
-    /// Whether it may ask the users of its calls for input.
-    pub elicits: bool,
+    /// What it may ask for.
+    pub allowed: &'a Allowed,
     /// Whether it was greeted in the new way the last time.
     pub stateless: &'a AtomicBool,
     /// Whether the first transport over HTTP was the one that it knew the last time.
@@ -117,7 +117,7 @@ pub struct Endpoint<'a> {
 pub struct Connection {
     name: String,
     masks: Masks,
-    elicits: bool,
+    allowed: Allowed,
     service: tokio::sync::Mutex<RunningService<RoleClient, Handler>>,
     peer: Peer<RoleClient>,
     heard: Arc<Heard>,
@@ -188,13 +188,13 @@ impl Connection {
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks, elicits, words, containers, home, .. } = server;
+        let Endpoint { name, transport, masks, allowed, words, containers, home, .. } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
         let heard = Arc::new(Heard::default());
-        let handler = Handler { server: name.to_owned(), elicits, heard: heard.clone() };
+        let handler = Handler { server: name.to_owned(), allowed: allowed.clone(), heard: heard.clone() };
         let token = CancellationToken::new();
         let (service, process, ending) = match transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
@@ -255,9 +255,9 @@ impl Connection {
             }
         };
         let peer = service.peer().clone();
-        let (name, masks, tasks) = (name.to_owned(), masks.clone(), tasks.clone());
+        let (name, masks, allowed, tasks) = (name.to_owned(), masks.clone(), allowed.clone(), tasks.clone());
         let (service, stale, calls) = (tokio::sync::Mutex::new(service), AtomicBool::new(false), TaskTracker::new());
-        let connection = Self { name, masks, elicits, peer, service, heard, process, ending, tasks, stale, calls };
+        let connection = Self { name, masks, allowed, peer, service, heard, process, ending, tasks, stale, calls };
         match connection.unknown_version() {
             None => Ok(connection),
             Some(version) => {
@@ -407,7 +407,7 @@ impl Connection {
             Once::Reply(reply) => return reply,
             Once::Asks(asked) => asked,
         };
-        let pause = match rounds::read(&self.name, self.elicits, asked, round) {
+        let pause = match rounds::read(&self.name, &self.allowed, asked, round) {
             Ok(pause) => pause,
             Err(reason) => return Reply::Refused(reason),
         };
@@ -427,11 +427,18 @@ impl Connection {
         cancel: &CancellationToken,
     ) -> Option<InputResponses> {
         let mut answers = InputResponses::new();
-        if !self.elicits || requests.is_empty() {
+        if requests.is_empty() {
             return None;
         }
         for (key, request) in requests {
-            let InputRequest::Elicitation(request) = request else { return None };
+            let request = match request {
+                InputRequest::Elicitation(request) if self.allowed.elicits => request,
+                InputRequest::ListRoots(_) => {
+                    answers.insert(key, serde_json::to_value(self.allowed.list_roots()?).ok()?);
+                    continue;
+                }
+                _ => return None,
+            };
             *questions += 1;
             let (answer, answered) = oneshot::channel();
             // One that goes on asking after that is not called again.

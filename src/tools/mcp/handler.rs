@@ -1,5 +1,5 @@
 //! What a server may say to us unasked: progress of calls, that its tools changed, and, if its entry allows that, what it wants to
-//! know of the user of a call. It may ask for nothing else.
+//! know of the user of a call and in which folders it may work. It may ask for nothing else.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability, ErrorData,
     ExtensionCapabilities, FormElicitationCapability, Implementation, JsonObject, ListRootsRequestMethod,
-    ProgressNotificationParam, ProgressToken, TASKS_EXTENSION_ID, UrlElicitationCapability,
+    ProgressNotificationParam, ProgressToken, RootsCapabilities, TASKS_EXTENSION_ID, UrlElicitationCapability,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
@@ -157,13 +157,31 @@ pub fn result_of(answer: InputAnswer) -> ElicitResult {
     }
 }
 
+/// What a server may ask for.
+#[derive(Clone)]
+pub struct Allowed {
+    /// Whether it may ask the users of its calls.
+    pub elicits: bool,
+    /// The folders that it is told to work in, as URIs. With none it is not told that there could be any.
+    pub roots: Arc<[String]>,
+}
+
+impl Allowed {
+    /// The folders, if it is given any.
+    #[expect(deprecated, reason = "servers go on asking for them")]
+    pub fn list_roots(&self) -> Option<rmcp::model::ListRootsResult> {
+        let roots = self.roots.iter().map(rmcp::model::Root::new).collect();
+        (!self.roots.is_empty()).then(|| rmcp::model::ListRootsResult::new(roots))
+    }
+}
+
 /// Our side of a connection.
 #[derive(Clone)]
 pub struct Handler {
     /// The server's name.
     pub server: String,
-    /// Whether it may ask its users.
-    pub elicits: bool,
+    /// What it may ask for.
+    pub allowed: Allowed,
     /// Where what it says is heard.
     pub heard: Arc<Heard>,
 }
@@ -173,9 +191,13 @@ impl ClientHandler for Handler {
     // after the answer that the server sent behind it.
 
     fn get_info(&self) -> ClientConfig {
-        // Servers may ask neither for model calls nor for folders.
+        // No server may ask for model calls.
         let mut capabilities = ClientCapabilities::default();
-        capabilities.elicitation = self.elicits.then(|| {
+        if !self.allowed.roots.is_empty() {
+            // They stay what they are as long as the connection.
+            capabilities.roots = Some(RootsCapabilities::default());
+        }
+        capabilities.elicitation = self.allowed.elicits.then(|| {
             ElicitationCapability::new().with_form(FormElicitationCapability::new()).with_url(UrlElicitationCapability::new())
         });
         capabilities.extensions = Some(ExtensionCapabilities::from([(TASKS_EXTENSION_ID.to_owned(), JsonObject::new())]));
@@ -187,13 +209,13 @@ impl ClientHandler for Handler {
         request: ElicitRequestParams,
         _context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        let readable = readable(&self.server, request).filter(|_| self.elicits);
+        let readable = readable(&self.server, request).filter(|_| self.allowed.elicits);
         let Some((text, elicitation)) = readable else { return Ok(ElicitResult::new(ElicitationAction::Decline)) };
         Ok(result_of(self.heard.ask(text, elicitation).await))
     }
 
     #[expect(deprecated, reason = "servers of before may ask, and get an answer")]
     async fn list_roots(&self, _context: RequestContext<RoleClient>) -> Result<rmcp::model::ListRootsResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListRootsRequestMethod>())
+        self.allowed.list_roots().ok_or_else(ErrorData::method_not_found::<ListRootsRequestMethod>)
     }
 }

@@ -96,6 +96,12 @@ impl MemberRules {
                 );
             }
         }
+        if !config.roots.is_empty() && !self.commands {
+            return Err(
+                "capstan.roots is an administrator's to say, unless the setting mcp.allow_user_commands is on: it names folders of this host"
+                    .to_owned(),
+            );
+        }
         if config.trusted {
             return Err("capstan.trusted is an administrator's to say".to_owned());
         }
@@ -343,6 +349,10 @@ mod tests {
         let url = "https://h/mcp";
         let web = rules.apply(config(json!({"url": url})), Reach::Public).ok().unwrap();
         assert!(matches!(web.transport, ServerTransport::Http { reach: Reach::Public, .. }));
+        let rooted = || config(json!({"url": url, "capstan": {"roots": ["/data"]}}));
+        assert!(rules.apply(rooted(), Reach::Public).err().unwrap().contains("capstan.roots"));
+        assert!(lenient.apply(rooted(), Reach::Public).is_ok());
+        assert!(rules.apply(rooted(), Reach::Anywhere).is_ok());
         for capstan in [json!({"trusted": true}), json!({"approval": {"t": "auto"}})] {
             let entry = json!({"url": url, "capstan": capstan});
             assert!(rules.apply(config(entry.clone()), Reach::Public).is_err());

@@ -7,7 +7,7 @@ use rmcp::model::{InputRequest, InputRequiredResult, InputResponses};
 use serde_json::json;
 
 use super::connection::ASKS;
-use super::handler::{MAX_QUESTIONS, readable, result_of};
+use super::handler::{Allowed, MAX_QUESTIONS, readable, result_of};
 use crate::domain::handle::{Pause, Round};
 
 /// How often a server may want to be called again before it has carried out a call.
@@ -21,7 +21,7 @@ const MAX_KEY: usize = 256;
 ///
 /// # Errors
 /// Why it is not given that.
-pub fn read(server: &str, elicits: bool, asked: InputRequiredResult, earlier: Option<&Round>) -> Result<Pause, String> {
+pub fn read(server: &str, allowed: &Allowed, asked: InputRequiredResult, earlier: Option<&Round>) -> Result<Pause, String> {
     let InputRequiredResult { input_requests, request_state, .. } = asked;
     let requests = input_requests.unwrap_or_default();
     let (questions, rounds) = earlier.map_or((0, 0), |round| (round.questions as usize, round.number));
@@ -34,16 +34,20 @@ pub fn read(server: &str, elicits: bool, asked: InputRequiredResult, earlier: Op
     if requests.is_empty() && request_state.is_none() {
         return Err("it asks for input and does not say for which".to_owned());
     }
-    if !requests.is_empty() && (!elicits || questions + requests.len() > MAX_QUESTIONS) {
-        return Err(ASKS.to_owned());
-    }
-    let mut asks = BTreeMap::new();
+    let (mut given, mut asks) = (BTreeMap::new(), BTreeMap::new());
     for (key, request) in requests {
-        let InputRequest::Elicitation(request) = request else { return Err(ASKS.to_owned()) };
-        let question = readable(server, request.params).filter(|_| key.len() <= MAX_KEY).ok_or(ASKS)?;
-        asks.insert(key, question);
+        match request {
+            _ if key.len() > MAX_KEY => return Err(ASKS.to_owned()),
+            InputRequest::ListRoots(_) => {
+                given.insert(key, json!(allowed.list_roots().ok_or(ASKS)?));
+            }
+            InputRequest::Elicitation(request) if allowed.elicits && questions + asks.len() < MAX_QUESTIONS => {
+                asks.insert(key, readable(server, request.params).ok_or(ASKS)?);
+            }
+            _ => return Err(ASKS.to_owned()),
+        }
     }
-    Ok(Pause { state: request_state, given: BTreeMap::new(), asks })
+    Ok(Pause { state: request_state, given, asks })
 }
 
 /// What a server is called again with.

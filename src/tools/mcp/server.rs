@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use super::catalogue::Labels;
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
 use super::container::Containers;
+use super::handler::Allowed;
 use super::oauth::{AuthState, Login, TokenOf, Tokens};
 use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
@@ -631,11 +632,12 @@ impl Server {
         if let Some(login) = login {
             login.look_again().await;
         }
+        let allowed = Allowed { elicits: self.config.elicitation, roots: Arc::clone(&self.config.roots) };
         let server = Endpoint {
             name: &self.name,
             transport,
             masks,
-            elicits: self.config.elicitation,
+            allowed: &allowed,
             stateless: &self.stateless,
             is_old: &self.is_old,
             words,

@@ -14,16 +14,16 @@ use crate::support::sse::SseStream;
 use crate::support::wait;
 use crate::support::ws::WsClient;
 
-const INPUT: &str = r#"[[id:approvals]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
+pub(super) const INPUT: &str = r#"[[id:approvals]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
 
-async fn site(kind: Kind, model: &ModelMock) -> Site {
+pub(super) async fn site(kind: Kind, model: &ModelMock) -> Site {
     let site = Site::scripted(kind, model).await.short_leases();
     let mut entry = site.ledger.mcp_server();
     entry["capstan"]["approval"] = json!({"append": "ask", "append_keyed": "always_ask"});
     site.mcp(json!({"mcpServers": {"ledger": entry}}))
 }
 
-async fn waits(server: &Server, run: &str) {
+pub(super) async fn waits(server: &Server, run: &str) {
     let path = format!("/runs/{run}");
     wait::until("the run to wait", Duration::from_secs(30), || async {
         let run = server.get_json(&path).await;
@@ -33,7 +33,7 @@ async fn waits(server: &Server, run: &str) {
 }
 
 /// A run of this input that waits, and the path of its approval.
-async fn waiting(server: &Server, input: &str) -> (String, String) {
+pub(super) async fn waiting(server: &Server, input: &str) -> (String, String) {
     let run = server.start_run(&json!({"input": input})).await;
     let run = run["id"].as_str().unwrap().to_owned();
     waits(server, &run).await;

@@ -141,6 +141,20 @@ async fn rounds_are_bounded() {
     }
 }
 
+/// Nobody has to be asked for folders that the entry names.
+#[rstest]
+#[case(json!({"roots": ["/data"]}), r#"{"folders": {"roots": [{"uri": "file:///data"}]}}"#)]
+#[case(json!({"elicitation": true}), "input that it is not given")]
+#[tokio::test(flavor = "multi_thread")]
+async fn folders_are_given_in_rounds_too(#[case] capstan: Value, #[case] words: &str) {
+    let all = asking(Kind::Sqlite, &["stateless"], capstan).await;
+    let server = all.site.start().await;
+    let run = server.start_run(&script(r#"s__staged {"text":"roots"}"#)).await;
+    let said = told(&server, &run).await;
+    assert!(said.contains(words), "{said}");
+    assert_eq!(server.get_json("/input-requests").await["data"], json!([]));
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_things_at_once_one_is_asked_after_the_other(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

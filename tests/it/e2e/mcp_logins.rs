@@ -1,11 +1,13 @@
 //! Logins at MCP servers that want one, from the 401 to the tool call, and those that must come to nothing.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Method, Url};
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::support::audit;
 use crate::support::database::Kind;
@@ -229,8 +231,12 @@ async fn end_for_whoever_began_them_and_nobody_else() {
     let back = bank.agree(&url).await;
     assert_eq!(server.client.get(&back).send().await.unwrap().status(), 401, "nobody");
     assert_eq!(server.client.get(&back).bearer_auth(&bob).send().await.unwrap().status(), 400, "another user");
-    assert_eq!(come_back(&server, &back, "capstan_mcp_login=browser_other").await.0, 400, "another browser");
-    assert_eq!(come_back(&server, &back.replace("state=login_", "state=login_x"), &cookie).await.0, 400, "another state");
+    assert_eq!(
+        come_back(&server, &back, &format!("{}=browser_other", cookie.split('=').next().unwrap())).await.0,
+        400,
+        "another browser"
+    );
+    assert_eq!(come_back(&server, &back.replace("state=login_", "state=login_x"), &cookie).await.0, 401, "another state");
     assert_eq!(come_back(&server, &back, &cookie).await.0, 200);
     // With a key instead of the browser.
     let (url, _) = begin(&server, &id).await;
@@ -309,6 +315,98 @@ async fn of_an_administrator_serve_everybody_with_a_client_of_their_own() {
     assert_eq!(pay(&server, 3).await, [true; 3]);
     assert_eq!(bank.book().refreshes, 1);
     assert!(!server.log_text().contains("canary"));
+}
+
+/// M-24. The only token there is; nobody could get another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn are_not_ended_by_one_mistake_of_their_server() {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    bank.book().rotates_nothing = true;
+    let site = site(Kind::Sqlite, &model).await;
+    let ann = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let id = keep(&server, &bank.url).await;
+    log_in(&server, &bank, &id).await;
+    assert_eq!(pay(&server, 1).await, [true]);
+    bank.book().mistakes = 1;
+    assert_eq!(pay(&server, 1).await, [true], "it is shown again");
+    assert_eq!(bank.book().mistakes, 0);
+    assert_eq!(site.database.rows("SELECT server_id FROM mcp_tokens").await.len(), 1);
+
+    // One whose time is over is not.
+    site.database.rows("UPDATE mcp_tokens SET fresh_until = 0 RETURNING server_id").await;
+    bank.book().expire();
+    let gone = wait::until("the login to be over", Duration::from_secs(30), || async {
+        pay(&server, 1).await;
+        site.database.rows("SELECT server_id FROM mcp_tokens").await.is_empty().then_some(())
+    });
+    gone.await;
+}
+
+/// M-24.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_two_servers_may_be_under_way_in_one_browser() {
+    let (model, bank, shop) = (ModelMock::start().await, Guarded::start().await, Guarded::start().await);
+    let site = site(Kind::Sqlite, &model).await;
+    let ann = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let one = keep(&server, &bank.url).await;
+    let entry = json!({"url": shop.url, "capstan": {"oauth": {"issuer": "https://elsewhere.example"}}});
+    let (_, made) = server.post_json("/mcp-servers", &json!({"name": "shop", "entry": entry})).await;
+    let other = made["id"].as_str().unwrap();
+
+    // A client is for the authorization server that it is registered at.
+    let (status, refused) = server.post_json(&format!("/mcp-servers/{other}/login"), &json!({})).await;
+    assert_eq!(status, 409);
+    let why = refused["detail"].as_str().unwrap();
+    assert!(why.contains("capstan.oauth.issuer of its entry is https://elsewhere.example") && why.contains("/as"), "{why}");
+    assert_eq!(shop.book().registered, 0, "and is not registered at another one");
+    let issuer = shop.url.replace("/mcp", "/as/");
+    let entry = json!({"entry": {"url": shop.url, "capstan": {"oauth": {"issuer": issuer}}}});
+    let changed = server.request(Method::PATCH, &format!("/mcp-servers/{other}")).json(&entry).send().await.unwrap();
+    assert_eq!(changed.status(), 200);
+
+    let (first, first_cookie) = begin(&server, &one).await;
+    let (second, second_cookie) = begin(&server, other).await;
+    let name = |cookie: &str| cookie.split('=').next().unwrap().to_owned();
+    assert_ne!(name(&first_cookie), name(&second_cookie));
+    let both = format!("{first_cookie}; {second_cookie}");
+    assert_eq!(come_back(&server, &bank.agree(&first).await, &both).await.0, 200);
+    assert_eq!(come_back(&server, &shop.agree(&second).await, &both).await.0, 200);
+}
+
+/// M-24. A refresh token counts once: what came for it must be kept, though the server ends meanwhile.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn outlive_a_server_that_ends_while_it_refreshes_them(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(kind, &model).await;
+    let ann = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let id = keep(&server, &bank.url).await;
+    log_in(&server, &bank, &id).await;
+    bank.book().expire();
+    let held = Arc::new(Notify::new());
+    bank.book().held = Some(Arc::clone(&held));
+    server.start_run(&json!({"input": "[[id:pay]][[call:bank__pay {}]][[next]][[text:1,0]]"})).await;
+    wait::until("the refresh", Duration::from_secs(30), || async { (bank.counts().0 == 1).then_some(()) }).await;
+    server.signal("TERM").await;
+    wait::until("the server to end", Duration::from_secs(30), || async {
+        let answer = server.client.get(format!("{}/readyz", server.url)).send().await;
+        (!answer.is_ok_and(|answer| answer.status() == 200)).then_some(())
+    })
+    .await;
+    bank.book().held = None;
+    held.notify_one();
+    assert!(server.ended(Duration::from_secs(30)).await.success());
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    assert_eq!(pay(&server, 1).await, [true]);
+    assert_eq!((bank.counts().0, bank.counts().1), (1, 0), "no token was shown twice");
+    audit::assert_sound(&site.database).await;
 }
 
 /// M-24.

@@ -4,6 +4,7 @@ mod agents;
 mod analysis;
 mod ancestors;
 mod approvals;
+mod approvals_in_time;
 mod asking;
 mod attachments;
 mod audits;

@@ -145,7 +145,11 @@ async fn taking_back_survives_a_crash_and_asks_like_any_call(#[values(Kind::Sqli
         .await;
         assert_eq!((&open["arguments"]["text"], &open["undoable"]), (&json!("fine"), &json!(false)));
         refused(&server.post_json(&path, &empty).await, "under way");
-        server.post_json(&format!("/approvals/{}", open["id"].as_str().unwrap()), &json!({"decision": decision})).await;
+        let approval = format!("/approvals/{}", open["id"].as_str().unwrap());
+        let otherwise = json!({"decision": "allow", "arguments": {"text": "something else"}});
+        let (edited, why) = server.post_json(&approval, &otherwise).await;
+        assert!(edited == 400 && why.to_string().contains("something else would be taken back"), "{why}");
+        server.post_json(&approval, &json!({"decision": decision})).await;
         assert_eq!(server.finished(id(&run)).await["status"], status);
         assert_eq!(site.ledger.count("destroy", "fine"), done);
         for again in ["retry".to_owned(), format!("tool-calls/{}/retry", result(&server, &run).await["call_id"].as_str().unwrap())]

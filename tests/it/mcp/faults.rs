@@ -249,6 +249,21 @@ async fn a_server_may_ask_for_nothing() {
     tools.shutdown().await;
 }
 
+/// M-22.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_told_of_the_folders_that_its_entry_names() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"roots": ["/data", "/a b"]});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let replies: Value = serde_json::from_str(&text(&tools.call("s__asks", json!({})).await)).unwrap();
+    let roots = json!({"roots": [{"uri": "file:///data"}, {"uri": "file:///a%20b"}]});
+    assert_eq!(replies[2]["result"], roots, "{replies}");
+    assert!(replies[0]["error"]["code"].is_i64(), "and that is all: {replies}");
+    assert_eq!(server.log("capabilities")[0]["roots"], json!({}));
+    tools.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_start_says_why_and_is_tried_again_later() {
     let server = Scripted::new();

@@ -120,8 +120,8 @@ def staged(request):
         asked = {"q%d" % n: question for n in range(6)}
     if how == "large":
         wanted = "x" * 70_000
-    if how == "waits":
-        asked = None
+    if how == "roots":
+        asked = {"folders": {"method": "roots/list"}}
     if how == "rounds":
         asked, wanted = (None, "1") if state is None else (asked, "2") if state == "1" else (asked, "3")
     if how in ("again", "endless"):

@@ -12,6 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 /// What the two have seen, and what they are to do.
@@ -28,6 +29,12 @@ pub struct Book {
     pub token: Option<String>,
     /// Answered by the token endpoint instead of anything else.
     pub broken: Option<u16>,
+    /// Given no refresh tokens.
+    pub rotates_nothing: bool,
+    /// How many requests with a good token are answered with 401 all the same.
+    pub mistakes: usize,
+    /// The token endpoint does not answer before it is told to.
+    pub held: Option<Arc<Notify>>,
     /// A client that was registered beforehand, and its secret.
     pub client: Option<(String, String)>,
     /// Tokens that count.
@@ -69,6 +76,7 @@ impl Book {
         let refresh = self.secret("refresh");
         self.valid = BTreeSet::from([access.clone()]);
         self.refresh = Some(refresh.clone());
+        let refresh = (!self.rotates_nothing).then_some(refresh);
         json!({"access_token": access, "refresh_token": refresh, "token_type": "Bearer", "expires_in": self.expires_in})
     }
 }
@@ -127,7 +135,9 @@ impl Guarded {
 async fn mcp(State(site): State<Site>, headers: HeaderMap, Json(request): Json<Value>) -> Response {
     let mut book = site.book.lock().unwrap();
     let shown = headers.get(header::AUTHORIZATION).and_then(|header| header.to_str().ok()?.strip_prefix("Bearer "));
-    if !shown.is_some_and(|token| book.valid.contains(token)) {
+    let is_mistaken = book.mistakes > 0;
+    book.mistakes -= usize::from(is_mistaken);
+    if is_mistaken || !shown.is_some_and(|token| book.valid.contains(token)) {
         book.refused += 1;
         let challenge =
             format!("Bearer error=\"invalid_token\", resource_metadata=\"{}/.well-known/oauth-protected-resource/mcp\"", site.base);
@@ -206,7 +216,16 @@ async fn authorize(State(site): State<Site>, Query(asked): Query<HashMap<String,
     Redirect::to(back.as_str()).into_response()
 }
 
-async fn token(State(site): State<Site>, headers: HeaderMap, Form(asked): Form<BTreeMap<String, String>>) -> Response {
+async fn token(state: State<Site>, headers: HeaderMap, form: Form<BTreeMap<String, String>>) -> Response {
+    let held = state.book.lock().unwrap().held.clone();
+    let answer = given(state, &headers, form);
+    if let Some(held) = held {
+        held.notified().await;
+    }
+    answer
+}
+
+fn given(State(site): State<Site>, headers: &HeaderMap, Form(asked): Form<BTreeMap<String, String>>) -> Response {
     let mut book = site.book.lock().unwrap();
     let refuse = |word: &str| {
         let said = json!({"error": word, "error_description": format!("you sent {asked:?}")});

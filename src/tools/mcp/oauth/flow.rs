@@ -122,6 +122,10 @@ pub async fn begin(
     verifier: &SecretString,
 ) -> Result<(String, Pending), String> {
     let facts = discovery::discover(wire).await?;
+    if let Some(wanted) = entry.issuer.as_ref().filter(|wanted| !is_same_issuer(wanted, &facts.issuer)) {
+        let named = &facts.issuer;
+        return Err(format!("it names the authorization server {named}, and capstan.oauth.issuer of its entry is {wanted}"));
+    }
     let scope = scope(&facts, entry);
     let client = match &entry.client_id {
         Some(id) => registered(id, entry.client_secret.as_ref(), facts.client_proofs.as_deref()),
@@ -144,6 +148,11 @@ pub async fn begin(
     let bond = Bond { url: wire.server().as_str().to_owned(), issuer, resource, token_endpoint: token.into(), client };
     let verifier = verifier.expose_secret().to_owned();
     Ok((url.into(), Pending { bond, verifier, callback: callback.to_owned(), names_itself }))
+}
+
+/// An entry may leave out the slash at the end.
+fn is_same_issuer(one: &str, other: &str) -> bool {
+    one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
 /// What is asked for: what the entry says, or what the server does; and that the login may last.

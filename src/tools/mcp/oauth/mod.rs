@@ -27,6 +27,8 @@ pub struct OAuthEntry {
     pub client_id: Option<String>,
     /// Its secret.
     pub client_secret: Option<SecretString>,
+    /// The authorization server that the client is registered at: logins lead to no other one.
+    pub issuer: Option<String>,
     /// What to ask for; else what the server asks for.
     pub scopes: Option<Vec<String>>,
 }

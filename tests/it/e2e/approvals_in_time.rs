@@ -1,0 +1,100 @@
+//! An approval asked, then: an upgrade, restarts and a week.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::approvals::{INPUT, site, waiting, waits};
+use crate::support::database::{Database, Kind};
+use crate::support::model::ModelMock;
+use crate::support::{audit, older};
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// Lets time go by for what is stored, while no server is there.
+async fn passes(database: &Database, ms: i64) {
+    for sql in [
+        format!(
+            "UPDATE input_requests SET created_at = created_at - {ms}, expires_at = expires_at - {ms} RETURNING CAST(expires_at AS text)"
+        ),
+        format!(
+            "UPDATE runs SET created_at = created_at - {ms}, started_at = started_at - {ms}, claimable_at = claimable_at - {ms}
+             RETURNING id"
+        ),
+    ] {
+        assert_eq!(database.rows(&sql).await.len(), 1, "{sql}");
+    }
+}
+
+fn schema_of_approvals(kind: Kind) -> (&'static str, i64) {
+    match kind {
+        Kind::Sqlite => ("tool_audit", 11),
+        Kind::Postgres => ("tool_audit", 12),
+    }
+}
+
+/// The schema is that of the first version that wrote down who had allowed a call.
+#[rstest]
+#[case::answered_in_the_last_hour(7 * 24 - 1, true)]
+#[case::after_a_week(7 * 24 + 1, false)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_outlives_an_upgrade_and_a_week(
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+    #[case] hours: i64,
+    #[case] in_time: bool,
+) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let mut server = site.start().await;
+    let (run, path) = waiting(&server, INPUT).await;
+    let asked = server.get_json(&path).await;
+    server.signal("TERM").await;
+    server.exit().await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let (last, version) = schema_of_approvals(kind);
+    let old = older::as_of(last, &site.database, folder.path()).await;
+    let newest = "SELECT CAST(max(version) AS text) FROM _sqlx_migrations";
+    assert_eq!(old.count(newest).await, version);
+    let site = site.env("DATABASE_URL", &old.url);
+    let mut server = site.start().await;
+    assert!(old.count(newest).await >= version + 17, "it was brought up to date");
+    waits(&server, &run).await;
+    assert_eq!(server.get_json(&path).await, asked, "the approval is what it was");
+
+    // Three restarts, and the better part of a week.
+    for third in [hours / 3, hours / 3, hours - 2 * (hours / 3)] {
+        server.kill9().await;
+        passes(&old, third * HOUR_MS).await;
+        server = site.start().await;
+    }
+    let allow = json!({"decision": "allow", "arguments_hash": asked["arguments_hash"]});
+    let answered = match in_time {
+        true => {
+            waits(&server, &run).await;
+            server.post_json(&path, &allow).await
+        }
+        false => {
+            server.finished(&run).await;
+            server.post_json(&path, &allow).await
+        }
+    };
+    let ended = server.finished(&run).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let (status, count) = if in_time { (StatusCode::OK, 1) } else { (StatusCode::CONFLICT, 0) };
+    assert_eq!((answered.0, site.ledger.count("append", "one")), (status, count), "{}", answered.1);
+    let shown = server.get_json(&path).await;
+    assert_eq!(shown["status"], if in_time { "allowed" } else { "expired" }, "{shown}");
+    let late = server.post_json(&path, &allow).await;
+    let why = late.1["detail"].as_str().unwrap();
+    assert_eq!(late.0, StatusCode::CONFLICT);
+    assert!(why.contains(if in_time { "it is answered" } else { "its time is over" }), "{why}");
+    let messages: Value = server.messages(ended["conversation_id"].as_str().unwrap()).await.into();
+    assert_eq!(messages.to_string().contains("nobody gave it in time"), !in_time, "{messages:#}");
+    model.assert_history_was_sendable();
+    server.signal("TERM").await;
+    tokio::time::timeout(Duration::from_secs(30), server.exit()).await.unwrap();
+    audit::assert_sound(&old).await;
+}
