@@ -137,7 +137,7 @@ pub async fn pass(store: &dyn Store, vault: &Vault, args: Option<RotateArgs>) ->
                 Ok(secret) => {
                     tally.old += 1;
                     if writes.is_some() {
-                        failpoint::reached("rotation");
+                        failpoint::reached("C31");
                     }
                     if writes.is_some() && !written(store.reseal(&row, Some(&vault.seal(&place, &secret)?)).await)? {
                         tally.old -= 1;

@@ -426,7 +426,7 @@ impl Drive<'_> {
             failpoint::reached("C22");
         }
         if decision.changes.iter().any(|change| matches!(change, Change::Summarize(_))) {
-            failpoint::reached("summary");
+            failpoint::reached("C26");
         }
         self.held.lets_go(finishes || decision.changes.iter().any(|change| matches!(change, Change::Release { .. })));
         if decision.events.is_empty() && decision.changes.is_empty() {

@@ -1,11 +1,8 @@
 //! Conversations that outgrow their budget, as those see them who talk to the server.
 
-use std::time::Duration;
-
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::dialects::{Dialect, Says};
 use crate::support::server::{Server, Site};
@@ -82,46 +79,4 @@ async fn a_summary_outlives_its_run_and_its_server(#[values(Kind::Sqlite, Kind::
     let page = server.get_json(&format!("/conversations/{id}/messages?limit=100")).await;
     assert_eq!(page["data"].as_array().unwrap().len(), 8);
     assert!(page["data"][0]["parts"][0]["text"].as_str().unwrap().len() > 4_000);
-}
-
-/// C26: the process dies before the commit that holds a summary, or when the model has answered.
-#[rstest]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_summary_is_stored_whole_or_not_at_all(
-    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
-    #[values("summary", "C08")] point: &str,
-) {
-    let wire = Wire::play(answers(4)).await;
-    let site = site(kind, &wire).await.short_leases();
-    let mut server = site.start().await;
-    let mut conversation = Value::Null;
-    let long = |word: &str| format!("{word} {}", "word ".repeat(800));
-    for word in ["first", "second"] {
-        conversation = ask(&server, &conversation, &long(word)).await["conversation_id"].clone();
-    }
-    server.kill9().await;
-    let summaries = "SELECT covers FROM context_summaries";
-    let before = site.database.rows(summaries).await;
-    let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", &format!("{point}=kill"))]).await;
-    // It may die before it has answered.
-    let _ = server.post("/runs", &json!({"input": long("third"), "conversation_id": conversation})).send().await;
-    server.ended(Duration::from_secs(30)).await;
-    // When the model has answered, the commit has come, or waits for the next one still.
-    assert!(point == "C08" || site.database.rows(summaries).await == before);
-    let server = site.start().await;
-    let run = site.database.rows("SELECT id FROM runs WHERE finished_at IS NULL").await.remove(0).remove(0).unwrap();
-    let ended = server.finished(&run).await;
-    assert_eq!(ended["status"], "completed", "{ended}");
-    let after = site.database.rows(summaries).await;
-    assert!(after.len() == 1 && after != before, "{after:?}");
-    assert_eq!(told(&server, &ended, "context.compacted").await.len(), 1, "said once, with its commit");
-    let last: Value = serde_json::from_slice(&wire.asked().last().unwrap().body).unwrap();
-    assert!(last["messages"][0]["content"].as_str().unwrap().contains("user: first word"), "{last}");
-    // What it stands for is all there.
-    let path = format!("/conversations/{}/messages?limit=100", conversation.as_str().unwrap());
-    let page = server.get_json(&path).await;
-    let roles: Vec<&str> = page["data"].as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();
-    assert_eq!(roles, ["user", "assistant"].repeat(3));
-    assert!(page["data"][0]["parts"][0]["text"].as_str().unwrap().len() > 4_000);
-    audit::assert_sound(&site.database).await;
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::database::Kind;
@@ -159,35 +158,6 @@ async fn the_master_key_of_the_environment_can_be_changed() {
     let site = site.env(new, "");
     let server = site.start().await;
     assert_eq!(run(&server, "mine/priced").await["status"], "completed");
-}
-
-/// C31.
-#[rstest]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rotation_that_is_killed_closes_no_secret(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let wire = Wire::play((0..4).map(|_| Answer::stream(ANSWER)).collect()).await;
-    let site = Site::new(kind).await;
-    let server = site.start().await;
-    let rotate = ["secrets", "rotate", "--new-key"];
-    assert!(site.command(&rotate).await.0);
-    for name in ["one", "two"] {
-        make(&server, &wire, name).await;
-    }
-    let site = site.env("CAPSTAN_FAILPOINTS", "rotation=kill@2");
-    assert!(!site.command(&rotate).await.0);
-    let keys = "SELECT CAST(count(DISTINCT key_id) AS text) FROM providers";
-    assert_eq!(site.database.count(keys).await, 2, "one is sealed anew, and one is not");
-    let all_open = async || {
-        for model in ["one/priced", "two/priced"] {
-            assert_eq!(run(&server, model).await["status"], "completed");
-        }
-    };
-    all_open().await;
-    let site = site.env("CAPSTAN_FAILPOINTS", "");
-    let (ok, said) = site.command(&rotate[..2]).await;
-    assert!(ok && said.contains("sealed anew: 1"), "{said}");
-    assert_eq!(site.database.count(keys).await, 1);
-    all_open().await;
 }
 
 /// Makes a provider of this body.

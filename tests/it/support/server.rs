@@ -30,6 +30,7 @@ pub struct Site {
     env: BTreeMap<String, String>,
     mcp: Option<Value>,
     bears_small_files: bool,
+    program: PathBuf,
     started: Arc<std::sync::atomic::AtomicUsize>,
 }
 
@@ -51,7 +52,8 @@ impl Site {
             // Requests and connections would bury what matters when a test fails.
             ("CAPSTAN_LOG__LEVEL".to_owned(), "debug,capstan::http::request=info,capstan::app::listen=info".to_owned()),
         ]);
-        Self { folder, database, ledger, env, mcp: None, bears_small_files: false, started: Arc::default() }
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_capstan"));
+        Self { folder, database, ledger, env, mcp: None, bears_small_files: false, program, started: Arc::default() }
     }
 
     /// A place with the scripted model and the ledger.
@@ -86,6 +88,11 @@ impl Site {
         self
     }
 
+    /// Servers that are started from now on are of another build.
+    pub fn program(self, program: &Path) -> Self {
+        Self { program: program.to_owned(), ..self }
+    }
+
     /// A file that may not grow any more fails the writes of the servers instead of killing them.
     pub fn bears_small_files(self) -> Self {
         Self { bears_small_files: true, ..self }
@@ -107,14 +114,16 @@ impl Site {
     /// Starts a server with more variables than the others.
     pub async fn start_with(&self, extra: &[(&str, &str)]) -> Server {
         for _ in 0..3 {
-            if let Some(server) = self.try_start(extra).await {
-                return server;
+            match self.try_start(extra).await {
+                Ok(server) => return server,
+                Err(ended) => ended.print_log(),
             }
         }
         panic!("the server did not start")
     }
 
-    async fn try_start(&self, extra: &[(&str, &str)]) -> Option<Server> {
+    /// Starts a server that may refuse to: then what is left of it, whose log says why.
+    pub async fn try_start(&self, extra: &[(&str, &str)]) -> Result<Server, Server> {
         let mut server = self.spawn(extra);
         let client = server.client.clone();
         let ready = format!("{}/readyz", server.url);
@@ -128,11 +137,7 @@ impl Site {
                 request.await.is_ok_and(|answer| answer.status() == StatusCode::OK).then_some(true)
             }
         });
-        if asking.await {
-            return Some(server);
-        }
-        server.print_log();
-        None
+        if asking.await { Ok(server) } else { Err(server) }
     }
 
     /// Starts the process and does not wait for anything.
@@ -142,11 +147,11 @@ impl Site {
         let log = self.folder.path().join(format!("server-{count}.log"));
         let output = std::fs::File::create(&log).unwrap();
         let mut command = match self.bears_small_files {
-            false => Command::new(env!("CARGO_BIN_EXE_capstan")),
+            false => Command::new(&self.program),
             // What a process ignores, the program that it becomes ignores, too.
             true => {
                 let mut shell = Command::new("sh");
-                shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_capstan")]);
+                shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(&self.program);
                 shell
             }
         };
@@ -176,12 +181,19 @@ impl Site {
 
     /// Runs a command of the binary to its end and gives its standard output.
     pub async fn command(&self, arguments: &[&str]) -> (bool, String) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_capstan"));
+        let child = self.spawn_command(arguments, &[]);
+        let output = wait::within("the command", Duration::from_secs(60), child.wait_with_output()).await.unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Starts a command of the binary with more variables than the others, and does not wait for anything.
+    pub fn spawn_command(&self, arguments: &[&str], extra: &[(&str, &str)]) -> Child {
+        let mut command = Command::new(&self.program);
         #[expect(clippy::disallowed_methods, reason = "the child needs the tester's PATH and HOME and nothing else")]
         let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
         command.args(arguments).current_dir(self.folder.path()).env_clear().envs(inherited).envs(&self.env);
-        let output = wait::within("the command", Duration::from_secs(60), command.output()).await.unwrap();
-        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+        command.envs(extra.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.kill_on_drop(true).spawn().unwrap()
     }
 }
 

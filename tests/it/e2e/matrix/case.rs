@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::checks::{self, Death};
 use super::points::{Often, Point, Scenario};
+use super::rotation;
 use super::turn::{ID, Turn};
 use crate::support::asker::{Asker, Question};
 use crate::support::chance::Chance;
@@ -45,14 +46,16 @@ impl Way {
 pub struct Case {
     /// Where.
     pub point: &'static Point,
-    way: Way,
-    kind: Kind,
+    /// How.
+    pub way: Way,
+    /// In which store.
+    pub kind: Kind,
     seed: u64,
     turn: Turn,
     /// At which time that the point is reached.
-    at: usize,
+    pub at: usize,
     /// How long the database is away.
-    outage: Duration,
+    pub outage: Duration,
     /// When a sleeper whose work another process does meanwhile wakes up.
     waking: Waking,
     /// A bug that is planted in the servers.
@@ -95,9 +98,19 @@ impl Case {
 
     /// Plays it; panics if it is violated. Whether the point was reached.
     pub async fn play(self) -> bool {
-        Stage::new(self).await.play().await
+        match self.point.scenario {
+            Scenario::Rotation => rotation::play(self).await,
+            _ => Stage::new(self).await.play().await,
+        }
     }
 }
+
+/// What is left out is left out once: the settings leave room for [`checks::much`] alone, and after it is gone for all else.
+const EARLIER_IS_TOO_LONG: [(&str, &str); 3] = [
+    ("CAPSTAN_AGENT__CONTEXT__LIMIT", "20000"),
+    ("CAPSTAN_AGENT__CONTEXT__EVICT_BELOW", "8000"),
+    ("CAPSTAN_AGENT__CONTEXT__KEEP_LAST", "1"),
+];
 
 /// A case that is being played.
 struct Stage {
@@ -136,6 +149,11 @@ impl Stage {
         let model = Arc::new(ModelMock::start().await);
         let mut site =
             Site::scripted(case.kind, &model).await.short_leases().env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[400, 400]");
+        if case.point.scenario == Scenario::Summary {
+            for (name, value) in EARLIER_IS_TOO_LONG {
+                site = site.env(name, value);
+            }
+        }
         if let Some(bug) = case.bug {
             site = site.env("CAPSTAN_PLANTED", bug);
         }
@@ -163,7 +181,11 @@ impl Stage {
 
     async fn play(mut self) -> bool {
         let scenario = self.case.point.scenario;
-        let client = Client::new(self.address.subscribe(), "the-one", json!({"input": self.case.turn.input}));
+        let mut body = json!({"input": self.case.turn.input});
+        if scenario == Scenario::Summary {
+            body["conversation_id"] = self.say_much().await;
+        }
+        let client = Client::new(self.address.subscribe(), "the-one", body);
         let run = client.run();
         if scenario == Scenario::Takeover {
             self.add(&[]);
@@ -193,6 +215,16 @@ impl Stage {
         let run = run.borrow().clone().unwrap();
         self.check(death.as_ref(), &run).await;
         is_reached
+    }
+
+    /// Has a conversation become so long that its next run leaves something out. Its id.
+    async fn say_much(&self) -> Value {
+        let mut server = self.site.start().await;
+        let run = server.start_run(&json!({"input": checks::much()})).await;
+        let ended = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+        server.kill9().await;
+        ended["conversation_id"].clone()
     }
 
     /// Starts the server that is to be disturbed.
@@ -268,7 +300,7 @@ impl Stage {
                 None
             }
             (Way::Cut, _) => {
-                self.cut(question).await;
+                cut(self.link.as_ref(), &self.site, self.case.outage, question).await;
                 None
             }
         }
@@ -284,26 +316,6 @@ impl Stage {
             () = claimed => {}
             () = following.done() => {}
         }
-    }
-
-    /// Takes the database away for a while, from before the process goes on.
-    async fn cut(&self, question: Question) {
-        if let Some(link) = &self.link {
-            link.cut();
-            question.answer("go on").await;
-            tokio::time::sleep(self.case.outage).await;
-            return link.mend();
-        }
-        let holding = self.site.database.hold_writer();
-        tokio::pin!(holding);
-        // A process that stands in the middle of a write must go on before anybody else gets the file.
-        let held = tokio::time::timeout(Duration::from_millis(200), &mut holding).await;
-        question.answer("go on").await;
-        let _held = match held {
-            Ok(held) => held,
-            Err(_) => holding.await,
-        };
-        tokio::time::sleep(self.case.outage).await;
     }
 
     /// Waits until the client has everything. A server that ends by itself gets a successor: one of whose tasks is gone, and one
@@ -335,7 +347,8 @@ impl Stage {
             assert_eq!(usize::try_from(runs).unwrap(), afters);
             checks::deleted(&self.site, conversation).await;
         } else {
-            assert_eq!(usize::try_from(runs).unwrap(), 1 + afters, "one run by the key, and those after");
+            let before = usize::from(scenario == Scenario::Summary);
+            assert_eq!(usize::try_from(runs).unwrap(), before + 1 + afters, "one run by the key, and those before and after");
             let followed = self.following.followed.take().unwrap();
             let log = self.log(&followed, run).await;
             let ended = server.finished(run).await;
@@ -344,7 +357,13 @@ impl Stage {
                     assert_eq!(ended["status"], "cancelled", "{ended}");
                     checks::cancelled(&self.site, &self.model, death).await;
                 }
-                Scenario::Turn | Scenario::SlowTools | Scenario::Takeover | Scenario::Retry | Scenario::Delete => {
+                Scenario::Turn
+                | Scenario::SlowTools
+                | Scenario::Takeover
+                | Scenario::Retry
+                | Scenario::Summary
+                | Scenario::Delete
+                | Scenario::Rotation => {
                     assert_eq!(ended["status"], "completed", "{ended}");
                     if (self.case.point.name, self.case.way) == ("C30", Way::Panic) {
                         checks::no_tools(&self.site, &self.case.turn).await;
@@ -356,6 +375,9 @@ impl Stage {
             }
             if scenario == Scenario::Retry {
                 checks::retry(&self.model, death, &log);
+            }
+            if scenario == Scenario::Summary {
+                checks::summary(&self.site, &self.model, conversation, &log).await;
             }
             if scenario == Scenario::Takeover && death.is_some() {
                 assert_eq!(ended["attempt"], 2, "one step of the epoch: {ended}");
@@ -406,10 +428,32 @@ impl Stage {
     }
 }
 
+/// Takes the database away for a while, from before the process goes on.
+pub async fn cut(link: Option<&Link>, site: &Site, outage: Duration, question: Question) {
+    if let Some(link) = link {
+        link.cut();
+        question.answer("go on").await;
+        tokio::time::sleep(outage).await;
+        return link.mend();
+    }
+    let holding = site.database.hold_writer();
+    tokio::pin!(holding);
+    // A process that stands in the middle of a write must go on before anybody else gets the file.
+    let held = tokio::time::timeout(Duration::from_millis(200), &mut holding).await;
+    question.answer("go on").await;
+    let _held = match held {
+        Ok(held) => held,
+        Err(_) => holding.await,
+    };
+    tokio::time::sleep(outage).await;
+}
+
 /// Does what the scenario wants from outside, when its time has come.
 async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address: watch::Receiver<String>, mut run: Known) {
     match scenario {
-        Scenario::Turn | Scenario::SlowTools | Scenario::Retry | Scenario::Takeover => return,
+        Scenario::Turn | Scenario::SlowTools | Scenario::Retry | Scenario::Takeover | Scenario::Summary | Scenario::Rotation => {
+            return;
+        }
         Scenario::Cancel | Scenario::Delete => {
             model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent == 2)).await;
         }

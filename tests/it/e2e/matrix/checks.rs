@@ -54,7 +54,9 @@ impl Death {
     /// Looks at the rows. The process must be dead or stand still.
     pub async fn of(site: &Site, model: &ModelMock, nothing_on_its_way: bool) -> Self {
         site.database.quiet().await;
-        let answers = "SELECT CAST(count(*) AS text) FROM messages WHERE role = 'assistant'";
+        // Those of the newest run: another one may have come before it.
+        let answers =
+            "SELECT CAST(count(*) AS text) FROM messages WHERE role = 'assistant' AND run_id = (SELECT max(id) FROM runs)";
         let open = "SELECT CAST(count(*) AS text) FROM run_steps WHERE kind = 'model' AND status = 'started'";
         Self {
             calls: calls(site).await,
@@ -174,6 +176,26 @@ pub fn retry(model: &ModelMock, death: Option<&Death>, log: &[Frame]) {
     let wanted = i128::from(events[retrying]["data"]["after_ms"].as_i64().unwrap());
     // The clock of the process writes the events, and that of the database decides.
     assert!(waited >= wanted - 5, "a retry after {waited} ms of {wanted}");
+}
+
+/// A message that leaves no room for much more.
+pub fn much() -> String {
+    format!("much {}", "word ".repeat(10_000))
+}
+
+/// A summary was stored once, in one transaction with what says so; what it stands for is in no request and all there.
+pub async fn summary(site: &Site, model: &ModelMock, conversation: &str, log: &[Frame]) {
+    let stored = format!("context_summaries WHERE conversation_id = '{conversation}'");
+    assert_eq!(site.database.count(&format!("SELECT CAST(count(*) AS text) FROM {stored}")).await, 1);
+    assert_eq!(log.iter().filter(|frame| frame.kind() == "context.compacted").count(), 1, "said once, with its commit");
+    let exchanges = model.exchanges(ID);
+    for request in exchanges.iter().map(|exchange| &exchange.request) {
+        let messages = request["messages"].as_array().unwrap();
+        assert!(messages[0]["content"].as_str().unwrap().contains("user: much word"), "{request}");
+        assert!(!messages[1..].iter().any(|message| message["content"].to_string().contains("much word")), "{request}");
+    }
+    let first = format!("SELECT body FROM messages WHERE conversation_id = '{conversation}' AND position = 1");
+    assert!(site.database.rows(&first).await[0][0].as_deref().unwrap().contains(much().trim_end()), "what a summary stands for");
 }
 
 /// A cancelled run was not gone on with.

@@ -11,6 +11,7 @@ mod case;
 mod checks;
 mod kills;
 mod points;
+mod rotation;
 mod turn;
 
 use std::collections::{BTreeMap, HashSet};

@@ -31,6 +31,10 @@ pub enum Scenario {
     Delete,
     /// The server that worked on the run is dead already.
     Takeover,
+    /// The conversation is longer than the model may read: a summary stands for what was said before.
+    Summary,
+    /// No run, but the command that seals secrets with another master key, beside a server that uses them.
+    Rotation,
 }
 
 /// How often a point is reached.
@@ -84,9 +88,15 @@ pub const POINTS: &[Point] = &[
     point("C21", Scenario::CancelTool, Often::At(1)),
     point("C22", Scenario::Turn, Often::At(1)),
     point("C23", Scenario::Turn, Often::At(1)),
+    // It is to be stored, with the beginning of the step.
+    point("C26", Scenario::Summary, Often::At(1)),
+    // It was stored, or waits for the next commit; the model has answered.
+    Point { failpoint: "C08", ..point("C26-answered", Scenario::Summary, Often::At(1)) },
     point("C27", Scenario::Delete, Often::At(1)),
     point("C28", Scenario::Takeover, Often::At(1)),
     point("C30", Scenario::Turn, Often::At(1)),
+    // Before the first of two secrets, and between them.
+    Point { also: &[2], ..point("C31", Scenario::Rotation, Often::Twice) },
 ];
 
 /// Rows of RELIABILITY section 5 without a point, and why.
@@ -96,12 +106,9 @@ pub const WITHOUT_POINT: &[(&str, &str)] = &[
     ("C18", "e2e::approvals kills the process that takes the run up after the decision"),
     ("C24", "there are no webhooks yet"),
     ("C25", "there are no sub-agents yet"),
-    ("C26", "e2e::context kills the process before the commit that holds a summary, and when the model has answered"),
     ("C29", "a step of a migration is one transaction of the database, with nothing of ours between two of them"),
-    ("C31", "e2e::providers kills the command that rotates the master key between two secrets; no run is under way in it"),
     ("C32", "a full disk is no point but a failure of any commit: e2e::database lets no file grow, passes.rs fails each call"),
 ];
 
 /// Failpoints that are no rows of RELIABILITY section 5, and the tests that try them.
-pub const TRIED_ELSEWHERE: &[(&str, &str)] =
-    &[("reconciled", "e2e::replay"), ("handle", "e2e::tasks"), ("summary", "e2e::context"), ("rotation", "e2e::providers")];
+pub const TRIED_ELSEWHERE: &[(&str, &str)] = &[("reconciled", "e2e::replay"), ("handle", "e2e::tasks")];

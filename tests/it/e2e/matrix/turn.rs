@@ -38,12 +38,13 @@ impl Turn {
     /// The turn of a scenario. Of seed 0 it is always the same: two rounds, one of them in parallel, of every class.
     pub fn new(id: &str, scenario: Scenario, seed: u64, chance: &mut Chance) -> Self {
         let (opening, rounds) = match scenario {
-            Scenario::Turn | Scenario::Takeover if seed == 0 => ("", classic("append")),
+            Scenario::Turn | Scenario::Takeover | Scenario::Summary if seed == 0 => ("", classic("append")),
             Scenario::SlowTools if seed == 0 => ("", classic("slow_append")),
-            Scenario::Turn | Scenario::Takeover => ("", any_rounds(id, "append", chance)),
+            Scenario::Turn | Scenario::Takeover | Scenario::Summary => ("", any_rounds(id, "append", chance)),
             Scenario::SlowTools => ("", any_rounds(id, "slow_append", chance)),
             Scenario::Retry => ("[[flaky:1,503]]", Vec::new()),
             Scenario::Cancel | Scenario::Delete => ("[[text:2,0]][[hold]]", Vec::new()),
+            Scenario::Rotation => ("", Vec::new()),
             Scenario::CancelTool => ("", vec![vec![Call { tool: "slow_append", text: "endless".to_owned() }]]),
         };
         let opening = match scenario {

@@ -1,0 +1,109 @@
+//! The command that seals every secret with another master key is disturbed, beside a server that goes on using them.
+//!
+//! There is no run in it and no lease: a command that stands still sleeps until another one has done its work.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::process::Child;
+
+use super::case::{Case, Way, cut};
+use crate::support::asker::Asker;
+use crate::support::database::Kind;
+use crate::support::link::Link;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::{audit, wait};
+
+/// The providers, each with one secret.
+const NAMES: [&str; 2] = ["one", "two"];
+
+const ROTATE: [&str; 2] = ["secrets", "rotate"];
+
+/// Plays a case; panics if it is violated. Whether the point was reached.
+pub async fn play(case: Case) -> bool {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(case.kind, &model).await;
+    let server = site.start().await;
+    let new_key = [ROTATE[0], ROTATE[1], "--new-key"];
+    assert!(site.command(&new_key).await.0);
+    for name in NAMES {
+        let body = json!({
+            "name": name, "kind": "openai", "base_url": model.base_url, "key": "sk-test-0123456789", "models": [{"name": "mock"}],
+        });
+        let (status, made) = server.post_json("/providers", &body).await;
+        assert_eq!(status, 201, "{made}");
+    }
+
+    let mut asker = Asker::start(case.point.failpoint).await;
+    let (name, value) = asker.setting(case.at);
+    let mut extra = vec![(name, value)];
+    let mut link = None;
+    if (case.way, case.kind) == (Way::Cut, Kind::Postgres) {
+        let through = Link::to(site.database.server()).await;
+        extra.push(("DATABASE_URL", site.database.url_through(through.address)));
+        link = Some(through);
+    }
+    let extra: Vec<(&str, &str)> = extra.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut command = site.spawn_command(&new_key, &extra);
+    let question = wait::within("the command to reach the point", Duration::from_secs(60), asker.next()).await;
+    assert_eq!(sealed_with(&site).await, if case.at == 1 { 1 } else { 2 }, "secrets are sealed anew one by one");
+    // On SQLite nothing is held either: the command stands between two writes.
+    all_open(&server).await;
+    match case.way {
+        Way::Kill => {
+            question.answer("kill").await;
+            assert_eq!(ended(&mut command).await.code(), None, "the command was to die by a signal");
+        }
+        Way::Panic => {
+            question.answer("panic").await;
+            assert!(!ended(&mut command).await.success());
+        }
+        // Whether it fails, or bears that, is its own affair: what is left is done by the next one.
+        Way::Cut => {
+            cut(link.as_ref(), &site, case.outage, question).await;
+            ended(&mut command).await;
+        }
+        Way::Stop => {
+            question.answer("stop").await;
+            let (ok, said) = site.command(&ROTATE).await;
+            assert!(ok && said.contains(&format!("sealed anew: {}", 3 - case.at)), "{said}");
+            wake(&command).await;
+            // What it had read was sealed anew meanwhile, and is not what it writes over.
+            let output = wait::within("the sleeper's end", Duration::from_secs(60), command.wait_with_output()).await.unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(!output.status.success() && said.contains("changed by somebody else meanwhile"), "{said}");
+        }
+    }
+    all_open(&server).await;
+    let (ok, said) = site.command(&ROTATE).await;
+    assert!(ok, "{said}");
+    assert_eq!(sealed_with(&site).await, 1, "the next one ends what is left");
+    all_open(&server).await;
+    audit::assert_sound(&site.database).await;
+    true
+}
+
+/// With how many master keys secrets are sealed.
+async fn sealed_with(site: &Site) -> i64 {
+    site.database.count("SELECT CAST(count(DISTINCT key_id) AS text) FROM providers").await
+}
+
+/// Every secret is of use, whichever key it is sealed with.
+async fn all_open(server: &Server) {
+    for name in NAMES {
+        let run = server.start_run(&json!({"input": "hi", "model": format!("{name}/mock")})).await;
+        let ended = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+    }
+}
+
+async fn ended(command: &mut Child) -> std::process::ExitStatus {
+    wait::within("the command to end", Duration::from_secs(60), command.wait()).await.unwrap()
+}
+
+async fn wake(command: &Child) {
+    let pid = command.id().unwrap().to_string();
+    let status = tokio::process::Command::new("kill").args(["-CONT", &pid]).status().await.unwrap();
+    assert!(status.success());
+}
