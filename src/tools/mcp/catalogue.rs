@@ -162,6 +162,9 @@ mod tests {
         assert_eq!(*definitions[1].parameters, parameters);
         assert!(definitions.iter().all(|tool| tool.replay == ReplayClass::Unsafe), "hints of strangers count for nothing");
         assert_ne!(definitions[0].definition_hash, definitions[1].definition_hash);
+        // It stays as it is: during an upgrade runs compare it that began under an earlier version, and pins in the database do.
+        let known = "36a13cb05d61d46337ccc3e3e53854ba5fa90b7711eb10f530628b4045c563c3";
+        assert_eq!(definitions[0].definition_hash, known, "no tool would be called by runs that have begun");
     }
 
     #[test]

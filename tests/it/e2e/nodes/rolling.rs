@@ -1,9 +1,12 @@
 //! Servers that are replaced one after the other, as a deploy does, while runs that use tools are under way.
 //!
 //! The full measurement: `CAPSTAN_ROLLING_RUNS=300 cargo nextest run --features failpoints --no-capture replaced_one_by_one`.
+//! `CAPSTAN_OLDER_BINARY` names a server of an earlier version: its processes are replaced by those of this build, and then the
+//! other way round, as a rollback does (`scripts/two-versions.sh`).
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -15,9 +18,9 @@ use crate::support::client::{Client, Followed};
 use crate::support::database::{Database, Kind};
 use crate::support::measure::{percentile, size};
 use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use crate::support::server::{Server, Site};
 use crate::support::sse::stored;
-use crate::support::{tell, wait};
+use crate::support::{setting, tell, wait};
 
 /// Tool calls of each run. A model call before each takes a second, so that runs outlast three restarts.
 const ROUNDS: usize = 20;
@@ -28,6 +31,80 @@ fn script(run: usize) -> String {
         write!(script, "[[text:2,500]][[call:ledger__append {{\"text\":\"r{run}-{round}\"}}]][[next]]").unwrap();
     }
     script + "[[text:2,0]]"
+}
+
+/// Three servers, and clients that follow runs on them.
+struct Cluster {
+    model: ModelMock,
+    servers: Vec<Server>,
+    addresses: Vec<watch::Sender<String>>,
+    clients: JoinSet<Followed>,
+    /// Runs so far.
+    runs: usize,
+    slowest_end: Duration,
+}
+
+impl Cluster {
+    async fn start(model: ModelMock, site: &Site) -> Self {
+        let (one, two, three) = tokio::join!(site.start(), site.start(), site.start());
+        let servers = vec![one, two, three];
+        let addresses = servers.iter().map(|server| watch::Sender::new(server.url.clone())).collect();
+        Self { model, servers, addresses, clients: JoinSet::new(), runs: 0, slowest_end: Duration::ZERO }
+    }
+
+    /// Has clients start so many runs more, and waits until the model was asked in all of them.
+    async fn load(&mut self, runs: usize) {
+        let asked = self.model.total();
+        for index in self.runs..self.runs + runs {
+            let address = self.addresses[index % 3].subscribe();
+            let client = Client::new(address, &format!("key-{index}"), json!({ "input": script(index) }));
+            self.clients.spawn(client.follow());
+        }
+        self.runs += runs;
+        let model = &self.model;
+        let under_way = || async { (model.total() >= asked + runs).then_some(()) };
+        wait::until("all runs to be under way", Duration::from_secs(60), under_way).await;
+    }
+
+    /// Ends each server in order, and starts another one in its place. Streams end with their server; clients come back with
+    /// their cursor to the next one.
+    async fn replace(&mut self, site: &Site) {
+        for place in 0..3 {
+            let begun = Instant::now();
+            self.servers[place].signal("TERM").await;
+            assert!(self.servers[place].ended(Duration::from_secs(27)).await.success());
+            self.slowest_end = self.slowest_end.max(begun.elapsed());
+            let (gone, next) = (self.servers[place].url.clone(), self.servers[(place + 1) % 3].url.clone());
+            for address in &self.addresses {
+                address.send_if_modified(|url| {
+                    let moves = *url == gone;
+                    if moves {
+                        url.clone_from(&next);
+                    }
+                    moves
+                });
+            }
+            self.servers[place] = site.start().await;
+        }
+    }
+
+    /// Waits until the clients have everything: no run has failed, no event is lost or doubled, and each call was made once.
+    async fn judge(&mut self, site: &Site) {
+        let all = wait::within("the clients", Duration::from_secs(120), std::mem::take(&mut self.clients).join_all()).await;
+        for Followed { frames, .. } in all {
+            let run = frames[0].json()["run_id"].as_str().unwrap().to_owned();
+            assert_eq!(self.servers[0].finished(&run).await["status"], "completed");
+            assert_eq!(stored(&frames), stored(&self.servers[0].run_events(&run).await.all().await));
+        }
+        let ended = site.database.rows("SELECT DISTINCT state, CASE WHEN state <> 'done' THEN outcome END FROM tool_calls").await;
+        assert_eq!(ended, [[Some("done".to_owned()), None]]);
+        let mut executed: HashMap<String, usize> = HashMap::new();
+        for entry in site.ledger.entries() {
+            *executed.entry(entry.arguments["text"].to_string()).or_default() += 1;
+        }
+        assert_eq!((executed.len(), executed.values().max()), (self.runs * ROUNDS, Some(&1)));
+        self.model.assert_history_was_sendable();
+    }
 }
 
 /// How long nobody worked on runs that were handed back, in milliseconds: from the last event of one attempt to the first of the
@@ -49,60 +126,54 @@ async fn hand_overs(database: &Database) -> Vec<i64> {
     hand_overs
 }
 
+/// The newest step of the schema that the database has been brought to.
+async fn schema(database: &Database) -> i64 {
+    database.count("SELECT CAST(max(version) AS text) FROM _sqlx_migrations").await
+}
+
+// D-17.
 #[tokio::test(flavor = "multi_thread")]
 async fn replaced_one_by_one() {
     let runs = size("CAPSTAN_ROLLING_RUNS", 60);
+    let older = setting("CAPSTAN_OLDER_BINARY").map(PathBuf::from);
+    let present = PathBuf::from(env!("CARGO_BIN_EXE_capstan"));
     let model = ModelMock::start().await;
-    let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
-    let mut servers: [_; 3] = tokio::join!(site.start(), site.start(), site.start()).into();
-    let addresses = servers.each_ref().map(|server| watch::Sender::new(server.url.clone()));
-    let mut clients = JoinSet::new();
-    for index in 0..runs {
-        let client = Client::new(addresses[index % 3].subscribe(), &format!("key-{index}"), json!({ "input": script(index) }));
-        clients.spawn(client.follow());
-    }
-    wait::until("all runs to be under way", Duration::from_secs(60), || async { (model.total() >= runs).then_some(()) }).await;
+    let mut site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
+    site = site.program(older.as_ref().unwrap_or(&present));
+    let mut cluster = Cluster::start(model, &site).await;
+    let before = schema(&site.database).await;
+    cluster.load(runs).await;
+    site = site.program(&present);
+    cluster.replace(&site).await;
+    cluster.judge(&site).await;
 
-    let mut slowest_end = Duration::ZERO;
-    for place in 0..3 {
-        let begun = Instant::now();
-        servers[place].signal("TERM").await;
-        // Streams end with their server; clients come back with their cursor to the next one.
-        assert!(servers[place].ended(Duration::from_secs(27)).await.success());
-        slowest_end = slowest_end.max(begun.elapsed());
-        let (gone, next) = (servers[place].url.clone(), servers[(place + 1) % 3].url.clone());
-        for address in &addresses {
-            address.send_if_modified(|url| {
-                let moves = *url == gone;
-                if moves {
-                    url.clone_from(&next);
-                }
-                moves
-            });
+    if let Some(older) = older {
+        let after = schema(&site.database).await;
+        tell(&format!("upgraded from schema {before} to {after}"));
+        cluster.load(runs).await;
+        site = site.program(&older);
+        if before == after {
+            cluster.replace(&site).await;
+            tell("rolled back");
+        } else {
+            let refused = site.try_start(&[]).await.err().unwrap().log_text();
+            let reason = format!("it has version {}, which this program does not know", before + 1);
+            assert!(refused.contains(&reason), "{refused}");
+            tell(&format!("a rollback is refused, and harms nobody: {reason}"));
         }
-        servers[place] = site.start().await;
+        cluster.judge(&site).await;
+        audit::assert_sound_but_for_the_audit(&site.database).await;
+    } else {
+        audit::assert_sound(&site.database).await;
     }
-
-    let all = wait::within("the clients", Duration::from_secs(120), clients.join_all()).await;
-    for Followed { frames, .. } in all {
-        let run = frames[0].json()["run_id"].as_str().unwrap().to_owned();
-        assert_eq!(servers[0].finished(&run).await["status"], "completed");
-        assert_eq!(stored(&frames), stored(&servers[0].run_events(&run).await.all().await));
-    }
-    let mut executed: HashMap<String, usize> = HashMap::new();
-    for entry in site.ledger.entries() {
-        *executed.entry(entry.arguments["text"].to_string()).or_default() += 1;
-    }
-    assert_eq!((executed.len(), executed.values().max()), (runs * ROUNDS, Some(&1)));
-    assert_eq!(site.database.rows("SELECT DISTINCT state FROM tool_calls").await, [[Some("done".to_owned())]]);
-    model.assert_history_was_sendable();
-    audit::assert_sound(&site.database).await;
 
     let hand_overs = hand_overs(&site.database).await;
     let [half, most, all] = [50, 99, 100].map(|percent| percentile(&hand_overs, percent));
     tell(&format!(
-        "{runs} runs, {} hand-overs: p50 {half} ms, p99 {most} ms, slowest {all} ms; a server was gone within {slowest_end:?}",
-        hand_overs.len()
+        "{} runs, {} hand-overs: p50 {half} ms, p99 {most} ms, slowest {all} ms; a server was gone within {:?}",
+        cluster.runs,
+        hand_overs.len(),
+        cluster.slowest_end
     ));
     // The first one had a third of the runs, and whoever took them on was replaced next.
     assert!(hand_overs.len() >= runs / 2, "{} hand-overs", hand_overs.len());
