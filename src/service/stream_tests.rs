@@ -47,6 +47,8 @@ struct Log {
     announced: Mutex<usize>,
     meanwhile: Mutex<VecDeque<Op>>,
     deleted: Mutex<bool>,
+    /// How often its pages were asked for.
+    reads: Mutex<usize>,
     last: i64,
 }
 
@@ -59,6 +61,7 @@ impl Log {
             announced: Mutex::default(),
             meanwhile: Mutex::new(meanwhile.into()),
             deleted: Mutex::new(false),
+            reads: Mutex::default(),
             last,
         })
     }
@@ -123,6 +126,7 @@ impl LogStore for Log {
     }
 
     async fn events(&self, _: &UserId, _: &ConversationId, after: i64, limit: u32) -> StoreResult<Vec<StoredEvent>> {
+        *self.reads.lock().unwrap() += 1;
         let page = {
             let events = self.events.lock().unwrap();
             events.iter().filter(|event| event.seq > after).take(limit as usize).map(|event| (**event).clone()).collect()
@@ -239,6 +243,35 @@ async fn long_logs_are_read_page_by_page() {
     for size in sizes {
         assert_eq!(reader.next().await.unwrap().unwrap().len(), size);
     }
+}
+
+/// W-12: each of many readers asks the store once where it begins, and again when somebody else has written; what this process
+/// writes costs the store nothing, however many read it.
+#[tokio::test]
+async fn many_readers_of_one_log_ask_the_store_as_often_as_they_begin() {
+    const READERS: usize = 50;
+    let log = Log::new(i64::MAX, Vec::new());
+    log.apply(Op::Commit(20));
+    drop(log.announce(20));
+    let mut readers: Vec<_> = (0..READERS).map(|_| (log.reader(Scope::Conversation(conversation()), 0), Vec::new())).collect();
+    let everybody_reads = |readers: &mut Vec<(Reader, Vec<StreamItem>)>| {
+        for (reader, said) in readers {
+            assert!(drain(reader, said));
+        }
+        *log.reads.lock().unwrap()
+    };
+    assert_eq!(everybody_reads(&mut readers), READERS);
+    for _ in 0..100 {
+        log.apply(Op::Commit(3));
+        log.apply(Op::Publish(3));
+        assert_eq!(everybody_reads(&mut readers), READERS, "what is told is not asked for");
+    }
+    log.apply(Op::Commit(3));
+    log.apply(Op::Elsewhere(3));
+    log.apply(Op::Hint);
+    assert_eq!(everybody_reads(&mut readers), 2 * READERS);
+    let all: Vec<i64> = (1..=323).collect();
+    assert!(readers.iter().all(|(_, said)| seqs(said) == all));
 }
 
 #[tokio::test]
