@@ -48,6 +48,7 @@ mod resume;
 mod retention;
 mod retries;
 mod revoked;
+mod storm;
 mod structured;
 mod switching;
 mod tasks;
