@@ -8,10 +8,12 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use super::config::{self, Environment, Flag, Loaded};
+use super::parts::Opener;
 use super::secrets::{self, RotateArgs};
 use super::{chat, cleanup, doctor, healthcheck, keys, reading, serve, users};
 use crate::domain::principal::UserRole;
 use crate::service::FoldMode;
+use crate::store::OnCopy;
 use crate::tools::mcp::orphans;
 
 /// A self-hosted agent server that loses nothing.
@@ -73,9 +75,16 @@ enum Command {
         /// What this process does: all, api or worker.
         #[arg(long, value_name = "ROLE")]
         role: Option<String>,
+        /// If the database is a copy that was put back or put elsewhere, it is the database from now on.
+        #[arg(long)]
+        accept_restore: bool,
     },
     /// Bring the database's schema up to date and exit.
-    Migrate,
+    Migrate {
+        /// The database is a copy that was put back, even if nothing tells so: from now on it is the database.
+        #[arg(long)]
+        accept_restore: bool,
+    },
     /// Print the OpenAPI document of the API.
     Openapi,
     /// Print the effective settings, secrets redacted, with the source of each.
@@ -207,8 +216,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let command = cli.command.take().unwrap_or(Command::Serve { role: None });
-    if let Command::Serve { role: Some(role) } = &command {
+    let command = cli.command.take().unwrap_or(Command::Serve { role: None, accept_restore: false });
+    if let Command::Serve { role: Some(role), .. } = &command {
         cli.settings.role = Some(role.clone());
     }
     let load = || -> anyhow::Result<Loaded> {
@@ -217,8 +226,14 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         Ok(config::load(file, environment, &cli.settings.flags())?)
     };
     match command {
-        Command::Serve { .. } => runtime()?.block_on(serve::run(load()?, environment)),
-        Command::Migrate => runtime()?.block_on(keys::migrate(&load()?)),
+        Command::Serve { accept_restore, .. } => {
+            let on_copy = if accept_restore { OnCopy::Accept } else { OnCopy::Refuse };
+            runtime()?.block_on(serve::run(load()?, environment, on_copy))
+        }
+        Command::Migrate { accept_restore } => {
+            let opener = if accept_restore { Opener::Server(OnCopy::AcceptUnseen) } else { Opener::Command };
+            runtime()?.block_on(keys::migrate(&load()?, opener))
+        }
         Command::Openapi => print(&crate::http::openapi_json()),
         Command::Config => print(&config::show(&load()?)),
         Command::Doctor => runtime()?.block_on(doctor::run(&load()?, environment)),
@@ -273,7 +288,7 @@ mod tests {
         let keys: Vec<_> = cli.settings.flags().into_iter().map(|flag| (flag.key, flag.value)).collect();
         assert_eq!(keys, [("server.listen", "127.0.0.1:1".to_owned()), ("server.role", "api".to_owned())]);
         let cli = Cli::parse_from(["capstan", "serve", "--role", "worker"]);
-        assert!(matches!(cli.command, Some(Command::Serve { role: Some(role) }) if role == "worker"));
+        assert!(matches!(cli.command, Some(Command::Serve { role: Some(role), accept_restore: false }) if role == "worker"));
     }
 
     #[test]
@@ -299,6 +314,8 @@ mod tests {
             "doctor --config c.toml",
             "config --mcp-config m.json",
             "migrate --database-url sqlite:x",
+            "migrate --accept-restore",
+            "serve --role api --accept-restore",
             "openapi",
             "cleanup --data-dir d",
             "cleanup --dry-run",

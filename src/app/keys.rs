@@ -79,8 +79,11 @@ pub async fn revoke(loaded: &Loaded, named: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// Brings the schema up to date.
-pub async fn migrate(loaded: &Loaded) -> anyhow::Result<ExitCode> {
-    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+pub async fn migrate(loaded: &Loaded, opener: Opener) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, opener).await?;
     store.close().await;
-    print("the database's schema is up to date\n")
+    print(match opener {
+        Opener::Command => "the database's schema is up to date\n",
+        Opener::Server(_) => "the database's schema is up to date, and it is the database from now on\n",
+    })
 }

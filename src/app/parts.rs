@@ -12,7 +12,7 @@ use super::config::{Config, Environment, Synchronous};
 use crate::domain::ids::UserId;
 use crate::domain::principal::{Principal, User, UserRole};
 use crate::service::hash_key;
-use crate::store::{self, Durability, Store, StoreOptions};
+use crate::store::{self, Durability, OnCopy, Store, StoreOptions};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::ids::{SharedIds, UuidIds};
 use crate::support::outbound::Reach;
@@ -42,8 +42,8 @@ impl Sources {
 /// Who opens the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opener {
-    /// The server, of which there is one on SQLite.
-    Server,
+    /// The server, of which there is one on SQLite. It does not work on a copy unless told so.
+    Server(OnCopy),
     /// A command that may run beside it.
     Command,
 }
@@ -55,7 +55,7 @@ pub enum Opener {
 pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<dyn Store>> {
     make_folder(&config.server.data_dir)?;
     let options = StoreOptions {
-        exclusive: opener == Opener::Server,
+        exclusive: opener != Opener::Command,
         durability: match config.database.synchronous {
             Synchronous::Full => Durability::Full,
             Synchronous::Normal => Durability::Normal,
@@ -63,6 +63,10 @@ pub async fn open_store(config: &Config, opener: Opener) -> anyhow::Result<Arc<d
         max_connections: config.database.max_connections,
         request_timeout: Duration::from_millis(config.database.request_timeout_ms),
         max_running_per_owner: config.limits.max_running_runs_per_owner,
+        on_copy: match opener {
+            Opener::Server(on_copy) => on_copy,
+            Opener::Command => OnCopy::Overlook,
+        },
     };
     let url = config.database_url();
     store::open(url.expose_secret(), &options)

@@ -25,7 +25,7 @@ use crate::domain::ids::NodeId;
 use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
 use crate::service::{CopyLimits, FileDeps, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
-use crate::store::Store;
+use crate::store::{OnCopy, Store};
 use crate::support::outbound::Reach;
 use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
 use crate::tools::{Door, Toolbox as _};
@@ -38,7 +38,7 @@ const CONNECTIONS_GRACE: Duration = Duration::from_secs(5);
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// Serves until told to stop.
-pub async fn run(loaded: Loaded, environment: &Environment) -> anyhow::Result<ExitCode> {
+pub async fn run(loaded: Loaded, environment: &Environment, on_copy: OnCopy) -> anyhow::Result<ExitCode> {
     telemetry::start_log(&loaded.config.log)?;
     let metrics = telemetry::start_metrics()?;
     lifecycle::raise_file_limit();
@@ -46,7 +46,7 @@ pub async fn run(loaded: Loaded, environment: &Environment) -> anyhow::Result<Ex
     let mut signals = Signals::install()?;
     let (environment, starting) = (environment.clone(), TaskTracker::new());
     // By one of the threads that do the work: what the start gives back, only the thread that had it can use again.
-    let started = starting.spawn(async move { Server::start(loaded, &environment, metrics).await });
+    let started = starting.spawn(async move { Server::start(loaded, &environment, on_copy, metrics).await });
     let server = tokio::select! {
         server = started => server.context("the start came to no end")??,
         // A start that hangs, at a database that does not answer, must not keep the process.
@@ -90,7 +90,7 @@ struct Server {
 }
 
 impl Server {
-    async fn start(loaded: Loaded, environment: &Environment, metrics: PrometheusHandle) -> anyhow::Result<Self> {
+    async fn start(loaded: Loaded, environment: &Environment, on_copy: OnCopy, metrics: PrometheusHandle) -> anyhow::Result<Self> {
         let sources = Sources::real();
         let models = models::select(&loaded, environment).await?;
         let mut config = loaded.config;
@@ -98,7 +98,7 @@ impl Server {
             config.agent.model.clone_from(model);
         }
 
-        let store = parts::open_store(&config, Opener::Server).await?;
+        let store = parts::open_store(&config, Opener::Server(on_copy)).await?;
         models::check_served("agent.fallbacks", &config.agent.fallbacks, &models, store.as_ref()).await?;
         models::check_served("agent.title_model", config.agent.title_model.as_slice(), &models, store.as_ref()).await?;
         let vault = secrets::vault(&config)?;

@@ -40,6 +40,9 @@ const OLD_SNAPSHOT: Duration = Duration::from_secs(300);
 /// How many times as long as a piece of folding took is the rest after it, in which the database is there for others.
 const FOLD_REST: u32 = 3;
 
+/// How often a mark is left by which older copies of the database are noticed.
+const MARK_EVERY: Duration = Duration::from_secs(60);
+
 /// How long an idempotency key is remembered, in milliseconds.
 const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -62,6 +65,7 @@ pub fn start(
     tasks.spawn(watch_snapshots(Arc::clone(store), stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
+    tasks.spawn(mark(Arc::clone(store), stop.clone()));
     tasks.spawn(index(Arc::clone(store), stop.clone()));
     tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
 }
@@ -173,6 +177,17 @@ pub async fn remove_old_audit(store: &dyn Store, age_ms: Option<u64>) -> StoreRe
         removed += gone;
         if gone == 0 {
             return Ok(removed);
+        }
+    }
+}
+
+async fn mark(store: Arc<dyn Store>, stop: CancellationToken) {
+    while pause(MARK_EVERY, &stop).await {
+        if let Err(error) = store.leave_mark().await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "no mark could be left by which older copies of the database are noticed"
+            );
         }
     }
 }

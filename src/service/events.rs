@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use super::owned_log::OwnedLog;
 use super::snapshot::take_snapshot;
-use super::stream::{Afresh, PAGE, Reader, ResetReason, Scope, StreamItem};
+use super::stream::{Afresh, PAGE, Reader, ResetReason, Scope, StreamItem, is_gone};
 use super::{Error, Result, Service};
 use crate::domain::event::StoredEvent;
-use crate::domain::fold::swallows;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::principal::Principal;
 use crate::live::Subscription;
@@ -78,7 +77,7 @@ impl Service {
         let bounds = bounds(&log, id).await?;
         within(after, bounds)?;
         let events = log.events(id, after, limit + 1).await?;
-        unfolded(after, &events, bounds)?;
+        goes_on(&log, id, after, &events, bounds).await?;
         Ok(page(events, limit, bounds.head))
     }
 
@@ -94,7 +93,7 @@ impl Service {
         let mut events = Vec::new();
         while !is_full_page(&events, limit + 1) && view.last_seq.is_none_or(|last| cursor < last) {
             let page = log.events(conversation, cursor, PAGE).await?;
-            unfolded(cursor, &page, bounds)?;
+            goes_on(&log, conversation, cursor, &page, bounds).await?;
             let Some(last) = page.last() else { break };
             cursor = last.seq;
             events.extend(page.into_iter().filter(|event| event.run_id.as_ref() == Some(id)));
@@ -117,13 +116,11 @@ impl Service {
         let scope = Scope::Conversation(id.clone());
         let afresh = Afresh::Snapshot(Arc::clone(&self.store));
         if let Some(Cursor(after)) = after {
-            match misplaced(after, bounds) {
-                None => {
-                    let reader = Reader::new(log, tail, scope, after).or_afresh(afresh).of_log_until(bounds.head);
-                    return Ok(StreamStart::Stream(reader));
-                }
-                Some(reason) => first.push(StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }),
+            if after <= bounds.head {
+                let reader = Reader::new(log, tail, scope, after).or_afresh(afresh).of_log_until(bounds.head);
+                return Ok(StreamStart::Stream(reader));
             }
+            first.push(in_future(bounds));
         }
         let snapshot = take_snapshot(self.store.as_ref(), &principal.user_id, id, bounds.head).await?;
         let cursor = snapshot.head;
@@ -141,11 +138,9 @@ impl Service {
         let begin = view.first_seq - 1;
         let cursor = after.map_or(begin, |Cursor(seq)| seq.max(begin));
         let scope = Scope::Run { conversation_id, run_id: id.clone(), last_seq: view.last_seq };
-        if let Some(reason) = misplaced(cursor, bounds) {
-            let first = vec![StreamItem::Reset { reason, oldest: bounds.oldest, head: bounds.head }];
-            let cursor = begin.max(bounds.oldest - 1);
-            let reader = Reader::new(log, tail, scope, cursor).or_afresh(Afresh::From(begin)).of_log_until(bounds.head);
-            return Ok(StreamStart::Stream(reader.saying(first)));
+        if cursor > bounds.head {
+            let reader = Reader::new(log, tail, scope, begin).or_afresh(Afresh::From(begin)).of_log_until(bounds.head);
+            return Ok(StreamStart::Stream(reader.saying(vec![in_future(bounds)])));
         }
         if let Some(last_seq) = view.last_seq.filter(|last| cursor >= *last) {
             return Ok(StreamStart::Finished { scope, last_seq });
@@ -176,28 +171,23 @@ async fn bounds(log: &OwnedLog, conversation: &ConversationId) -> Result<LogBoun
     log.bounds(conversation).await?.ok_or(Error::NotFound("conversation"))
 }
 
-fn misplaced(after: i64, bounds: LogBounds) -> Option<ResetReason> {
-    if after > bounds.head {
-        return Some(ResetReason::CursorInFuture);
+/// Refuses a cursor from which the log does not go on. `page` is what follows it.
+async fn goes_on(log: &OwnedLog, conversation: &ConversationId, after: i64, page: &[StoredEvent], bounds: LogBounds) -> Result<()> {
+    let LogBounds { oldest, head } = bounds;
+    match is_gone(log, conversation, after, page, head).await? {
+        true => Err(Error::CursorGone { after, oldest, head }),
+        false => Ok(()),
     }
-    (after < bounds.oldest - 1).then_some(ResetReason::CursorExpired)
 }
 
+fn in_future(bounds: LogBounds) -> StreamItem {
+    StreamItem::Reset { reason: ResetReason::CursorInFuture, oldest: bounds.oldest, head: bounds.head }
+}
+
+/// Refuses a cursor that no event of the log as it is now has.
 fn within(after: i64, bounds: LogBounds) -> Result<()> {
     let LogBounds { oldest, head } = bounds;
-    match misplaced(after, bounds) {
-        None => Ok(()),
-        Some(ResetReason::CursorInFuture | ResetReason::CursorExpired) => Err(Error::CursorGone { after, oldest, head }),
-    }
-}
-
-/// Refuses a cursor within deltas that were folded. `page` is what follows it.
-fn unfolded(after: i64, page: &[StoredEvent], bounds: LogBounds) -> Result<()> {
-    let LogBounds { oldest, head } = bounds;
-    match page.first() {
-        Some(first) if swallows(first, after) => Err(Error::CursorGone { after, oldest, head }),
-        Some(_) | None => Ok(()),
-    }
+    if after > head { Err(Error::CursorGone { after, oldest, head }) } else { Ok(()) }
 }
 
 /// Cuts off what was read beyond the limits, and says where the next page begins. `end` is the last `seq` that is known of.

@@ -11,7 +11,7 @@ use crate::domain::event::{SharedEvent, StoredEvent};
 use crate::domain::fold::swallows;
 use crate::domain::ids::{ConversationId, RunId};
 use crate::live::{Subscription, Tail};
-use crate::store::{LogBounds, Store, StoreError, is_full_page};
+use crate::store::{LogBounds, Store, StoreError, StoreResult, is_full_page};
 use crate::support::failpoint;
 
 use super::Error;
@@ -33,7 +33,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 pub enum ResetReason {
     /// No event has that number yet: the cursor is not from this log as it is now.
     CursorInFuture,
-    /// The events that follow it are no longer kept one by one: it is within deltas that were folded.
+    /// The log goes on, but not from there: it is within deltas that were folded, or it is of events that the log has lost, put
+    /// back from a copy.
     CursorExpired,
 }
 
@@ -151,6 +152,28 @@ enum Page {
     },
     /// There is no such log any more.
     Gone,
+}
+
+/// Whether the log goes on without the event that `cursor` names: that one was folded, or lost when the log was put back from a
+/// copy and went on under higher numbers. `page` is what follows the cursor, `head` the newest number.
+pub(super) async fn is_gone(
+    log: &OwnedLog,
+    conversation: &ConversationId,
+    cursor: i64,
+    page: &[StoredEvent],
+    head: i64,
+) -> StoreResult<bool> {
+    let goes_on = match page.first() {
+        Some(first) if swallows(first, cursor) => return Ok(true),
+        Some(first) => first.seq == cursor + 1,
+        None => head <= cursor,
+    };
+    if goes_on || cursor == 0 {
+        return Ok(false);
+    }
+    // A number that nothing was ever called by is passed by whoever has the event before it.
+    let next = log.events(conversation, cursor - 1, 1).await?;
+    Ok(next.first().is_none_or(|next| next.seq > cursor + 1))
 }
 
 /// A place in a log that moves forward. See the module documentation.
@@ -278,16 +301,17 @@ impl Reader {
     async fn page(&self) -> Result<Page, StoreError> {
         let conversation = self.scope.conversation_id();
         let page = self.log.events(conversation, self.cursor, self.page).await?;
-        let is_folded = page.first().is_some_and(|first| swallows(first, self.cursor));
-        if !page.is_empty() && !is_folded {
+        if page.first().is_some_and(|first| first.seq == self.cursor + 1 && !swallows(first, self.cursor)) {
             return Ok(Page::Events(page));
         }
         let Some(LogBounds { oldest, head }) = self.log.bounds(conversation).await? else { return Ok(Page::Gone) };
-        let reason = match is_folded {
-            true => ResetReason::CursorExpired,
+        let reason = if head < self.cursor {
             // What was said here is not in the log any more: the database has lost commits that it had confirmed.
-            false if head < self.cursor => ResetReason::CursorInFuture,
-            false => return Ok(Page::Events(page)),
+            ResetReason::CursorInFuture
+        } else if is_gone(&self.log, conversation, self.cursor, &page, head).await? {
+            ResetReason::CursorExpired
+        } else {
+            return Ok(Page::Events(page));
         };
         let reset = StreamItem::Reset { reason, oldest, head };
         match &self.afresh {

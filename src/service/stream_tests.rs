@@ -49,6 +49,8 @@ struct Log {
     deleted: Mutex<bool>,
     /// How often its pages were asked for.
     reads: Mutex<usize>,
+    /// Where the log goes on at least.
+    lifted: Mutex<i64>,
     last: i64,
 }
 
@@ -62,6 +64,7 @@ impl Log {
             meanwhile: Mutex::new(meanwhile.into()),
             deleted: Mutex::new(false),
             reads: Mutex::default(),
+            lifted: Mutex::default(),
             last,
         })
     }
@@ -84,10 +87,9 @@ impl Log {
     fn apply(&self, op: Op) {
         match op {
             Op::Commit(count) => {
-                let mut events = self.events.lock().unwrap();
                 for _ in 0..count {
-                    let seq = events.len() as i64 + 1;
-                    events.push(self.event(seq));
+                    let event = self.event(self.head() + 1);
+                    self.events.lock().unwrap().push(event);
                 }
             }
             Op::Publish(count) => {
@@ -110,7 +112,8 @@ impl Log {
     }
 
     fn head(&self) -> i64 {
-        self.events.lock().unwrap().len() as i64
+        let newest = self.events.lock().unwrap().last().map_or(0, |event| event.seq);
+        newest.max(*self.lifted.lock().unwrap())
     }
 
     fn reader(&self, scope: Scope, cursor: i64) -> Reader {
@@ -330,4 +333,31 @@ async fn a_server_that_ends_says_nothing_of_the_conversation() {
     let mut said = Vec::new();
     assert!(!drain(&mut reader, &mut said));
     assert_eq!(said, []);
+}
+
+/// W-19: the log was put back from a copy that had three events, and went on at 100.
+#[test]
+fn a_log_goes_on_under_higher_numbers() {
+    let log = Log::new(0, Vec::new());
+    log.apply(Op::Commit(3));
+    *log.lifted.lock().unwrap() = 100;
+    let readers = || [0, 3, 4, 99, 100].map(|cursor| log.reader(Scope::Conversation(conversation()), cursor));
+    let say = |reader: &mut Reader| {
+        let mut said = Vec::new();
+        assert!(drain(reader, &mut said));
+        let seqs = said.iter().filter_map(|item| match item {
+            StreamItem::Event(event) => Some(event.seq),
+            StreamItem::Reset { reason, oldest: 1, head: _ } if *reason == ResetReason::CursorExpired => Some(-1),
+            other => panic!("{other:?}"),
+        });
+        seqs.collect::<Vec<_>>()
+    };
+    let mut early = readers();
+    let begins: [&[i64]; 5] = [&[1, 2, 3], &[], &[-1, 1, 2, 3], &[-1, 1, 2, 3], &[]];
+    assert_eq!(early.each_mut().map(say), begins);
+    log.apply(Op::Commit(2));
+    log.apply(Op::Publish(5));
+    assert_eq!(early.each_mut().map(say), [[101, 102]; 5]);
+    let all: [&[i64]; 5] = [&[1, 2, 3, 101, 102], &[101, 102], &[-1, 1, 2, 3, 101, 102], &[-1, 1, 2, 3, 101, 102], &[101, 102]];
+    assert_eq!(readers().each_mut().map(say), all);
 }

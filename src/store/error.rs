@@ -32,6 +32,9 @@ pub enum StoreError {
     /// Another server process holds the data folder.
     #[error("{0}")]
     Locked(String),
+    /// The database is a copy that nobody has accepted.
+    #[error("{0}")]
+    Copied(String),
 }
 
 impl StoreError {
@@ -40,7 +43,7 @@ impl StoreError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unavailable(_) | Self::Contended(_) => true,
-            Self::Corrupt { .. } | Self::Statement(_) | Self::Migration(_) | Self::Locked(_) => false,
+            Self::Corrupt { .. } | Self::Statement(_) | Self::Migration(_) | Self::Locked(_) | Self::Copied(_) => false,
         }
     }
 }

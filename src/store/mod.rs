@@ -10,6 +10,7 @@ mod copy;
 mod error;
 mod feedback;
 mod files;
+mod lineage;
 mod mcp_logins;
 mod mcp_servers;
 mod messages;
@@ -31,6 +32,7 @@ pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, 
 pub use error::StoreError;
 pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
 pub use files::{AttachedFile, FILE_CHUNK, FILES_PIECE, FileCursor, FileStore, NewFile};
+pub use lineage::OnCopy;
 pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};
 pub use messages::NewestMessages;
@@ -396,6 +398,12 @@ pub trait Store:
     /// Removes idempotency records older than 24 hours, and what is left of conversations whose deletion was cut short. Returns how
     /// many records.
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64>;
+
+    /// Has whatever is put in the place of this database from before now be noticed when it is opened. To be called now and then;
+    /// does nothing where that is noticed anyway, or never.
+    async fn leave_mark(&self) -> StoreResult<()> {
+        Ok(())
+    }
 
     /// Ends all connections.
     async fn close(&self);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::postgres::{PostgresOptions, PostgresStore, REQUEST_TIMEOUT};
 use super::sqlite::SqliteStore;
-use super::{Store, StoreError, StoreResult};
+use super::{OnCopy, Store, StoreError, StoreResult};
 
 /// How a store is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct StoreOptions {
     /// Runs of one owner that workers have at a time, in all processes together; the others wait in the queue. 0 for no limit.
     /// All processes of a database should agree on it.
     pub max_running_per_owner: u32,
+    /// What becomes of a database that looks like a copy.
+    pub on_copy: OnCopy,
 }
 
 impl Default for StoreOptions {
@@ -32,6 +34,7 @@ impl Default for StoreOptions {
             max_connections: 16,
             request_timeout: REQUEST_TIMEOUT,
             max_running_per_owner: 0,
+            on_copy: OnCopy::default(),
         }
     }
 }
@@ -51,7 +54,7 @@ pub enum Durability {
 ///
 /// # Errors
 /// [`StoreError::Migration`] for a URL of another kind or a schema that cannot be used, [`StoreError::Locked`] if another
-/// server process has the data folder, [`StoreError::Unavailable`] if the database cannot be reached.
+/// server process has the data folder, [`StoreError::Copied`] for a copy that is to be refused, [`StoreError::Unavailable`] if the database cannot be reached.
 pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Store>> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
@@ -59,6 +62,7 @@ pub async fn open(url: &str, options: &StoreOptions) -> StoreResult<Arc<dyn Stor
             let options = PostgresOptions {
                 request_timeout: options.request_timeout,
                 max_running_per_owner: options.max_running_per_owner,
+                on_copy: options.on_copy,
                 ..PostgresOptions::with_connections(options.max_connections)
             };
             Ok(Arc::new(PostgresStore::connect(url, options).await?))

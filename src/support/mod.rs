@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod expand;
 pub mod failpoint;
+pub mod files;
 pub mod http;
 pub mod ids;
 pub mod json;

@@ -57,6 +57,14 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     match deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await {
         Ok(renewed) => {
             is_away.store(false, Ordering::Relaxed);
+            let took = sent_at.elapsed();
+            if took > options.renew {
+                tracing::warn!(
+                    took_ms = millis(took),
+                    runs = fences.len(),
+                    "leases were renewed late: the database is slow, and runs are given up if it becomes slower"
+                );
+            }
             let renewed: HashSet<_> = renewed.into_iter().collect();
             for run in held {
                 if renewed.contains(&run.fence.run_id) {

@@ -188,7 +188,8 @@ fn refusal(error: &StoreError) -> String {
         | StoreError::Contended(_)
         | StoreError::Corrupt { .. }
         | StoreError::Migration(_)
-        | StoreError::Locked(_) => error.to_string(),
+        | StoreError::Locked(_)
+        | StoreError::Copied(_) => error.to_string(),
     }
 }
 

@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 
 use super::answer::{ANSWER_LIMIT, Line};
 use super::kept::{Kept, TEST_AFTER_IDLE};
-use crate::store::{StoreError, StoreResult};
+use super::lineage;
+use crate::store::{OnCopy, StoreError, StoreResult};
 
 /// Sizes of the pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct PostgresOptions {
     pub request_timeout: Duration,
     /// Runs of one owner that workers have at a time; 0 for no limit.
     pub max_running_per_owner: u32,
+    /// What becomes of a database that looks like a copy.
+    pub on_copy: OnCopy,
 }
 
 /// See [`PostgresOptions::request_timeout`].
@@ -41,7 +44,13 @@ impl PostgresOptions {
     pub fn with_connections(all: u32) -> Self {
         let worker_connections = (all * 3 / 8).max(2);
         let api_connections = all.saturating_sub(worker_connections).max(2);
-        Self { api_connections, worker_connections, request_timeout: REQUEST_TIMEOUT, max_running_per_owner: 0 }
+        Self {
+            api_connections,
+            worker_connections,
+            request_timeout: REQUEST_TIMEOUT,
+            max_running_per_owner: 0,
+            on_copy: OnCopy::default(),
+        }
     }
 }
 
@@ -88,11 +97,12 @@ impl PostgresStore {
     /// Connects, and brings the schema up to date.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] if the database cannot be reached, [`StoreError::Migration`] for a URL that is none and
+    /// [`StoreError::Copied`] for a copy that is to be refused, [`StoreError::Unavailable`] if the database cannot be reached, [`StoreError::Migration`] for a URL that is none and
     /// for a schema that is newer than this program or was changed by hand.
     pub async fn connect(url: &str, options: PostgresOptions) -> StoreResult<Self> {
         let plain = connect_options(url)?;
         migrate(&plain).await?;
+        lineage::check(&plain, options.on_copy).await?;
         // Custom plans bring nothing for look-ups by key, and making one costs more than most statements; so does
         // just-in-time compilation. A plan is kept as long as its connection, and one that was made while a table was small
         // must not go through all of it when it has grown: every frequent statement has an index.
@@ -179,6 +189,7 @@ fn migrations() -> Migrator {
         step(28, "titles", include_str!("../../../migrations/postgres/0028_titles.sql")),
         step(29, "review", include_str!("../../../migrations/postgres/0029_review.sql")),
         step(30, "handles", include_str!("../../../migrations/postgres/0030_handles.sql")),
+        step(32, "lineage", include_str!("../../../migrations/postgres/0032_lineage.sql")),
     ])
 }
 

@@ -30,6 +30,7 @@ mod grants;
 mod input;
 mod kept;
 mod keys;
+mod lineage;
 mod load;
 mod log;
 mod mcp_logins;

@@ -13,6 +13,7 @@ use sqlx::{Connection as _, SqlSafeStr as _, Sqlite, Transaction};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::clock::MachineClock;
+use super::lineage::Lineage;
 use crate::store::{Durability, Store, StoreError, StoreOptions, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -59,13 +60,15 @@ pub struct SqliteStore {
     took_write: tokio::sync::Mutex<Option<Instant>>,
     /// Held while this process is the one server of the data folder.
     lock: Mutex<Option<File>>,
+    /// Of that one server, unless nobody looks for copies.
+    lineage: Option<Lineage>,
 }
 
 impl SqliteStore {
     /// Opens `sqlite:PATH`, makes folder, file and schema if they are missing.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] if another server process has the data folder, [`StoreError::Migration`] if the URL or the
+    /// [`StoreError::Copied`] for a copy that is to be refused, [`StoreError::Locked`] if another server process has the data folder, [`StoreError::Migration`] if the URL or the
     /// schema cannot be used, [`StoreError::Unavailable`] if the file cannot be opened.
     pub async fn connect(url: &str, options: &StoreOptions) -> StoreResult<Self> {
         let base = SqliteConnectOptions::from_str(url).map_err(|error| StoreError::Migration(error.to_string()))?;
@@ -92,6 +95,10 @@ impl SqliteStore {
 
         let writer = pool(1).connect_with(writer_options).await.map_err(StoreError::from)?;
         migrate(&writer).await?;
+        let lineage = match options.exclusive {
+            true => Lineage::check(&writer, &path, options.durability, options.on_copy).await?,
+            false => None,
+        };
         // Connected on first use: by then the writer has made the file.
         let readers = pool(READERS).connect_lazy_with(reader_options);
         let owner_cap = options.max_running_per_owner;
@@ -103,6 +110,7 @@ impl SqliteStore {
             owner_cap,
             took_write: tokio::sync::Mutex::default(),
             lock: Mutex::new(lock),
+            lineage,
         })
     }
 
@@ -222,6 +230,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(26, "titles", include_str!("../../../migrations/sqlite/0026_titles.sql")),
         step(27, "review", include_str!("../../../migrations/sqlite/0027_review.sql")),
         step(28, "handles", include_str!("../../../migrations/sqlite/0028_handles.sql")),
+        step(30, "lineage", include_str!("../../../migrations/sqlite/0030_lineage.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))
@@ -253,7 +262,17 @@ impl Store for SqliteStore {
         Ok(deleted.await?.rows_affected())
     }
 
+    async fn leave_mark(&self) -> StoreResult<()> {
+        match &self.lineage {
+            Some(lineage) => lineage.leave(&self.writer).await,
+            None => Ok(()),
+        }
+    }
+
     async fn close(&self) {
+        if let Err(error) = self.leave_mark().await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the last mark by which copies are noticed could not be left");
+        }
         // The writer goes last: the last connection folds the write-ahead log into the file, which a reader may not do.
         self.readers.close().await;
         self.writer.close().await;

@@ -27,6 +27,7 @@ mod grants;
 mod idempotency;
 mod input;
 mod keys;
+mod lineage;
 mod load;
 mod log;
 mod mcp_logins;

@@ -1,12 +1,12 @@
 //! The file of master keys: one key a line, the first one seals. For its owner only.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
 use super::{MasterKey, SealError};
+use crate::support::files;
 
 /// What stands above the keys of a file that was made here.
 const HEADING: &str = "# Master keys of Capstan: the first one seals the secrets in the database, all of them open some.\n\
@@ -47,7 +47,7 @@ pub(super) fn lock(path: &Path) -> Result<fs::File, SealError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let locked = private(&name).and_then(|file| file.lock().map(|()| file));
+    let locked = files::private(&name).and_then(|file| file.lock().map(|()| file));
     locked.map_err(|why| unwritable(&name, &why))
 }
 
@@ -62,47 +62,12 @@ pub(super) fn prepend(path: &Path, new: &MasterKey, before: &[MasterKey]) -> Res
         text.push_str(&key.to_hex());
         text.push('\n');
     }
-    let beside = beside(path);
-    let written = write_private(&beside, &text).and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written.map_err(|why| unwritable(path, &why))?;
-    sync_folder(path);
-    Ok(())
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    PathBuf::from(name)
+    // A key that a power cut takes, after secrets were sealed with it, would take them along.
+    files::replace(path, &text).map_err(|why| unwritable(path, &why))
 }
 
 fn unwritable(path: &Path, why: &std::io::Error) -> SealError {
     error(path, format!("{why}; set CAPSTAN_SECRET_KEY instead if the data folder cannot be written"))
-}
-
-/// An empty file for its owner alone.
-fn private(path: &Path) -> std::io::Result<fs::File> {
-    let mut options = fs::File::options();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
-}
-
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = private(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
-}
-
-/// A key that a power cut takes, after secrets were sealed with it, takes them along.
-fn sync_folder(path: &Path) {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if let Ok(folder) = fs::File::open(folder) {
-        let _ = folder.sync_all();
-    }
 }
 
 /// Whether others of this machine may read the file.

@@ -234,6 +234,90 @@ async fn connections_are_killed_again_and_again() {
     crowd.ends_well().await;
 }
 
+/// D-06: two connections for each kind of work, clients that go away while their request is being committed, and others that leave
+/// their streams and come back. No connection is given back with a transaction that nobody goes on with.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_connections_for_hundreds_of_streams() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Postgres, &model).await.env("CAPSTAN_DATABASE__MAX_CONNECTIONS", "2");
+    let server = site.start().await;
+    let address = watch::Sender::new(server.url.clone());
+    let mut clients = JoinSet::new();
+    for index in 0..200 {
+        let body = json!({ "input": "[[id:many]][[text:20,20]]" });
+        clients.spawn(Client::new(address.subscribe(), &format!("key-{index}"), body.clone()).follow());
+        let request = server.post("/runs", &body);
+        clients.spawn(async move {
+            let _ = tokio::time::timeout(Duration::from_millis(index % 40), request.send()).await;
+            Followed { frames: Vec::new(), is_gone: true }
+        });
+    }
+    let forgotten = "SELECT CAST(count(*) AS text) FROM pg_stat_activity WHERE datname = current_database() \
+                     AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '3 s'";
+    let mut followed = 0;
+    let mut pause = tokio::time::interval(Duration::from_millis(500));
+    let all = async {
+        loop {
+            tokio::select! {
+                client = clients.join_next() => match client {
+                    Some(client) => followed += usize::from(!client.unwrap().is_gone),
+                    None => break,
+                },
+                _ = pause.tick() => assert_eq!(site.database.count(forgotten).await, 0, "a transaction was left open"),
+            }
+        }
+    };
+    wait::within("all streams", Duration::from_secs(120), all).await;
+    assert_eq!(followed, 200);
+    wait::until("every run to end", Duration::from_secs(60), || async {
+        let open = site.database.count("SELECT CAST(count(*) AS text) FROM runs WHERE finished_at IS NULL").await;
+        (open == 0).then_some(())
+    })
+    .await;
+    let unwell = "SELECT CAST(count(*) AS text) FROM runs WHERE status <> 'completed'";
+    assert_eq!(site.database.count(unwell).await, 0);
+    let sessions = "SELECT CAST(count(*) AS text) FROM pg_stat_activity WHERE datname = current_database() \
+                    AND application_name = 'capstan' AND state LIKE 'idle in transaction%'";
+    wait::until("no session to be in a transaction", Duration::from_secs(2), || async {
+        (site.database.count(sessions).await == 0).then_some(())
+    })
+    .await;
+    audit::assert_sound(&site.database).await;
+}
+
+/// D-20: a renewal that takes longer than the time between two, and comes in time all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_is_slow() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Postgres, &model).await.short_leases();
+    let server = site.start().await;
+    let beside = site.start().await;
+    let script = r#"[[id:slow]][[text:2,0]][[hold]][[call:ledger__append {"text":"x"}]][[next]][[say:bye]]"#;
+    let mut stream = server.stream_run(&json!({ "input": script })).await;
+    let run = stream.until_kind("part.delta").await[0].json()["run_id"].as_str().unwrap().to_owned();
+    let held = site.database.hold_leases().await;
+    let waiting = "SELECT CAST(count(*) AS text) FROM pg_stat_activity WHERE datname = current_database() \
+                   AND wait_event_type = 'Lock' AND query LIKE 'UPDATE run_leases%' \
+                   AND query_start < clock_timestamp() - interval '600 ms'";
+    wait::until("a renewal to wait", Duration::from_secs(10), || async { (site.database.count(waiting).await > 0).then_some(()) })
+        .await;
+    drop(held);
+    wait::until("the warning", Duration::from_secs(5), || async {
+        server.log_text().contains("leases were renewed late").then_some(())
+    })
+    .await;
+    model.release("slow");
+    let ended = server.finished(&run).await;
+    assert_eq!((&ended["status"], &ended["attempt"]), (&json!("completed"), &json!(1)), "{ended}");
+    assert_eq!(site.ledger.count("append", "x"), 1);
+    assert_eq!(model.exchanges("slow").len(), 2, "no request was made twice");
+    for server in [server, beside] {
+        let log = server.log_text();
+        assert!(!log.contains("lease lost") && !log.contains("giving the run up"), "{log}");
+    }
+    audit::assert_sound(&site.database).await;
+}
+
 /// D-09.
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_for_a_while() {

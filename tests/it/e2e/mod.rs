@@ -44,6 +44,7 @@ mod providers;
 mod readme;
 mod repair;
 mod replay;
+mod restored;
 mod resume;
 mod retention;
 mod retries;

@@ -56,6 +56,39 @@ impl Database {
         Self { kind: Kind::Postgres, url: format!("{server}/{name}{query}"), name, admin_url: admin_url.to_owned() }
     }
 
+    /// A copy as it is now, on the same Postgres or in another folder. No server may be at work on the database.
+    pub async fn copy(&self, folder: &Path) -> Self {
+        match self.kind {
+            Kind::Sqlite => {
+                let copy = Self::new(Kind::Sqlite, folder).await;
+                std::fs::copy(self.path(), copy.path()).unwrap();
+                copy
+            }
+            Kind::Postgres => {
+                let name = format!("capstan_test_{}", unique());
+                self.command(&format!("CREATE DATABASE {name} TEMPLATE {{database}}")).await;
+                let (server, _, query) = url_parts(&self.admin_url);
+                Self { kind: Kind::Postgres, url: format!("{server}/{name}{query}"), name, admin_url: self.admin_url.clone() }
+            }
+        }
+    }
+
+    /// Puts a copy in the place of the database.
+    pub async fn put_back(&self, copy: &Self) {
+        match self.kind {
+            Kind::Sqlite => drop(std::fs::copy(copy.path(), self.path()).unwrap()),
+            Kind::Postgres => {
+                self.command("DROP DATABASE {database}").await;
+                self.command(&format!("CREATE DATABASE {{database}} TEMPLATE {}", copy.name)).await;
+            }
+        }
+    }
+
+    /// The file of SQLite.
+    fn path(&self) -> &str {
+        self.url.trim_start_matches("sqlite:")
+    }
+
     /// Tells the Postgres server something about the database, whose name goes where `{database}` stands.
     pub async fn command(&self, sql: &str) {
         execute(&self.admin_url, &sql.replace("{database}", &self.name)).await.unwrap();
@@ -88,6 +121,14 @@ impl Database {
         let options = SqliteConnectOptions::from_str(&self.url).unwrap().busy_timeout(Duration::from_secs(10));
         let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
         sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await.unwrap();
+        connection
+    }
+
+    /// Keeps all others from changing the leases that Postgres has, until the connection is dropped.
+    pub async fn hold_leases(&self) -> PgConnection {
+        let mut connection = PgConnection::connect_with(&PgConnectOptions::from_str(&self.url).unwrap()).await.unwrap();
+        sqlx::query("BEGIN").execute(&mut connection).await.unwrap();
+        sqlx::query("SELECT run_id FROM run_leases FOR UPDATE").execute(&mut connection).await.unwrap();
         connection
     }
 

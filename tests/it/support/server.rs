@@ -31,6 +31,7 @@ pub struct Site {
     mcp: Option<Value>,
     bears_small_files: bool,
     program: PathBuf,
+    arguments: Vec<&'static str>,
     started: Arc<std::sync::atomic::AtomicUsize>,
 }
 
@@ -53,7 +54,7 @@ impl Site {
             ("CAPSTAN_LOG__LEVEL".to_owned(), "debug,capstan::http::request=info,capstan::app::listen=info".to_owned()),
         ]);
         let program = PathBuf::from(env!("CARGO_BIN_EXE_capstan"));
-        Self { folder, database, ledger, env, mcp: None, bears_small_files: false, program, started: Arc::default() }
+        Self { folder, database, ledger, env, mcp: None, bears_small_files: false, program, arguments: Vec::new(), started: Arc::default() }
     }
 
     /// A place with the scripted model and the ledger.
@@ -96,6 +97,12 @@ impl Site {
     /// A file that may not grow any more fails the writes of the servers instead of killing them.
     pub fn bears_small_files(self) -> Self {
         Self { bears_small_files: true, ..self }
+    }
+
+    /// Starts servers with this after `serve`, too.
+    pub fn argument(mut self, argument: &'static str) -> Self {
+        self.arguments.push(argument);
+        self
     }
 
     /// Leases of two seconds, so that a test of their loss does not take long.
@@ -155,7 +162,7 @@ impl Site {
                 shell
             }
         };
-        command.arg("serve").current_dir(self.folder.path());
+        command.arg("serve").args(&self.arguments).current_dir(self.folder.path());
         #[expect(clippy::disallowed_methods, reason = "the child needs the tester's PATH and HOME and nothing else")]
         let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
         command.env_clear().envs(inherited).envs(&self.env).env("CAPSTAN_LISTEN", format!("127.0.0.1:{}", port.number));

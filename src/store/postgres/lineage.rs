@@ -1,0 +1,74 @@
+//! Where the database is served. See [`crate::store::lineage`].
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{Connection as _, PgTransaction};
+
+use crate::store::lineage::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
+use crate::store::{OnCopy, StoreResult};
+
+/// Looks whether the database is a copy. A dump that is read into another cluster or database, or into the same one after it was
+/// emptied, makes another table there. What copies the files of the whole cluster is not noticed.
+///
+/// On a connection of its own: accepting a copy may take its time.
+pub(super) async fn check(options: &PgConnectOptions, on_copy: OnCopy) -> StoreResult<()> {
+    if on_copy == OnCopy::Overlook {
+        return Ok(());
+    }
+    let mut connection = PgConnection::connect_with(options).await?;
+    let checked = compare(&mut connection, on_copy).await;
+    let _ = connection.close().await;
+    checked
+}
+
+async fn compare(connection: &mut PgConnection, on_copy: OnCopy) -> StoreResult<()> {
+    let here = place(connection).await?;
+    let known: Option<String> = sqlx::query_scalar("SELECT place FROM lineage").fetch_optional(&mut *connection).await?;
+    if known.as_ref() == Some(&here) && on_copy != OnCopy::AcceptUnseen {
+        return Ok(());
+    }
+    let mut tx = connection.begin().await?;
+    sqlx::query("INSERT INTO lineage (place) VALUES ($1) ON CONFLICT DO NOTHING").bind(&here).execute(&mut *tx).await?;
+    // Of several servers that start together, one accepts.
+    let known: String = sqlx::query_scalar("SELECT place FROM lineage FOR UPDATE").fetch_one(&mut *tx).await?;
+    match on_copy {
+        OnCopy::Refuse if known != here => {
+            return Err(refused("it is a copy of a database that was served from another place, a dump or a template"));
+        }
+        OnCopy::Accept if known != here => accept(&mut tx, &here).await?,
+        OnCopy::AcceptUnseen => accept(&mut tx, &here).await?,
+        OnCopy::Overlook | OnCopy::Refuse | OnCopy::Accept => {}
+    }
+    Ok(tx.commit().await?)
+}
+
+/// What no copy of the database has in common with it, unless the files of the whole cluster were copied.
+async fn place(connection: &mut PgConnection) -> StoreResult<String> {
+    // Anybody may ask for it, unless an operator does not want that.
+    let may_ask: bool =
+        sqlx::query_scalar("SELECT has_function_privilege('pg_control_system()', 'execute')").fetch_one(&mut *connection).await?;
+    let cluster: i64 = match may_ask {
+        true => sqlx::query_scalar("SELECT system_identifier FROM pg_control_system()").fetch_one(&mut *connection).await?,
+        false => 0,
+    };
+    let within: String = sqlx::query_scalar(
+        "SELECT oid::text || '/' || 'lineage'::regclass::oid::text FROM pg_database WHERE datname = current_database()",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(format!("{cluster}/{within}"))
+}
+
+async fn accept(tx: &mut PgTransaction<'_>, here: &str) -> StoreResult<()> {
+    // With the numbers of events the epochs jump: a worker of the lost time, if there is still one, holds none of these.
+    let lifted = sqlx::query(
+        "UPDATE conversation_heads
+         SET last_seq = greatest(last_seq + $2, now_ms() * $1), epoch = greatest(epoch + $2, now_ms() * $1)",
+    )
+    .bind(NUMBERS_PER_MS)
+    .bind(LEAST_JUMP)
+    .execute(&mut **tx)
+    .await?;
+    sqlx::query("UPDATE lineage SET place = $1").bind(here).execute(&mut **tx).await?;
+    tell(lifted.rows_affected());
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! What the folder knows of its database. See [`crate::store::lineage`].
+//!
+//! A word and a mark stand in the database and in a file beside it. The mark rises while the server is at work, first in the
+//! database: one whose mark is below that of the file is older than what was served here.
+
+use std::path::{Path, PathBuf};
+
+use sqlx::sqlite::SqlitePool;
+use tokio::sync::Mutex;
+
+use super::connection::Tx;
+use crate::store::lineage::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
+use crate::store::{Durability, OnCopy, StoreError, StoreResult};
+use crate::support::files;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mark {
+    word: String,
+    mark: i64,
+}
+
+/// Of the one server of a data folder.
+pub(super) struct Lineage {
+    path: PathBuf,
+    durability: Durability,
+    /// The connection's count of changes after the last mark. Held while one is left.
+    changes: Mutex<Option<i64>>,
+}
+
+impl Lineage {
+    /// Looks whether the database is a copy, and leaves a mark. `None` if nobody is to look.
+    pub(super) async fn check(
+        writer: &SqlitePool,
+        database: &Path,
+        durability: Durability,
+        on_copy: OnCopy,
+    ) -> StoreResult<Option<Self>> {
+        if on_copy == OnCopy::Overlook {
+            return Ok(None);
+        }
+        let mut path = database.as_os_str().to_owned();
+        path.push(".mark");
+        let path = PathBuf::from(path);
+        let beside = read(&path)?;
+        let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
+        let within = sqlx::query_as("SELECT word, mark FROM lineage").fetch_optional(&mut *tx).await?;
+        let within = within.map(|(word, mark)| Mark { word, mark });
+        // In an empty one there is nothing that could go on.
+        let is_empty: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM conversation_heads)").fetch_one(&mut *tx).await?;
+        let noticed = noticed(within.as_ref(), beside.as_ref());
+        let accepts = match (noticed, on_copy) {
+            (Some(what), OnCopy::Refuse) if !is_empty => return Err(refused(&format!("{} {what}", database.display()))),
+            (Some(_), _) | (None, OnCopy::AcceptUnseen) => true,
+            (None, OnCopy::Overlook | OnCopy::Refuse | OnCopy::Accept) => false,
+        };
+        if accepts && !is_empty {
+            jump(&mut tx).await?;
+        }
+        if accepts || within.is_none() {
+            let begun = "REPLACE INTO lineage (only_row, word, mark) VALUES (1, hex(randomblob(8)), 0)";
+            sqlx::query(begun).execute(&mut *tx).await?;
+        }
+        tx.commit().await?;
+        let lineage = Self { path, durability, changes: Mutex::default() };
+        if accepts || within.is_none() || beside.is_none() {
+            // Before the mark is above zero: one that has none beside it is a copy then.
+            let (word, mark) = sqlx::query_as("SELECT word, mark FROM lineage").fetch_one(writer).await?;
+            lineage.write(Mark { word, mark }).await?;
+        }
+        lineage.leave(writer).await?;
+        Ok(Some(lineage))
+    }
+
+    /// Leaves a mark, if anything has changed since the last one: whatever is put back from before is older now.
+    pub(super) async fn leave(&self, writer: &SqlitePool) -> StoreResult<()> {
+        let mut last = self.changes.lock().await;
+        let changes: i64 = sqlx::query_scalar("SELECT total_changes()").fetch_one(writer).await?;
+        if *last == Some(changes) {
+            return Ok(());
+        }
+        // After a loss of power the database must have what the file says.
+        self.synchronous(writer, Durability::Full).await?;
+        let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
+        let (word, mark) = sqlx::query_as("UPDATE lineage SET mark = mark + 1 RETURNING word, mark").fetch_one(&mut *tx).await?;
+        let changes: i64 = sqlx::query_scalar("SELECT total_changes()").fetch_one(&mut *tx).await?;
+        tx.commit().await?;
+        self.synchronous(writer, self.durability).await?;
+        self.write(Mark { word, mark }).await?;
+        *last = Some(changes);
+        Ok(())
+    }
+
+    /// What commits of the writer survive from now on.
+    async fn synchronous(&self, writer: &SqlitePool, durability: Durability) -> StoreResult<()> {
+        let pragma = match (self.durability, durability) {
+            (Durability::Full, _) => return Ok(()),
+            (Durability::Normal, Durability::Full) => "PRAGMA synchronous = FULL",
+            (Durability::Normal, Durability::Normal) => "PRAGMA synchronous = NORMAL",
+        };
+        sqlx::query(pragma).execute(writer).await?;
+        Ok(())
+    }
+
+    async fn write(&self, mark: Mark) -> StoreResult<()> {
+        let path = self.path.clone();
+        let write = move || files::replace(&path, &format!("{} {}\n", mark.word, mark.mark));
+        let written = tokio::task::spawn_blocking(write).await.map_err(std::io::Error::other).flatten();
+        written.map_err(|error| unusable(&self.path, &error.to_string()))
+    }
+}
+
+/// What tells that the database `within` is a copy.
+fn noticed(within: Option<&Mark>, beside: Option<&Mark>) -> Option<&'static str> {
+    match (within, beside) {
+        (None, None) => None,
+        (None, Some(_)) => Some("is older than the database that was served here"),
+        // A process has died before it could write the file for the first time.
+        (Some(Mark { mark: 0, .. }), None) => None,
+        (Some(_), None) => {
+            Some("is a copy of a database: the file with .mark behind its name stays where that was served, and is not here")
+        }
+        (Some(within), Some(beside)) if within.word != beside.word => {
+            Some("is not the database that was served here, but a copy of another one")
+        }
+        (Some(within), Some(beside)) if within.mark < beside.mark => Some("is older than the database that was served here"),
+        (Some(_), Some(_)) => None,
+    }
+}
+
+/// What the file says; `None` if there is none.
+fn read(path: &Path) -> StoreResult<Option<Mark>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unusable(path, &error.to_string())),
+    };
+    let parsed = text.trim_end().split_once(' ').and_then(|(word, mark)| Some((word.to_owned(), mark.parse().ok()?)));
+    let (word, mark) = parsed.ok_or_else(|| {
+        unusable(path, "it is not as this program has written it; delete it, and start once with --accept-restore")
+    })?;
+    Ok(Some(Mark { word, mark }))
+}
+
+fn unusable(path: &Path, why: &str) -> StoreError {
+    StoreError::Copied(format!("{}, by which a copy of the database is told from it, cannot be used: {why}", path.display()))
+}
+
+/// Has every log go on under numbers that nothing was ever called by. With them the epochs jump, as on Postgres.
+async fn jump(tx: &mut Tx) -> StoreResult<()> {
+    let lifted = sqlx::query(concat!(
+        "UPDATE conversation_heads SET last_seq = max(last_seq + ?2, ",
+        now!(),
+        " * ?1), epoch = max(epoch + ?2, ",
+        now!(),
+        " * ?1)"
+    ))
+    .bind(NUMBERS_PER_MS)
+    .bind(LEAST_JUMP)
+    .execute(&mut **tx)
+    .await?;
+    tell(lifted.rows_affected());
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! A copy of the database is put back, or put elsewhere.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::sse::{Next, SseStream};
+
+/// The largest number that JavaScript knows exactly.
+const MAX_SAFE: i64 = (1 << 53) - 1;
+
+async fn end(mut server: Server) {
+    server.signal("TERM").await;
+    assert!(server.ended(Duration::from_secs(30)).await.success());
+}
+
+/// A server that does not want to start says why.
+async fn refused(site: &Site) {
+    let mut server = site.spawn(&[]);
+    let status = server.ended(Duration::from_secs(60)).await;
+    let log = server.log_text();
+    assert!(!status.success() && log.contains("serve --accept-restore") && log.contains("copy"), "{log}");
+}
+
+/// Says something in the conversation, or in a new one, and gives it with the events of the run.
+async fn say(server: &Server, conversation: Option<&str>) -> (String, Vec<Value>) {
+    let run = match conversation {
+        Some(conversation) => server.send(conversation, "[[text:3,0]]", "queue").await["run"].clone(),
+        None => server.start_run(&json!({ "input": "[[text:3,0]]" })).await,
+    };
+    let id = run["id"].as_str().unwrap();
+    assert_eq!(server.finished(id).await["status"], "completed");
+    (run["conversation_id"].as_str().unwrap().to_owned(), server.run_events_json(id).await)
+}
+
+fn seqs(events: &[Value]) -> Vec<i64> {
+    events.iter().map(|event| event["seq"].as_i64().unwrap()).collect()
+}
+
+/// What follows the cursor, as one page of JSON.
+async fn page(server: &Server, conversation: &str, after: i64) -> (StatusCode, Value) {
+    let path = format!("/conversations/{conversation}/events?limit=100&after={after}");
+    let answer = server.get(&path).header("accept", "application/json").send().await.unwrap();
+    (answer.status(), answer.json().await.unwrap())
+}
+
+/// A cursor of the lost time is never followed by anything as if nothing had happened.
+async fn is_told(server: &Server, conversation: &str, lost: i64) {
+    let (status, problem) = page(server, conversation, lost).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::GONE, &json!("cursor_gone")), "{problem}");
+    let request = server.get(&format!("/conversations/{conversation}/events")).header("accept", "text/event-stream");
+    let mut stream = SseStream::new(request.header("last-event-id", lost.to_string()).send().await.unwrap());
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let Next::Frame(frame) = stream.next().await else { panic!("the stream ended after {told:?}") };
+        told.push((frame.kind(), frame.json()["data"]["reason"].as_str().map(str::to_owned)));
+    }
+    let reset = ("stream.reset".to_owned(), Some("cursor_expired".to_owned()));
+    assert_eq!(told, [reset, ("stream.snapshot".to_owned(), None)]);
+}
+
+/// D-16, W-19: nobody works on a copy by accident, and what clients have seen of the lost time never comes to mean anything else.
+#[rstest]
+#[case::sqlite(Kind::Sqlite)]
+#[case::postgres(Kind::Postgres)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_put_back(#[case] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let (conversation, kept) = say(&server, None).await;
+    end(server).await;
+    let folder = tempfile::tempdir().unwrap();
+    let copy = site.database.copy(folder.path()).await;
+
+    // Two servers, one on a copy of what the other one works on.
+    let server = site.start().await;
+    let another = tempfile::tempdir().unwrap();
+    let elsewhere = Site::scripted_on(copy.copy(another.path()).await, &model);
+    refused(&elsewhere).await;
+    let (_, lost) = say(&server, Some(&conversation)).await;
+    end(server).await;
+
+    site.database.put_back(&copy).await;
+    refused(&site).await;
+    let site = site.argument("--accept-restore");
+    let server = site.start().await;
+    let (newest, lost) = (*seqs(&kept).last().unwrap(), *seqs(&lost).last().unwrap());
+    assert!(newest < lost);
+    is_told(&server, &conversation, lost).await;
+    let (status, nothing) = page(&server, &conversation, newest).await;
+    assert_eq!((status, &nothing["data"]), (StatusCode::OK, &json!([])));
+
+    let (_, new) = say(&server, Some(&conversation)).await;
+    assert!(seqs(&new).iter().all(|seq| *seq > lost + 1_000_000_000 && *seq < MAX_SAFE), "{new:?}");
+    is_told(&server, &conversation, lost).await;
+    let (_, rest) = page(&server, &conversation, newest).await;
+    assert_eq!(rest["data"], json!(new), "who has seen what is kept goes on");
+    let (_, all) = page(&server, &conversation, 0).await;
+    assert_eq!(all["data"], json!([&kept[..], &new[..]].concat()));
+    end(server).await;
+
+    // Nothing is left to be accepted.
+    let server = site.start().await;
+    let (_, newer) = say(&server, Some(&conversation)).await;
+    assert_eq!(seqs(&newer)[0], seqs(&new).last().unwrap() + 1);
+    end(server).await;
+    // Only an operator can know of a copy that nothing tells from the database.
+    let (ok, said) = site.command(&["migrate", "--accept-restore"]).await;
+    assert!(ok && said.contains("from now on"), "{said}");
+    let server = site.start().await;
+    let (_, newest) = say(&server, Some(&conversation)).await;
+    assert!(seqs(&newest)[0] > seqs(&newer).last().unwrap() + 1);
+    let (_, rest) = page(&server, &conversation, *seqs(&newer).last().unwrap()).await;
+    assert_eq!(rest["data"], json!(newest));
+}
