@@ -49,6 +49,11 @@ async fn page(server: &Server, conversation: &str, after: i64) -> (StatusCode, V
     (answer.status(), answer.json().await.unwrap())
 }
 
+/// A page without what is about the conversation as a whole.
+fn of_runs(page: &Value) -> Vec<Value> {
+    page["data"].as_array().unwrap().iter().filter(|event| event["run_id"].is_string()).cloned().collect()
+}
+
 /// A cursor of the lost time is never followed by anything as if nothing had happened.
 async fn is_told(server: &Server, conversation: &str, lost: i64) {
     let (status, problem) = page(server, conversation, lost).await;
@@ -100,9 +105,9 @@ async fn a_copy_is_put_back(#[case] kind: Kind) {
     assert!(seqs(&new).iter().all(|seq| *seq > lost + 1_000_000_000 && *seq < MAX_SAFE), "{new:?}");
     is_told(&server, &conversation, lost).await;
     let (_, rest) = page(&server, &conversation, newest).await;
-    assert_eq!(rest["data"], json!(new), "who has seen what is kept goes on");
+    assert_eq!(of_runs(&rest), new, "who has seen what is kept goes on");
     let (_, all) = page(&server, &conversation, 0).await;
-    assert_eq!(all["data"], json!([&kept[..], &new[..]].concat()));
+    assert_eq!(of_runs(&all), [&kept[..], &new[..]].concat());
     end(server).await;
 
     // Nothing is left to be accepted.
@@ -117,5 +122,5 @@ async fn a_copy_is_put_back(#[case] kind: Kind) {
     let (_, newest) = say(&server, Some(&conversation)).await;
     assert!(seqs(&newest)[0] > seqs(&newer).last().unwrap() + 1);
     let (_, rest) = page(&server, &conversation, *seqs(&newer).last().unwrap()).await;
-    assert_eq!(rest["data"], json!(newest));
+    assert_eq!(of_runs(&rest), newest);
 }
