@@ -43,6 +43,7 @@ impl Made {
         Capacity {
             window: own.and_then(|model| model.context).or(known.window),
             tokenizer: own.and_then(|model| model.tokenizer).or(known.tokenizer),
+            prices: self.prices(name),
         }
     }
 }

@@ -326,6 +326,7 @@ fn service(
         limits: ServiceLimits {
             max_active_runs: config.limits.max_active_runs_per_owner,
             max_conversations: config.limits.max_conversations_per_owner,
+            day: config.limits.day(),
             max_agents: config.limits.max_agents_per_owner,
             max_feedback_chars: config.limits.max_feedback_chars,
             copies: CopyLimits { messages: config.limits.copy_messages, bytes: config.limits.copy_bytes as u64 },

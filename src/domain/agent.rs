@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalPolicy;
+use super::budget::Budget;
 use super::context::ContextPolicy;
 use super::model::{InvalidOption, ModelOptions};
 use super::plan::{PlanPolicy, Strategy};
@@ -284,6 +285,9 @@ pub struct AgentProfile {
     pub max_run_ms: u64,
     /// Input and output tokens of one run together; 0 for no limit.
     pub max_run_tokens: u64,
+    /// What may be spent beside that: money, and what other runs spend from, too.
+    #[serde(skip_serializing_if = "Budget::is_default")]
+    pub budget: Budget,
     /// What a crash does.
     pub on_interrupt: OnInterrupt,
     /// What an unknown outcome does.
@@ -334,6 +338,9 @@ impl AgentProfile {
         }
         if let Err((field, reason)) = self.context.check() {
             return wrong(&format!("context/{field}"), reason);
+        }
+        if let Err((field, reason)) = self.budget.check() {
+            return wrong(&format!("budget/{field}"), reason);
         }
         let counts = [
             ("max_rounds", u64::from(self.max_rounds)),
@@ -412,6 +419,7 @@ impl Default for AgentProfile {
             response_analysis: ResponseAnalysis::default(),
             max_run_ms: 0,
             max_run_tokens: 0,
+            budget: Budget::default(),
             on_interrupt: OnInterrupt::default(),
             on_unknown: OnUnknown::default(),
             ask_expires_ms: 7 * 24 * 3_600_000,

@@ -2,6 +2,8 @@
 
 use super::agent::{AgentProfile, InvalidProfile, OnUnknown, ToolsPolicy};
 use super::approval::ApprovalMode;
+use super::budget::Allowance;
+use super::cost::{Cost, Usd};
 
 /// What nobody but an administrator may give an agent: more than the agent of the settings has, or less care.
 ///
@@ -9,6 +11,7 @@ use super::approval::ApprovalMode;
 /// [`InvalidProfile`]: the first field that goes too far.
 pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), InvalidProfile> {
     if let Some(Bound { field, most, .. }) = bounds(base, profile).into_iter().find(Bound::is_passed) {
+        let most = if field.ends_with("usd") { Cost::trillionths(most).to_string() } else { most.to_string() };
         return refuse(field, format!("only an administrator can give more than the server's own agent has, which is {most}"));
     }
     let guards = [
@@ -118,9 +121,14 @@ impl Bound {
     }
 }
 
-fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 13] {
+fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 18] {
     let bound = |field, most, wanted| Bound { field, most, wanted, zero_is_none: false };
     let limit = |field, most, wanted| Bound { field, most, wanted, zero_is_none: true };
+    let tokens = |allowance: Allowance| allowance.tokens.unwrap_or(0);
+    let money = |field, most: Option<Usd>, wanted: Option<Usd>| {
+        let parts = |usd: Option<Usd>| usd.map_or(0, |usd| usd.cost().as_trillionths());
+        limit(field, parts(most), parts(wanted))
+    };
     let output = |profile: &AgentProfile| profile.options.max_output_tokens.map_or(0, u64::from);
     let retries = |profile: &AgentProfile| profile.llm_retry.delays_ms.len() as u64;
     let checks = |profile: &AgentProfile| u64::from(profile.llm_retry.validation_retries);
@@ -136,6 +144,11 @@ fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 13] {
         bound("llm_retry/validation_retries", checks(base).max(FEW_RETRIES), checks(profile)),
         limit("max_run_ms", base.max_run_ms, profile.max_run_ms),
         limit("max_run_tokens", base.max_run_tokens, profile.max_run_tokens),
+        money("budget/run_usd", base.budget.run_usd, profile.budget.run_usd),
+        limit("budget/conversation/tokens", tokens(base.budget.conversation), tokens(profile.budget.conversation)),
+        money("budget/conversation/usd", base.budget.conversation.usd, profile.budget.conversation.usd),
+        limit("budget/day/tokens", tokens(base.budget.day), tokens(profile.budget.day)),
+        money("budget/day/usd", base.budget.day.usd, profile.budget.day.usd),
         limit("context/limit", base.context.limit.unwrap_or(0), profile.context.limit.unwrap_or(0)),
         limit("options/max_output_tokens", output(base), output(profile)),
     ]
@@ -157,7 +170,7 @@ mod tests {
 
     fn strict() -> AgentProfile {
         let said = json!({"max_run_ms": 1_000, "tools": ["a", "b"], "tools_policy": "first_round_only",
-            "context": {"limit": 8_000}, "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
+            "context": {"limit": 8_000}, "budget": {"day": {"usd": 2.5}}, "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
         profile(&AgentProfile::default(), said)
     }
 
@@ -185,6 +198,9 @@ mod tests {
     #[case(json!({"options": {"max_output_tokens": null}}), Some("options/max_output_tokens"))]
     #[case(json!({"llm_retry": {"delays_ms": [1, 1, 1, 1, 1, 1]}}), Some("llm_retry/delays_ms"))]
     #[case(json!({"context": {"limit": 9_000}}), Some("context/limit"))]
+    #[case(json!({"budget": {"day": {"usd": 2.6}}}), Some("budget/day/usd"))]
+    #[case(json!({"budget": {"day": {"usd": null}}}), Some("budget/day/usd"))]
+    #[case(json!({"budget": {"day": {"usd": 0.5}, "conversation": {"tokens": 9}, "run_usd": 0.1}}), None)]
     #[case(json!({"context": {"limit": null}}), Some("context/limit"))]
     #[case(json!({"context": {"unit": "chars"}}), Some("context/unit"))]
     #[case(json!({"context": {"limit": 6_000, "keep_last": 4}}), None)]

@@ -5,6 +5,8 @@
 use serde_json::{Map, Value};
 
 use super::agent::{AgentProfile, InvalidProfile};
+use super::budget::Budget;
+use super::cost::Usd;
 use super::ids::{AgentId, UserId};
 use crate::support::clock::UnixMillis;
 
@@ -75,6 +77,23 @@ pub struct RunLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_run_tokens: Option<u64>,
+    /// US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_usd: Option<Usd>,
+    /// Input and output tokens of all runs of the conversation together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_conversation_tokens: Option<u64>,
+    /// US dollars for all runs of the conversation together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_conversation_usd: Option<Usd>,
+    /// Input and output tokens of the day, for all runs of the owner that have such a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_day_tokens: Option<u64>,
+    /// US dollars of the day, for all runs of the owner that have such a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_day_usd: Option<Usd>,
     /// The longest that one tool call may take, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
@@ -91,12 +110,35 @@ impl RunLimits {
     /// # Errors
     /// [`InvalidProfile`] if one of them is 0, or higher than what it replaces.
     pub fn lower(self, profile: &mut AgentProfile) -> Result<(), InvalidProfile> {
-        let Self { max_rounds, max_run_ms, max_run_tokens, tool_timeout_ms, tool_parallelism } = self;
+        let Self { max_rounds, max_run_ms, max_run_tokens, tool_timeout_ms, tool_parallelism, .. } = self;
         lower("max_rounds", max_rounds, &mut profile.max_rounds, None)?;
         lower("max_run_ms", max_run_ms, &mut profile.max_run_ms, Some(0))?;
         lower("max_run_tokens", max_run_tokens, &mut profile.max_run_tokens, Some(0))?;
+        let Budget { run_usd, conversation, day, on_day_spent: _ } = &mut profile.budget;
+        lower_budget("max_run_usd", self.max_run_usd, run_usd)?;
+        lower_budget("max_conversation_tokens", self.max_conversation_tokens, &mut conversation.tokens)?;
+        lower_budget("max_conversation_usd", self.max_conversation_usd, &mut conversation.usd)?;
+        lower_budget("max_day_tokens", self.max_day_tokens, &mut day.tokens)?;
+        lower_budget("max_day_usd", self.max_day_usd, &mut day.usd)?;
         lower("tool_timeout_ms", tool_timeout_ms, &mut profile.tool_timeout_ms, None)?;
         lower("tool_parallelism", tool_parallelism, &mut profile.tool_parallelism, None)
+    }
+}
+
+fn lower_budget<T: Copy + Ord + Default + std::fmt::Display>(
+    field: &str,
+    wanted: Option<T>,
+    limit: &mut Option<T>,
+) -> Result<(), InvalidProfile> {
+    match (wanted, limit) {
+        (None, _) => Ok(()),
+        (wanted, Some(limit)) => lower(field, wanted, limit, None),
+        (wanted, limit @ None) => {
+            let mut lowered = T::default();
+            lower(field, wanted, &mut lowered, Some(T::default()))?;
+            *limit = Some(lowered);
+            Ok(())
+        }
     }
 }
 
@@ -108,7 +150,7 @@ fn lower<T: Copy + Ord + Default + std::fmt::Display>(
 ) -> Result<(), InvalidProfile> {
     let Some(wanted) = wanted else { return Ok(()) };
     let reason = match () {
-        () if wanted == T::default() => "must be at least 1".to_owned(),
+        () if wanted == T::default() => "must be more than 0".to_owned(),
         () if unlimited != Some(*limit) && wanted > *limit => format!("a request may only lower it, and the agent has {limit}"),
         () => {
             *limit = wanted;
@@ -207,7 +249,14 @@ mod tests {
         let limits = RunLimits { max_rounds: Some(2), max_run_ms: Some(9), max_run_tokens: Some(100), ..RunLimits::default() };
         limits.lower(&mut profile).unwrap();
         assert_eq!((profile.max_rounds, profile.max_run_ms, profile.max_run_tokens), (2, 9, 100));
+        let usd = |dollars: &str| serde_json::from_str(dollars).ok();
+        let limits = RunLimits { max_run_usd: usd("0.5"), max_day_tokens: Some(7), ..RunLimits::default() };
+        limits.lower(&mut profile).unwrap();
+        assert_eq!((profile.budget.run_usd, profile.budget.day.tokens), (usd("0.5"), Some(7)));
         for limits in [
+            RunLimits { max_run_usd: usd("0.6"), ..RunLimits::default() },
+            RunLimits { max_conversation_usd: usd("0"), ..RunLimits::default() },
+            RunLimits { max_day_tokens: Some(8), ..RunLimits::default() },
             RunLimits { max_rounds: Some(3), ..RunLimits::default() },
             RunLimits { max_run_ms: Some(10), ..RunLimits::default() },
             RunLimits { max_run_tokens: Some(0), ..RunLimits::default() },

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::budget::Amount;
 use super::context::ContextSummary;
 use super::handle::Handle;
 use super::ids::{CallId, InputId, RunId};
@@ -139,6 +140,13 @@ pub enum Change {
     Summarize(ContextSummary),
     /// Total usage of the run.
     Usage(Usage),
+    /// What a reserved call has come to, and that it is no longer under way.
+    Settle {
+        /// The day that it was reserved on.
+        day: i64,
+        /// What it has come to.
+        amount: Amount,
+    },
     /// A step begins, or begins again with a higher attempt.
     StepStarted {
         /// Its number.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cost::Prices;
 use super::ids::MessageId;
 use crate::support::tokens::Tokenizer;
 
@@ -16,13 +17,15 @@ pub enum ContextUnit {
     Chars,
 }
 
-/// What a model reads at most, and how it counts that.
+/// What a model reads at most, how it counts that, and what it charges for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// Tokens of its window, if they are known.
     pub window: Option<u64>,
     /// What cuts its texts into tokens, if that is known.
     pub tokenizer: Option<Tokenizer>,
+    /// What it costs, if that is known.
+    pub prices: Option<Prices>,
 }
 
 /// What is left out of a request that would not fit.

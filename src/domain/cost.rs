@@ -157,6 +157,20 @@ impl Cost {
     }
 }
 
+impl Cost {
+    /// What it is more than another amount; nothing if it is not.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// In trillionths of a US dollar.
+    #[must_use]
+    pub fn as_trillionths(self) -> u64 {
+        self.0
+    }
+}
+
 impl fmt::Display for Cost {
     /// US dollars, without zeros at the end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,6 +225,56 @@ impl PartialSchema for Cost {
 }
 
 impl ToSchema for Cost {}
+
+/// The most that a budget can be, in US dollars.
+pub const MAX_BUDGET: f64 = 1_000_000.0;
+
+/// US dollars as a limit: a number, such as 2.5.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Usd(Cost);
+
+impl Usd {
+    /// The amount.
+    #[must_use]
+    pub fn cost(self) -> Cost {
+        self.0
+    }
+}
+
+impl fmt::Display for Usd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for Usd {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[expect(clippy::cast_precision_loss, reason = "to the trillionth up to 9,000 dollars, and to the millionth above")]
+        let trillionths = self.0.0 as f64;
+        serializer.serialize_f64(trillionths / 1e12)
+    }
+}
+
+impl<'de> Deserialize<'de> for Usd {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let dollars = f64::deserialize(deserializer)?;
+        if !(0.0..=MAX_BUDGET).contains(&dollars) {
+            return Err(serde::de::Error::custom("a budget is a number of US dollars from 0 to 1000000"));
+        }
+        // To the millionth, so that it is written as it was read.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds just tested")]
+        let millionths = (dollars * 1e6).round() as u64;
+        Ok(Self(Cost(millionths.saturating_mul(1_000_000))))
+    }
+}
+
+impl PartialSchema for Usd {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new().schema_type(Type::Number).minimum(Some(0.0)).maximum(Some(MAX_BUDGET)).into()
+    }
+}
+
+impl ToSchema for Usd {}
 
 #[cfg(test)]
 mod tests {
@@ -284,6 +348,18 @@ mod tests {
         }
         for text in ["", "-1", "1e3", "0.0000000000001", "a", "1.2.3", "+1", "99999999999999999999"] {
             assert!(text.parse::<Cost>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_are_numbers_and_come_back_as_they_were() {
+        for dollars in [0.0, 0.01, 2.5, 19.99, MAX_BUDGET] {
+            let limit: Usd = serde_json::from_value(json!(dollars)).unwrap();
+            assert_eq!(serde_json::to_value(limit).unwrap(), json!(dollars));
+        }
+        assert_eq!(serde_json::from_value::<Usd>(json!(2)).unwrap().to_string(), "2");
+        for wrong in [json!(-0.5), json!(MAX_BUDGET * 2.0), json!("2"), json!(null)] {
+            assert!(serde_json::from_value::<Usd>(wrong.clone()).is_err(), "{wrong}");
         }
     }
 

@@ -123,6 +123,9 @@ events! {
         /// The id of what it waits for, if it has one.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         id: Option<String>,
+        /// In words, where the reason alone does not say it.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        detail: Option<String>,
     }
     /// The run ended with an answer.
     RunCompleted = "run.completed" {

@@ -7,6 +7,7 @@ pub mod agent_bounds;
 pub mod agent_record;
 pub mod approval;
 pub mod audit;
+pub mod budget;
 pub mod change;
 pub mod context;
 pub mod conversation;

@@ -154,6 +154,10 @@ codes! {
     ContentFilter = "content_filter", 502, false, "The model provider's filter blocked the request";
     /// The rounds were used up and the agent says that this is a failure.
     MaxRounds = "max_rounds", 500, false, "The run used up its rounds";
+    /// What may be spent is spent.
+    BudgetSpent = "budget_spent", 402, false, "The budget is spent";
+    /// Money is counted and nobody knows what the model costs.
+    UnpricedModel = "unpriced_model", 500, false, "The price of the model is not known";
     /// The run's wall-clock limit was reached.
     RunTimeout = "run_timeout", 500, false, "The run took too long";
     /// The run died with its worker too often.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::draft::Draft;
-use super::{model_step, offer, texts};
+use super::{budget, offer, texts};
 use crate::domain::ids::RunId;
 use crate::domain::message::{Message, MessageStatus, Part, Role};
 use crate::domain::model::ModelFinish;
@@ -63,7 +63,7 @@ pub(super) fn must_go_on(draft: &Draft<'_>, message: &Message, finish: ModelFini
         && finish == ModelFinish::Stop
         && record.counters.rounds < profile.max_rounds
         && !draft.is_out_of_time()
-        && !model_step::is_over_budget(draft, record.usage)
+        && !budget::is_run_over(draft, record.usage)
         && !draft.work.has_unseen_messages()
         && !offer::usable(draft.tools(), record).is_empty();
     if !has_worked || !may_work {

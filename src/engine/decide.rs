@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::{
-    Decision, Input, PartialAnswer, RunState, Surroundings, analysis, model_failure, model_step, offer, rounds, texts, tool_step,
+    Decision, Input, PartialAnswer, RunState, Surroundings, analysis, budget, model_failure, model_step, offer, rounds, texts, tool_step,
     unknown,
 };
 use crate::domain::agent::OnInterrupt;
@@ -34,6 +34,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
             claimed(&mut draft, tools);
         }
         Input::ToolsRanked(ranked) => offer::ranked(&mut draft, ranked),
+        Input::Reserved => budget::answered(&mut draft),
         Input::ModelFinished { message, turn, closing } => model_step::finished(&mut draft, message, &turn, closing),
         Input::ModelFailed(error) => model_failure::failed(&mut draft, error),
         Input::ToolFinished(id, outcome) => tool_step::finished(&mut draft, &id, outcome),

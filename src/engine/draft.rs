@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Command, Decision, RunState, Surroundings, analysis, approval, offer, plan, results, texts};
+use super::{Command, Decision, RunState, Surroundings, analysis, approval, budget, offer, plan, results, texts};
 use crate::domain::agent::{AgentProfile, BreakerAction};
 use crate::domain::approval::{ApprovalRequest, ApprovalState};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
@@ -34,8 +34,9 @@ impl<'a> Draft<'a> {
 
     /// The finished decision. Counters and usage stand before all other changes, because nothing may follow the run's end.
     pub(super) fn done(mut self) -> Decision {
-        if self.work.record.usage != self.base.record.usage {
+        if self.is_charged() {
             self.decision.changes.insert(0, Change::Usage(self.work.record.usage));
+            self.decision.changes.splice(0..0, budget::settled(self.base, self.work.record.usage));
         }
         if self.work.record.counters != self.base.record.counters {
             self.decision.changes.insert(0, Change::Counters(self.work.record.counters.clone()));
@@ -53,6 +54,11 @@ impl<'a> Draft<'a> {
 
     pub(super) fn charge(&mut self, usage: Usage) {
         self.work.record.usage.add(usage);
+    }
+
+    /// Whether the decision charges anything.
+    pub(super) fn is_charged(&self) -> bool {
+        self.work.record.usage != self.base.record.usage
     }
 
     pub(super) fn event(&mut self, event: EventBody) {

@@ -25,10 +25,10 @@ use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 /// The request of the current model step: system prompt, sendable history, tools on offer.
 #[must_use]
 pub fn model_request(state: &RunState) -> ModelRequest {
-    if let Some(request) = plan::request(state) {
+    let source = Source::of(state);
+    if let Some(request) = plan::request(&source) {
         return request;
     }
-    let source = Source::of(state);
     let (mut request, messages) = parts(&source);
     request.messages = messages;
     match source.record.profile.output {

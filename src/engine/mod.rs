@@ -14,6 +14,7 @@ mod approval;
 mod arguments;
 mod asking;
 mod assembly;
+mod budget;
 mod compaction;
 mod context;
 mod decide;
@@ -50,6 +51,7 @@ pub use title::{cleaned_title, title_request};
 
 use std::sync::Arc;
 
+use crate::domain::budget::Reserve;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::handle::Pause;
@@ -86,6 +88,8 @@ pub enum Input {
     },
     /// The tools are in order: what [`Command::RankTools`] has asked for.
     ToolsRanked(RankedTools),
+    /// What [`Command::Reserve`] has asked for is answered, and the state knows it.
+    Reserved,
     /// The model answered. The message's streamed parts have been shown under the ids that the assembler gave them.
     ModelFinished {
         /// The assembled message, with ids, not yet stored.
@@ -146,6 +150,7 @@ impl Input {
             Self::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],
             Self::Claimed { .. }
             | Self::ToolsRanked(_)
+            | Self::Reserved
             | Self::ModelFinished { .. }
             | Self::ModelFailed(_)
             | Self::ToolPauses(..)
@@ -184,6 +189,9 @@ pub enum Command {
     /// Put the usable tools in order, the fittest for [`tool_query`] first. Changes nothing outside, and whoever takes the run up
     /// does it again.
     RankTools,
+    /// Ask the store for leave to make the next model call. Whoever takes the run up asks again; what a dead worker was granted is
+    /// void with its fence.
+    Reserve(Reserve),
     /// Execute a call. Its row says `started`.
     RunTool(Box<ToolCall>),
     /// Ask the server of a call of the class `reconcile` whether it took effect. Its row says `started`. Changes nothing

@@ -117,7 +117,7 @@ fn next_look(draft: &Draft<'_>, error: &ModelError) -> Next {
 fn wait(draft: &mut Draft<'_>, step: u32, after_ms: u64, error: ProblemBody) {
     draft.reset(step, "retry");
     draft.event(EventBody::RunRetrying { after_ms, error, model: None });
-    draft.event(EventBody::RunWaiting { reason: WaitReason::Backoff, id: None });
+    draft.event(EventBody::RunWaiting { reason: WaitReason::Backoff, id: None, detail: None });
     draft.abandon_step(step);
     draft.set_status(RunStatus::Waiting, Some(WaitReason::Backoff));
     let spread = spread(&draft.base.record.fence.run_id, after_ms);

@@ -3,7 +3,7 @@
 use super::context::{self, Begin, Room};
 use super::decide::next_step;
 use super::draft::Draft;
-use super::{Command, PartialAnswer, analysis, offer, plan, texts, tool_step};
+use super::{Command, PartialAnswer, analysis, budget, offer, plan, texts, tool_step};
 use crate::domain::agent::{BreakerAction, OnLimit};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind};
 use crate::domain::event::EventBody;
@@ -29,7 +29,7 @@ pub(super) fn begin(draft: &mut Draft<'_>) {
         return;
     }
     if !draft.work.record.counters.force_final {
-        if is_over_budget(draft, draft.work.record.usage) {
+        if budget::is_run_over(draft, draft.work.record.usage) {
             draft.force_final(texts::FORCED_BUDGET);
         } else if draft.work.record.counters.rounds >= draft.profile().max_rounds {
             match draft.profile().on_limit {
@@ -58,6 +58,14 @@ pub(super) fn begin(draft: &mut Draft<'_>) {
         Begin::Now(room) => room,
         Begin::Never => return,
     };
+    call(draft, room);
+}
+
+/// Calls the model, whose request has so much room, if nothing stands in the way of what that may cost.
+pub(super) fn call(draft: &mut Draft<'_>, room: Option<Room>) {
+    if !budget::allows_call(draft) {
+        return;
+    }
     let step = next_step(draft, StepKind::Model);
     draft.start_step(step, StepKind::Model);
     if let Some(Room { window, used, remaining, measure }) = room {
@@ -89,11 +97,6 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
         plan: counters.plan.take(),
         ..RunCounters::default()
     };
-}
-
-pub(super) fn is_over_budget(draft: &Draft<'_>, usage: Usage) -> bool {
-    let limit = draft.profile().max_run_tokens;
-    limit > 0 && usage.input_tokens.saturating_add(usage.output_tokens) >= limit
 }
 
 fn has_broken_tool(draft: &Draft<'_>) -> bool {
@@ -286,7 +289,7 @@ fn last_reason(draft: &Draft<'_>, before: Usage, is_last: bool) -> Option<Finish
     if !is_last {
         return None;
     }
-    if is_over_budget(draft, before) || draft.work.record.counters.no_room {
+    if budget::is_run_over(draft, before) || draft.work.record.counters.no_room {
         return Some(FinishReason::Budget);
     }
     (draft.work.record.counters.rounds >= draft.profile().max_rounds).then_some(FinishReason::MaxRounds)

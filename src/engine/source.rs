@@ -83,8 +83,13 @@ impl<'a> Source<'a> {
         Shown { asked, rest: self.history().skip(covered).collect(), turn }
     }
 
+    /// What the user says in the run, the newest first.
+    pub(super) fn said_by_user(&self) -> String {
+        offer::said_by_user(self.history(), &self.record.fence.run_id)
+    }
+
     /// The tools that the run may use in the next model call.
-    fn usable(&self) -> Vec<&'a Arc<ToolDefinition>> {
+    pub(super) fn usable(&self) -> Vec<&'a Arc<ToolDefinition>> {
         offer::usable(self.tools, self.record)
     }
 

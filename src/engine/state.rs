@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::source::Source;
 use super::{offer, plan};
 use crate::domain::approval::ToolGrant;
+use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::change::{Change, StepRow, StepStatus};
 use crate::domain::context::Capacity;
 use crate::domain::ids::CallId;
@@ -34,6 +35,8 @@ pub struct RunState {
     servers: Vec<ServerNote>,
     /// What context providers have said of its turn.
     contexts: Vec<ProvidedContext>,
+    /// What was asked for the next model call, and the answer.
+    reserved: Option<(Reserve, Reserved)>,
 }
 
 impl RunState {
@@ -49,6 +52,7 @@ impl RunState {
             capacities: Vec::new(),
             servers: Vec::new(),
             contexts: Vec::new(),
+            reserved: None,
         }
     }
 
@@ -72,6 +76,7 @@ impl RunState {
             Change::Counters(counters) => record.counters = counters.clone(),
             Change::Summarize(summary) => record.summary = Some(summary.clone()),
             Change::Usage(usage) => record.usage = *usage,
+            Change::Settle { day: _, amount: _ } => self.reserved = None,
             Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
                 Some(row) => row.status = StepStatus::Started,
                 None => {
@@ -188,6 +193,15 @@ impl RunState {
         &self.contexts
     }
 
+    /// Takes in what came of asking for leave to make the next model call.
+    pub fn know_reserved(&mut self, reserve: Reserve, answer: Reserved) {
+        self.reserved = Some((reserve, answer));
+    }
+
+    pub(super) fn reserved(&self) -> Option<(Reserve, Reserved)> {
+        self.reserved
+    }
+
     /// From now on no step and no call begins: a decision that would begin one hands the run back instead. What is under way
     /// may end, and its result is kept.
     pub fn drain(&mut self) {
@@ -239,7 +253,7 @@ impl RunState {
     /// Those that the model is told of.
     pub(super) fn offered_tools(&self) -> Vec<&Arc<ToolDefinition>> {
         match plan::phase(&self.record) {
-            Some(phase) => plan::offered(self, phase),
+            Some(phase) => plan::offered(self.usable_tools(), &self.record, phase),
             None => Source::of(self).offered(),
         }
     }
@@ -278,6 +292,7 @@ impl RunState {
             capacities: Vec::new(),
             servers: Vec::new(),
             contexts: Vec::new(),
+            reserved: None,
         }
     }
 }

@@ -335,7 +335,7 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
 /// Every call that is left waits for a human; this one is named.
 fn wait_for_answers(draft: &mut Draft<'_>, id: &CallId, reason: WaitReason) {
     let id = draft.work.question_about(id).map(|question| question.id.to_string());
-    draft.event(EventBody::RunWaiting { reason, id });
+    draft.event(EventBody::RunWaiting { reason, id, detail: None });
     draft.set_status(RunStatus::Waiting, Some(reason));
     let first_to_expire = draft.work.record.inputs.iter().filter_map(|question| question.expires_in_ms).min();
     let wake_after = [draft.time_left(), first_to_expire].into_iter().flatten().min();

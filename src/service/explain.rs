@@ -159,7 +159,8 @@ fn not_over(known: &Explanation) -> (String, bool) {
         return match known.behind_reason {
             None => (format!("{text}."), true),
             Some(WaitReason::Backoff) => (format!("{text}, which waits to try again."), true),
-            Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::Budget)) => {
+            Some(reason @ WaitReason::Budget) => (format!("{text}, which waits for {}.", awaited(reason)), true),
+            Some(reason @ (WaitReason::Approval | WaitReason::Input)) => {
                 (format!("{text}, which waits for {}.", awaited(reason)), false)
             }
         };
@@ -205,7 +206,11 @@ fn later(known: &Explanation, wait: i64) -> (String, bool) {
         Some(WaitReason::Backoff) => {
             (format!("The model call failed and will be made again in {wait} s; POST .../resume tries at once."), true)
         }
-        Some(reason @ (WaitReason::Approval | WaitReason::Input | WaitReason::Budget)) => {
+        Some(reason @ WaitReason::Budget) => {
+            let text = format!("The run waits for {} and asks again in {wait} s; POST .../resume asks at once.", awaited(reason));
+            (text, true)
+        }
+        Some(reason @ (WaitReason::Approval | WaitReason::Input)) => {
             let text = format!("The run waits for {}, for at most {wait} s more.{}", awaited(reason), questions(known));
             (text, false)
         }
@@ -248,7 +253,7 @@ fn awaited(reason: WaitReason) -> &'static str {
         WaitReason::Approval => "a human to approve a tool call",
         WaitReason::Input => "a human's answer",
         WaitReason::Backoff => "its next try",
-        WaitReason::Budget => "a budget that is used up",
+        WaitReason::Budget => "the budget of the day, which is used up or held by calls that are under way,",
     }
 }
 
@@ -310,6 +315,19 @@ mod tests {
     fn a_run_that_nobody_can_take_up_is_called_stuck() {
         let said = RunExplanation::from(known(RunStatus::Processing));
         assert!(!said.moving, "{}", said.summary);
+    }
+
+    #[test]
+    fn a_budget_that_is_used_up_is_named_with_its_end() {
+        let mut waiting = Explanation { claimable_in_ms: Some(3_600_000), ..known(RunStatus::Waiting) };
+        waiting.run.reason = Some(WaitReason::Budget);
+        let said = RunExplanation::from(waiting);
+        assert!(said.moving, "it goes on by itself when the next day begins");
+        assert_eq!(
+            said.summary,
+            "The run waits for the budget of the day, which is used up or held by calls that are under way, and asks again in 3600.0 s; \
+             POST .../resume asks at once."
+        );
     }
 
     #[test]

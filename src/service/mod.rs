@@ -91,6 +91,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::domain::agent::AgentProfile;
+use crate::domain::budget::Allowance;
 use crate::domain::principal::Principal;
 use crate::domain::tool::ToolDefinition;
 use crate::live::Hub;
@@ -125,6 +126,8 @@ pub struct ServiceLimits {
     pub max_active_runs: u32,
     /// Conversations of one principal that are not archived; 0 for no limit.
     pub max_conversations: u32,
+    /// What all runs of one principal may spend on one day together.
+    pub day: Allowance,
     /// The longest that a request may wait for a run, in seconds.
     pub max_wait_seconds: u64,
     /// Agents that one owner may keep.
@@ -143,6 +146,7 @@ impl Default for ServiceLimits {
             max_title_chars: 200,
             max_active_runs: 0,
             max_conversations: 0,
+            day: Allowance::default(),
             max_wait_seconds: 60,
             max_agents: 100,
             max_feedback_chars: 4_000,

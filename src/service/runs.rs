@@ -331,6 +331,7 @@ impl Service {
                 .lower(&mut profile)
                 .map_err(|InvalidProfile { field, reason }| Error::field(&format!("/limits/{field}"), reason))?;
         }
+        profile.budget.day = profile.budget.day.and(self.limits.day);
         Ok(profile)
     }
 }

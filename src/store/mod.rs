@@ -5,6 +5,7 @@
 //! implementations.
 
 mod agents;
+mod budget;
 mod compose;
 mod copy;
 mod error;
@@ -28,6 +29,7 @@ mod usage;
 mod users;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
+pub use budget::BudgetStore;
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::StoreError;
 pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
@@ -371,6 +373,7 @@ pub trait Store:
     + AgentStore
     + McpLoginStore
     + UsageStore
+    + BudgetStore
     + FileStore
     + SearchStore
     + FeedbackStore

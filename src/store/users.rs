@@ -8,7 +8,7 @@ use crate::domain::principal::User;
 
 /// What users own beside their conversations and what hangs on those, by table, in the order in which it is removed. Versions of
 /// agents go with their agents, and pieces of files with their files.
-pub(super) const OWNED: [&str; 12] = [
+pub(super) const OWNED: [&str; 13] = [
     "stream_tickets",
     "idempotency_keys",
     "tool_grants",
@@ -21,6 +21,7 @@ pub(super) const OWNED: [&str; 12] = [
     "providers",
     "agents",
     "files",
+    "spending",
 ];
 
 /// How much a user owns.

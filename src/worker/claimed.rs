@@ -93,7 +93,7 @@ pub async fn know_grants(surround: &Surround, mut state: RunState, input: &Input
 /// a long conversation takes longer to count for the first time than anybody may hold up the others on this thread.
 pub async fn know_capacities(surround: &Surround, mut state: RunState) -> RunState {
     let RunRecord { owner, profile, .. } = &state.record;
-    if profile.context.unit != ContextUnit::Tokens {
+    if profile.context.unit != ContextUnit::Tokens && profile.budget.is_default() {
         return state;
     }
     let mut capacities = Vec::new();

@@ -23,6 +23,7 @@ use super::titles::Titles;
 use super::tool_calls::{ToolCalls, ToolSays};
 use super::{WorkerDeps, WorkerOptions, pins};
 use crate::domain::agent::OnUnknown;
+use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
@@ -33,7 +34,7 @@ use crate::domain::run::RunStatus;
 use crate::domain::tool::{ReplayClass, ToolCallState, ToolOutcome};
 use crate::domain::tool_filter::RankedTools;
 use crate::engine::{Command, Decision, Input, PartialAnswer, RunState, Surroundings, decide, tool_query};
-use crate::store::{ControlSignal, StoreError};
+use crate::store::{ControlSignal, StoreError, StoreResult};
 use crate::support::failpoint;
 
 /// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
@@ -251,6 +252,7 @@ async fn attempt(
         spent: Usage::default(),
         is_unsendable: false,
         ranking: None,
+        reserving: None,
         tools: ToolCalls::default(),
         draining: false,
         is_unsure: cause.is_some(),
@@ -327,6 +329,8 @@ async fn get_ready(
     Ok(Ready { state, log, input })
 }
 
+type Reserving = std::pin::Pin<Box<dyn Future<Output = StoreResult<Option<Reserved>>> + Send>>;
+
 type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;
 
 struct Drive<'a> {
@@ -345,6 +349,8 @@ struct Drive<'a> {
     is_unsendable: bool,
     /// Tools are being put in order for the next model step.
     ranking: Option<Ranking>,
+    /// Leave is asked for the next model call.
+    reserving: Option<(Reserve, Reserving)>,
     tools: ToolCalls,
     draining: bool,
     /// Writes have failed and none has succeeded since: nothing begins before one does. Else a store that can be read but not
@@ -360,7 +366,7 @@ impl Drive<'_> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
         // What may be lost without harm: a model can be asked again, and a tool that only reads.
         let can_wait = match &input {
-            Input::Claimed { .. } | Input::ToolsRanked(_) | Input::ModelFinished { .. } => true,
+            Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved | Input::ModelFinished { .. } => true,
             Input::ToolFinished(id, _) => self.is_read(id),
             Input::ModelFailed(_)
             | Input::ToolPauses(..)
@@ -405,6 +411,7 @@ impl Drive<'_> {
                 Command::Stop => return ControlFlow::Break(End::Over),
                 Command::CallModel => {}
                 Command::RankTools => self.rank_tools(),
+                Command::Reserve(reserve) => self.reserve(reserve),
                 Command::RunTool(call) => self.tools.run(self.surround, &self.state, self.held, &self.log, *call),
                 Command::Reconcile(call) => self.tools.reconcile(self.surround, &self.state, *call),
             }
@@ -434,7 +441,9 @@ impl Drive<'_> {
         }
         let calls_model = decision.commands.iter().any(|command| matches!(command, Command::CallModel));
         let begins_now = calls_model && !self.is_unsure;
-        let can_wait = can_wait && !self.is_unsure && (calls_model || only_looks_here(decision));
+        // What a call has come to is stored before leave is asked for another one.
+        let settles = decision.changes.iter().any(|change| matches!(change, Change::Settle { .. }));
+        let can_wait = can_wait && !settles && !self.is_unsure && (calls_model || only_looks_here(decision));
         if begins_now || can_wait {
             self.state.apply(&decision.changes);
         }
@@ -540,7 +549,7 @@ impl Drive<'_> {
             match command {
                 Command::CallModel => failpoint::reached(if tool_finished { "C15" } else { "C05" }),
                 Command::RunTool(_) => failpoint::reached("C09"),
-                Command::RankTools | Command::Reconcile(_) | Command::Stop => {}
+                Command::RankTools | Command::Reserve(_) | Command::Reconcile(_) | Command::Stop => {}
             }
         }
         if tool_finished && !self.tools.is_empty() {
@@ -569,6 +578,27 @@ impl Drive<'_> {
         self.ranking = Some(Box::pin(async move { ranker.rank(&owner, &query, tools).await }));
     }
 
+    fn reserve(&mut self, reserve: Reserve) {
+        let (store, fence, owner) =
+            (Arc::clone(&self.surround.deps.store), self.held.fence.clone(), self.state.record.owner.clone());
+        self.reserving = Some((reserve, Box::pin(async move { store.reserve(&fence, &owner, &reserve).await })));
+    }
+
+    fn reserved(&mut self, answer: StoreResult<Option<Reserved>>) -> ControlFlow<End, Input> {
+        let reserve = self.reserving.take().map(|(reserve, _)| reserve);
+        match (reserve, answer) {
+            (Some(reserve), Ok(Some(answer))) => {
+                self.state.know_reserved(reserve, answer);
+                ControlFlow::Continue(Input::Reserved)
+            }
+            (_, Ok(_)) => ControlFlow::Break(End::Fenced),
+            (_, Err(error)) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a model call could not be reserved");
+                ControlFlow::Break(End::from(&error))
+            }
+        }
+    }
+
     /// Waits for the next thing that the engine should know.
     async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<End, Input> {
         loop {
@@ -581,6 +611,7 @@ impl Drive<'_> {
                     self.ranking = None;
                     return ControlFlow::Continue(Input::ToolsRanked(ranked));
                 }
+                Happened::Reserved(answer) => return self.reserved(answer),
                 Happened::Model(result) => return self.model_done(result),
                 Happened::Tool(call, ToolSays::Ended(outcome)) => {
                     return ControlFlow::Continue(Input::ToolFinished(call, outcome));
@@ -636,6 +667,7 @@ impl Drive<'_> {
             () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
             ranked = in_order(&mut self.ranking), if self.ranking.is_some() => Happened::Ranked(ranked),
+            answer = is_reserved(&mut self.reserving), if self.reserving.is_some() => Happened::Reserved(answer),
             result = run_model(&mut self.model, &mut self.answered, log), if self.model.is_some() => Happened::Model(result),
             Some((call, says)) = self.tools.next(), if !self.tools.is_empty() => Happened::Tool(call, says),
         }
@@ -696,6 +728,7 @@ impl Drive<'_> {
 
 enum Happened {
     Ranked(RankedTools),
+    Reserved(StoreResult<Option<Reserved>>),
     Model(Result<(), ModelError>),
     Tool(CallId, ToolSays),
     Told(Box<ControlSignal>),
@@ -712,9 +745,16 @@ fn only_looks_here(decision: &Decision) -> bool {
     let looks = |command: &Command| match command {
         Command::RunTool(call) => call.server.is_none() && call.replay == ReplayClass::Read,
         Command::RankTools => true,
-        Command::CallModel | Command::Reconcile(_) | Command::Stop => false,
+        Command::CallModel | Command::Reserve(_) | Command::Reconcile(_) | Command::Stop => false,
     };
     !decision.commands.is_empty() && commands.all(looks)
+}
+
+async fn is_reserved(reserving: &mut Option<(Reserve, Reserving)>) -> StoreResult<Option<Reserved>> {
+    match reserving {
+        Some((_, reserving)) => reserving.await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn in_order(ranking: &mut Option<Ranking>) -> RankedTools {

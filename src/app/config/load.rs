@@ -11,6 +11,7 @@ use super::environment::Environment;
 use super::settings::Config;
 use super::variables;
 use crate::domain::agent::{InvalidProfile, is_model};
+use crate::domain::budget::Budget;
 use crate::provider::catalogue;
 
 /// Variables with a name of their own, and the key that each one sets.
@@ -317,6 +318,11 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     }
     if config.limits.body_bytes < 1024 {
         return Err(invalid("limits.body_bytes", "must be at least 1024"));
+    }
+    let day = Budget { day: config.limits.day(), ..Budget::default() };
+    if let Err((field, reason)) = day.check() {
+        let unit = field.trim_start_matches("day/");
+        return Err(invalid(format!("limits.max_day_{unit}_per_owner"), reason));
     }
     let embeddings = &config.embeddings;
     if embeddings.model.as_ref().is_some_and(|model| !is_model(model)) {

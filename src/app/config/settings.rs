@@ -9,6 +9,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::domain::agent::AgentProfile;
+use crate::domain::budget::Allowance;
+use crate::domain::cost::Usd;
 use crate::domain::principal::UserRole;
 use crate::domain::provider::CallLimits;
 use crate::provider::breaker::BreakerLimits;
@@ -434,6 +436,12 @@ pub struct LimitsConfig {
     pub max_active_runs_per_owner: u32,
     /// Conversations of one owner that are not archived; more are refused. 0 for no limit.
     pub max_conversations_per_owner: u32,
+    /// Input and output tokens of all runs of one owner on one day, in UTC; absent for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_day_tokens_per_owner: Option<u64>,
+    /// US dollars of all runs of one owner on one day, in UTC; absent for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_day_usd_per_owner: Option<Usd>,
     /// Runs of one owner that are worked on at a time, in all processes together; the others wait in the queue. 0 for no limit.
     pub max_running_runs_per_owner: u32,
     /// Providers that one owner may keep.
@@ -469,6 +477,8 @@ impl Default for LimitsConfig {
             body_bytes: 1024 * 1024,
             max_active_runs_per_owner: 10_000,
             max_conversations_per_owner: 0,
+            max_day_tokens_per_owner: None,
+            max_day_usd_per_owner: None,
             max_running_runs_per_owner: 0,
             max_providers_per_owner: 100,
             max_mcp_servers_per_owner: 50,
@@ -487,6 +497,12 @@ impl Default for LimitsConfig {
 }
 
 impl LimitsConfig {
+    /// What one owner may spend on one day.
+    #[must_use]
+    pub fn day(&self) -> Allowance {
+        Allowance { tokens: self.max_day_tokens_per_owner, usd: self.max_day_usd_per_owner }
+    }
+
     /// Bounds of files.
     #[must_use]
     pub fn files(&self) -> FileLimits {

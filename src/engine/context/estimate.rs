@@ -85,6 +85,11 @@ fn json_tokens(bytes: usize) -> u64 {
     (bytes as u64).saturating_mul(5).div_ceil(14)
 }
 
+/// A request whose messages stand beside it.
+pub(super) fn request(measure: Measure, frame_of: &ModelRequest, messages_of: &[Message]) -> u64 {
+    frame(measure, frame_of).saturating_add(messages(measure, messages_of))
+}
+
 /// Instructions and tools, as they are. What the messages come to is not in it.
 pub(super) fn frame(measure: Measure, request: &ModelRequest) -> u64 {
     let tools = request.tools.iter();

@@ -11,9 +11,9 @@ pub(super) use estimate::Measure;
 
 use super::RunState;
 use super::draft::Draft;
-use super::history;
 use super::source::{Shown, Source};
 use super::texts;
+use super::{history, plan};
 use crate::domain::change::Change;
 use crate::domain::context::{ContextPolicy, ContextStrategy};
 use crate::domain::event::EventBody;
@@ -36,11 +36,9 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// That of a request whose messages are these.
-    fn of(source: &Source<'_>, frame: &ModelRequest, messages: &[Message]) -> Self {
-        let (policy, measure) = (&source.record.profile.context, Measure::of(source));
-        let frame = estimate::frame(measure, &history::framed(source, frame));
-        let used = frame.saturating_add(estimate::messages(measure, messages));
+    /// That of a request that costs so much.
+    fn of(source: &Source<'_>, measure: Measure, used: u64) -> Self {
+        let policy = &source.record.profile.context;
         let window = policy.budget(source.capacity.window).unwrap_or(u64::MAX);
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let remaining = signed(window).saturating_sub(signed(used)).saturating_sub(signed(policy.reserved()));
@@ -133,16 +131,33 @@ fn tell(draft: &mut Draft<'_>) {
     draft.change(Change::Summarize(summary));
 }
 
-/// The request of the current model step against its budget; `None` if it has none.
-#[cfg(test)]
+/// The request of the next model step, or of the one under way, against its budget; `None` if it has none.
 pub(super) fn room(source: &Source<'_>) -> Option<Room> {
     source.record.profile.context.budget(source.capacity.window).map(|_| measured(source))
 }
 
 /// The request as it would be sent.
 fn measured(source: &Source<'_>) -> Room {
-    let (frame, messages) = history::parts(source);
-    Room::of(source, &frame, &messages)
+    let measure = Measure::of(source);
+    Room::of(source, measure, cost(source, measure))
+}
+
+/// What the request of the next model step costs in tokens, whatever its budget counts.
+pub(super) fn tokens(source: &Source<'_>) -> u64 {
+    match Measure::of(source) {
+        Measure::Chars => cost(source, Measure::Estimate),
+        measure @ (Measure::Estimate | Measure::Count(_)) => cost(source, measure),
+    }
+}
+
+fn cost(source: &Source<'_>, measure: Measure) -> u64 {
+    match plan::request(source) {
+        Some(request) => estimate::request(measure, &request, &request.messages),
+        None => {
+            let (frame, messages) = history::parts(source);
+            estimate::request(measure, &history::framed(source, &frame), &messages)
+        }
+    }
 }
 
 /// The same before anything is cut.
@@ -151,7 +166,8 @@ fn uncut(source: &Source<'_>) -> Room {
     if source.record.profile.context.compress_results {
         fit::compress_results(&mut messages);
     }
-    Room::of(source, &frame, &messages)
+    let measure = Measure::of(source);
+    Room::of(source, measure, estimate::request(measure, &history::framed(source, &frame), &messages))
 }
 
 /// Whether tokens are counted for the run's budget, which for the first time takes a while.

@@ -19,6 +19,7 @@ use super::source::Source;
 use super::{Command, RunState, model_step, plan};
 use crate::domain::agent::ToolsPolicy;
 use crate::domain::change::StepKind;
+use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelTurn, ToolChoice};
 use crate::domain::record::RunRecord;
@@ -155,7 +156,7 @@ pub(super) fn ranked(draft: &mut Draft<'_>, ranked: RankedTools) {
         return;
     }
     let filter = &draft.profile().tool_filter;
-    let said = said_by_user(&draft.base.record);
+    let said = said_in(&draft.base.record);
     let names = best(filter, &usable(draft.tools(), &draft.work.record), &said, &ranked.names);
     draft.counters().chosen_tools = Some(ChosenTools { by: ranked.by, names });
     model_step::begin(draft);
@@ -195,7 +196,7 @@ pub fn tool_query(state: &RunState) -> String {
     if let Some(query) = plan::query(record) {
         return text::prefix_chars(&query, MAX_QUERY).to_owned();
     }
-    let mut query = said_by_user(record);
+    let mut query = said_in(record);
     if words::words(&query).len() < FEW_WORDS {
         let earlier = record.history.iter().rev().filter(|message| match message.role {
             Role::User => !message.internal && message.run_id != record.fence.run_id,
@@ -211,13 +212,13 @@ pub fn tool_query(state: &RunState) -> String {
     text::prefix_chars(query.trim(), MAX_QUERY).to_owned()
 }
 
+fn said_in(record: &RunRecord) -> String {
+    said_by_user(record.history.iter(), &record.fence.run_id)
+}
+
 /// What the user says in the run, the newest first.
-pub(super) fn said_by_user(record: &RunRecord) -> String {
-    let own = record
-        .history
-        .iter()
-        .rev()
-        .filter(|message| message.role == Role::User && !message.internal && message.run_id == record.fence.run_id);
+pub(super) fn said_by_user<'m>(history: impl DoubleEndedIterator<Item = &'m Message>, run: &RunId) -> String {
+    let own = history.rev().filter(|message| message.role == Role::User && !message.internal && message.run_id == *run);
     let mut said = String::new();
     for message in own {
         said.push_str(text::prefix_chars(&message.text(), MAX_QUERY));

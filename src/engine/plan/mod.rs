@@ -18,8 +18,8 @@ use named::names_step;
 use parse::Planned;
 
 use super::draft::Draft;
-use super::{Command, RunState, model_step, offer, results, texts, tool_step};
-use crate::domain::change::StepKind;
+use super::source::Source;
+use super::{Command, budget, context, model_step, offer, results, texts, tool_step};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, Role};
@@ -71,9 +71,8 @@ pub(super) fn begin(draft: &mut Draft<'_>) -> bool {
         }
     }
     draft.set_status(RunStatus::Processing, None);
-    let step = super::decide::next_step(draft, StepKind::Model);
-    draft.start_step(step, StepKind::Model);
-    draft.command(Command::CallModel);
+    let room = context::room(&Source::in_draft(draft));
+    model_step::call(draft, room);
     true
 }
 
@@ -85,7 +84,7 @@ fn may_go_on(draft: &Draft<'_>) -> bool {
     let has_tools = is_telling || !offer::usable(draft.tools(), record).is_empty();
     has_tools
         && !record.counters.force_final
-        && !model_step::is_over_budget(draft, record.usage)
+        && !budget::is_run_over(draft, record.usage)
         && choice.as_ref().is_none_or(|choice| *choice == ToolChoice::Auto)
 }
 
@@ -374,12 +373,15 @@ pub(super) fn ranked(draft: &mut Draft<'_>, ranked: &RankedTools) -> bool {
     true
 }
 
-/// The tools that a model of a plan is offered: the router those of its step, the planner none.
-pub(super) fn offered(state: &RunState, phase: PlanPhase) -> Vec<&Arc<ToolDefinition>> {
+/// The tools that a model of a plan is offered, of those that the run may use: the router those of its step, the planner none.
+pub(super) fn offered<'t>(
+    usable: Vec<&'t Arc<ToolDefinition>>,
+    record: &RunRecord,
+    phase: PlanPhase,
+) -> Vec<&'t Arc<ToolDefinition>> {
     if phase != PlanPhase::Executing {
         return Vec::new();
     }
-    let chosen = state.record.counters.plan.as_ref().and_then(|plan| plan.chosen.as_ref());
-    let usable = state.usable_tools().into_iter();
-    usable.filter(|tool| chosen.is_none_or(|names| names.contains(&tool.name))).collect()
+    let chosen = record.counters.plan.as_ref().and_then(|plan| plan.chosen.as_ref());
+    usable.into_iter().filter(|tool| chosen.is_none_or(|names| names.contains(&tool.name))).collect()
 }

@@ -1,13 +1,14 @@
 //! What the models of a plan are asked.
 
 use super::named::names_step;
-use super::{phase, result_of, step_result};
+use super::{offered, phase, result_of, step_result};
 use crate::domain::agent::OutputMode;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelOptions, ModelRequest};
 use crate::domain::plan::{Plan, PlanPhase};
+use crate::domain::record::RunRecord;
 use crate::engine::source::Source;
-use crate::engine::{RunState, context, history, offer, prompt, structured};
+use crate::engine::{context, history, offer, prompt, structured};
 use crate::support::text::prefix_chars;
 
 /// So many messages of the conversation the planner reads.
@@ -40,28 +41,28 @@ const TELLER: &str = "The work that the user has asked for was carried out in th
      language. Report only what is marked as ok as done. Report what is marked as failed as failed, with its reason. Make up nothing, and offer \
      nothing.";
 
-/// The request of the model step that is under way, if a plan has it made.
-pub(in crate::engine) fn request(state: &RunState) -> Option<ModelRequest> {
-    let record = &state.record;
+/// The request of the next model step, or of the one that is under way, if a plan has it made.
+pub(in crate::engine) fn request(source: &Source<'_>) -> Option<ModelRequest> {
+    let record = source.record;
     let plan = record.counters.plan.as_ref()?;
-    let (profile, source) = (&record.profile, Source::of(state));
+    let profile = &record.profile;
     // Whoever reads what the user says, or speaks to them, does so under the layers that hold for every model of the run.
-    let under_layers = |own: &str| [prompt::system(&source).as_str(), own].join("\n\n");
+    let under_layers = |own: &str| [prompt::system(source).as_str(), own].join("\n\n");
     let mut options = ModelOptions { tool_choice: None, output_schema: None, ..profile.options.clone() };
     let mut tools = Vec::new();
     let (system, messages) = match phase(record)? {
         PlanPhase::Planning => {
-            let areas = offer::areas(&profile.tool_filter, &state.usable_tools());
-            let messages = newest(history::sendable(&source));
+            let areas = offer::areas(&profile.tool_filter, &source.usable());
+            let messages = newest(history::sendable(source));
             (under_layers(&format!("{PLANNER}\n\nThe areas:{areas}")), messages)
         }
         PlanPhase::Executing => {
-            tools = state.offered_tools().into_iter().cloned().collect();
-            (ROUTER.to_owned(), vec![history::user_text(record, None, &step_text(state, plan))])
+            tools = offered(source.usable(), record, PlanPhase::Executing).into_iter().cloned().collect();
+            (ROUTER.to_owned(), vec![history::user_text(record, None, &step_text(record, plan))])
         }
         PlanPhase::Telling => {
             options.output_schema = profile.options.output_schema.clone();
-            (under_layers(TELLER), vec![history::user_text(record, None, &told_text(state, plan))])
+            (under_layers(TELLER), vec![history::user_text(record, None, &told_text(source, plan))])
         }
         PlanPhase::Over => return None,
     };
@@ -71,7 +72,7 @@ pub(in crate::engine) fn request(state: &RunState) -> Option<ModelRequest> {
     let mut request = ModelRequest { owner, model, system: system.trim().to_owned(), messages, tools, options };
     if is_planning {
         let mut messages = std::mem::take(&mut request.messages);
-        context::fit(&source, &request, &mut messages);
+        context::fit(source, &request, &mut messages);
         request.messages = messages;
     }
     match profile.output {
@@ -90,7 +91,7 @@ fn newest(mut messages: Vec<Message>) -> Vec<Message> {
 }
 
 /// A step, with the results that it builds on: the one before it, and those that it names.
-fn step_text(state: &RunState, plan: &Plan) -> String {
+fn step_text(record: &RunRecord, plan: &Plan) -> String {
     let Some(step) = plan.steps.get(plan.at) else { return String::new() };
     let mut text = format!("The step: {}", step.description);
     if let Some(server) = &step.server {
@@ -98,7 +99,7 @@ fn step_text(state: &RunState, plan: &Plan) -> String {
     }
     let needed = (0..plan.at).filter(|before| before + 1 == plan.at || names_step(&step.description, *before));
     for before in needed {
-        let result = step_result(&state.record, &plan.steps[before]);
+        let result = step_result(record, &plan.steps[before]);
         let result = if result.chars().count() <= WHOLE_RESULT { result.as_str() } else { prefix_chars(&result, CUT_RESULT) };
         text.push_str(&format!("\nResult of step {}: {result}", before + 1));
     }
@@ -109,10 +110,10 @@ fn step_text(state: &RunState, plan: &Plan) -> String {
 }
 
 /// What the user wants, and a line for each step.
-fn told_text(state: &RunState, plan: &Plan) -> String {
-    let mut text = format!("The user has asked:\n{}\n\nThe steps:", offer::said_by_user(&state.record));
+fn told_text(source: &Source<'_>, plan: &Plan) -> String {
+    let mut text = format!("The user has asked:\n{}\n\nThe steps:", source.said_by_user());
     for (step, number) in plan.steps.iter().zip(1..) {
-        let (word, result) = result_of(&state.record, step, TOLD_RESULT);
+        let (word, result) = result_of(source.record, step, TOLD_RESULT);
         text.push_str(&format!("\n{number}. {} - {word}: {result}", step.description));
     }
     text

@@ -55,7 +55,7 @@ fn the_approval_says_what_it_is_about_and_is_bound_to_it() {
         _ => None,
     });
     assert_eq!(requested.unwrap().arguments, json!({"n": 1}));
-    let waits = EventBody::RunWaiting { reason: WaitReason::Approval, id: Some(asked.id.to_string()) };
+    let waits = EventBody::RunWaiting { reason: WaitReason::Approval, id: Some(asked.id.to_string()), detail: None };
     assert!(world.events.contains(&waits));
     assert_eq!(world.released, Some((Some(7 * 24 * 3_600_000), ReleaseCause::Waiting)));
 }

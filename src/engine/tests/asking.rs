@@ -45,7 +45,7 @@ fn the_question_says_what_it_is_about() {
     assert_eq!(choices, ["happened", "did_not_happen", "skip"]);
     let of_question = world.events.iter().filter(|event| event.kind() == "input.requested").count();
     assert_eq!(of_question, 1);
-    let waits = EventBody::RunWaiting { reason: WaitReason::Input, id: Some(asked.id.to_string()) };
+    let waits = EventBody::RunWaiting { reason: WaitReason::Input, id: Some(asked.id.to_string()), detail: None };
     assert!(world.events.contains(&waits));
 }
 

@@ -193,7 +193,7 @@ fn the_window_of_the_model_is_the_budget() {
         fallbacks: vec!["b/large".to_owned()],
         ..profile(ContextPolicy::default())
     });
-    world.capacities = vec![("a/small".to_owned(), Capacity { window: Some(8_000), tokenizer: None })];
+    world.capacities = vec![("a/small".to_owned(), Capacity { window: Some(8_000), ..Capacity::default() })];
     world.claim(ClaimCause::First);
     rounds(&mut world, 12, &"words ".repeat(200));
     assert!(world.rows.summary.is_some());
@@ -214,7 +214,7 @@ fn told(world: &World) -> (u64, Option<Tokenizer>) {
 #[test]
 fn tokens_are_counted_where_the_models_tokenizer_is_known() {
     let mut world = World::new(profile(small()));
-    let capacity = Capacity { window: None, tokenizer: Some(Tokenizer::O200kBase) };
+    let capacity = Capacity { tokenizer: Some(Tokenizer::O200kBase), ..Capacity::default() };
     world.capacities = vec![(world.rows.model().to_owned(), capacity)];
     world.claim_with(ClaimCause::First, Vec::new());
     // "You are a helpful assistant." are six tokens, "What is in the file?" are six, and a message costs four more.
@@ -232,7 +232,7 @@ fn a_count_leaves_more_in_than_an_estimate_where_it_is_less() {
     // 200 words are 200 tokens; by their 1,200 bytes they would be 375.
     let kept = |tokenizer| {
         let mut world = World::new(profile(small()));
-        world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: None, tokenizer })];
+        world.capacities = vec![(world.rows.model().to_owned(), Capacity { tokenizer, ..Capacity::default() })];
         world.claim(ClaimCause::First);
         rounds(&mut world, 12, &"words ".repeat(200));
         asked(&world).messages.len()
@@ -245,7 +245,8 @@ fn a_count_leaves_more_in_than_an_estimate_where_it_is_less() {
 #[test]
 fn a_huge_message_is_cut_by_its_count() {
     let mut world = World::new(profile(small()));
-    world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: None, tokenizer: Some(Tokenizer::O200kBase) })];
+    world.capacities =
+        vec![(world.rows.model().to_owned(), Capacity { tokenizer: Some(Tokenizer::O200kBase), ..Capacity::default() })];
     let huge = "All work and no play makes Jack a dull boy. ".repeat(12_000);
     world.rows.history = vec![world.user(&huge)];
     world.claim_with(ClaimCause::First, Vec::new());
@@ -369,7 +370,7 @@ proptest! {
         let tool_filter = ToolFilter { mode, k: 1, ..ToolFilter::default() };
         let mut world = World::new(AgentProfile { output, tool_filter, ..profile(context.clone()) });
         let tokenizer = is_counted.then_some(Tokenizer::O200kBase);
-        world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: None, tokenizer })];
+        world.capacities = vec![(world.rows.model().to_owned(), Capacity { tokenizer, ..Capacity::default() })];
         let history = stored(&world, &turns);
         world.rows.history = history.clone();
         world.claim_with(ClaimCause::First, tools());

@@ -5,6 +5,7 @@ mod approvals;
 mod asking;
 mod asking_users;
 mod assembly;
+mod budget;
 mod context;
 mod guards;
 mod model_failures;

@@ -46,6 +46,7 @@ fn input(name: &str, world: &mut World) -> Input {
     match name {
         "claimed" => Input::Claimed { tools: tools(), finished: Vec::new() },
         "ranked" => Input::ToolsRanked(RankedTools { by: ChosenBy::Lexical, names: Vec::new() }),
+        "reserved" => Input::Reserved,
         "text" => world.answer(&[Say::Text("Hello.")], ModelFinish::Stop),
         "calls" => world.answer(&[call("read", &json!({}))], ModelFinish::ToolCalls),
         "nothing" => world.answer(&[], ModelFinish::Stop),
@@ -74,6 +75,7 @@ fn summary(decision: &Decision) -> String {
         .map(|command| match command {
             Command::CallModel => "model",
             Command::RankTools => "rank",
+            Command::Reserve(_) => "reserve",
             Command::RunTool(_) => "tool",
             Command::Reconcile(_) => "reconcile",
             Command::Stop => "stop",
@@ -87,9 +89,10 @@ fn summary(decision: &Decision) -> String {
 
 #[test]
 fn every_input_in_every_place() {
-    let expected: [(&str, [&str; 6]); 14] = [
+    let expected: [(&str, [&str; 6]); 15] = [
         ("claimed", ["step.started model", "step.started model", "tool.started tool", "nothing", "nothing", "nothing"]),
         ("ranked", ["nothing", "nothing", "nothing", "nothing", "nothing", "nothing"]),
+        ("reserved", ["nothing", "nothing", "nothing", "nothing", "nothing", "nothing"]),
         ("text", ["nothing", "run.completed stop", "nothing", "nothing", "nothing", "nothing"]),
         ("calls", ["nothing", "tool.started tool", "nothing", "nothing", "nothing", "nothing"]),
         ("nothing", ["nothing", "step.started model", "nothing", "nothing", "nothing", "nothing"]),

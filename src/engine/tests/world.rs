@@ -1,12 +1,13 @@
 //! A store, a model and tools that are only as large as the loop can see them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::approval::{ToolGrant, ToolSafety};
+use crate::domain::budget::{Amount, Reserve, Reserved};
 use crate::domain::change::{Change, ReleaseCause, StepStatus};
 use crate::domain::context::{Capacity, ContextStrategy};
 use crate::domain::event::EventBody;
@@ -103,6 +104,11 @@ pub(super) struct World {
     pub(super) decisions: u32,
     /// What models read at most.
     pub(super) capacities: Vec<(String, Capacity)>,
+    /// What the store says to whoever asks for leave to call a model, the next answer first; in the end it is granted.
+    pub(super) reservations: VecDeque<Reserved>,
+    /// What was asked for, and what calls have come to.
+    pub(super) reserved: Vec<Amount>,
+    pub(super) settled: Vec<Amount>,
 }
 
 /// A message with its parts; one that is not complete is none yet.
@@ -153,6 +159,9 @@ impl World {
             spent: Usage::default(),
             decisions: 0,
             capacities: Vec::new(),
+            reservations: VecDeque::new(),
+            reserved: Vec::new(),
+            settled: Vec::new(),
         };
         let question = world.user("What is in the file?");
         world.rows.history.push(question);
@@ -210,7 +219,17 @@ impl World {
         if decision.commands.contains(&Command::RankTools) {
             self.rank();
         }
+        if let Some(Command::Reserve(reserve)) = decision.commands.first() {
+            return self.reserve(*reserve);
+        }
         decision
+    }
+
+    fn reserve(&mut self, reserve: Reserve) -> Decision {
+        self.reserved.push(reserve.amount);
+        let answer = self.reservations.pop_front().unwrap_or(Reserved::Granted { day: 1 });
+        self.state.as_mut().expect("somebody holds the run").know_reserved(reserve, answer);
+        self.feed(Input::Reserved)
     }
 
     fn rank(&mut self) {
@@ -281,14 +300,16 @@ impl World {
                     check_sendable(&request.messages).unwrap();
                     let room = room(&Source::of(self.state.as_ref().unwrap()));
                     // What the models of a plan read is cut to fit, but not measured beforehand.
-                    let is_planned = plan::request(self.state.as_ref().unwrap()).is_some();
+                    let is_planned = plan::request(&Source::of(self.state.as_ref().unwrap())).is_some();
                     let may_exceed = is_planned || self.rows.profile.context.strategy == ContextStrategy::None;
                     assert!(may_exceed || room.is_none_or(|room| room.remaining >= 0), "{room:?}");
                     let user = request.messages.iter().filter(|message| message.role == Role::User);
                     self.asked_about.extend(user.flat_map(|message| &message.parts).map(|part| part.id().clone()));
                     self.asked = Some(request);
                 }
-                Command::RankTools => assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time"),
+                Command::RankTools | Command::Reserve(_) => {
+                    assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time")
+                }
                 Command::RunTool(call) => {
                     let row = self.rows.calls.iter().find(|row| row.id == call.id).expect("the call has a row");
                     assert_eq!(row.state, ToolCallState::Started, "committed before it is carried out");
@@ -352,6 +373,7 @@ impl World {
             Change::Counters(counters) => rows.counters = counters.clone(),
             Change::Summarize(summary) => rows.summary = Some(summary.clone()),
             Change::Usage(usage) => rows.usage = *usage,
+            Change::Settle { day: _, amount } => self.settled.push(*amount),
             Change::StepStarted { step, kind } => {
                 assert!(rows.steps.iter().all(|row| row.step == *step || row.status != StepStatus::Started), "one step at a time");
                 match rows.steps.iter_mut().find(|row| row.step == *step) {

@@ -115,7 +115,7 @@ impl ModelFacts {
     /// What it reads at most, and how it counts that.
     #[must_use]
     pub fn capacity(&self) -> Capacity {
-        Capacity { window: self.context, tokenizer: self.tokenizer }
+        Capacity { window: self.context, tokenizer: self.tokenizer, prices: self.prices() }
     }
 
     /// What it costs, if that is known.

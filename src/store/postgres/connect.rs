@@ -189,7 +189,9 @@ fn migrations() -> Migrator {
         step(28, "titles", include_str!("../../../migrations/postgres/0028_titles.sql")),
         step(29, "review", include_str!("../../../migrations/postgres/0029_review.sql")),
         step(30, "handles", include_str!("../../../migrations/postgres/0030_handles.sql")),
+        step(31, "owners", include_str!("../../../migrations/postgres/0031_owners.sql")),
         step(32, "lineage", include_str!("../../../migrations/postgres/0032_lineage.sql")),
+        step(33, "spending", include_str!("../../../migrations/postgres/0033_spending.sql")),
     ])
 }
 

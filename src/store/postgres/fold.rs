@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::queue::millis;
 use super::statement::Part;
 use crate::domain::audit::AuditOutcome;
+use crate::domain::budget::Amount;
 use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
@@ -22,7 +23,7 @@ use crate::domain::problem::ProblemBody;
 use crate::domain::record::{Fence, RunWrite};
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
-use crate::store::{StoreError, StoreResult, compose, rows};
+use crate::store::{StoreError, StoreResult, budget, compose, rows};
 use crate::support::json;
 use crate::support::text::{storable, storable_json};
 
@@ -71,6 +72,7 @@ pub(super) struct Update<'a> {
 #[derive(Default)]
 pub(super) struct Tables {
     runs: Vec<RunPatch>,
+    spending: Vec<Settled>,
     tool_sets: Vec<ToolSet>,
     steps_begun: Vec<StepRow>,
     steps_ended: Vec<StepRow>,
@@ -181,7 +183,16 @@ struct CallChange {
     ended: bool,
 }
 
-/// The end of a call.
+/// What reserved calls of a run have come to, by the day of the reservation.
+#[derive(Serialize)]
+struct Settled {
+    ord: usize,
+    day: i64,
+    tokens: i64,
+    cost: i64,
+    most: u64,
+}
+
 #[derive(Serialize)]
 struct SummaryRow {
     ord: usize,
@@ -189,6 +200,7 @@ struct SummaryRow {
     body: String,
 }
 
+/// The end of a call.
 #[derive(Serialize)]
 struct AuditRow {
     ord: usize,
@@ -306,6 +318,7 @@ fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             | Change::Counters(_)
             | Change::Summarize(_)
             | Change::Usage(_)
+            | Change::Settle { .. }
             | Change::StepStarted { .. }
             | Change::StepEnded { .. }
             | Change::AddToolCalls(_)
@@ -361,6 +374,7 @@ impl Tables {
                 self.summaries.push(SummaryRow { ord, covers: summary.covers.to_string(), body });
             }
             Change::Usage(usage) => self.run(ord).usage = Some(rows::encode("runs", "usage", run, usage)?),
+            Change::Settle { day, amount } => self.settle(ord, *day, *amount),
             Change::StepStarted { step, kind } => self.begin_step(ord, *step, *kind),
             Change::StepEnded { step, status, usage } => self.end_step(ord, run, *step, *status, usage.as_ref())?,
             Change::AddMessage(message) => self.add_message(at, message)?,
@@ -413,6 +427,14 @@ impl Tables {
     fn conversation(&mut self, ord: usize, status: ConversationStatus) {
         self.conversations.retain(|patch| patch.ord != ord);
         self.conversations.push(ConversationPatch { ord, status: status.as_str() });
+    }
+
+    fn settle(&mut self, ord: usize, day: i64, amount: Amount) {
+        let (tokens, cost) = budget::parts(amount);
+        match self.spending.iter_mut().find(|row| row.ord == ord && row.day == day) {
+            Some(row) => (row.tokens, row.cost) = (row.tokens.saturating_add(tokens), row.cost.saturating_add(cost)),
+            None => self.spending.push(Settled { ord, day, tokens, cost, most: budget::MOST }),
+        }
     }
 
     fn begin_step(&mut self, ord: usize, step: u32, kind: StepKind) {
@@ -600,6 +622,7 @@ impl Tables {
         }
         let lists = [
             list("runs", Part::Runs, &self.runs)?,
+            list("spending", Part::Spending, &self.spending)?,
             list("tool_sets", Part::ToolSets, &self.tool_sets)?,
             list("run_steps", Part::StepsBegun, &self.steps_begun)?,
             list("run_steps", Part::StepsEnded, &self.steps_ended)?,

@@ -16,6 +16,7 @@ mod accept_alone;
 mod agents;
 mod answer;
 mod audit;
+mod budget;
 mod cancel;
 mod commit;
 mod connect;

@@ -43,6 +43,7 @@ const FIRST_LIST: usize = 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Runs,
+    Spending,
     ToolSets,
     StepsBegun,
     StepsEnded,
@@ -60,6 +61,7 @@ impl Part {
     fn sql(self) -> &'static str {
         match self {
             Self::Runs => RUNS,
+            Self::Spending => SPENDING,
             Self::ToolSets => TOOL_SETS,
             Self::StepsBegun => STEPS_BEGUN,
             Self::StepsEnded => STEPS_ENDED,
@@ -80,6 +82,7 @@ impl Part {
             Self::StepsEnded => Some(NO_SUCH_STEP),
             Self::CallsChanged => Some(NO_SUCH_CALL),
             Self::Runs
+            | Self::Spending
             | Self::ToolSets
             | Self::StepsBegun
             | Self::Messages
@@ -170,6 +173,15 @@ const RUNS: &str = "run AS (
         after_ms bigint, claim_cause text)
     JOIN head h ON h.ord = p.ord
     WHERE r.id = h.run_id AND r.finished_at IS NULL
+)";
+
+/// What reserved calls have come to. `most`: see `store/budget.rs`.
+const SPENDING: &str = "spent AS (
+    UPDATE spending s SET tokens = least(s.tokens + p.tokens, p.most), cost = least(s.cost + p.cost, p.most),
+        held_tokens = 0, held_cost = 0, held_epoch = NULL
+    FROM json_to_recordset({list}) AS p (ord int, day bigint, tokens bigint, cost bigint, most bigint)
+    JOIN head h ON h.ord = p.ord JOIN runs r ON r.id = h.run_id
+    WHERE s.owner_id = r.owner_id AND s.day = p.day AND s.run_id = h.run_id
 )";
 
 const TOOL_SETS: &str = "tool_set AS (

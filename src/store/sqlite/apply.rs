@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::connection::Tx;
 use super::summaries::summarize;
-use super::{audit, input};
+use super::{audit, budget, input};
 use crate::domain::audit::AuditOutcome;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::conversation::ConversationStatus;
@@ -71,6 +71,10 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             }
             Change::Usage(usage) => {
                 patch.usage = Some(encode("runs", "usage", run.as_str(), usage)?);
+                None
+            }
+            Change::Settle { day, amount } => {
+                budget::settle(tx, run, *day, *amount).await?;
                 None
             }
             Change::StepStarted { step, kind } => {

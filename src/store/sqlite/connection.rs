@@ -230,7 +230,9 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(26, "titles", include_str!("../../../migrations/sqlite/0026_titles.sql")),
         step(27, "review", include_str!("../../../migrations/sqlite/0027_review.sql")),
         step(28, "handles", include_str!("../../../migrations/sqlite/0028_handles.sql")),
+        step(29, "owners", include_str!("../../../migrations/sqlite/0029_owners.sql")),
         step(30, "lineage", include_str!("../../../migrations/sqlite/0030_lineage.sql")),
+        step(31, "spending", include_str!("../../../migrations/sqlite/0031_spending.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

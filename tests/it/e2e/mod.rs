@@ -8,6 +8,7 @@ mod approvals_in_time;
 mod asking;
 mod attachments;
 mod audits;
+mod budgets;
 mod busy;
 mod cancel;
 mod context;

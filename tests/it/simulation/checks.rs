@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use capstan::domain::budget::Amount;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::ids::CallId;
 use capstan::domain::input::InputState;
@@ -23,6 +24,7 @@ pub fn problems(state: &State, seen: &Seen, ledger: &Ledger, promises: &Promises
         run(row, seen, &mut wrong);
     }
     calls(state, ledger, &mut wrong);
+    spending(state, &mut wrong);
     kept(state, promises, &mut wrong);
     wrong
 }
@@ -30,6 +32,17 @@ pub fn problems(state: &State, seen: &Seen, ledger: &Ledger, promises: &Promises
 /// Whether nothing is under way.
 pub fn is_at_rest(state: &State) -> bool {
     state.leases.is_empty() && state.runs.values().all(RunRow::is_over)
+}
+
+/// What runs have used under a budget of the day is what stands in the books of the day, whoever died meanwhile.
+fn spending(state: &State, wrong: &mut Vec<String>) {
+    for row in state.runs.values().filter(|row| row.profile.budget.is_shared()) {
+        let of_run = state.spending.iter().filter(|((.., run), _)| *run == row.run.id);
+        let booked = of_run.fold(Amount::default(), |sum, (_, row)| sum.plus(row.spent));
+        if booked != Amount::of(&row.usage) {
+            wrong.push(format!("{} has used {:?}, and {booked:?} are booked", row.run.id, row.usage));
+        }
+    }
 }
 
 fn conversations(state: &State, wrong: &mut Vec<String>) {

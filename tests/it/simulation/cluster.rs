@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use capstan::domain::agent::{AgentProfile, LlmRetry, OnInterrupt, OnUnknown};
+use capstan::domain::budget::{Allowance, Budget, OnDaySpent};
 use capstan::domain::context::ContextPolicy;
 use capstan::domain::ids::NodeId;
 use capstan::domain::plan::Strategy;
@@ -98,6 +99,12 @@ fn profile(dice: &Dice) -> AgentProfile {
         },
         strategy: dice.pick(&[Strategy::Loop, Strategy::Loop, Strategy::PlanExecute]),
         on_interrupt: dice.pick(&[OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Fail]),
+        // For about one call at a time, or for all.
+        budget: Budget {
+            day: Allowance { tokens: dice.pick(&[None, Some(7_000), Some(10_000_000)]), usd: None },
+            on_day_spent: OnDaySpent::Fail,
+            ..Budget::default()
+        },
         ..AgentProfile::default()
     }
 }

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
+use capstan::domain::budget::{Reserve, Reserved};
 use capstan::domain::change::Change;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
@@ -462,6 +463,13 @@ impl FileStore for Line {
     }
     async fn file_bytes(&self) -> StoreResult<u64> {
         self.model.file_bytes().await
+    }
+}
+
+#[async_trait]
+impl BudgetStore for Line {
+    async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
+        self.call("reserves", self.model.reserve(fence, owner, reserve), |_| {}).await
     }
 }
 

@@ -44,6 +44,7 @@ macro_rules! contract {
 mod accept;
 mod agents;
 mod audit;
+mod budget;
 mod cancel;
 mod caps;
 mod claims;

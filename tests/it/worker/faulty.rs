@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
+use capstan::domain::budget::{Reserve, Reserved};
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::feedback::FeedbackRecord;
@@ -358,6 +359,13 @@ impl FileStore for FaultyStore {
     }
     async fn file_bytes(&self) -> StoreResult<u64> {
         self.inner.file_bytes().await
+    }
+}
+
+#[async_trait]
+impl BudgetStore for FaultyStore {
+    async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
+        self.inner.reserve(fence, owner, reserve).await
     }
 }
 

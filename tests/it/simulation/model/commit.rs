@@ -1,6 +1,7 @@
 //! The log: writes of workers, each tested by its fence.
 
 use async_trait::async_trait;
+use capstan::domain::budget::Amount;
 use capstan::domain::change::{Change, ReleaseCause, StepRow, StepStatus};
 use capstan::domain::context::ContextSummary;
 use capstan::domain::conversation::ConversationStatus;
@@ -88,6 +89,7 @@ struct Effects {
     status: Option<ConversationStatus>,
     messages: i64,
     summary: Option<ContextSummary>,
+    settled: Vec<(i64, Amount)>,
     ends: Ends,
 }
 
@@ -127,6 +129,11 @@ impl State {
         if effects.ends == Ends::Finished {
             let terminal = |kind: &str| matches!(kind, "run.completed" | "run.failed" | "run.cancelled");
             row.last_seq = write.events.iter().zip(base + 1..).find(|(event, _)| terminal(event.kind)).map(|(_, seq)| seq);
+        }
+        for (day, amount) in effects.settled {
+            if let Some(spending) = self.spending.get_mut(&(row.owner.clone(), day, run_id.clone())) {
+                (spending.spent, spending.held) = (spending.spent.plus(amount), None);
+            }
         }
         self.runs.insert(run_id.clone(), row);
         let mut next_waits = false;
@@ -170,6 +177,7 @@ impl State {
             Change::Counters(counters) => row.counters = counters.clone(),
             Change::Summarize(summary) => effects.summary = Some(kept(summary)),
             Change::Usage(usage) => row.usage = *usage,
+            Change::Settle { day, amount } => effects.settled.push((*day, *amount)),
             Change::StepStarted { step, kind } => {
                 let new = StepRow { run_id: row.run.id.clone(), step: *step, kind: *kind, status: StepStatus::Started };
                 match row.steps.iter_mut().find(|(known, _)| known.step == *step) {

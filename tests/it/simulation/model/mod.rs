@@ -5,6 +5,7 @@
 //! tickets.
 
 mod accept;
+mod budget;
 mod commit;
 mod input;
 mod queue;

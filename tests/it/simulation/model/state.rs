@@ -24,6 +24,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::budget::SpendingRow;
+
 /// A conversation with its log and the fence of its writer.
 #[derive(Clone)]
 pub struct ConversationRow {
@@ -95,6 +97,8 @@ pub struct State {
     pub answers: BTreeMap<(UserId, String), (String, Value, UnixMillis)>,
     /// Answers to approvals that hold for later calls, oldest first.
     pub grants: Vec<(UserId, ToolGrant)>,
+    /// What runs have spent, by owner and day.
+    pub spending: BTreeMap<(UserId, i64, RunId), SpendingRow>,
     /// Writes that were answered and are not carried out yet: only a planted bug leaves any.
     pub postponed: Vec<RunWrite>,
 }

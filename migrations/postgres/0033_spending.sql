@@ -1,0 +1,16 @@
+-- What runs have spent on a day that have a budget of their conversation or of the day, and what their call under way may come to:
+-- tokens, and trillionths of a US dollar. A reservation counts as long as its run is at the head of its conversation under the
+-- epoch that it was made under: whoever ends that fence ends the reservation. A conversation that is deleted leaves its rows; the
+-- owner's next reservation removes those of days gone by.
+CREATE TABLE spending (
+    owner_id        text COLLATE "C" NOT NULL,
+    day             bigint NOT NULL,
+    run_id          text COLLATE "C" NOT NULL,
+    conversation_id text COLLATE "C" NOT NULL,
+    tokens          bigint NOT NULL DEFAULT 0,
+    cost            bigint NOT NULL DEFAULT 0,
+    held_tokens     bigint NOT NULL DEFAULT 0,
+    held_cost       bigint NOT NULL DEFAULT 0,
+    held_epoch      bigint,
+    PRIMARY KEY (owner_id, day, run_id)
+);

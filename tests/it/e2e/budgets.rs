@@ -1,0 +1,82 @@
+//! Budgets: what may be spent is kept by runs side by side, over a crash, and said to whoever asks.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+
+async fn waits_for_budget(server: &Server, run: &str) {
+    wait::until("the run to wait for its budget", Duration::from_secs(20), || async {
+        let run = server.get_json(&format!("/runs/{run}")).await;
+        (run["status"] == "waiting" && run["reason"] == "budget").then_some(())
+    })
+    .await;
+}
+
+fn id(run: &Value) -> &str {
+    run["id"].as_str().unwrap()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_side_by_side_keep_within_the_day_over_a_crash(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    // A call takes a few hundred tokens of request, and 3,000 for its answer: there is room for one at a time.
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let site =
+        site.env("CAPSTAN_LIMITS__MAX_DAY_TOKENS_PER_OWNER", "6000").env("CAPSTAN_AGENT__OPTIONS__MAX_OUTPUT_TOKENS", "3000");
+    let mut server = site.start().await;
+    let first = server.start_run(&json!({"input": "[[id:a]][[text:2,0]][[hold]]"})).await;
+    model.wait_for("the first call", "a", |exchanges| !exchanges.is_empty()).await;
+    let second = server.start_run(&json!({"input": "[[id:b]][[say:ok]]"})).await;
+    waits_for_budget(&server, id(&second)).await;
+    let said = server.get_json(&format!("/runs/{}/explain", id(&second))).await;
+    let summary = said["summary"].as_str().unwrap();
+    assert!(summary.starts_with("The run waits for the budget of the day") && said["moving"] == true, "{said}");
+    assert!(model.exchanges("b").is_empty(), "nobody was asked");
+
+    server.kill9().await;
+    let server = site.start().await;
+    model.wait_for("the first call again", "a", |exchanges| exchanges.len() >= 2).await;
+    model.release("a");
+    for run in [&first, &second] {
+        assert_eq!(server.finished(id(run)).await["status"], "completed");
+    }
+    let events = server.run_events_json(id(&second)).await;
+    let waited = events.iter().filter(|event| event["type"] == "run.waiting" && event["data"]["reason"] == "budget");
+    assert!(waited.clone().count() > 0, "{events:#?}");
+    assert!(waited.into_iter().all(|event| event["data"]["detail"].is_string()), "{events:#?}");
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_used_up_is_waited_for_refused_or_unpriced(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let server = Site::scripted(kind, &model).await.start().await;
+    let run = async |limits: Value| server.start_run(&json!({"input": "[[id:x]][[say:ok]]", "limits": limits})).await;
+    let waiting = run(json!({"max_day_tokens": 5})).await;
+    waits_for_budget(&server, id(&waiting)).await;
+    let said = server.get_json(&format!("/runs/{}/explain", id(&waiting))).await;
+    let left = said["claimable_in_ms"].as_i64().unwrap();
+    assert!(left > 0 && left <= 86_405_000, "until the day is over: {said}");
+    let (status, _) = server.post_json(&format!("/runs/{}/cancel", id(&waiting)), &json!({})).await;
+    assert!(status.is_success(), "{status}");
+    assert_eq!(server.finished(id(&waiting)).await["status"], "cancelled");
+
+    let refused = run(json!({"max_conversation_tokens": 5})).await;
+    let refused = server.finished(id(&refused)).await;
+    assert_eq!((&refused["status"], &refused["error"]["code"]), (&json!("failed"), &json!("budget_spent")), "{refused}");
+    let unpriced = run(json!({"max_run_usd": 0.5})).await;
+    let unpriced = server.finished(id(&unpriced)).await;
+    assert_eq!(unpriced["error"]["code"], "unpriced_model", "{unpriced}");
+    assert!(model.exchanges("x").is_empty(), "nobody was asked");
+    let enough = run(json!({"max_conversation_tokens": 100_000, "max_day_tokens": 100_000})).await;
+    assert_eq!(server.finished(id(&enough)).await["status"], "completed");
+    let (status, problem) = server.post_json("/runs", &json!({"input": "x", "limits": {"max_run_usd": 0}})).await;
+    assert_eq!((status.as_u16(), &problem["errors"][0]["pointer"]), (400, &json!("/limits/max_run_usd")), "{problem}");
+}
