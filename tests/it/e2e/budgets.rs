@@ -57,7 +57,8 @@ async fn runs_side_by_side_keep_within_the_day_over_a_crash(#[values(Kind::Sqlit
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_used_up_is_waited_for_refused_or_unpriced(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
-    let server = Site::scripted(kind, &model).await.start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
     let run = async |limits: Value| server.start_run(&json!({"input": "[[id:x]][[say:ok]]", "limits": limits})).await;
     let waiting = run(json!({"max_day_tokens": 5})).await;
     waits_for_budget(&server, id(&waiting)).await;
