@@ -292,7 +292,7 @@ mod tests {
     #[case(json!({"run_usd": 0.0}), Some("run_usd"))]
     #[case(json!({"run_usd": 0.01, "day": {"usd": 5}, "on_day_spent": "fail"}), None)]
     fn a_budget_of_nothing_is_refused(#[case] said: serde_json::Value, #[case] field: Option<&str>) {
-        let budget: Budget = serde_json::from_value(said.clone()).unwrap();
+        let budget: Budget = serde_json::from_value(said).unwrap();
         assert_eq!(budget.check().err().map(|(field, _)| field), field);
         let again: Budget = serde_json::from_value(serde_json::to_value(budget).unwrap()).unwrap();
         assert_eq!(again, budget);

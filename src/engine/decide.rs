@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::{
-    Decision, Input, PartialAnswer, RunState, Surroundings, analysis, budget, model_failure, model_step, offer, rounds, texts, tool_step,
-    unknown,
+    Decision, Input, PartialAnswer, RunState, Surroundings, analysis, budget, model_failure, model_step, offer, rounds, texts,
+    tool_step, unknown,
 };
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};

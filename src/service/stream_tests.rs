@@ -345,9 +345,9 @@ fn a_log_goes_on_under_higher_numbers() {
     let say = |reader: &mut Reader| {
         let mut said = Vec::new();
         assert!(drain(reader, &mut said));
-        let seqs = said.iter().filter_map(|item| match item {
-            StreamItem::Event(event) => Some(event.seq),
-            StreamItem::Reset { reason, oldest: 1, head: _ } if *reason == ResetReason::CursorExpired => Some(-1),
+        let seqs = said.iter().map(|item| match item {
+            StreamItem::Event(event) => event.seq,
+            StreamItem::Reset { reason, oldest: 1, head: _ } if *reason == ResetReason::CursorExpired => -1,
             other => panic!("{other:?}"),
         });
         seqs.collect::<Vec<_>>()

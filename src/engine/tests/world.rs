@@ -308,7 +308,7 @@ impl World {
                     self.asked = Some(request);
                 }
                 Command::RankTools | Command::Reserve(_) => {
-                    assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time")
+                    assert!(self.asked.is_none() && self.under_way.is_empty(), "one step at a time");
                 }
                 Command::RunTool(call) => {
                     let row = self.rows.calls.iter().find(|row| row.id == call.id).expect("the call has a row");

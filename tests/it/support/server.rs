@@ -54,7 +54,17 @@ impl Site {
             ("CAPSTAN_LOG__LEVEL".to_owned(), "debug,capstan::http::request=info,capstan::app::listen=info".to_owned()),
         ]);
         let program = PathBuf::from(env!("CARGO_BIN_EXE_capstan"));
-        Self { folder, database, ledger, env, mcp: None, bears_small_files: false, program, arguments: Vec::new(), started: Arc::default() }
+        Self {
+            folder,
+            database,
+            ledger,
+            env,
+            mcp: None,
+            bears_small_files: false,
+            program,
+            arguments: Vec::new(),
+            started: Arc::default(),
+        }
     }
 
     /// A place with the scripted model and the ledger.
