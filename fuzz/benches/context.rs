@@ -122,7 +122,7 @@ fn cost(ids: &SequentialIds, record: &RunRecord, tokenizer: Option<Tokenizer>) -
     let mut messages = 0;
     for _ in 0..ROUNDS {
         let mut state = RunState::load(record.clone());
-        state.know_capacities(vec![(record.model().to_owned(), Capacity { window: None, tokenizer })]);
+        state.know_capacities(vec![(record.model().to_owned(), Capacity { window: None, tokenizer, prices: None })]);
         let began = Instant::now();
         let decision = decide(&state, Input::Claimed { tools: Vec::new(), finished: Vec::new() }, &around);
         state.apply(&decision.changes);
