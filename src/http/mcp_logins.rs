@@ -103,7 +103,12 @@ pub(crate) async fn finish(
 ) -> Answer<Response> {
     let caller = caller(&app, &uri, &headers).await?;
     let CallbackParams { code, state, iss: issuer, error } = params;
-    let state = state.ok_or_else(|| Error::invalid("the query needs a state: this is no callback of a login"))?;
+    let state = match (state, &caller) {
+        (Some(state), _) => state,
+        (None, Some(_)) => return Err(Error::invalid("the query needs a state: this is no callback of a login").into()),
+        // Whose cookie could count is said by the state.
+        (None, None) => return Err(auth::unauthorized()),
+    };
     // A browser may have begun logins at several servers.
     let name = format!("{COOKIE}_{}", login_mark(&state));
     let browser = cookie(&headers, &name);

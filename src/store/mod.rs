@@ -19,6 +19,7 @@ mod open;
 mod pins;
 pub mod postgres;
 mod providers;
+mod retention;
 mod rewind;
 mod rows;
 mod search;
@@ -44,6 +45,7 @@ pub use providers::{
     LoginTaker, NameCursor, NamedChanged, NamedMade, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
     SealedRow, SecretOf,
 };
+pub use retention::EndedRun;
 pub use rewind::{Edited, Rewind, RewindFrom, Rewound};
 pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
 pub use titles::{TitleMade, TitleStore};

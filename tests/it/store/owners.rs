@@ -20,7 +20,7 @@ const NOBODYS: [(&str, &str); 10] = [
     ("file_uses", "which conversations have a file, found through both rows"),
     ("message_words", "the index of messages, found through their rows"),
     ("message_words_of", "the same"),
-    ("tool_names", "the same"),
+    ("message_words_left", "the same"),
 ];
 
 async fn every_table_says_whose_its_rows_are(kind: Kind) {

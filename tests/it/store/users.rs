@@ -14,8 +14,19 @@ contract! {
 }
 
 /// Tables whose rows hang on conversations.
-const OF_CONVERSATIONS: [&str; 7] =
-    ["conversations", "runs", "run_leases", "messages", "tool_calls", "input_requests", "message_words"];
+const OF_CONVERSATIONS: [&str; 11] = [
+    "conversations",
+    "conversation_heads",
+    "runs",
+    "run_leases",
+    "run_steps",
+    "messages",
+    "tool_calls",
+    "input_requests",
+    "events",
+    "context_summaries",
+    "message_words",
+];
 
 /// Every table with an owner, by what the database says of itself.
 async fn owned_tables(world: &World) -> Vec<String> {
