@@ -23,7 +23,7 @@ pub(super) async fn check(options: &PgConnectOptions, on_copy: OnCopy) -> StoreR
 async fn compare(connection: &mut PgConnection, on_copy: OnCopy) -> StoreResult<()> {
     let here = place(connection).await?;
     let known: Option<String> = sqlx::query_scalar("SELECT place FROM lineage").fetch_optional(&mut *connection).await?;
-    if known.as_ref() == Some(&here) && on_copy != OnCopy::AcceptUnseen {
+    if known.as_ref().is_some_and(|known| is_same(known, &here)) && on_copy != OnCopy::AcceptUnseen {
         return Ok(());
     }
     let mut tx = connection.begin().await?;
@@ -31,14 +31,26 @@ async fn compare(connection: &mut PgConnection, on_copy: OnCopy) -> StoreResult<
     // Of several servers that start together, one accepts.
     let known: String = sqlx::query_scalar("SELECT place FROM lineage FOR UPDATE").fetch_one(&mut *tx).await?;
     match on_copy {
-        OnCopy::Refuse if known != here => {
+        OnCopy::Refuse if !is_same(&known, &here) => {
             return Err(refused("it is a copy of a database that was served from another place, a dump or a template"));
         }
-        OnCopy::Accept if known != here => accept(&mut tx, &here).await?,
+        OnCopy::Accept if !is_same(&known, &here) => accept(&mut tx, &here).await?,
         OnCopy::AcceptUnseen => accept(&mut tx, &here).await?,
         OnCopy::Overlook | OnCopy::Refuse | OnCopy::Accept => {}
     }
     Ok(tx.commit().await?)
+}
+
+/// The identifier of a cluster that does not tell its own.
+const UNKNOWN: i64 = 0;
+
+/// Whether two places are one. A right that was given or taken since is no other place: then only what is within the cluster counts.
+fn is_same(known: &str, here: &str) -> bool {
+    let tells_nothing = |cluster: &str| cluster == UNKNOWN.to_string();
+    match (known.split_once('/'), here.split_once('/')) {
+        (Some((one, within)), Some((other, also))) if tells_nothing(one) || tells_nothing(other) => within == also,
+        (Some(_) | None, Some(_) | None) => known == here,
+    }
 }
 
 /// What no copy of the database has in common with it, unless the files of the whole cluster were copied.
@@ -48,7 +60,7 @@ async fn place(connection: &mut PgConnection) -> StoreResult<String> {
         sqlx::query_scalar("SELECT has_function_privilege('pg_control_system()', 'execute')").fetch_one(&mut *connection).await?;
     let cluster: i64 = match may_ask {
         true => sqlx::query_scalar("SELECT system_identifier FROM pg_control_system()").fetch_one(&mut *connection).await?,
-        false => 0,
+        false => UNKNOWN,
     };
     let within: String = sqlx::query_scalar(
         "SELECT oid::text || '/' || 'lineage'::regclass::oid::text FROM pg_database WHERE datname = current_database()",
@@ -71,4 +83,15 @@ async fn accept(tx: &mut PgTransaction<'_>, here: &str) -> StoreResult<()> {
     sqlx::query("UPDATE lineage SET place = $1").bind(here).execute(&mut **tx).await?;
     tell(lifted.rows_affected());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_same;
+
+    #[test]
+    fn a_right_that_was_taken_away_is_no_other_place() {
+        assert!(is_same("7/1/2", "7/1/2") && is_same("7/1/2", "0/1/2") && is_same("0/1/2", "7/1/2"));
+        assert!(!is_same("7/1/2", "8/1/2") && !is_same("7/1/2", "0/1/3") && !is_same("7/1/2", "7/1/3"));
+    }
 }

@@ -38,7 +38,8 @@ pub fn read(server: &str, allowed: &Allowed, asked: InputRequiredResult, earlier
     for (key, request) in requests {
         match request {
             _ if key.len() > MAX_KEY => return Err(ASKS.to_owned()),
-            InputRequest::ListRoots(_) => {
+            // Each is answered by all the folders that the server may know of.
+            InputRequest::ListRoots(_) if given.len() < MAX_QUESTIONS => {
                 given.insert(key, json!(allowed.list_roots().ok_or(ASKS)?));
             }
             InputRequest::Elicitation(request) if allowed.elicits && questions + asks.len() < MAX_QUESTIONS => {
