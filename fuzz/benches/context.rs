@@ -4,6 +4,7 @@
 //! Fails if a request takes longer than [`GOAL`].
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use capstan_fuzz::domain::agent::AgentProfile;
@@ -95,10 +96,10 @@ undoable: false,
         cause: ClaimCause::First,
         status: RunStatus::Queued,
         reason: None,
-        profile: AgentProfile {
+        profile: Arc::new(AgentProfile {
             context: ContextPolicy { limit: Some(limit), ..ContextPolicy::default() },
             ..AgentProfile::default()
-        },
+        }),
         own_layers: Default::default(),
         tools: None,
         counters: RunCounters::default(),

@@ -111,8 +111,8 @@ pub struct RunRecord {
     pub status: RunStatus,
     /// What it waited for.
     pub reason: Option<WaitReason>,
-    /// The frozen profile.
-    pub profile: AgentProfile,
+    /// The frozen profile. Shared, because runs of one agent have the same, and each decision begins with a copy of the record.
+    pub profile: Arc<AgentProfile>,
     /// What its conversation adds to the system prompt, as it was when the run was loaded.
     pub own_layers: OwnLayers,
     /// The frozen tools; `None` before the first start.
@@ -134,7 +134,7 @@ pub struct RunRecord {
     /// This run's steps, oldest first.
     pub steps: Vec<StepRow>,
     /// This run's tool calls, by step and position.
-    pub calls: Vec<ToolCall>,
+    pub calls: Vec<Arc<ToolCall>>,
     /// This run's questions that it has not acted on, oldest first.
     pub inputs: Vec<InputRequest>,
     /// Who asked for the run to be cancelled, if anybody did.

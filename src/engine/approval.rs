@@ -4,6 +4,7 @@
 //! the call or gives it its outcome, so that it is used once, whatever crashes.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -27,7 +28,7 @@ pub(super) fn is_given(draft: &mut Draft<'_>, id: &CallId) -> bool {
         return match terms(draft, &call) {
             None => true,
             Some(terms) => {
-                ask(draft, call, terms);
+                ask(draft, Arc::unwrap_or_clone(call), terms);
                 false
             }
         };

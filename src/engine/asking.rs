@@ -1,5 +1,7 @@
 //! The tool that asks the user: its calls are questions, and the answers are their outcomes.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::draft::Draft;
@@ -87,5 +89,5 @@ pub(super) fn unanswered(draft: &mut Draft<'_>, id: &CallId) {
 }
 
 fn find<'d>(draft: &'d Draft<'_>, id: &CallId) -> Option<&'d ToolCall> {
-    draft.work.record.calls.iter().find(|call| call.id == *id)
+    draft.work.record.calls.iter().map(Arc::as_ref).find(|call| call.id == *id)
 }

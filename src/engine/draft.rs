@@ -273,12 +273,12 @@ impl<'a> Draft<'a> {
     /// A call is handed to its tool, for the first time or again.
     pub(super) fn run_call(&mut self, id: &CallId) {
         if let Some(call) = self.start_call(id) {
-            self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..call })));
+            self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..Arc::unwrap_or_clone(call) })));
         }
     }
 
     /// Tells that a call is handed to its tool. The call as it was before.
-    pub(super) fn start_call(&mut self, id: &CallId) -> Option<ToolCall> {
+    pub(super) fn start_call(&mut self, id: &CallId) -> Option<Arc<ToolCall>> {
         let call = self.work.record.calls.iter().find(|call| call.id == *id).cloned()?;
         self.event(EventBody::ToolStarted {
             call_id: call.id.clone(),
@@ -297,14 +297,14 @@ impl<'a> Draft<'a> {
     /// The server of a call works on it under a name: it is asked for that, and nobody sees a second start.
     pub(super) fn follow_call(&mut self, id: &CallId) {
         if let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() {
-            self.command(Command::RunTool(Box::new(call)));
+            self.command(Command::RunTool(Box::new(Arc::unwrap_or_clone(call))));
         }
     }
 
     /// The server of a call that was started is asked what became of it.
     pub(super) fn reconcile_call(&mut self, id: &CallId) {
         if let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() {
-            self.command(Command::Reconcile(Box::new(call)));
+            self.command(Command::Reconcile(Box::new(Arc::unwrap_or_clone(call))));
         }
     }
 

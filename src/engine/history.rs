@@ -176,7 +176,7 @@ impl<'a> Builder<'a> {
                 results.entry(&result.call_id).or_insert(result);
             }
         }
-        let rows = calls.iter().map(|call| (&call.id, call)).collect();
+        let rows = calls.iter().map(|call| (&call.id, call.as_ref())).collect();
         Self {
             results,
             rows,

@@ -101,30 +101,30 @@ impl RunState {
             }
             Change::AddToolCalls(calls) => {
                 record.calls.reserve_exact(calls.len());
-                record.calls.extend(calls.iter().cloned());
+                record.calls.extend(calls.iter().cloned().map(Arc::new));
             }
             Change::ToolAsked(id) => {
-                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Planned) {
+                if let Some(call) = call_mut(&mut record.calls, id, |call| call.state == ToolCallState::Planned) {
                     call.state = ToolCallState::AwaitingApproval;
                 }
             }
             Change::ToolEdited { id, arguments, hash } => {
-                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun()) {
+                if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
                     (call.arguments, call.arguments_hash) = (arguments.clone(), hash.clone());
                 }
             }
             Change::ToolStarted(id) => {
-                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun()) {
+                if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
                     call.state = ToolCallState::Started;
                 }
             }
             Change::ToolHandle(id, handle) => {
-                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && call.state == ToolCallState::Started) {
+                if let Some(call) = call_mut(&mut record.calls, id, |call| call.state == ToolCallState::Started) {
                     call.handle.clone_from(handle);
                 }
             }
             Change::ToolFinished(id, outcome) => {
-                if let Some(call) = record.calls.iter_mut().find(|call| call.id == *id && !call.state.is_outcome()) {
+                if let Some(call) = call_mut(&mut record.calls, id, |call| !call.state.is_outcome()) {
                     call.state = outcome.state;
                     call.outcome = Some(outcome.clone());
                 }
@@ -230,7 +230,7 @@ impl RunState {
 
     /// The calls of a step, in call order.
     pub(super) fn batch(&self, step: u32) -> impl Iterator<Item = &ToolCall> {
-        self.record.calls.iter().filter(move |call| call.step == step)
+        self.record.calls.iter().map(Arc::as_ref).filter(move |call| call.step == step)
     }
 
     /// The question about a call that the run has not acted on.
@@ -295,4 +295,9 @@ impl RunState {
             reserved: None,
         }
     }
+}
+
+/// The call with an id, if it is in a state to be changed.
+fn call_mut<'a>(calls: &'a mut [Arc<ToolCall>], id: &CallId, may_change: impl Fn(&ToolCall) -> bool) -> Option<&'a mut ToolCall> {
+    calls.iter_mut().find(|call| call.id == *id && may_change(call)).map(Arc::make_mut)
 }

@@ -163,7 +163,7 @@ fn refused(
 fn answered_before<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d ToolCall> {
     let (profile, record) = (draft.profile(), &draft.work.record);
     let quotes_all = profile.duplicate_calls > 0;
-    let mut same = record.calls.iter().filter(|earlier| earlier.step < call.step && is_same(earlier, call));
+    let mut same = record.calls.iter().map(Arc::as_ref).filter(|earlier| earlier.step < call.step && is_same(earlier, call));
     match profile.strategy {
         Strategy::Loop if quotes_all => same.find(|earlier| earlier.state == ToolCallState::Done),
         Strategy::Loop => None,
@@ -203,7 +203,8 @@ fn has_told(call: &ToolCall) -> bool {
 /// Whether a call of another kind, made between these two, may have changed something.
 fn has_changed_since(record: &RunRecord, earlier: &ToolCall, call: &ToolCall) -> bool {
     let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
-    let mut others = record.calls.iter().filter(between).filter(|other| was_let_through(other) && !is_same(other, call));
+    let mut others =
+        record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| was_let_through(other) && !is_same(other, call));
     others.any(|other| other.replay != ReplayClass::Read)
 }
 

@@ -1,5 +1,7 @@
 //! Calls that were started and whose outcome nobody knows: what their class says, what their server says, what a human says.
 
+use std::sync::Arc;
+
 use super::draft::Draft;
 use super::tool_step::{advance, record_outcome};
 use super::{asking, rounds, texts};
@@ -61,7 +63,7 @@ pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
 
 /// The server of a call has been asked whether it took effect.
 pub(super) fn reconciled(draft: &mut Draft<'_>, id: &CallId, answer: Reconciled) {
-    let is_asked = |call: ToolCall| matches!(call.replay, ReplayClass::Reconcile { .. });
+    let is_asked = |call: Arc<ToolCall>| matches!(call.replay, ReplayClass::Reconcile { .. });
     if !started(draft, id).is_some_and(is_asked) || draft.work.question_about(id).is_some() {
         return;
     }
@@ -110,13 +112,13 @@ fn ask(draft: &mut Draft<'_>, id: &CallId) {
         id: draft.input_id(),
         conversation_id: fence.conversation_id.clone(),
         run_id: fence.run_id.clone(),
-        call_id: Some(call.id),
+        call_id: Some(call.id.clone()),
         kind: InputKind::UnknownOutcome,
         question: Question {
             text: texts::did_it_happen(&call.name),
             choices: [HAPPENED, DID_NOT_HAPPEN, SKIP].map(choice).into(),
-            tool: Some(call.name),
-            arguments: Some(call.arguments),
+            tool: Some(call.name.clone()),
+            arguments: Some(call.arguments.clone()),
             form: None,
             elicitation: None,
             approval: None,
@@ -144,6 +146,6 @@ fn act_on(draft: &mut Draft<'_>, id: &CallId, answer: &InputAnswer) {
     }
 }
 
-fn started(draft: &Draft<'_>, id: &CallId) -> Option<ToolCall> {
+fn started(draft: &Draft<'_>, id: &CallId) -> Option<Arc<ToolCall>> {
     draft.work.record.calls.iter().find(|call| call.id == *id && call.state == ToolCallState::Started).cloned()
 }

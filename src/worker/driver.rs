@@ -17,6 +17,7 @@ use super::attachments::Attachments;
 use super::claimed::{first_input, know_capacities, know_grants, know_surroundings};
 use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
+use super::profiles::Profiles;
 use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
 use super::titles::Titles;
@@ -58,6 +59,8 @@ pub struct Surround {
     pub titles: Titles,
     /// Definitions of tools that are known to be accepted.
     pub accepted: pins::Accepted,
+    /// Profiles of runs under way.
+    pub profiles: Profiles,
     /// Cancelled when no new steps shall begin.
     pub drain: CancellationToken,
     /// Cancelled when steps under way shall be given up too.
@@ -304,8 +307,9 @@ async fn get_ready(
     };
     left.attempt = record.attempt;
     if failpoint::is_planted("unsafe-rerun") {
-        record.profile.on_unknown = OnUnknown::Rerun;
+        Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
     }
+    record.profile = surround.profiles.shared(record.profile);
     if let Some(cause) = cause {
         record.cause = cause;
     }

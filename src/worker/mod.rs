@@ -14,6 +14,7 @@ mod model_call;
 mod options;
 mod pins;
 mod pool;
+mod profiles;
 mod progress;
 mod ranking;
 mod registry;

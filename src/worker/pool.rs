@@ -11,6 +11,7 @@ use tracing::Instrument as _;
 
 use super::driver::{self, Surround};
 use super::log_writer::LogWriter;
+use super::profiles::Profiles;
 use super::ranking::Ranker;
 use super::registry::Registry;
 use super::titles::Titles;
@@ -68,6 +69,7 @@ impl Worker {
             writer,
             titles: Titles::default(),
             accepted: pins::Accepted::default(),
+            profiles: Profiles::default(),
             drain: CancellationToken::new(),
             stop_now: CancellationToken::new(),
         };

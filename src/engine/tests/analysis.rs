@@ -189,7 +189,7 @@ fn notice(world: &World) -> Option<Notice> {
 
 /// The next run of the conversation, claimed.
 fn next_turn(before: &World) -> World {
-    let mut world = World::new(before.rows.profile.clone());
+    let mut world = World::new(AgentProfile::clone(&before.rows.profile));
     let mut history = before.rows.history.clone();
     // Ids count from 1 in every world.
     (0..1_000 * history.len()).for_each(|_| drop(RunId::generate(&world.ids)));

@@ -1,5 +1,7 @@
 //! A human is asked about a call of which nobody knows whether it took effect.
 
+use std::sync::Arc;
+
 use rstest::rstest;
 use serde_json::json;
 
@@ -82,7 +84,7 @@ fn an_answer_counts_once() {
 fn a_call_that_is_made_again_forgets_what_its_server_worked_on() {
     let mut world = World::started(profile());
     world.calls(&[call("write", &json!({"n": 1}))]);
-    world.rows.calls[0].handle = Some(Handle::Task("task-1".to_owned()));
+    Arc::make_mut(&mut world.rows.calls[0]).handle = Some(Handle::Task("task-1".to_owned()));
     world.die();
     world.claim(ClaimCause::Crash);
     let id = world.rows.calls[0].id.clone();

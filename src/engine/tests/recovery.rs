@@ -1,5 +1,7 @@
 //! Going on from the rows, whatever happened to the worker.
 
+use std::sync::Arc;
+
 use rstest::rstest;
 use serde_json::json;
 
@@ -89,7 +91,7 @@ fn started_calls_are_judged_by_their_class(
 fn a_call_that_its_server_works_on_is_followed(#[case] name: &'static str) {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call(name, &json!({"n": 1}))]);
-    world.rows.calls[0].handle = Some(Handle::Task("task-1".to_owned()));
+    Arc::make_mut(&mut world.rows.calls[0]).handle = Some(Handle::Task("task-1".to_owned()));
     for _ in 0..2 {
         world.die();
         let resumed = world.claim(ClaimCause::Crash);
@@ -341,7 +343,7 @@ fn a_known_outcome_counts_though_the_start_of_its_call_was_lost() {
         world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
         let known = world.under_way[0].id.clone();
         world.die();
-        world.rows.calls[0].state = Planned;
+        Arc::make_mut(&mut world.rows.calls[0]).state = Planned;
         world.load(ClaimCause::Reload);
         let resumed = world.feed(Input::Claimed { tools: Vec::new(), finished: vec![(known.clone(), outcome)] });
         let is_told = |event: &EventBody| matches!(event, EventBody::ToolStarted { call_id, .. } if *call_id == known);
@@ -366,11 +368,11 @@ fn a_run_can_begin_with_a_call() {
     world.rows.steps[0].kind = crate::domain::change::StepKind::Tools;
     world.rows.steps[0].status = StepStatus::Started;
     for call in &mut world.rows.calls {
-        call.step = 1;
+        Arc::make_mut(call).step = 1;
     }
-    world.rows.calls[1].state = Planned;
-    world.rows.calls[1].outcome = None;
-    world.rows.calls[1].arguments = json!({"n": 3});
+    Arc::make_mut(&mut world.rows.calls[1]).state = Planned;
+    Arc::make_mut(&mut world.rows.calls[1]).outcome = None;
+    Arc::make_mut(&mut world.rows.calls[1]).arguments = json!({"n": 3});
     world.rows.counters = Default::default();
     world.rows.status = RunStatus::Queued;
     world.events.clear();

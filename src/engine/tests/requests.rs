@@ -1,5 +1,7 @@
 //! Requests: whatever is stored, what is sent keeps to the rules.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -19,8 +21,8 @@ fn a_missing_result_names_the_stored_state() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &json!({})), call("read", &json!({}))]);
     let mut rows = world.rows.clone();
-    rows.calls[1].state = ToolCallState::Done;
-    rows.calls[1].outcome = Some(done("stored"));
+    Arc::make_mut(&mut rows.calls[1]).state = ToolCallState::Done;
+    Arc::make_mut(&mut rows.calls[1]).outcome = Some(done("stored"));
     let request = model_request(&RunState::load(rows));
     check_sendable(&request.messages).unwrap();
     let texts: Vec<_> = results(request.messages.last().unwrap());

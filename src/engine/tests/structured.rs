@@ -1,5 +1,7 @@
 //! Models that answer in objects: the loop and its clients see what they see of any other.
 
+use std::sync::Arc;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -73,8 +75,8 @@ fn the_model_reads_its_history_as_objects_and_is_offered_none_but_words() {
     let mut native = World::started(AgentProfile::default());
     native.calls(&[call("read", &json!({"n": 1})), call("write", &json!({}))]);
     native.tool_says(0, "7");
-    native.state.as_mut().unwrap().record.profile.output = OutputMode::Structured;
-    native.rows.profile.output = OutputMode::Structured;
+    Arc::make_mut(&mut native.state.as_mut().unwrap().record.profile).output = OutputMode::Structured;
+    Arc::make_mut(&mut native.rows.profile).output = OutputMode::Structured;
     native.tool_says(0, "8");
     let told: Vec<String> = native.asked.as_ref().unwrap().messages[1..].iter().map(Message::text).collect();
     assert_eq!(

@@ -1,5 +1,7 @@
 //! Runs that take a call back.
 
+use std::sync::Arc;
+
 use rstest::rstest;
 use serde_json::json;
 
@@ -17,9 +19,9 @@ fn undoing(profile: AgentProfile) -> World {
     let mut world = World::started(AgentProfile::default());
     world.calls(&[call("write", &json!({"n": 1}))]);
     world.die();
-    world.rows.profile = profile;
-    world.rows.calls[0].undoes = Some(world.rows.calls[0].id.clone());
-    world.rows.calls[0].state = ToolCallState::Planned;
+    world.rows.profile = Arc::new(profile);
+    let call = Arc::make_mut(&mut world.rows.calls[0]);
+    (call.undoes, call.state) = (Some(call.id.clone()), ToolCallState::Planned);
     world.rows.tools = Some(tools());
     world.claim(ClaimCause::HandedBack);
     world

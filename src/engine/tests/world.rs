@@ -125,7 +125,7 @@ impl World {
             cause: ClaimCause::First,
             status: RunStatus::Queued,
             reason: None,
-            profile,
+            profile: Arc::new(profile),
             own_layers: Default::default(),
             tools: None,
             counters: Default::default(),
@@ -407,31 +407,31 @@ impl World {
                     assert!(rows.calls.iter().all(|known| known.id != call.id));
                     assert!(rows.history.iter().any(|message| message.id == call.message_id), "a call belongs to a message");
                     assert_eq!(call.state, ToolCallState::Planned);
-                    rows.calls.push(call.clone());
+                    rows.calls.push(Arc::new(call.clone()));
                 }
             }
             Change::ToolStarted(id) => {
-                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                let row = row_of(&mut rows.calls, id);
                 assert!(row.has_not_begun());
                 row.state = ToolCallState::Started;
             }
             Change::ToolHandle(id, handle) => {
-                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                let row = row_of(&mut rows.calls, id);
                 assert_eq!(row.state, ToolCallState::Started);
                 row.handle.clone_from(handle);
             }
             Change::ToolAsked(id) => {
-                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                let row = row_of(&mut rows.calls, id);
                 assert_eq!(row.state, ToolCallState::Planned);
                 row.state = ToolCallState::AwaitingApproval;
             }
             Change::ToolEdited { id, arguments, hash } => {
-                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                let row = row_of(&mut rows.calls, id);
                 assert!(row.has_not_begun());
                 (row.arguments, row.arguments_hash) = (arguments.clone(), hash.clone());
             }
             Change::ToolFinished(id, outcome) => {
-                let row = rows.calls.iter_mut().find(|row| row.id == *id).expect("the call has a row");
+                let row = row_of(&mut rows.calls, id);
                 assert!(!row.state.is_outcome(), "a call has one outcome");
                 assert!(outcome.state.is_outcome());
                 row.state = outcome.state;
@@ -672,4 +672,9 @@ pub(super) fn content_text(content: &ToolContent) -> &str {
 
 pub(super) fn ends_run(event: &EventBody) -> bool {
     matches!(event.kind(), "run.completed" | "run.failed" | "run.cancelled")
+}
+
+/// The row of a call, to be changed.
+fn row_of<'a>(calls: &'a mut [Arc<ToolCall>], id: &CallId) -> &'a mut ToolCall {
+    calls.iter_mut().find(|row| row.id == *id).map(Arc::make_mut).expect("the call has a row")
 }

@@ -3,6 +3,7 @@
 //! Most messages do. They take no lock and one statement, which also claims the run if the caller would take it at once:
 //! whatever happens to a conversation's runs moves its head, and the write is for the head that the statement has read.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
@@ -267,7 +268,7 @@ fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, own_layers: OwnLayer
         cause: ClaimCause::First,
         status: RunStatus::Queued,
         reason: None,
-        profile: accept.profile.clone(),
+        profile: Arc::new(accept.profile.clone()),
         own_layers,
         tools: None,
         counters: RunCounters::default(),

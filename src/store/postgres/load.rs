@@ -1,5 +1,7 @@
 //! A claimed run as its worker needs it.
 
+use std::sync::Arc;
+
 use sqlx::{PgConnection, Row as _};
 
 use crate::domain::change::{StepKind, StepRow, StepStatus};
@@ -66,7 +68,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
                 status: rows::word("run_steps", "status", id, &status, StepStatus::from_word)?,
             });
         }
-        calls = tool_calls(connection, &fence.run_id).await?;
+        calls = tool_calls(connection, &fence.run_id).await?.into_iter().map(Arc::new).collect();
         inputs = super::input::open_of(connection, id).await?;
     }
     let status: String = row.try_get("status")?;
@@ -88,7 +90,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
         cause: rows::word("runs", "claim_cause", id, &cause, ClaimCause::from_word)?,
         status: rows::word("runs", "status", id, &status, RunStatus::from_word)?,
         reason: reason.map(|reason| rows::word("runs", "reason", id, &reason, WaitReason::from_word)).transpose()?,
-        profile: rows::decode_profile(id, &profile)?,
+        profile: Arc::new(rows::decode_profile(id, &profile)?),
         own_layers: rows::own_layers(&row)?,
         tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
         counters: rows::decode("runs", "counters", id, &counters)?,

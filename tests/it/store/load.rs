@@ -47,7 +47,7 @@ async fn what_a_newer_version_has_added_is_left_out(world: &World) {
         world.database.rows(&replaced).await;
     }
     let mut found = world.load(&fence).await;
-    assert_eq!(found.profile.options.seed.take(), Some(7), "the rows were changed");
+    assert_eq!(Arc::make_mut(&mut found.profile).options.seed.take(), Some(7), "the rows were changed");
     assert_eq!(found, known);
 }
 
@@ -97,7 +97,7 @@ async fn everything_comes_back(world: &World) {
         cause: ClaimCause::First,
         status: RunStatus::Queued,
         reason: None,
-        profile,
+        profile: Arc::new(profile),
         own_layers: OwnLayers::default(),
         tools: None,
         counters: RunCounters::default(),
@@ -148,7 +148,10 @@ async fn everything_comes_back(world: &World) {
         elapsed_ms: record.elapsed_ms,
         history: fresh.history.iter().cloned().chain([message]).collect(),
         steps: vec![row(1, StepKind::Model, StepStatus::Completed), row(2, StepKind::Tools, StepStatus::Started)],
-        calls: vec![ToolCall { state: ToolCallState::Done, outcome: Some(outcome()), ..calls[0].clone() }, calls[1].clone()],
+        calls: vec![
+            Arc::new(ToolCall { state: ToolCallState::Done, outcome: Some(outcome()), ..calls[0].clone() }),
+            Arc::new(calls[1].clone()),
+        ],
         ..fresh
     };
     assert_eq!(record, expected);
@@ -302,7 +305,7 @@ async fn a_call_under_way_may_have_a_handle(world: &World) {
     world.commit_one(changes(&fence, started)).await.unwrap();
     world.commit_one(handle(0, Some(&task("task \u{1F600}")))).await.unwrap();
     world.commit_one(handle(1, Some(&round))).await.unwrap();
-    let handles = async || world.load(&fence).await.calls.into_iter().map(|call| call.handle).collect::<Vec<_>>();
+    let handles = async || world.load(&fence).await.calls.into_iter().map(|call| call.handle.clone()).collect::<Vec<_>>();
     assert_eq!(handles().await, [Some(task("task \u{1F600}")), Some(round.clone())]);
 
     world.commit_one(handle(1, None)).await.unwrap();

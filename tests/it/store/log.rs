@@ -1,5 +1,7 @@
 //! The log: numbers, fences, batches.
 
+use std::sync::Arc;
+
 use capstan::domain::change::{Change, StepKind, StepStatus};
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::{EventBody, NewEvent};
@@ -142,7 +144,7 @@ async fn what_could_not_be_read_again_is_not_written(world: &World) {
         assert!(answers[0].is_ok() && answers[2].is_ok(), "{levels}: {answers:?}");
         let record = world.load(&fence).await;
         match answers[1] {
-            Ok(_) => assert_eq!((record.history.last(), record.calls), (Some(&message), vec![call]), "{levels}"),
+            Ok(_) => assert_eq!((record.history.last(), record.calls), (Some(&message), vec![Arc::new(call)]), "{levels}"),
             Err(refused) => {
                 assert_eq!((refused, record.history.len(), record.calls.len()), (Refused::Fenced, 1, 0), "{levels}");
                 assert!(levels > 115, "{levels} levels are refused");

@@ -1,5 +1,7 @@
 //! The queue: claims, leases, sweeps.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use capstan::domain::ids::{NodeId, RunId, UserId};
 use capstan::domain::input::{InputRecord, InputRequest, InputState};
@@ -219,7 +221,7 @@ impl State {
             cause: row.cause,
             status: row.run.status,
             reason: row.run.reason,
-            profile: row.profile.clone(),
+            profile: Arc::new(row.profile.clone()),
             own_layers: OwnLayers::default(),
             tools: row.tools.clone(),
             counters: row.counters.clone(),
@@ -229,7 +231,7 @@ impl State {
             summary,
             covered,
             steps: row.steps.iter().map(|(step, _)| step.clone()).collect(),
-            calls,
+            calls: calls.into_iter().map(Arc::new).collect(),
             inputs: row.inputs.iter().filter(|asked| is_open(asked)).map(opened).collect(),
             cancel_requested_by: row.cancel_by.clone(),
             joined: self.conversations[&fence.conversation_id].joined,

@@ -1,0 +1,61 @@
+//! The profiles of runs under way, each kept once.
+//!
+//! Most runs of a node have the profile of the one agent, and a profile is the largest thing that a run which streams holds on to.
+//! Owns nothing: a profile goes with the last run that has it.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::domain::agent::AgentProfile;
+
+/// The most profiles that are compared with; a run beyond them keeps its own.
+const COMPARED: usize = 64;
+
+/// Profiles that runs of this process have.
+#[derive(Clone, Default)]
+pub struct Profiles {
+    known: Arc<Mutex<Vec<Weak<AgentProfile>>>>,
+}
+
+impl Profiles {
+    /// The same profile as `profile`, and the same one as other runs have that are under way.
+    pub fn shared(&self, profile: Arc<AgentProfile>) -> Arc<AgentProfile> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|same| **same == *profile) {
+            return same;
+        }
+        known.retain(|one| one.strong_count() > 0);
+        if known.len() < COMPARED {
+            known.push(Arc::downgrade(&profile));
+        }
+        profile
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_model(model: usize) -> Arc<AgentProfile> {
+        Arc::new(AgentProfile { model: format!("p/{model}"), ..AgentProfile::default() })
+    }
+
+    #[test]
+    fn equal_profiles_are_kept_once_and_others_are_not_mixed_up() {
+        let profiles = Profiles::default();
+        let first = profiles.shared(of_model(1));
+        assert!(Arc::ptr_eq(&profiles.shared(of_model(1)), &first));
+        assert_eq!(*profiles.shared(of_model(2)), *of_model(2));
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_compared_with_and_the_place_of_one_that_is_gone_is_given_away() {
+        let profiles = Profiles::default();
+        let mut held: Vec<_> = (0..COMPARED).map(|model| profiles.shared(of_model(model))).collect();
+        let beyond = profiles.shared(of_model(COMPARED));
+        assert!(!Arc::ptr_eq(&profiles.shared(of_model(COMPARED)), &beyond), "there is no place for it");
+        held.remove(0);
+        let placed = profiles.shared(of_model(COMPARED));
+        assert!(Arc::ptr_eq(&profiles.shared(of_model(COMPARED)), &placed));
+        assert_eq!(profiles.known.lock().unwrap().len(), COMPARED);
+    }
+}
