@@ -107,6 +107,7 @@ pub fn tools(
     options.enabled = config.tools.enable.clone();
     // The program that runs, even if its file has been replaced since.
     options.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
+    options.connections = config.mcp.connections();
     options.containers = config.mcp.containers.clone();
     options.homes = Some(config.server.data_dir.join("servers"));
     options.reach = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };

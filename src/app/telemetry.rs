@@ -91,6 +91,7 @@ fn describe() {
     describe_counter!("capstan_unsendable_requests_total", "Requests to models that broke the rules and were not sent");
     describe_gauge!("capstan_provider_open", "1 while a provider that keeps failing is left alone, by provider");
     describe_histogram!("capstan_mcp_queue_seconds", Unit::Seconds, "Time that a call waited for its MCP server to be free");
+    describe_gauge!("capstan_mcp_processes", "Processes of MCP servers, with those that are about to start or end");
     describe_counter!("capstan_mcp_escaped_total", "Processes that had left the group of their MCP server and were ended");
     describe_counter!("capstan_mcp_login_refreshes_total", "Refreshes of logins at MCP servers, by result");
     describe_counter!("capstan_tool_calls_total", "Tool calls that got their outcome");

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::builtin::{BuiltInOptions, BuiltIns};
-use super::mcp::{ContainerOptions, KeptServers, McpCall, McpConfig, McpServers};
+use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpCall, McpConfig, McpServers};
 use super::policy::{AllowAll, Policy, Verdict};
 use super::reconcile;
 use super::schema::Validators;
@@ -52,6 +52,8 @@ pub struct DoorOptions {
     pub policy: Arc<dyn Policy>,
     /// This program, to be started beside the MCP servers so that none of them outlives it.
     pub guard: Option<PathBuf>,
+    /// How many connections to MCP servers there are, and for how long.
+    pub connections: ConnectionLimits,
     /// What MCP servers may have that run in containers.
     pub containers: ContainerOptions,
     /// Where each MCP server that is a program has a working directory of its own; ours for all of them if absent.
@@ -74,6 +76,7 @@ impl DoorOptions {
             reach: Reach::Public,
             policy: Arc::new(AllowAll),
             guard: None,
+            connections: ConnectionLimits::default(),
             containers: ContainerOptions::default(),
             homes: None,
         }
@@ -104,10 +107,12 @@ impl Door {
             reach,
             policy,
             guard,
+            connections,
             containers,
             homes,
         } = options;
-        let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), start_patience, (guard, containers, homes));
+        let (waits, places) = ((start_patience, connections), (guard, containers, homes));
+        let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), waits, places);
         Arc::new(Self {
             built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),
             mcp,
@@ -170,6 +175,7 @@ impl Door {
             Some(server) => {
                 let answer = self.mcp.call(McpCall {
                     owner,
+                    id: &call.id,
                     server,
                     tool: &definition.tool,
                     frozen_hash: Some(&definition.definition_hash),
@@ -232,6 +238,7 @@ impl Toolbox for Door {
         let (progress, _) = tokio::sync::mpsc::channel(1);
         let answer = self.mcp.call(McpCall {
             owner,
+            id: &call.id,
             server,
             tool,
             frozen_hash: None,

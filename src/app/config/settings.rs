@@ -18,7 +18,7 @@ use crate::provider::catalogue::ProviderKind;
 use crate::provider::embeddings::EmbeddingLimits;
 use crate::service::{FileLimits, TidyAges};
 use crate::support::redact::error_text;
-use crate::tools::mcp::ContainerOptions;
+use crate::tools::mcp::{ConnectionLimits, ContainerOptions};
 
 /// All settings.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -415,13 +415,35 @@ impl Default for OutboundConfig {
 }
 
 /// `[mcp]`: MCP servers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct McpServersConfig {
     /// Whether those of members may be commands, which run on this machine with the rights of this server.
     pub allow_user_commands: bool,
+    /// How long nobody uses a connection until it ends, in milliseconds. 0 for never.
+    pub idle_ms: u64,
+    /// Processes of servers in this process at a time, containers among them. 0 for no limit.
+    pub max_processes: u32,
     /// What servers may have that run in containers.
     pub containers: ContainerOptions,
+}
+
+impl Default for McpServersConfig {
+    fn default() -> Self {
+        Self { allow_user_commands: false, idle_ms: 1_800_000, max_processes: 100, containers: ContainerOptions::default() }
+    }
+}
+
+impl McpServersConfig {
+    /// How many connections there are, and for how long.
+    #[must_use]
+    pub fn connections(&self) -> ConnectionLimits {
+        let processes = usize::try_from(self.max_processes).unwrap_or(usize::MAX);
+        ConnectionLimits {
+            idle: (self.idle_ms > 0).then(|| Duration::from_millis(self.idle_ms)),
+            processes: (processes > 0).then_some(processes),
+        }
+    }
 }
 
 /// `[limits]`

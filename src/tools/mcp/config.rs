@@ -6,12 +6,13 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value, json};
 
 use super::container::Container;
 use super::masks::Masks;
 use super::oauth::OAuthEntry;
+use super::process::HOME;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::ReplayClass;
@@ -72,8 +73,8 @@ pub struct ServerConfig {
     pub elicitation: bool,
     /// The folders that it is told to work in, as `file:` URIs.
     pub roots: Arc<[String]>,
-    /// Whether each owner has a connection, or a process, of their own, where others are shared by all.
-    pub per_owner: bool,
+    /// Whether one connection, or one process, serves all owners. Otherwise each has one of their own.
+    pub shared: bool,
 }
 
 /// How a server is reached. Values that often are secrets are wrapped.
@@ -194,7 +195,7 @@ impl Entry<'_> {
             concurrency: DEFAULT_CONCURRENCY,
             elicitation: false,
             roots: self.roots(entry.get("capstan").and_then(|extra| extra.get("roots")))?,
-            per_owner: false,
+            shared: false,
         };
         if let Some(extra) = entry.get("capstan") {
             read_capstan(object(extra, "capstan")?, &mut server)?;
@@ -280,11 +281,15 @@ impl Entry<'_> {
             return Err(format!("an entry of a container has no {key}"));
         }
         let image = entry.get("image").map(|image| self.text(image, "image")).transpose()?;
+        let (args, env) = (self.arguments(entry.get("args"))?, self.secrets(entry.get("env"), "env")?);
+        if args.iter().any(|arg| arg.contains(HOME)) || env.values().any(|value| value.expose_secret().contains(HOME)) {
+            return Err(format!("{HOME} is a folder of this machine, which a container does not see"));
+        }
         Ok(ServerTransport::Container {
             container: Container::read(asked, image)?,
             command: entry.get("command").map(|command| self.text(command, "command")).transpose()?,
-            args: self.arguments(entry.get("args"))?,
-            env: self.secrets(entry.get("env"), "env")?,
+            args,
+            env,
         })
     }
 
@@ -317,12 +322,20 @@ impl Entry<'_> {
 
     fn expand(&self, text: &str) -> Result<String, ExpandError> {
         expand(text, |name| {
+            if is_home(name) {
+                return Some(HOME.to_owned());
+            }
             let value = (self.lookup)(name)?;
             // Wherever it stands in the entry: what comes from the environment often is a secret.
             self.masks.borrow_mut().add(name, &value);
             Some(value)
         })
     }
+}
+
+/// Whether a variable of this name stands for the server's folder, which only a start knows. No environment has one of that name.
+pub fn is_home(name: &str) -> bool {
+    HOME.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) == Some(name)
 }
 
 fn object<'a>(value: &'a Value, what: &str) -> Result<&'a Map<String, Value>, String> {
@@ -337,7 +350,7 @@ fn is_scope(text: &str) -> bool {
 fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result<(), String> {
     for (key, value) in extra {
         match key.as_str() {
-            "trusted" => server.trusted = value.as_bool().ok_or("capstan.trusted must be true or false")?,
+            "trusted" => server.trusted = flag(key, value)?,
             "approval" => {
                 for (tool, word) in object(value, "capstan.approval")? {
                     server.approval.insert(tool.clone(), approval(tool, word)?);
@@ -353,8 +366,13 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                     server.undo.insert(tool.clone(), undo(tool, rule)?);
                 }
             }
-            "elicitation" => server.elicitation = value.as_bool().ok_or("capstan.elicitation must be true or false")?,
-            "per_owner" => server.per_owner = value.as_bool().ok_or("capstan.per_owner must be true or false")?,
+            "elicitation" => server.elicitation = flag(key, value)?,
+            "shared" => server.shared = flag(key, value)?,
+            // The word of before, when all were shared that did not say otherwise.
+            "per_owner" if extra.contains_key("shared") => {
+                return Err("capstan.per_owner says what capstan.shared says: keep shared".to_owned());
+            }
+            "per_owner" => server.shared = !flag(key, value)?,
             "timeout" => server.timeout = Some(duration(key, value)?),
             "max_timeout" => server.max_timeout = Some(duration(key, value)?),
             "concurrency" => {
@@ -369,9 +387,17 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             unknown => return Err(format!("capstan.{unknown} is not known")),
         }
     }
-    // A question does not say whose call it belongs to.
-    server.per_owner |= server.elicitation;
+    if server.elicitation && server.shared {
+        if extra.contains_key("shared") {
+            return Err("a server with capstan.elicitation cannot be capstan.shared: a question does not say whose call it is of".to_owned());
+        }
+        server.shared = false;
+    }
     Ok(())
+}
+
+fn flag(key: &str, value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| format!("capstan.{key} must be true or false"))
 }
 
 fn approval(tool: &str, word: &Value) -> Result<ApprovalMode, String> {
@@ -429,7 +455,6 @@ fn duration(key: &str, value: &Value) -> Result<Duration, String> {
 mod tests {
     use super::*;
     use rstest::rstest;
-    use secrecy::ExposeSecret as _;
     use serde_json::json;
 
     fn parse(document: &Value) -> McpConfig {
@@ -478,6 +503,7 @@ mod tests {
     #[case(json!({}), "no command, url or image")]
     #[case(json!({"image": "a", "url": "http://b"}), "has no url")]
     #[case(json!({"image": "a", "cwd": "/"}), "has no cwd")]
+    #[case(json!({"image": "a", "env": {"FILE": "${server.home}/f"}}), "which a container does not see")]
     #[case(json!({"command": "npx", "capstan": {"container": {"privileged": true}}}), "capstan.container.privileged is not known")]
     #[case(json!({"command": "a", "url": "http://b"}), "both")]
     #[case(json!({"command": "a", "args": "b"}), "args must be a list")]
@@ -494,6 +520,9 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"max_timeout": "0s"}}), "capstan.max_timeout")]
     #[case(json!({"command": "a", "capstan": {"timeout": "9223372036854775807s"}}), "at most a day")]
     #[case(json!({"command": "a", "capstan": {"concurrency": 0}}), "capstan.concurrency")]
+    #[case(json!({"command": "a", "capstan": {"shared": "yes"}}), "capstan.shared must be true or false")]
+    #[case(json!({"command": "a", "capstan": {"shared": true, "per_owner": false}}), "keep shared")]
+    #[case(json!({"command": "a", "capstan": {"shared": true, "elicitation": true}}), "cannot be capstan.shared")]
     #[case(json!({"command": "a", "capstan": {"roots": "/data"}}), "capstan.roots must be a list")]
     #[case(json!({"command": "a", "capstan": {"roots": ["data"]}}), "absolute")]
     #[case(json!({"command": "a", "capstan": {"roots": ["/data/../etc"]}}), "without ..")]
@@ -513,6 +542,21 @@ mod tests {
         let error = config.servers["bad"].as_ref().err().unwrap();
         assert!(error.contains(reason), "{error}");
         assert!(config.servers["good"].is_ok());
+    }
+
+    #[rstest]
+    #[case(json!({}), false)]
+    #[case(json!({"shared": true}), true)]
+    #[case(json!({"per_owner": true}), false)]
+    #[case(json!({"per_owner": false}), true)]
+    #[case(json!({"per_owner": false, "elicitation": true}), false)]
+    fn each_owner_has_their_own_unless_the_entry_says_otherwise(#[case] capstan: Value, #[case] shared: bool) {
+        for entry in [json!({"command": "a"}), json!({"image": "a"}), json!({"url": "https://a"})] {
+            let mut entry = entry;
+            entry["capstan"] = capstan.clone();
+            let config = parse(&json!({"mcpServers": {"s": entry}}));
+            assert_eq!(config.servers["s"].as_ref().ok().unwrap().shared, shared);
+        }
     }
 
     #[test]

@@ -200,7 +200,7 @@ impl Connection {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
                 let word = words.next();
                 // Kept until the server has answered: it holds what the container is given.
-                let launch;
+                let (launch, settled);
                 let program = match transport {
                     ServerTransport::Container { container, command, args, env } => {
                         let program = (command.as_deref(), args.as_slice());
@@ -210,10 +210,9 @@ impl Connection {
                     }
                     ServerTransport::Stdio { command, args, env, cwd } => {
                         let cwd = cwd.as_deref().map(Path::new);
-                        if let (None, Some(home)) = (cwd, home) {
-                            process::make_home(home).await.map_err(|reason| OpenError::Other(reason.into()))?;
-                        }
-                        Program { command, args, env, cwd: cwd.or(home), word, removal: None }
+                        let made = process::at_home((args, env), home, cwd.is_none()).await;
+                        settled = made.map_err(|reason| OpenError::Other(reason.into()))?;
+                        Program { command, args: &settled.0, env: &settled.1, cwd: cwd.or(home), word, removal: None }
                     }
                     ServerTransport::Http { .. } => return Err(OpenError::Other("it has no process".to_owned().into())),
                 };

@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::arguments::{self, Found};
-use super::config::read;
+use super::config::{is_home, read};
 use super::oauth::Tokens;
+use super::process::HOME;
 use super::{ServerConfig, ServerTransport};
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::{McpServerId, UserId};
@@ -127,6 +128,8 @@ pub struct Parted {
 /// # Errors
 /// In words: what is wrong with the entry.
 pub fn part(entry: &Map<String, Value>, given: &dyn Fn(&str) -> Option<String>) -> Result<Parted, String> {
+    // What a start fills in is nobody's secret.
+    let given = &|name: &str| if is_home(name) { Some(HOME.to_owned()) } else { given(name) };
     let mut parting = Parting { given, secrets: Secrets::new(), unknown: unknown(entry, given) };
     let mut parted = Map::new();
     for field in FIELDS {
@@ -205,7 +208,9 @@ impl Parting<'_> {
         let (given, secrets) = (self.given, &mut self.secrets);
         let known = |name: &str| {
             let value = given(name)?;
-            secrets.insert(name.to_owned(), value.clone());
+            if !is_home(name) {
+                secrets.insert(name.to_owned(), value.clone());
+            }
             Some(value)
         };
         expand(text, known).map_err(|error| format!("{field}: {error}; give it in variables"))?;
@@ -312,6 +317,18 @@ mod tests {
             "headers": {"Authorization": "${AUTHORIZATION}", "X-T": "${X_T}"}});
         assert_eq!(Value::Object(done.entry.clone()), shown);
         assert_eq!(secrets(&done), json!({"API_KEY": "K1", "AUTHORIZATION": "Bearer K2", "X_T": "t"}));
+    }
+
+    #[test]
+    fn the_folder_of_a_server_is_no_secret() {
+        let entry = json!({"command": "a", "args": ["${server.home}/a"], "env": {"FILE": "${server.home}/${NAME}"}});
+        let done = parted(&entry, &[("NAME", "b"), ("server.home", "/elsewhere")]).unwrap();
+        assert_eq!(secrets(&done), json!({"FILE": "${server.home}/b"}));
+        let config = read_kept(&Value::Object(done.entry.clone()), &done.secrets).unwrap();
+        let ServerTransport::Stdio { args, env, .. } = &config.transport else { panic!("not stdio") };
+        assert_eq!((args[0].as_str(), env["FILE"].expose_secret()), ("${server.home}/a", "${server.home}/b"));
+        let names: Vec<(&str, &str)> = done.secrets.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(parted(&Value::Object(done.entry.clone()), &names).unwrap(), done);
     }
 
     #[test]

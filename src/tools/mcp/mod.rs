@@ -2,6 +2,7 @@
 //!
 //! Owns the child processes and HTTP sessions. Must not know runs, events or the database.
 
+mod answers;
 mod arguments;
 mod attentive;
 mod catalogue;
@@ -18,6 +19,7 @@ pub mod oauth;
 pub mod orphans;
 mod outputs;
 mod process;
+mod processes;
 mod remote;
 mod rounds;
 mod server;
@@ -32,4 +34,4 @@ pub use container::ContainerOptions;
 pub use kept::{KeptServer, KeptServers, MemberRules, Parted, Secrets, part, read_kept};
 pub use listed::{McpPrompt, McpPromptArgument, McpResource};
 pub use process::last_words;
-pub use servers::{ConfiguredServer, McpAnswer, McpCall, McpServers};
+pub use servers::{ConfiguredServer, ConnectionLimits, McpAnswer, McpCall, McpServers};

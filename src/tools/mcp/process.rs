@@ -225,11 +225,37 @@ impl Watched {
     }
 }
 
+/// Stands in arguments and variables of an entry for the folder that is the server's own, and its owner's if each has a process.
+pub const HOME: &str = "${server.home}";
+
+/// Arguments and variables with `home` in the place of [`HOME`]. Makes the folder if it is named there, or to be the working directory.
+///
+/// # Errors
+/// In words: why there is none.
+pub async fn at_home(
+    (args, env): (&[String], &BTreeMap<String, SecretString>),
+    home: Option<&Path>,
+    is_cwd: bool,
+) -> Result<(Vec<String>, BTreeMap<String, SecretString>), String> {
+    let names_home = args.iter().map(String::as_str).chain(env.values().map(|value| value.expose_secret())).any(|text| text.contains(HOME));
+    let Some(home) = home.filter(|_| names_home || is_cwd) else {
+        return match names_home {
+            true => Err(format!("{HOME} stands for nothing here")),
+            false => Ok((args.to_vec(), env.clone())),
+        };
+    };
+    make_home(home).await?;
+    let home = home.display().to_string();
+    let args = args.iter().map(|arg| arg.replace(HOME, &home)).collect();
+    let env = env.iter().map(|(name, value)| (name.clone(), SecretString::from(value.expose_secret().replace(HOME, &home))));
+    Ok((args, env.collect()))
+}
+
 /// Makes a working directory, for nobody else on the machine. One that is there stays as it is.
 ///
 /// # Errors
 /// In words, if it cannot be made.
-pub async fn make_home(home: &Path) -> Result<(), String> {
+async fn make_home(home: &Path) -> Result<(), String> {
     let mut builder = tokio::fs::DirBuilder::new();
     #[cfg(unix)]
     builder.mode(0o700);

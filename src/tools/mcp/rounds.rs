@@ -1,14 +1,18 @@
 //! Servers that answer a call with what they want to know first (`input_required` of the protocol, SEP-2322), and are called again
 //! with it. Whoever made the call keeps it meanwhile, and asks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rmcp::model::{InputRequest, InputRequiredResult, InputResponses};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::connection::ASKS;
 use super::handler::{Allowed, MAX_QUESTIONS, readable, result_of};
 use crate::domain::handle::{Pause, Round};
+use crate::domain::ids::CallId;
 
 /// How often a server may want to be called again before it has carried out a call.
 const MAX_ROUNDS: u32 = 10;
@@ -16,6 +20,33 @@ const MAX_ROUNDS: u32 = 10;
 const MAX_STATE: usize = 64 * 1024;
 /// The longest of the names that it gives its questions, in bytes.
 const MAX_KEY: usize = 256;
+
+/// How long a connection is kept for a server that waits to be called again. The protocol wants a server to need nothing but what it
+/// is called with, and whoever is asked may never answer.
+const KEPT: Duration = Duration::from_secs(24 * 3_600);
+
+/// The calls that one server wants to be called again for, since when.
+#[derive(Default)]
+pub struct Pauses(Mutex<HashMap<CallId, Instant>>);
+
+impl Pauses {
+    /// The server has let go of a call.
+    pub fn begin(&self, call: &CallId, now: Instant) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(call.clone(), now);
+    }
+
+    /// The server is called again.
+    pub fn end(&self, call: &CallId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(call);
+    }
+
+    /// Whether there are any that are waited for.
+    pub fn are_any(&self, now: Instant) -> bool {
+        let mut pauses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pauses.retain(|_, since| now.duration_since(*since) < KEPT);
+        !pauses.is_empty()
+    }
+}
 
 /// What a server wants to know after `earlier`, the round before this one.
 ///

@@ -11,6 +11,7 @@ use tokio::sync::{AcquireError, RwLock, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::catalogue::Labels;
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
@@ -20,14 +21,16 @@ use super::oauth::{AuthState, Login, TokenOf, Tokens};
 use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
 use super::process::last_words;
-use super::rounds;
+use super::processes::{Place, Processes};
+use super::rounds::{self, Pauses};
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::tasks::{self, Task};
-use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, content, listed};
+use super::answers::{self, cancelled, failed};
+use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, listed};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
-use crate::domain::tool::{ToolCallState, ToolDefinition};
+use crate::domain::tool::ToolDefinition;
 use crate::support::clock::{SharedClock, UnixMillis};
 use crate::tools::{Environment, Progress, ProgressSender, Report, ServerStatus, names};
 
@@ -62,6 +65,8 @@ pub struct Common {
     pub clock: SharedClock,
     /// Limits how many servers start at the same time.
     pub starts: Semaphore,
+    /// Limits how many processes there are.
+    pub processes: Processes,
     /// Cancelled when the servers are shut down.
     pub closing: CancellationToken,
     /// Owns all tasks.
@@ -103,8 +108,12 @@ pub struct Server {
     setbacks: Mutex<Setbacks>,
     /// When somebody last wanted something of it.
     used: Mutex<Instant>,
+    /// Held by everybody who has a call under way, or waits for the connection.
+    work: Arc<()>,
+    /// The calls that it wants to be called again for.
+    pauses: Pauses,
     /// Limits the calls that it works on at a time.
-    slots: Semaphore,
+    slots: Arc<Semaphore>,
     /// Cancelled when it ends for good.
     closing: CancellationToken,
     /// Holds a token for each connection that was replaced and is not closed yet.
@@ -123,6 +132,8 @@ enum Phase {
     Unknown,
     Starting { since: Instant },
     Up(Arc<Live>),
+    /// Its connection has ended because nobody used it. These are its tools.
+    Resting(Vec<Arc<ToolDefinition>>),
     Failed { fault: Fault, retry_at: Instant },
     Closed,
 }
@@ -135,21 +146,26 @@ pub struct Live {
     outputs: Outputs,
     /// Held while the tools are listed again.
     listing: Arc<tokio::sync::Mutex<()>>,
+    /// That of its process, if it has one.
+    _place: Option<Place>,
 }
 
 impl Server {
-    /// A server that is not connected yet.
+    /// A server that is not connected yet. `slots` are those of the same server for other owners.
     pub fn new(
         identity: Identity,
         half: String,
         revision: i64,
         config: ServerConfig,
+        slots: Option<Arc<Semaphore>>,
         (home, common): (Option<PathBuf>, Arc<Common>),
     ) -> Arc<Self> {
         let Identity { key, id, name, owner } = identity;
         // Who writes the configuration decides where its servers are, and restarts this program to change it.
         let destination = (key == id.as_str()).then(|| config.transport.destination());
-        let slots = Semaphore::new(config.concurrency);
+        // What is far away is one for everybody, whoever calls it.
+        let slots = slots.filter(|_| matches!(config.transport, ServerTransport::Http { .. }));
+        let slots = slots.unwrap_or_else(|| Arc::new(Semaphore::new(config.concurrency)));
         let (phase, since) = (watch::Sender::new(Phase::Unknown), Mutex::new(common.clock.now()));
         let (setbacks, used) = (Mutex::default(), Mutex::new(Instant::now()));
         let stateless = AtomicBool::new(false);
@@ -169,6 +185,8 @@ impl Server {
             since,
             setbacks,
             used,
+            work: Arc::default(),
+            pauses: Pauses::default(),
             slots,
             closing: CancellationToken::new(),
             burials: TaskTracker::new(),
@@ -188,11 +206,58 @@ impl Server {
         self.revision
     }
 
+    /// What limits the calls that it works on at a time.
+    pub fn slots(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.slots)
+    }
+
+    /// When somebody last wanted something of it.
+    pub fn last_used(&self) -> Instant {
+        *lock(&self.used)
+    }
+
     /// How long nobody has wanted anything of it.
     pub fn idle_for(&self) -> Duration {
         // Whoever is at work has wanted something, however long ago.
-        let is_at_work = self.slots.available_permits() < self.config.concurrency;
-        if is_at_work { Duration::ZERO } else { lock(&self.used).elapsed() }
+        if self.is_at_work() { Duration::ZERO } else { self.last_used().elapsed() }
+    }
+
+    fn is_at_work(&self) -> bool {
+        Arc::strong_count(&self.work) > 1 || self.pauses.are_any(Instant::now())
+    }
+
+    /// Whether it is connected, or about to be.
+    pub fn is_up(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Up(_) | Phase::Starting { .. })
+    }
+
+    /// Whether its connection has ended because nobody used it.
+    pub fn is_resting(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Resting(_))
+    }
+
+    /// Ends its connection if there is one that nobody uses; its tools stay on offer, and it is connected when one is called. Whether it
+    /// does. `leaving` is held until nothing of the connection is left.
+    pub fn rest(self: &Arc<Self>, leaving: Option<TaskTrackerToken>) -> bool {
+        let mut left = None;
+        self.shift(|phase| {
+            let Phase::Up(live) = phase else { return false };
+            // Whoever uses a connection holds it, and nobody gets hold of it while the phase is held.
+            if self.is_at_work() || Arc::strong_count(live) > 1 {
+                return false;
+            }
+            let Ok(tools) = live.tools.try_read().map(|tools| tools.clone()) else { return false };
+            left = Some((Arc::clone(live), self.burials.token()));
+            *phase = Phase::Resting(tools);
+            true
+        });
+        let Some((live, token)) = left else { return false };
+        tracing::debug!(mcp.server = self.name, "MCP server {} is not used and rests", self.name);
+        self.common.tasks.spawn(async move {
+            live.connection.close().await;
+            drop((live, token, leaving));
+        });
+        true
     }
 
     /// Its tools, with names that begin with `half`. Waits while it starts, up to `patience` after the start began; for a server
@@ -201,20 +266,32 @@ impl Server {
     /// # Errors
     /// Why it cannot be reached.
     pub async fn definitions(self: &Arc<Self>, half: &str, patience: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
-        let patience = if lock(&self.setbacks).is_any() { patience / 5 } else { patience };
-        let began = match &*self.phase.borrow() {
-            Phase::Starting { since } => *since,
-            Phase::Unknown | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => Instant::now(),
+        let rested = match &*self.phase.borrow() {
+            Phase::Resting(tools) => Some(tools.clone()),
+            Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => None,
         };
-        let live =
-            tokio::time::timeout_at(began + patience, self.live()).await.map_err(|_| "it is still starting".to_owned())??;
-        self.refresh(&live).await;
-        let mut tools = live.tools.read().await.clone();
+        let mut tools = match rested {
+            Some(tools) => tools,
+            None => self.listed(patience).await?,
+        };
         if half != self.half {
             let raws: Vec<&str> = tools.iter().map(|tool| tool.tool.as_str()).collect();
             let names = names::tool_names(&self.key, half, &raws);
             tools.iter_mut().zip(names).for_each(|(tool, name)| Arc::make_mut(tool).name = name);
         }
+        Ok(tools)
+    }
+
+    async fn listed(self: &Arc<Self>, patience: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
+        let patience = if lock(&self.setbacks).is_any() { patience / 5 } else { patience };
+        let began = match &*self.phase.borrow() {
+            Phase::Starting { since } => *since,
+            Phase::Unknown | Phase::Up(_) | Phase::Resting(_) | Phase::Failed { .. } | Phase::Closed => Instant::now(),
+        };
+        let live =
+            tokio::time::timeout_at(began + patience, self.live()).await.map_err(|_| "it is still starting".to_owned())??;
+        self.refresh(&live).await;
+        let tools = live.tools.read().await.clone();
         Ok(tools)
     }
 
@@ -246,10 +323,11 @@ impl Server {
 
     /// Carries out one call.
     pub async fn call(self: &Arc<Self>, call: McpCall<'_>) -> McpAnswer {
+        let _work = Arc::clone(&self.work);
         let timeout = self.config.timeout.unwrap_or(call.timeout);
         if let Some(task) = call.handle.and_then(Handle::task) {
             let reply = self.take_up(Task::known(task), timeout, &call).await;
-            return self.answer(reply, call.may_repeat);
+            return answers::of(&self.name, reply, call.may_repeat);
         }
         let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
         let until = Instant::now() + timeout;
@@ -259,7 +337,7 @@ impl Server {
             sent => sent,
         };
         match reply {
-            Ok(reply) => self.answer(reply, call.may_repeat),
+            Ok(reply) => answers::of(&self.name, reply, call.may_repeat),
             Err(unsent) => unsent,
         }
     }
@@ -285,6 +363,7 @@ impl Server {
         let mut params = CallToolRequestParams::new(call.tool.to_owned()).with_arguments(arguments.clone());
         let round = call.handle.and_then(Handle::round);
         if let Some(round) = round {
+            self.pauses.end(call.id);
             params.request_state.clone_from(&round.state);
             params.input_responses = Some(rounds::responses(round));
         }
@@ -299,7 +378,8 @@ impl Server {
                 tasks::store(&task, &call.progress).await;
                 reply = tasks::follow(self, task, limits, &call.progress, call.cancel).await;
             }
-            Reply::Result(_) | Reply::Paused | Reply::Gone(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
+            Reply::Paused => self.pauses.begin(call.id, Instant::now()),
+            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
         }
         if let Reply::Result(result) = &mut reply {
             live.outputs.look_at(call.tool, result);
@@ -323,41 +403,6 @@ impl Server {
 
     fn limits(&self, timeout: Duration) -> Limits {
         Limits { silence: timeout, whole: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
-    }
-
-    fn answer(&self, reply: Reply, may_repeat: bool) -> McpAnswer {
-        let name = &self.name;
-        match reply {
-            Reply::Result(result) => {
-                let is_error = content::is_error(&result);
-                let state = if is_error { ToolCallState::Failed } else { ToolCallState::Done };
-                let structured = result.get("structuredContent").filter(|structured| !structured.is_null()).cloned();
-                McpAnswer { state, content: content::from_result(&result), is_error, structured }
-            }
-            Reply::Refused(reason) => failed(format!("the server {name} answered with an error: {reason}")),
-            Reply::NotSent(reason) => failed(format!("the server {name} cannot be reached, nothing was sent: {reason}")),
-            Reply::TimedOut(limit) => {
-                let reason = format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect");
-                if may_repeat { failed(reason) } else { unknown(reason) }
-            }
-            // Whoever listens does not look at this.
-            Reply::Paused => unknown("the server waits for what it wants to know".to_owned()),
-            // Nobody follows it here.
-            Reply::Task(_) => unknown("the server goes on with the call by itself".to_owned()),
-            Reply::Gone(reason) if may_repeat => {
-                failed(format!("the server {name} does not know its task for the call any more; it may be repeated: {reason}"))
-            }
-            Reply::Gone(reason) => unknown(format!(
-                "the server {name} does not know its task for the call any more; nobody knows whether it took effect: {reason}"
-            )),
-            Reply::Lost(reason) if may_repeat => {
-                failed(format!("the connection to the server {name} was lost during the call, which may be repeated: {reason}"))
-            }
-            Reply::Lost(reason) => unknown(format!(
-                "the connection to the server {name} was lost during the call; nobody knows whether it took effect: {reason}"
-            )),
-            Reply::Cancelled => unknown("the call was cancelled while it was under way; it may have taken effect".to_owned()),
-        }
     }
 
     /// A live connection that still offers the tool, with the definition that was frozen if one was, and a slot for a call.
@@ -396,15 +441,15 @@ impl Server {
         Ok(slot)
     }
 
-    /// Forgets what has gone wrong: it is tried again at once.
+    /// Forgets what has gone wrong, and its rest: it is tried again at once.
     pub fn forgive(&self) {
         *lock(&self.setbacks) = Setbacks::default();
         self.shift(|phase| {
-            let has_failed = matches!(phase, Phase::Failed { .. });
-            if has_failed {
+            let is_away = matches!(phase, Phase::Failed { .. } | Phase::Resting(_));
+            if is_away {
                 *phase = Phase::Unknown;
             }
-            has_failed
+            is_away
         });
     }
 
@@ -414,7 +459,7 @@ impl Server {
         let is_due = match &*self.phase.borrow() {
             Phase::Up(live) => !live.connection.is_alive() && lock(&self.setbacks).is_due(now),
             Phase::Failed { retry_at, .. } => now >= *retry_at && lock(&self.setbacks).tries_by_itself(),
-            Phase::Unknown | Phase::Starting { .. } | Phase::Closed => false,
+            Phase::Unknown | Phase::Starting { .. } | Phase::Resting(_) | Phase::Closed => false,
         };
         if is_due {
             self.begin();
@@ -437,6 +482,7 @@ impl Server {
         let (status, fault, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, 0),
             Phase::Starting { .. } => ("starting", None, 0),
+            Phase::Resting(tools) => ("ok", None, tools.len()),
             Phase::Up(live) if live.connection.is_alive() => {
                 let (said, count) = (live.connection.said(), live.tools.read().await.len());
                 let since = Some(lock(&self.since).to_rfc3339());
@@ -456,7 +502,7 @@ impl Server {
     /// Why it offers no tools, for people and models that are not to know more. `None` if it does, or nobody has tried.
     pub fn problem(&self) -> Option<&'static str> {
         match &*self.phase.borrow() {
-            Phase::Unknown | Phase::Closed => None,
+            Phase::Unknown | Phase::Resting(_) | Phase::Closed => None,
             Phase::Starting { .. } => Some("it is still starting"),
             Phase::Up(live) => (!live.connection.is_alive()).then_some("its connection was lost"),
             Phase::Failed { .. } => Some(match self.login.as_ref().map(|login| login.state()) {
@@ -496,17 +542,19 @@ impl Server {
     /// Why there is none.
     pub async fn live(self: &Arc<Self>) -> Result<Arc<Live>, String> {
         *lock(&self.used) = Instant::now();
+        // It does not rest as long as somebody waits for it.
+        let _work = Arc::clone(&self.work);
         self.begin();
         let mut phases = self.phase.subscribe();
         let phase = phases.wait_for(|phase| match phase {
             Phase::Starting { .. } => false,
-            Phase::Unknown | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => true,
+            Phase::Unknown | Phase::Up(_) | Phase::Resting(_) | Phase::Failed { .. } | Phase::Closed => true,
         });
         let phase = phase.await.map(|phase| phase.clone()).unwrap_or(Phase::Closed);
         match phase {
             Phase::Up(live) => Ok(live),
             Phase::Failed { fault, .. } => Err(fault.reason),
-            Phase::Unknown | Phase::Starting { .. } | Phase::Closed => Err("it is being shut down".to_owned()),
+            Phase::Unknown | Phase::Starting { .. } | Phase::Resting(_) | Phase::Closed => Err("it is being shut down".to_owned()),
         }
     }
 
@@ -516,7 +564,7 @@ impl Server {
         let now = Instant::now();
         self.shift(|phase| {
             let (next, starts) = match phase {
-                Phase::Unknown => (Phase::Starting { since: now }, true),
+                Phase::Unknown | Phase::Resting(_) => (Phase::Starting { since: now }, true),
                 Phase::Up(live) if !live.connection.is_alive() => {
                     let next = match lock(&self.setbacks).given_up_until(now, self.counts_losses()) {
                         Some(until) => {
@@ -587,7 +635,7 @@ impl Server {
                 late = Some(next);
                 false
             }
-            Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Failed { .. } => {
+            Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Resting(_) | Phase::Failed { .. } => {
                 *phase = next;
                 true
             }
@@ -612,20 +660,22 @@ impl Server {
         }
     }
 
-    async fn open(&self) -> Result<Live, Fault> {
+    async fn open(self: &Arc<Self>) -> Result<Live, Fault> {
         let ServerConfig { transport, masks, .. } = &self.config;
         // What is far away costs this machine nothing to start, and may be as slow as it likes without anybody else waiting for it.
-        let _permit = match transport {
+        let (place, _permit) = match transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
+                let place = self.common.processes.place(self).await?;
                 self.common.guard.watch();
                 if matches!(transport, ServerTransport::Container { .. })
                     && let Some((engine, variables)) = self.common.containers.engine().await
                 {
                     self.common.guard.watch_containers(&engine, &variables);
                 }
-                Some(self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?)
+                let permit = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
+                (Some(place), Some(permit))
             }
-            ServerTransport::Http { .. } => None,
+            ServerTransport::Http { .. } => (None, None),
         };
         let Common { words, containers, .. } = &*self.common;
         let login = self.login.as_ref();
@@ -649,7 +699,7 @@ impl Server {
         let tools = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);
         let tools = catalogue::definitions(self.labels(), &self.config, &tools);
-        Ok(Live { connection, tools: RwLock::new(tools), outputs, listing: Arc::default() })
+        Ok(Live { connection, tools: RwLock::new(tools), outputs, listing: Arc::default(), _place: place })
     }
 
     /// Lists the tools again if the server has said that they changed. Whoever comes meanwhile waits for it, but not for long: a
@@ -715,16 +765,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn late() -> String {
     format!("the server did not list them within {LIST_LIMIT:?}")
-}
-
-fn failed(reason: String) -> McpAnswer {
-    McpAnswer::error(ToolCallState::Failed, reason)
-}
-
-fn unknown(reason: String) -> McpAnswer {
-    McpAnswer::error(ToolCallState::Unknown, reason)
-}
-
-fn cancelled() -> McpAnswer {
-    McpAnswer::error(ToolCallState::Cancelled, "the call was cancelled before it was sent".to_owned())
 }

@@ -1,7 +1,9 @@
 //! All servers together: those of the configuration, and those that people keep.
 //!
-//! There is one connection to each server, for everybody; one that somebody keeps for themselves, or whose entry says `per_owner`,
-//! has one for each owner. What a connection was made of may change at any time, in any process: it is looked at every two seconds.
+//! Each owner has a connection to each server, with the credentials of its entry: what a server keeps of a connection (a session, an
+//! open page, files in its folder) is nobody else's. One whose entry says `shared` has one connection for everybody. What a connection
+//! was made of may change at any time, in any process: it is looked at every two seconds. Connections that nobody uses end; the
+//! tools of their servers stay on offer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -20,10 +22,11 @@ use super::container::{ContainerOptions, Containers};
 use super::kept::{KeptServer, KeptServers};
 use super::oauth::AuthState;
 use super::orphans::{Guard, Words};
+use super::processes::Processes;
 use super::server::{Common, Identity, Server};
 use super::{McpConfig, McpPrompt, McpResource, ServerConfig};
 use crate::domain::handle::Handle;
-use crate::domain::ids::{McpServerId, UserId};
+use crate::domain::ids::{CallId, McpServerId, UserId};
 use crate::domain::mcp_server::configured_id;
 use crate::domain::message::ToolContent;
 use crate::domain::prompt::ServerNote;
@@ -40,13 +43,30 @@ const TASKS_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(1);
 /// Each how many looks it is asked whether servers have changed.
 const LOOKS_TO_ASK: u32 = 2;
-/// How long nobody uses a connection of one owner until it ends.
-const IDLE: Duration = Duration::from_secs(1_800);
+/// How long the tools of a server are on offer whose connection has ended because nobody used it. Then it is asked anew.
+const RESTED: Duration = Duration::from_secs(2 * 3_600);
+
+/// How many connections there are, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// How long nobody uses a connection until it ends; absent for as long as there is this process.
+    pub idle: Option<Duration>,
+    /// The most processes of servers at a time, containers among them; absent for no limit.
+    pub processes: Option<usize>,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { idle: Some(Duration::from_secs(1_800)), processes: Some(100) }
+    }
+}
 
 /// One call on its way to a server.
 pub struct McpCall<'a> {
     /// Whose run it is of.
     pub owner: &'a UserId,
+    /// Its id.
+    pub id: &'a CallId,
     /// What the tool was frozen with: the server's name in the configuration, or its id.
     pub server: &'a str,
     /// The tool's name at the server.
@@ -107,6 +127,7 @@ pub struct McpServers {
     open: Mutex<HashMap<Place, Arc<Server>>>,
     common: Arc<Common>,
     start_patience: Duration,
+    idle: Option<Duration>,
     is_watched: AtomicBool,
 }
 
@@ -128,7 +149,8 @@ impl Offer {
     }
 }
 
-/// What a connection is of: what tools are frozen with, and the owner if it is not for everybody.
+/// What a connection is of: what tools are frozen with, and whose it is; `None` if it is everybody's. Its credentials are those of
+/// the server's entry, and of its login, of which another one ends it.
 type Place = (String, Option<UserId>);
 
 impl McpServers {
@@ -140,7 +162,7 @@ impl McpServers {
         kept: Option<Arc<dyn KeptServers>>,
         environment: Environment,
         clock: SharedClock,
-        start_patience: Duration,
+        (start_patience, limits): (Duration, ConnectionLimits),
         (guard, containers, homes): (Option<PathBuf>, ContainerOptions, Option<PathBuf>),
     ) -> Arc<Self> {
         let words = Words::new(&UuidIds);
@@ -154,6 +176,7 @@ impl McpServers {
             homes,
             tokens: kept.as_ref().and_then(|kept| kept.tokens()),
             starts: Semaphore::new(PARALLEL_STARTS),
+            processes: Processes::new(limits.processes),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -166,7 +189,8 @@ impl McpServers {
             revision: 0,
         });
         let configured = configured.collect();
-        Arc::new(Self { configured, kept, open: Mutex::default(), common, start_patience, is_watched: AtomicBool::new(false) })
+        let (open, is_watched, idle) = (Mutex::default(), AtomicBool::new(false), limits.idle);
+        Arc::new(Self { configured, kept, open, common, start_patience, idle, is_watched })
     }
 
     /// The servers of the configuration.
@@ -353,7 +377,9 @@ impl McpServers {
         }
         let (identity, half) = (offer.identity.clone(), offer.half.clone());
         let home = self.common.homes.as_ref().map(|homes| home(homes, &identity.id, place.1.as_ref()));
-        let server = Server::new(identity, half, offer.revision, config.clone(), (home, Arc::clone(&self.common)));
+        let of_others = open.iter().find(|((key, _), other)| *key == place.0 && other.revision() == offer.revision);
+        let slots = of_others.map(|(_, other)| other.slots());
+        let server = Server::new(identity, half, offer.revision, config.clone(), slots, (home, Arc::clone(&self.common)));
         if let Some(outdated) = open.insert(place, Arc::clone(&server)) {
             self.end(outdated);
         }
@@ -426,9 +452,18 @@ impl McpServers {
     /// Makes lost connections again, and ends those that nobody uses.
     fn look_at_connections(&self) {
         let mut open = lock(&self.open);
-        let idle = open.extract_if(|(_, owner), server| owner.is_some() && server.idle_for() >= IDLE);
-        for (_, server) in idle {
-            self.end(server);
+        if let Some(idle) = self.idle {
+            for server in open.values().filter(|server| server.idle_for() >= idle) {
+                server.rest(None);
+            }
+            // What has gone wrong with one of everybody is for operators to see for as long as they like.
+            let is_forgotten = |owner: Option<&UserId>, server: &Server| match server.is_resting() {
+                true => server.idle_for() >= idle.max(RESTED),
+                false => owner.is_some() && !server.is_up() && server.idle_for() >= idle,
+            };
+            for (_, server) in open.extract_if(|(_, owner), server| is_forgotten(owner.as_ref(), server)) {
+                self.end(server);
+            }
         }
         for server in open.values() {
             server.tend();
@@ -465,8 +500,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn place(owner: &UserId, offer: &Offer, config: &ServerConfig) -> Place {
-    let is_of_one = offer.identity.owner.is_some() || config.per_owner;
-    (offer.identity.key.clone(), is_of_one.then(|| owner.clone()))
+    let is_of_all = config.shared && offer.identity.owner.is_none();
+    (offer.identity.key.clone(), (!is_of_all).then(|| owner.clone()))
 }
 
 /// The working directory of a server. Those of several owners have nothing in common.

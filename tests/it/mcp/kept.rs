@@ -77,6 +77,13 @@ fn door(configured: &Value, shelf: &Arc<Shelf>) -> Arc<Door> {
     Door::new(DoorOptions { mcp, kept: Some(kept), start_patience: PATIENCE, environment: Arc::new(environment), ..options })
 }
 
+/// An entry that says that one process serves all.
+fn shared_by_all(server: &Scripted) -> Value {
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"shared": true});
+    entry
+}
+
 async fn run(door: &Door, owner: &UserId, definition: &ToolDefinition, arguments: Value) -> ToolOutcome {
     let (progress, _reports) = mpsc::channel(1);
     let asked = call(definition, arguments);
@@ -97,9 +104,9 @@ async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
     let shelf = Arc::new(Shelf::default());
     // Members call their servers as they like.
     let annas = shelf.put(Some(&ann), "mail", &of_ann.entry(&[]));
-    let shared = shelf.put(None, "notes", &of_all.entry(&[]));
+    let shared = shelf.put(None, "notes", &shared_by_all(&of_all));
     let bobs = shelf.put(Some(&bob), "notes", &of_bob.entry(&[]));
-    let door = door(&json!({"mail": of_file.entry(&[])}), &shelf);
+    let door = door(&json!({"mail": shared_by_all(&of_file)}), &shelf);
     let seen_by_ann = door.definitions(&ann).await;
     let seen_by_bob = door.definitions(&bob).await;
     for seen in [&seen_by_ann, &seen_by_bob] {
@@ -127,16 +134,11 @@ async fn each_owner_has_their_own_and_nobody_takes_a_name_away() {
 
 /// M-27.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_for_each_owner_has_a_process_for_each() {
+async fn each_owner_has_a_process_of_a_server_of_everybody() {
     let (of_file, of_all) = (Scripted::new(), Scripted::new());
-    let own = |server: &Scripted| {
-        let mut entry = server.entry(&[]);
-        entry["capstan"] = json!({"per_owner": true});
-        entry
-    };
     let shelf = Arc::new(Shelf::default());
-    let shared = shelf.put(None, "notes", &own(&of_all));
-    let door = door(&json!({"mail": own(&of_file)}), &shelf);
+    let shared = shelf.put(None, "notes", &of_all.entry(&[]));
+    let door = door(&json!({"mail": of_file.entry(&[])}), &shelf);
     for name in ["ann", "bob", "ann"] {
         let owner = owner(name);
         let seen = door.definitions(&owner).await;
@@ -257,7 +259,8 @@ async fn what_one_owner_does_not_use_is_forgotten() {
     let ann = owner("ann");
     let shelf = Arc::new(Shelf::default());
     let entry = json!({"command": "/no/such/program"});
-    let (own, shared) = (shelf.put(Some(&ann), "own", &entry), shelf.put(None, "shared", &entry));
+    let of_all = json!({"command": "/no/such/program", "capstan": {"shared": true}});
+    let (own, shared) = (shelf.put(Some(&ann), "own", &entry), shelf.put(None, "shared", &of_all));
     let door = door(&json!({}), &shelf);
     door.definitions(&ann).await;
     let state = async |id: &McpServerId| door.mcp().status_of(&ann, id).await.unwrap().status;

@@ -4,6 +4,7 @@ mod containers;
 mod cycles;
 mod faults;
 mod kept;
+mod owners;
 mod packages;
 mod processes;
 mod scripted;

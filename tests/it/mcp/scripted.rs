@@ -92,11 +92,11 @@ async fn a_child_sees_its_own_variables_and_few_of_ours() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_child_has_a_working_directory_of_its_own() {
     let (one, other, homes) = (Scripted::new(), Scripted::new(), tempfile::tempdir().unwrap());
-    let mut others = other.entry(&[]);
-    others["capstan"] = json!({"per_owner": true});
+    let mut first = one.entry(&[]);
+    first["capstan"] = json!({"shared": true});
     let packages = super::setup::entry("server-filesystem");
     let files = json!({"command": "node", "args": [packages, one.folder.path()]});
-    let tools = Tools::at_home(&json!({"one": one.entry(&[]), "other": others, "files": files}), homes.path()).await;
+    let tools = Tools::at_home(&json!({"one": first, "other": other.entry(&[]), "files": files}), homes.path()).await;
     let mut seen = Vec::new();
     for name in ["one__environment", "other__environment"] {
         let environment: Value = serde_json::from_str(&text(&tools.call(name, json!({})).await)).unwrap();
