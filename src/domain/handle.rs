@@ -85,6 +85,8 @@ pub struct Pause {
     pub given: BTreeMap<String, Value>,
     /// What it asks the user, by its own keys: in words, and what is to be filled in or visited.
     pub asks: BTreeMap<String, (String, Elicitation)>,
+    /// How many rounds the call has had, with this one. Those in which nobody was asked are counted, and not stored.
+    pub number: u32,
 }
 
 #[cfg(test)]

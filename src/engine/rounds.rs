@@ -24,8 +24,8 @@ pub(super) fn pauses(draft: &mut Draft<'_>, id: &CallId, pause: Pause) {
     if draft.work.question_about(id).is_some() {
         return;
     }
-    let (earlier, number) = call.handle.as_ref().and_then(Handle::round).map_or((0, 0), |round| (round.questions, round.number));
-    let Pause { state, given, asks } = pause;
+    let earlier = call.handle.as_ref().and_then(Handle::round).map_or(0, |round| round.questions);
+    let Pause { state, given, asks, number } = pause;
     let questions = earlier.saturating_add(u32::try_from(asks.len()).unwrap_or(u32::MAX));
     let mut asked = BTreeMap::new();
     for (key, (text, elicitation)) in asks {
@@ -44,7 +44,7 @@ pub(super) fn pauses(draft: &mut Draft<'_>, id: &CallId, pause: Pause) {
         asked.insert(key, request.id.clone());
         draft.ask(request);
     }
-    let round = Round { state, given, asked, answers: None, questions, number: number.saturating_add(1) };
+    let round = Round { state, given, asked, answers: None, questions, number };
     draft.change(Change::ToolHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
     go_on(draft, id);
     advance(draft);

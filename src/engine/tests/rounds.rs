@@ -15,16 +15,17 @@ use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::ToolCallState::{Done, Started, Unknown};
 use crate::engine::Input;
 
-fn pause(asks: &[&str]) -> Pause {
+fn pause(asks: &[&str], number: u32) -> Pause {
     let elicitation = || Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
     let asks = asks.iter().map(|key| ((*key).to_owned(), (format!("Which {key}?"), elicitation()))).collect();
-    Pause { state: Some("opaque".to_owned()), given: BTreeMap::new(), asks }
+    Pause { state: Some("opaque".to_owned()), given: BTreeMap::new(), asks, number }
 }
 
 fn pauses(world: &mut World, asks: &[&str]) {
     let id = world.rows.calls[0].id.clone();
+    let number = world.rows.calls[0].handle.as_ref().and_then(Handle::round).map_or(1, |round| round.number + 1);
     world.under_way.clear();
-    world.feed(Input::ToolPauses(id, pause(asks)));
+    world.feed(Input::ToolPauses(id, pause(asks, number)));
 }
 
 fn round(world: &World) -> &Round {

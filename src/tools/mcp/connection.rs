@@ -401,14 +401,31 @@ impl Connection {
         cancel: &CancellationToken,
     ) -> Reply {
         let _underway = self.calls.token();
-        let questions = round.map_or(0, |round| round.questions as usize);
-        let asked = match self.call_once(params, meta, limits, questions, progress, cancel).await {
-            Once::Reply(reply) => return reply,
-            Once::Asks(asked) => asked,
-        };
-        let pause = match rounds::read(&self.name, &self.allowed, asked, round) {
-            Ok(pause) => pause,
-            Err(reason) => return Reply::Refused(reason),
+        let mut round = round.cloned();
+        let pause = loop {
+            let mut params = params.clone();
+            if let Some(round) = &round {
+                rounds::answer(&mut params, round);
+            }
+            let questions = round.as_ref().map_or(0, |round| round.questions as usize);
+            let asked = match self.call_once(params, meta, limits, questions, progress, cancel).await {
+                Once::Reply(reply) => return reply,
+                Once::Asks(asked) => asked,
+            };
+            let pause = match rounds::read(&self.name, &self.allowed, asked, round.as_ref()) {
+                Ok(pause) => pause,
+                Err(reason) => return Reply::Refused(reason),
+            };
+            if !pause.asks.is_empty() {
+                break pause;
+            }
+            // Nobody is asked, so there is nothing to store: after a crash the call is judged by its class, with this round or without.
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Reply::Cancelled,
+                () = tokio::time::sleep(rounds::rest(pause.number)) => {}
+            }
+            round = Some(rounds::at_once(pause, round.as_ref()));
         };
         match progress.send(Report::Pauses(Box::new(pause))).await {
             Ok(()) => Reply::Paused,

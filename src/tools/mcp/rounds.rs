@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rmcp::model::{InputRequest, InputRequiredResult, InputResponses};
+use rmcp::model::{CallToolRequestParams, InputRequest, InputRequiredResult, InputResponses};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -18,6 +18,9 @@ use crate::domain::ids::CallId;
 const MAX_ROUNDS: u32 = 10;
 /// The most that a server may want back with the answers, in bytes: it is stored with the call.
 const MAX_STATE: usize = 64 * 1024;
+/// How long a server is left alone that has let go of a call and asks for nothing: twice as long each time.
+const SHORTEST_REST: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// The longest of the names that it gives its questions, in bytes.
 const MAX_KEY: usize = 256;
 
@@ -79,11 +82,43 @@ pub fn read(server: &str, allowed: &Allowed, asked: InputRequiredResult, earlier
             _ => return Err(ASKS.to_owned()),
         }
     }
-    Ok(Pause { state: request_state, given, asks })
+    Ok(Pause { state: request_state, given, asks, number: rounds + 1 })
 }
 
-/// What a server is called again with.
-pub fn responses(round: &Round) -> InputResponses {
+/// The round after a pause in which nobody has to be asked.
+pub fn at_once(pause: Pause, earlier: Option<&Round>) -> Round {
+    let Pause { state, given, asks: _, number } = pause;
+    let questions = earlier.map_or(0, |round| round.questions);
+    Round { state, given, asked: BTreeMap::new(), answers: Some(BTreeMap::new()), questions, number }
+}
+
+/// How long a server is left alone that has not asked for anything. It may be called again at once, says the protocol; but one that
+/// sends away whoever comes too early, or by mistake always, is not helped by haste.
+pub fn rest(number: u32) -> Duration {
+    SHORTEST_REST.saturating_mul(1 << number.saturating_sub(1).min(10)).min(LONGEST_REST)
+}
+
+/// Puts into a request what its server is called again with.
+pub fn answer(params: &mut CallToolRequestParams, round: &Round) {
+    params.request_state.clone_from(&round.state);
     let answers = round.answers.iter().flatten().map(|(key, answer)| (key.clone(), json!(result_of(answer.clone()))));
-    round.given.clone().into_iter().chain(answers).collect()
+    params.input_responses = Some(round.given.clone().into_iter().chain(answers).collect()).filter(|all: &InputResponses| !all.is_empty());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_asks_for_nothing_is_called_again_in_time() {
+        let rests: Vec<u128> = [1, 2, 3, 4, 5, 10, u32::MAX].into_iter().map(|number| rest(number).as_millis()).collect();
+        assert_eq!(rests, [100, 200, 400, 800, 1_000, 1_000, 1_000]);
+    }
+
+    #[test]
+    fn what_was_not_wanted_is_not_given() {
+        let mut params = CallToolRequestParams::new("tool");
+        answer(&mut params, &Round { answers: Some(BTreeMap::new()), ..Round::default() });
+        assert_eq!((params.request_state, params.input_responses), (None, None));
+    }
 }

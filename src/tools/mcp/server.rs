@@ -22,7 +22,7 @@ use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
 use super::process::last_words;
 use super::processes::{Place, Processes};
-use super::rounds::{self, Pauses};
+use super::rounds::Pauses;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::tasks::{self, Task};
@@ -360,13 +360,9 @@ impl Server {
             Ok(Err(reason)) => return Err(failed(reason)),
             Err(_) => return Err(failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))),
         };
-        let mut params = CallToolRequestParams::new(call.tool.to_owned()).with_arguments(arguments.clone());
+        let params = CallToolRequestParams::new(call.tool.to_owned()).with_arguments(arguments.clone());
         let round = call.handle.and_then(Handle::round);
-        if let Some(round) = round {
-            self.pauses.end(call.id);
-            params.request_state.clone_from(&round.state);
-            params.input_responses = Some(rounds::responses(round));
-        }
+        self.pauses.end(call.id);
         let limits = self.limits(timeout);
         let mut reply = live.connection.call(params, &call.meta, round, limits, &call.progress, call.cancel).await;
         match reply {

@@ -2,7 +2,7 @@
 //! And servers that ask for more than one thing at once.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::StatusCode;
 use rstest::rstest;
@@ -135,9 +135,16 @@ async fn rounds_are_bounded() {
         ("large", "it wants 70000 bytes back with what it asks for; at most 65536 are kept"),
         ("endless", "called again after 10 rounds"),
     ] {
+        let (before, began) = (calls(&all).len(), Instant::now());
         let run = server.start_run(&script(&format!(r#"s__staged {{"text":"{how}"}}"#))).await;
         let said = told(&server, &run).await;
         assert!(said.contains(reason), "{how}: {said}");
+        let calls = &calls(&all)[before..];
+        if how == "endless" {
+            // It asks for nothing: it is given nothing but its state, and time.
+            assert!(calls.len() == 11 && calls.iter().all(|(responses, _)| responses.is_null()), "{calls:?}");
+            assert!(began.elapsed() > Duration::from_secs(5), "{:?}", began.elapsed());
+        }
     }
 }
 
