@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::message::ToolContent;
 use super::tool::{MAX_NESTING, ToolCall};
 use crate::support::json::is_deeper_than;
-use crate::support::redact::REDACTED;
+use crate::support::redact::is_redacted;
 
 /// What a reference in the arguments begins with. Twice, it stands for itself.
 const SIGN: char = '$';
@@ -95,7 +95,7 @@ impl UndoRule {
                 Reference::Key => Some(Value::String(call.key().to_string())),
             };
             let found = found.ok_or_else(|| UndoError::Missing(word.to_owned()))?;
-            if found.to_string().contains(REDACTED) { Err(UndoError::Masked(word.to_owned())) } else { Ok(found) }
+            if is_redacted(&found.to_string()) { Err(UndoError::Masked(word.to_owned())) } else { Ok(found) }
         };
         let arguments = replaced(&Value::Object(self.arguments.clone()), &stands_for)?;
         if arguments.to_string().len() > MAX_BYTES { Err(UndoError::TooLarge) } else { Ok(arguments) }

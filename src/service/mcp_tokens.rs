@@ -66,15 +66,16 @@ impl Kept {
             let Some(row) = self.store.mcp_tokens(&of.server).await.map_err(unreadable)? else { return Ok(None) };
             let tokens = self.opened(of, &row)?;
             let Some(token) = tokens.access_for(&of.url) else { return Ok(None) };
+            let refresh = tokens.refresh();
             let is_refused = refused.is_some_and(|refused| refused.expose_secret() == token.expose_secret());
             let is_fresh = row.fresh_for_ms.is_none_or(|ms| ms > 0);
             match (is_refused, is_fresh, tokens.can_be_refreshed()) {
                 (false, true, _) => {
                     let fresh_for = row.fresh_for_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-                    return Ok(Some(Access { token, fresh_for }));
+                    return Ok(Some(Access { token, refresh, fresh_for }));
                 }
                 // Whether it has ended is the server's to say.
-                (false, false, false) => return Ok(Some(Access { token, fresh_for: Some(GRACE) })),
+                (false, false, false) => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
                 // One answer may be a mistake of the server, and the login could not be had back: it is shown again at the next use.
                 (true, true, false) => return Ok(None),
                 (true, false, false) => {
@@ -88,7 +89,7 @@ impl Kept {
                     Refreshed::Done(access) => return Ok(Some(access)),
                     Refreshed::Over => return Ok(None),
                     Refreshed::Overtaken => {}
-                    Refreshed::Failed(_) if !is_refused => return Ok(Some(Access { token, fresh_for: Some(GRACE) })),
+                    Refreshed::Failed(_) if !is_refused => return Ok(Some(Access { token, refresh, fresh_for: Some(GRACE) })),
                     Refreshed::Failed(reason) => return Err(format!("its login could not be refreshed: {reason}")),
                 }
             }
@@ -118,7 +119,7 @@ impl Kept {
                 tracing::info!(mcp.server.id = %server, "refreshed the login at an MCP server");
                 let fresh_for = fresh_for_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
                 match anew.access_for(&of.url).filter(|_| ended) {
-                    Some(token) => Ok(Refreshed::Done(Access { token, fresh_for })),
+                    Some(token) => Ok(Refreshed::Done(Access { token, refresh: anew.refresh(), fresh_for })),
                     None => Ok(Refreshed::Overtaken),
                 }
             }

@@ -8,6 +8,19 @@ pub const MAX_ERROR_BYTES: usize = 500;
 /// What stands in the place of a secret.
 pub const REDACTED: &str = "[redacted]";
 
+/// What stands in the place of a secret that is known by its name.
+#[must_use]
+pub fn redacted_as(name: &str) -> String {
+    let clean = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
+    format!("[redacted:{}]", name.chars().take(64).map(clean).collect::<String>())
+}
+
+/// Whether something stands in a text in the place of a secret.
+#[must_use]
+pub fn is_redacted(text: &str) -> bool {
+    text.contains(REDACTED) || text.contains("[redacted:")
+}
+
 /// What is called by these names is a secret, also at the end of a longer name: `OPENAI_API_KEY`, `x-auth-token`, `apiKey`.
 const SECRET_NAMES: [&str; 6] = ["token", "key", "apikey", "authtoken", "accesstoken", "authorization"];
 

@@ -301,6 +301,11 @@ impl Connection {
         self.masks.error_text(text)
     }
 
+    /// The same for what is shown of a call that goes on.
+    pub fn shown_news(&self, text: String) -> String {
+        self.masks.hide_in_text(text)
+    }
+
     /// What was heard on this connection.
     pub fn heard(&self) -> &Heard {
         &self.heard
@@ -540,7 +545,8 @@ impl Connection {
                     }
                     // Both are answers.
                     Report::Handle(_) | Report::Pauses(_) => {}
-                    Report::Progress(report) => {
+                    Report::Progress(mut report) => {
+                        report.message = report.message.map(|message| self.masks.hide_in_text(message));
                         limit = end.min(Instant::now() + silence);
                         // Progress only goes forward; what was overtaken on the way is old news.
                         if report.progress > furthest {

@@ -1,50 +1,94 @@
 //! Which texts of a server's configuration are secrets, and how they are kept out of what the server says.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use aho_corasick::{AhoCorasick, MatchKind};
 use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::{Map, Value};
 
 use super::arguments;
-use crate::support::redact::{self, REDACTED, names_secret};
+use crate::support::redact::{self, REDACTED, names_secret, redacted_as};
 
 /// Shorter texts are no secrets worth the name, and would be found everywhere.
 const SHORTEST: usize = 4;
+/// The same in the answers of tools, which are about anything.
+const SHORTEST_IN_ANSWERS: usize = 8;
 /// Words up to this length that are not called a secret are shown.
 const LONGEST_WORD: usize = 12;
 
 /// Tokens of a login that are remembered; older ones have ended.
 const TOKENS: usize = 8;
 
+/// What stands before a credential in a header.
+const SCHEMES: [&str; 6] = ["bearer", "basic", "token", "apikey", "api-key", "digest"];
+
 /// The secrets of one server: of its entry, and the tokens of its login, which come later and to all clones.
 #[derive(Clone, Default)]
-pub struct Masks(Vec<SecretString>, Arc<Mutex<Vec<SecretString>>>);
+pub struct Masks {
+    /// The longest first.
+    known: Vec<Secret>,
+    /// Finds those that are looked for in answers, all in one pass. Made when there is the first answer.
+    finder: Arc<OnceLock<Option<Finder>>>,
+    tokens: Arc<Mutex<Vec<Secret>>>,
+}
+
+#[derive(Clone)]
+struct Secret {
+    value: SecretString,
+    /// What stands in its place in answers; `None` where it is not looked for.
+    shown: Option<String>,
+}
+
+impl Secret {
+    fn new(name: &str, value: &str, is_whole: bool) -> Self {
+        let shown = (is_whole && value.len() >= SHORTEST_IN_ANSWERS).then(|| redacted_as(name));
+        Self { value: SecretString::from(value), shown }
+    }
+
+    fn value(&self) -> &str {
+        self.value.expose_secret()
+    }
+}
+
+struct Finder {
+    machine: AhoCorasick,
+    /// What stands in the place of each of its patterns.
+    shown: Vec<String>,
+}
 
 impl Masks {
     /// Adds a value, unless it is harmless: too short, or not called a secret and a path, an address, a small number or a plain
     /// word. Masking those would make what the server says unreadable and protect nobody.
     pub fn add(&mut self, name: &str, value: &str) {
         if names_secret(name) || !is_harmless(value) {
-            self.insist(value);
+            self.insist(name, value);
         }
         // The server may say the password of an address without the rest.
         for found in arguments::in_address(value) {
-            self.insist(&value[found.at]);
+            self.insist(name, &value[found.at]);
         }
     }
 
-    fn insist(&mut self, value: &str) {
+    fn insist(&mut self, name: &str, value: &str) {
         if value.len() < SHORTEST {
             return;
         }
-        // `Bearer ...`: the server may say the credential without its scheme.
-        for secret in [Some(value), value.split_once(' ').map(|(_, credential)| credential.trim())].into_iter().flatten() {
-            if secret.len() >= SHORTEST && !self.0.iter().any(|known| known.expose_secret() == secret) {
-                self.0.push(SecretString::from(secret));
-            }
+        self.put(Secret::new(name, value, true));
+        // `Bearer ...`: the server may say the credential without its scheme. What else has a space in it is words.
+        if let Some((scheme, credential)) = value.split_once(' ') {
+            let is_credential = SCHEMES.iter().any(|known| known.eq_ignore_ascii_case(scheme));
+            self.put(Secret::new(name, credential.trim(), is_credential));
         }
         // One may contain another: the longer one first, or its rest stays.
-        self.0.sort_by_key(|secret| Reverse(secret.expose_secret().len()));
+        self.known.sort_by_key(|secret| Reverse(secret.value().len()));
+        self.finder = Arc::default();
+    }
+
+    fn put(&mut self, secret: Secret) {
+        if secret.value().len() >= SHORTEST && !self.known.iter().any(|known| known.value() == secret.value()) {
+            self.known.push(secret);
+        }
     }
 
     /// Adds what [`arguments::secrets`] finds.
@@ -52,26 +96,89 @@ impl Masks {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         for (arg, found) in args.iter().zip(arguments::secrets(&args)) {
             for secret in found {
-                self.insist(&arg[secret.at]);
+                self.insist(secret.name, &arg[secret.at]);
             }
         }
     }
 
     /// Adds a token.
-    pub fn add_token(&self, token: &SecretString) {
-        let mut tokens = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn add_token(&self, name: &str, token: &SecretString) {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if tokens.iter().any(|known| known.value() == token.expose_secret()) {
+            return;
+        }
         if tokens.len() >= TOKENS {
             tokens.remove(0);
         }
-        tokens.push(token.clone());
+        tokens.push(Secret::new(name, token.expose_secret(), true));
     }
 
     /// The text without the secrets.
     #[must_use]
     pub fn hide(&self, text: &str) -> String {
-        let tokens = self.1.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = tokens.iter().chain(&self.0).filter(|secret| !secret.expose_secret().is_empty());
-        all.fold(text.to_owned(), |text, secret| text.replace(secret.expose_secret(), REDACTED))
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = tokens.iter().chain(&self.known).filter(|secret| !secret.value().is_empty());
+        all.fold(text.to_owned(), |text, secret| text.replace(secret.value(), REDACTED))
+    }
+
+    /// Takes the secrets out of what a tool has answered, and says which they were. The time that it takes grows with the answer only.
+    pub fn hide_in(&self, answer: &mut Value) {
+        match answer {
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::String(text) => {
+                if let Some(shown) = self.found_in(text) {
+                    *text = shown;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.hide_in(item)),
+            Value::Object(fields) => {
+                fields.values_mut().for_each(|field| self.hide_in(field));
+                if fields.keys().any(|key| self.found_in(key).is_some()) {
+                    let all = std::mem::take(fields).into_iter();
+                    *fields = all.map(|(key, field)| (self.found_in(&key).unwrap_or(key), field)).collect::<Map<_, _>>();
+                }
+            }
+        }
+    }
+
+    /// The same for one text.
+    #[must_use]
+    pub fn hide_in_text(&self, text: String) -> String {
+        self.found_in(&text).unwrap_or(text)
+    }
+
+    /// The text without the secrets that are looked for in answers; `None` if there are none in it.
+    fn found_in(&self, text: &str) -> Option<String> {
+        let mut shown = self.finder().filter(|finder| finder.machine.is_match(text)).map(|finder| {
+            let mut shown = String::with_capacity(text.len());
+            finder.machine.replace_all_with(text, &mut shown, |found, _, shown| {
+                shown.push_str(finder.shown.get(found.pattern().as_usize()).map_or(REDACTED, String::as_str));
+                true
+            });
+            shown
+        });
+        for token in self.tokens.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let Some(stands_for) = &token.shown else { continue };
+            let text = shown.as_deref().unwrap_or(text);
+            if text.contains(token.value()) {
+                shown = Some(text.replace(token.value(), stands_for));
+            }
+        }
+        shown
+    }
+
+    fn finder(&self) -> Option<&Finder> {
+        let made = self.finder.get_or_init(|| {
+            let wanted = || self.known.iter().filter_map(|secret| Some((secret, secret.shown.as_ref()?)));
+            let shown: Vec<String> = wanted().map(|(_, shown)| shown.clone()).collect();
+            if shown.is_empty() {
+                return None;
+            }
+            // Fails for more bytes of secrets than an entry can hold.
+            let machine = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(wanted().map(|(secret, _)| secret.value()));
+            machine.ok().map(|machine| Finder { machine, shown })
+        });
+        made.as_ref()
     }
 
     /// The same for an error that is shown: without what looks like a secret, too, and bounded.
@@ -128,8 +235,43 @@ mod tests {
     fn tokens_that_come_later_are_hidden_too() {
         let masks = Masks::default();
         let clone = masks.clone();
-        (0..=TOKENS).for_each(|n| masks.add_token(&SecretString::from(format!("tok{n}"))));
+        (0..=TOKENS).for_each(|n| masks.add_token("access_token", &SecretString::from(format!("tok{n}"))));
         assert_eq!(clone.hide("tok0 tok1 tok8"), "tok0 [redacted] [redacted]");
+    }
+
+    #[test]
+    fn answers_say_which_secret_stood_there() {
+        let mut masks = Masks::default();
+        masks.add("Authorization", "Bearer abcdefgh-1");
+        masks.add("API KEY=x", "abcdefgh-123");
+        masks.add("SHORT_TOKEN", "abcdefg");
+        masks.add("AUTHOR", "Ada Lovelace");
+        masks.add("ROOT", "/srv/documents");
+        let clone = masks.clone();
+        masks.add_token("refresh_token", &SecretString::from("later-token"));
+        let mut answer = serde_json::json!({
+            "content": [{"type": "text", "text": "Bearer abcdefgh-1, abcdefgh-123 and abcdefgh-1 of Lovelace"}],
+            "abcdefgh-123": {"n": 1, "deep": ["later-token", "abcdefg", "/srv/documents", null, "Ada Lovelace"]},
+        });
+        clone.hide_in(&mut answer);
+        let shown = serde_json::json!({
+            "content": [{"type": "text", "text": "[redacted:Authorization], [redacted:API_KEY_x] and [redacted:Authorization] of Lovelace"}],
+            "[redacted:API_KEY_x]": {"n": 1, "deep": ["[redacted:refresh_token]", "abcdefg", "/srv/documents", null, "[redacted:AUTHOR]"]},
+        });
+        assert_eq!(answer, shown);
+    }
+
+    #[test]
+    fn the_time_that_an_answer_takes_does_not_grow_with_the_secrets() {
+        let mut masks = Masks::default();
+        (0..2_000).for_each(|n| masks.known.push(Secret::new("KEY", &format!("aaaaaaaaaaaaaaa{n}"), true)));
+        let text = "a".repeat(4 << 20);
+        let mut answer = serde_json::json!([text, text]);
+        let began = std::time::Instant::now();
+        masks.hide_in(&mut answer);
+        // With a pass for each it would be minutes.
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+        assert_eq!(answer[0], text);
     }
 
     #[test]

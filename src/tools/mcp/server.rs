@@ -327,7 +327,7 @@ impl Server {
         let timeout = self.config.timeout.unwrap_or(call.timeout);
         if let Some(task) = call.handle.and_then(Handle::task) {
             let reply = self.take_up(Task::known(task), timeout, &call).await;
-            return answers::of(&self.name, reply, call.may_repeat);
+            return self.answer(reply, &call);
         }
         let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
         let until = Instant::now() + timeout;
@@ -337,7 +337,7 @@ impl Server {
             sent => sent,
         };
         match reply {
-            Ok(reply) => answers::of(&self.name, reply, call.may_repeat),
+            Ok(reply) => self.answer(reply, &call),
             Err(unsent) => unsent,
         }
     }
@@ -395,6 +395,14 @@ impl Server {
             live.outputs.look_at(call.tool, result);
         }
         reply
+    }
+
+    /// What is given to whoever made the call, who stores it, shows it and gives it to a model: without our own secrets.
+    fn answer(&self, mut reply: Reply, call: &McpCall<'_>) -> McpAnswer {
+        if let Reply::Result(result) = &mut reply {
+            self.config.masks.hide_in(result);
+        }
+        answers::of(&self.name, reply, call.may_repeat)
     }
 
     fn limits(&self, timeout: Duration) -> Limits {

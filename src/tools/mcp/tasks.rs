@@ -179,7 +179,9 @@ async fn ask(server: &Arc<Server>, id: &str) -> Said {
     };
     let pause = pause(found.task.poll_interval_ms);
     match found.payload {
-        TaskPayload::Working => Said::Working { news: found.task.status_message, pause },
+        TaskPayload::Working => {
+            Said::Working { news: found.task.status_message.map(|news| live.connection.shown_news(news)), pause }
+        }
         TaskPayload::InputRequired { input_requests } => Said::Asks { requests: input_requests, pause },
         TaskPayload::Completed { result } => Said::Over(Reply::Result(Value::Object(result))),
         TaskPayload::Failed { error } => {

@@ -88,6 +88,21 @@ async fn a_child_sees_its_own_variables_and_few_of_ours() {
     tools.shutdown().await;
 }
 
+/// A server's own secrets are no answer, whoever it gives them to.
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&["--api-key", "argument-canary"]);
+    entry["env"] = json!({"BANK_TOKEN": "token-canary-1", "ADDRESS": "postgresql://ann:password-canary@h/x", "OWN": "plain"});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let seen: Value = serde_json::from_str(&text(&tools.call("s__environment", json!({})).await)).unwrap();
+    assert_eq!((&seen["BANK_TOKEN"], &seen["OWN"]), (&json!("[redacted:BANK_TOKEN]"), &json!("plain")));
+    assert!(!seen.to_string().contains("canary"), "{seen}");
+    let said = tools.call("s__echo", json!({"text": "argument-canary password-canary token-canary-1 token-canar"})).await;
+    assert_eq!(text(&said), "[redacted:api-key] [redacted:ADDRESS] [redacted:BANK_TOKEN] token-canar");
+    tools.shutdown().await;
+}
+
 /// M-23.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_child_has_a_working_directory_of_its_own() {

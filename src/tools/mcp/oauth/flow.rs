@@ -84,6 +84,12 @@ impl TokenSet {
         is_ours.then(|| SecretString::from(self.access.as_str()))
     }
 
+    /// What they are refreshed with.
+    #[must_use]
+    pub fn refresh(&self) -> Option<SecretString> {
+        self.refresh.as_deref().map(SecretString::from)
+    }
+
     /// Whether they can be refreshed.
     #[must_use]
     pub fn can_be_refreshed(&self) -> bool {

@@ -53,6 +53,8 @@ pub struct TokenOf {
 pub struct Access {
     /// The token.
     pub token: SecretString,
+    /// What it is refreshed with, if it can be. It is shown to no server, and looked for in what they say.
+    pub refresh: Option<SecretString>,
     /// How long it may be shown without asking again; `None` if nobody has said that it ends.
     pub fresh_for: Option<Duration>,
 }
@@ -108,8 +110,11 @@ impl Login {
             return Ok(Some(token.clone()));
         }
         *current = None;
-        let Some(Access { token, fresh_for }) = self.tokens.token(&self.of, refused).await? else { return Ok(None) };
-        self.masks.add_token(&token);
+        let Some(Access { token, refresh, fresh_for }) = self.tokens.token(&self.of, refused).await? else { return Ok(None) };
+        self.masks.add_token("access_token", &token);
+        if let Some(refresh) = &refresh {
+            self.masks.add_token("refresh_token", refresh);
+        }
         *current = Some((token.clone(), fresh_for.map(|fresh_for| Instant::now() + fresh_for)));
         Ok(Some(token))
     }
