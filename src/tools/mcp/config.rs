@@ -23,6 +23,8 @@ use crate::support::outbound::Reach;
 
 /// The most calls that one server works on at a time, unless its entry says otherwise.
 const DEFAULT_CONCURRENCY: usize = 4;
+/// The same for a server that may ask: of two calls, its question does not say which it is of.
+const CONCURRENCY_OF_ASKERS: usize = 1;
 /// The most folders that one server is told of.
 const MAX_ROOTS: usize = 32;
 /// The longest name of such a folder, in bytes.
@@ -387,6 +389,9 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             unknown => return Err(format!("capstan.{unknown} is not known")),
         }
     }
+    if server.elicitation && !extra.contains_key("concurrency") {
+        server.concurrency = CONCURRENCY_OF_ASKERS;
+    }
     if server.elicitation && server.shared {
         if extra.contains_key("shared") {
             return Err("a server with capstan.elicitation cannot be capstan.shared: a question does not say whose call it is of".to_owned());
@@ -557,6 +562,15 @@ mod tests {
             let config = parse(&json!({"mcpServers": {"s": entry}}));
             assert_eq!(config.servers["s"].as_ref().ok().unwrap().shared, shared);
         }
+    }
+
+    #[rstest]
+    #[case(json!({}), 4)]
+    #[case(json!({"elicitation": true}), 1)]
+    #[case(json!({"elicitation": true, "concurrency": 3}), 3)]
+    fn who_may_ask_works_on_one_call_at_a_time(#[case] capstan: Value, #[case] concurrency: usize) {
+        let config = parse(&json!({"mcpServers": {"s": {"command": "a", "capstan": capstan}}}));
+        assert_eq!(config.servers["s"].as_ref().ok().unwrap().concurrency, concurrency);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod answers;
 mod arguments;
 mod attentive;
 mod catalogue;
+mod common;
 mod config;
 mod connection;
 mod container;

@@ -13,26 +13,25 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::answers::{self, cancelled, failed};
 use super::catalogue::Labels;
+use super::common::{Common, Identity};
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
-use super::container::Containers;
 use super::handler::Allowed;
 use super::oauth::{AuthState, Login, TokenOf, Tokens};
-use super::orphans::{Guard, Words};
 use super::outputs::Outputs;
 use super::process::last_words;
-use super::processes::{Place, Processes};
+use super::processes::Place;
 use super::rounds::Pauses;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::tasks::{self, Task};
-use super::answers::{self, cancelled, failed};
 use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, listed};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::ToolDefinition;
-use crate::support::clock::{SharedClock, UnixMillis};
-use crate::tools::{Environment, Progress, ProgressSender, Report, ServerStatus, names};
+use crate::support::clock::UnixMillis;
+use crate::tools::{Progress, ProgressSender, Report, ServerStatus, names};
 
 /// How long a server may take from its start to its list of tools.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -46,45 +45,6 @@ const LIST_LIMIT: Duration = Duration::from_secs(15);
 
 /// Progress extends the time limit of a call, up to this many times the limit unless the entry of the server says otherwise.
 const HARD_LIMIT_FACTOR: u32 = 10;
-
-/// What all servers share.
-pub struct Common {
-    /// Our own environment.
-    pub environment: Environment,
-    /// The words by which what servers start is found.
-    pub words: Words,
-    /// Ends what is left of servers when this program is killed.
-    pub guard: Guard,
-    /// Where servers run that are containers.
-    pub containers: Containers,
-    /// Below which each program has a working directory of its own.
-    pub homes: Option<PathBuf>,
-    /// Where the tokens of logins are.
-    pub tokens: Option<Arc<dyn Tokens>>,
-    /// What time it is.
-    pub clock: SharedClock,
-    /// Limits how many servers start at the same time.
-    pub starts: Semaphore,
-    /// Limits how many processes there are.
-    pub processes: Processes,
-    /// Cancelled when the servers are shut down.
-    pub closing: CancellationToken,
-    /// Owns all tasks.
-    pub tasks: TaskTracker,
-}
-
-/// Which server it is.
-#[derive(Debug, Clone)]
-pub struct Identity {
-    /// What its tools are frozen with: its name in the configuration, or its id if somebody keeps it.
-    pub key: String,
-    /// Its id.
-    pub id: McpServerId,
-    /// What people call it.
-    pub name: String,
-    /// Whose alone it is; `None` for one of everybody.
-    pub owner: Option<UserId>,
-}
 
 /// One server.
 pub struct Server {
@@ -163,8 +123,8 @@ impl Server {
         let Identity { key, id, name, owner } = identity;
         // Who writes the configuration decides where its servers are, and restarts this program to change it.
         let destination = (key == id.as_str()).then(|| config.transport.destination());
-        // What is far away is one for everybody, whoever calls it.
-        let slots = slots.filter(|_| matches!(config.transport, ServerTransport::Http { .. }));
+        // What is far away is one for everybody, whoever calls it; but nobody waits until somebody else has answered a question.
+        let slots = slots.filter(|_| matches!(config.transport, ServerTransport::Http { .. }) && !config.elicitation);
         let slots = slots.unwrap_or_else(|| Arc::new(Semaphore::new(config.concurrency)));
         let (phase, since) = (watch::Sender::new(Phase::Unknown), Mutex::new(common.clock.now()));
         let (setbacks, used) = (Mutex::default(), Mutex::new(Instant::now()));
@@ -330,12 +290,20 @@ impl Server {
             return self.answer(reply, &call);
         }
         let Value::Object(arguments) = &call.arguments else { return failed("the arguments are not an object".to_owned()) };
-        let until = Instant::now() + timeout;
+        let mut until = Instant::now() + timeout;
+        let slot = match self.turn(until, timeout, &call).await {
+            Ok(slot) => slot,
+            Err(unsent) => return unsent,
+        };
+        if self.config.elicitation {
+            until = Instant::now() + timeout;
+        }
         let reply = match self.send(arguments, timeout, until, &call).await {
             // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does.
             Ok(Reply::NotSent(_)) => self.send(arguments, timeout, until, &call).await,
             sent => sent,
         };
+        drop(slot);
         match reply {
             Ok(reply) => self.answer(reply, &call),
             Err(unsent) => unsent,
@@ -355,10 +323,10 @@ impl Server {
             () = call.cancel.cancelled() => return Err(cancelled()),
             prepared = tokio::time::timeout_at(until, self.prepare(call)) => prepared,
         };
-        let (live, _slot) = match prepared {
+        let live = match prepared {
             Ok(Ok(prepared)) => prepared,
             Ok(Err(reason)) => return Err(failed(reason)),
-            Err(_) => return Err(failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))),
+            Err(_) => return Err(self.not_ready(timeout)),
         };
         let params = CallToolRequestParams::new(call.tool.to_owned()).with_arguments(arguments.clone());
         let round = call.handle.and_then(Handle::round);
@@ -409,10 +377,32 @@ impl Server {
         Limits { silence: timeout, whole: self.config.max_timeout.unwrap_or(timeout * HARD_LIMIT_FACTOR) }
     }
 
-    /// A live connection that still offers the tool, with the definition that was frozen if one was, and a slot for a call.
-    async fn prepare(self: &Arc<Self>, call: &McpCall<'_>) -> Result<(Arc<Live>, SemaphorePermit<'_>), String> {
+    /// A place among the calls that it works on; an error is the answer to a call that was not sent.
+    async fn turn(&self, until: Instant, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
+        let slot = async {
+            match self.config.elicitation {
+                // A person may think about the call before it, which is over within its own limits.
+                true => Ok(self.slot(&call.progress).await),
+                false => tokio::time::timeout_at(until, self.slot(&call.progress)).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = call.cancel.cancelled() => Err(cancelled()),
+            slot = slot => match slot {
+                Ok(slot) => slot.map_err(|_| failed("the server is shut down".to_owned())),
+                Err(_) => Err(self.not_ready(timeout)),
+            },
+        }
+    }
+
+    fn not_ready(&self, timeout: Duration) -> McpAnswer {
+        failed(format!("the server {} was not ready within {timeout:?}; nothing was sent", self.name))
+    }
+
+    /// A live connection that still offers the tool, with the definition that was frozen if one was.
+    async fn prepare(self: &Arc<Self>, call: &McpCall<'_>) -> Result<Arc<Live>, String> {
         let tool = call.tool;
-        let slot = self.slot(&call.progress).await.map_err(|_| "the server is shut down".to_owned())?;
         let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
         let live = self.live().await.map_err(unreachable)?;
         self.refresh(&live).await;
@@ -427,10 +417,10 @@ impl Server {
             return Err(format!("the server {} is elsewhere since this run began; nothing was sent", self.name));
         }
         drop(tools);
-        Ok((live, slot))
+        Ok(live)
     }
 
-    /// A place among the calls that it works on. Whoever has to wait for one can see it.
+    /// Whoever has to wait for a place can see it.
     async fn slot(&self, progress: &ProgressSender) -> Result<SemaphorePermit<'_>, AcquireError> {
         let began = Instant::now();
         let slot = match self.slots.try_acquire() {

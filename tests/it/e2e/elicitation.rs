@@ -1,6 +1,6 @@
 //! What servers ask their users in the middle of a call.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::StatusCode;
 use rstest::rstest;
@@ -133,6 +133,40 @@ async fn nobody_answers(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     assert_eq!(server.get_json(&path(&question)).await["state"], "cancelled");
 
     audit::assert_sound(&site.database).await;
+}
+
+/// A question does not say which call it is of, so the second call waits until the first one has its answer, however long that takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_calls_at_once_are_both_asked() {
+    let Asking { site, model, folder } = asking(Kind::Sqlite, &[], json!({"elicitation": true, "timeout": "1s"})).await;
+    let server = site.start().await;
+    let run = server.start_run(&json!({"input": "[[id:asks]][[call:s__form {}]][[call:s__form {}]][[next]][[say:bye]]"})).await;
+    let called = || std::fs::read_to_string(folder.path().join("log")).unwrap().matches("\"called\"").count();
+    let first = asked(&server).await;
+    // Longer than the server's limit.
+    let began = Instant::now();
+    wait::until("the other call to be out of time, if its time ran", Duration::from_secs(10), || async {
+        (began.elapsed() > Duration::from_millis(1_500)).then_some(())
+    })
+    .await;
+    assert_eq!(server.get_json(&path(&first)).await["state"], "pending");
+    assert_eq!(called(), 1);
+    for colour in ["red", "green"] {
+        let question = asked(&server).await;
+        let answer = json!({"action": "accept", "content": {"colour": colour}});
+        assert_eq!(server.post_json(&path(&question), &answer).await.0, StatusCode::OK);
+    }
+    let ended = server.finished(run["id"].as_str().unwrap()).await;
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let said: Vec<String> = messages
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .flat_map(|message| message["parts"].as_array().unwrap().clone())
+        .map(|part| part["content"][0]["text"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(said.len() == 2 && said.iter().any(|text| text.contains("red")) && said.iter().any(|text| text.contains("green")), "{said:?}");
+    assert_eq!(called(), 2);
+    model.assert_history_was_sendable();
 }
 
 /// Nobody is there any more who could be given the answer.
