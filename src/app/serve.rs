@@ -115,6 +115,8 @@ impl Server {
         let kept_servers = KeptInStore::new(Arc::clone(&store), Arc::clone(&vault), rules, tasks.clone());
         let tools = parts::tools(&config, environment, &sources, Some(kept_servers))?;
         let node = NodeId::generate(sources.ids.as_ref());
+        let configured = tools.mcp().configured().map(|server| server.id).collect();
+        tasks.spawn(upkeep::forget_logins(Arc::clone(&store), configured, stop.clone()));
         upkeep::start(&tasks, &store, &hub, metrics.clone(), &sources, &config.retention, &stop);
         if store.is_shared() {
             notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("notifications cannot be set up")?;
@@ -154,7 +156,8 @@ impl Server {
         let providers =
             ProviderDeps { vault, endpoints: records, reach_of_members, max_per_owner: config.limits.max_providers_per_owner };
         let max_per_owner = config.limits.max_mcp_servers_per_owner;
-        let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner };
+        let max_logins = config.limits.max_mcp_logins_per_owner;
+        let mcp_servers = McpDeps { servers: Arc::clone(tools.mcp()), rules, max_per_owner, max_logins };
         let files = FileDeps { reader: Arc::new(ReadingProcesses::new()?), limits: config.limits.files() };
         let service = service.with_configured_keys(keys).with_providers(providers).with_mcp_servers(mcp_servers).with_files(files);
         let service = Arc::new(service);

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::config::RetentionConfig;
 use super::parts::Sources;
 use super::telemetry::UPKEEP;
+use crate::domain::ids::McpServerId;
 use crate::live::Hub;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, poll_heads};
 use crate::store::{SEARCH_PIECE, Store, StoreResult};
@@ -42,6 +43,13 @@ const FOLD_REST: u32 = 3;
 
 /// How often a mark is left by which older copies of the database are noticed.
 const MARK_EVERY: Duration = Duration::from_secs(60);
+
+/// How often logins are looked for at MCP servers that nobody has in a configuration any more.
+const LOGINS_EVERY: Duration = Duration::from_secs(600);
+
+/// How long none of all processes has a server in its configuration until the login there is forgotten, in milliseconds: a
+/// configuration may be taken back, and processes with another one may be down for a while.
+const UNSEEN_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// How long an idempotency key is remembered, in milliseconds.
 const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
@@ -127,6 +135,29 @@ async fn clean(store: Arc<dyn Store>, clock: SharedClock, audit_ms: Option<u64>,
         match records {
             Ok(removed) => tracing::debug!(removed, "removed old idempotency records"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old idempotency records could not be removed"),
+        }
+    }
+}
+
+/// Forgets logins at MCP servers that are neither kept nor `configured`, here or in another process. Others have time to say what
+/// they have: nothing is forgotten at the start.
+pub async fn forget_logins(store: Arc<dyn Store>, configured: Vec<McpServerId>, stop: CancellationToken) {
+    loop {
+        if let Err(error) = store.see_mcp_tokens(&configured).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "logins at MCP servers of the configuration could not be marked"
+            );
+        }
+        if !pause(LOGINS_EVERY, &stop).await {
+            return;
+        }
+        match store.forget_unseen_mcp_tokens(UNSEEN_MS).await {
+            Ok(0) => {}
+            Ok(forgotten) => tracing::info!(forgotten, "forgot logins at MCP servers that are not configured any more"),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "old logins at MCP servers could not be forgotten");
+            }
         }
     }
 }

@@ -62,6 +62,11 @@ pub enum Error {
     /// Too many runs at a time.
     #[error("{0} runs are under way already; wait for one to end")]
     TooManyRuns(u32),
+    /// Too many logins were begun.
+    #[error(
+        "{0} logins at MCP servers were begun within 10 minutes, which is the most (limits.max_mcp_logins_per_owner); try again later"
+    )]
+    TooManyLogins(u32),
     /// Too many conversations.
     #[error("there are {0} conversations that are not archived already, which is the most; archive or delete one")]
     TooManyConversations(u32),
@@ -134,7 +139,7 @@ impl Error {
             Self::IdempotencyMismatch => ProblemCode::IdempotencyMismatch,
             Self::UnusableFile { .. } => ProblemCode::UnusableFile,
             Self::FileTooLarge(_) => ProblemCode::PayloadTooLarge,
-            Self::TooManyRuns(_) | Self::TooManyUploads => ProblemCode::TooManyRequests,
+            Self::TooManyRuns(_) | Self::TooManyUploads | Self::TooManyLogins(_) => ProblemCode::TooManyRequests,
             Self::UnknownModel(_) | Self::NoModel(_) => ProblemCode::UnknownModel,
             Self::Forbidden(_) => ProblemCode::Forbidden,
             Self::Stale => ProblemCode::PreconditionFailed,
@@ -173,6 +178,7 @@ impl Error {
             | Self::FileTooLarge(_)
             | Self::TooManyUploads
             | Self::TooManyRuns(_)
+            | Self::TooManyLogins(_)
             | Self::TooManyConversations(_)
             | Self::UnknownModel(_)
             | Self::NoModel(_)

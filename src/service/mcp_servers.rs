@@ -44,6 +44,8 @@ pub struct McpDeps {
     pub rules: MemberRules,
     /// How many one owner may have.
     pub max_per_owner: u32,
+    /// How many logins one owner may begin within 10 minutes; 0 for no limit.
+    pub max_logins: u32,
 }
 
 /// Values of variables that an entry names.

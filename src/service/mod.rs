@@ -197,6 +197,7 @@ pub struct Service {
     mcp_servers: Option<McpDeps>,
     files: FileDeps,
     uploads: Arc<files::Uploads>,
+    begun_logins: mcp_logins::BegunLogins,
 }
 
 impl Service {
@@ -222,6 +223,7 @@ impl Service {
             mcp_servers: None,
             files: FileDeps::default(),
             uploads: Arc::default(),
+            begun_logins: mcp_logins::BegunLogins::default(),
         }
     }
 

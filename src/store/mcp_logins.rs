@@ -57,6 +57,13 @@ pub trait McpLoginStore: Send + Sync {
     /// Forgets the tokens of a server, of one version if one is named; if none is, also the logins there that are under way. False if there are
     /// no such tokens.
     async fn forget_mcp_tokens(&self, server: &McpServerId, version: Option<i64>) -> StoreResult<bool>;
+
+    /// Notes that a process has these servers in its configuration now.
+    async fn see_mcp_tokens(&self, servers: &[McpServerId]) -> StoreResult<()>;
+
+    /// Forgets the tokens of servers that are not kept, and that no process has had in its configuration for `unseen_ms` by the
+    /// database's clock; and logins that nobody has ended in time. How many tokens.
+    async fn forget_unseen_mcp_tokens(&self, unseen_ms: i64) -> StoreResult<u64>;
 }
 
 /// Reads `server_id`, `owner_id`, `key_id`, `key_data`, `fresh_for` and `version`. `None` for tokens that were lost with their key.

@@ -470,6 +470,8 @@ pub struct LimitsConfig {
     pub max_providers_per_owner: u32,
     /// MCP servers that one owner may keep.
     pub max_mcp_servers_per_owner: u32,
+    /// Logins at MCP servers that one owner may begin within 10 minutes, in each process; more are refused. 0 for no limit.
+    pub max_mcp_logins_per_owner: u32,
     /// Agents that one owner may keep.
     pub max_agents_per_owner: u32,
     /// Characters of the words beside a rating of an answer.
@@ -504,6 +506,7 @@ impl Default for LimitsConfig {
             max_running_runs_per_owner: 0,
             max_providers_per_owner: 100,
             max_mcp_servers_per_owner: 50,
+            max_mcp_logins_per_owner: 20,
             max_agents_per_owner: 100,
             max_feedback_chars: 4_000,
             copy_messages: 10_000,

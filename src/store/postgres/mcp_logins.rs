@@ -66,7 +66,7 @@ impl McpLoginStore for PostgresStore {
         sqlx::query(
             "INSERT INTO mcp_tokens (server_id, owner_id, key_id, key_data, fresh_until) VALUES ($1, $2, $3, $4, now_ms() + $5)
              ON CONFLICT (server_id) DO UPDATE SET owner_id = excluded.owner_id, key_id = excluded.key_id,
-                 key_data = excluded.key_data, fresh_until = excluded.fresh_until, claimed_until = 0,
+                 key_data = excluded.key_data, fresh_until = excluded.fresh_until, claimed_until = 0, seen_at = excluded.seen_at,
                  version = mcp_tokens.version + 1",
         )
         .bind(tokens.server.as_str())
@@ -123,5 +123,23 @@ impl McpLoginStore for PostgresStore {
         .execute(&self.api)
         .await?;
         Ok(gone.rows_affected() > 0)
+    }
+
+    async fn see_mcp_tokens(&self, servers: &[McpServerId]) -> StoreResult<()> {
+        let servers: Vec<&str> = servers.iter().map(McpServerId::as_str).collect();
+        sqlx::query("UPDATE mcp_tokens SET seen_at = now_ms() WHERE server_id = ANY($1)").bind(servers).execute(&self.api).await?;
+        Ok(())
+    }
+
+    async fn forget_unseen_mcp_tokens(&self, unseen_ms: i64) -> StoreResult<u64> {
+        let gone = sqlx::query(
+            "WITH late AS (DELETE FROM mcp_logins WHERE expires_at <= now_ms())
+             DELETE FROM mcp_tokens t
+             WHERE seen_at <= now_ms() - $1 AND NOT EXISTS (SELECT 1 FROM mcp_servers s WHERE s.id = t.server_id)",
+        )
+        .bind(unseen_ms)
+        .execute(&self.api)
+        .await?;
+        Ok(gone.rows_affected())
     }
 }

@@ -81,11 +81,13 @@ impl McpLoginStore for SqliteStore {
     async fn put_mcp_tokens(&self, tokens: &McpTokens) -> StoreResult<()> {
         let (_turn, mut tx) = self.write_in_turn().await?;
         sqlx::query(concat!(
-            "INSERT INTO mcp_tokens (server_id, owner_id, key_id, key_data, fresh_until) VALUES (?, ?, ?, ?, ",
+            "INSERT INTO mcp_tokens (server_id, owner_id, key_id, key_data, fresh_until, seen_at) VALUES (?, ?, ?, ?, ",
             now!(),
-            " + ?)
+            " + ?, ",
+            now!(),
+            ")
              ON CONFLICT (server_id) DO UPDATE SET owner_id = excluded.owner_id, key_id = excluded.key_id,
-                 key_data = excluded.key_data, fresh_until = excluded.fresh_until, claimed_until = 0,
+                 key_data = excluded.key_data, fresh_until = excluded.fresh_until, claimed_until = 0, seen_at = excluded.seen_at,
                  version = mcp_tokens.version + 1"
         ))
         .bind(tokens.server.as_str())
@@ -153,5 +155,32 @@ impl McpLoginStore for SqliteStore {
             .rows_affected();
         tx.commit().await?;
         Ok(gone > 0)
+    }
+
+    async fn see_mcp_tokens(&self, servers: &[McpServerId]) -> StoreResult<()> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        for server in servers {
+            sqlx::query(concat!("UPDATE mcp_tokens SET seen_at = ", now!(), " WHERE server_id = ?"))
+                .bind(server.as_str())
+                .execute(&mut *tx)
+                .await?;
+        }
+        Ok(tx.commit().await?)
+    }
+
+    async fn forget_unseen_mcp_tokens(&self, unseen_ms: i64) -> StoreResult<u64> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        sqlx::query(concat!("DELETE FROM mcp_logins WHERE expires_at <= ", now!())).execute(&mut *tx).await?;
+        let gone = sqlx::query(concat!(
+            "DELETE FROM mcp_tokens WHERE seen_at <= ",
+            now!(),
+            " - ? AND NOT EXISTS (SELECT 1 FROM mcp_servers WHERE mcp_servers.id = mcp_tokens.server_id)"
+        ))
+        .bind(unseen_ms)
+        .execute(&mut *tx)
+        .await?
+        .rows_affected();
+        tx.commit().await?;
+        Ok(gone)
     }
 }

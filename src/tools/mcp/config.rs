@@ -394,7 +394,8 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
     }
     if server.elicitation && server.shared {
         if extra.contains_key("shared") {
-            return Err("a server with capstan.elicitation cannot be capstan.shared: a question does not say whose call it is of".to_owned());
+            return Err("a server with capstan.elicitation cannot be capstan.shared: a question does not say whose call it is of"
+                .to_owned());
         }
         server.shared = false;
     }

@@ -175,7 +175,8 @@ impl Masks {
                 return None;
             }
             // Fails for more bytes of secrets than an entry can hold.
-            let machine = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(wanted().map(|(secret, _)| secret.value()));
+            let machine =
+                AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(wanted().map(|(secret, _)| secret.value()));
             machine.ok().map(|machine| Finder { machine, shown })
         });
         made.as_ref()

@@ -237,7 +237,8 @@ pub async fn at_home(
     home: Option<&Path>,
     is_cwd: bool,
 ) -> Result<(Vec<String>, BTreeMap<String, SecretString>), String> {
-    let names_home = args.iter().map(String::as_str).chain(env.values().map(|value| value.expose_secret())).any(|text| text.contains(HOME));
+    let names_home =
+        args.iter().map(String::as_str).chain(env.values().map(|value| value.expose_secret())).any(|text| text.contains(HOME));
     let Some(home) = home.filter(|_| names_home || is_cwd) else {
         return match names_home {
             true => Err(format!("{HOME} stands for nothing here")),

@@ -102,7 +102,8 @@ pub fn rest(number: u32) -> Duration {
 pub fn answer(params: &mut CallToolRequestParams, round: &Round) {
     params.request_state.clone_from(&round.state);
     let answers = round.answers.iter().flatten().map(|(key, answer)| (key.clone(), json!(result_of(answer.clone()))));
-    params.input_responses = Some(round.given.clone().into_iter().chain(answers).collect()).filter(|all: &InputResponses| !all.is_empty());
+    params.input_responses =
+        Some(round.given.clone().into_iter().chain(answers).collect()).filter(|all: &InputResponses| !all.is_empty());
 }
 
 #[cfg(test)]

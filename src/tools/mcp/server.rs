@@ -90,11 +90,16 @@ pub struct Server {
 #[derive(Clone)]
 enum Phase {
     Unknown,
-    Starting { since: Instant },
+    Starting {
+        since: Instant,
+    },
     Up(Arc<Live>),
     /// Its connection has ended because nobody used it. These are its tools.
     Resting(Vec<Arc<ToolDefinition>>),
-    Failed { fault: Fault, retry_at: Instant },
+    Failed {
+        fault: Fault,
+        retry_at: Instant,
+    },
     Closed,
 }
 

@@ -18,12 +18,12 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::common::{Common, Identity};
 use super::container::{ContainerOptions, Containers};
 use super::kept::{KeptServer, KeptServers};
 use super::oauth::AuthState;
 use super::orphans::{Guard, Words};
 use super::processes::Processes;
-use super::common::{Common, Identity};
 use super::server::Server;
 use super::{McpConfig, McpPrompt, McpResource, ServerConfig};
 use crate::domain::handle::Handle;

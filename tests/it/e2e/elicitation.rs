@@ -164,7 +164,10 @@ async fn two_calls_at_once_are_both_asked() {
         .flat_map(|message| message["parts"].as_array().unwrap().clone())
         .map(|part| part["content"][0]["text"].as_str().unwrap().to_owned())
         .collect();
-    assert!(said.len() == 2 && said.iter().any(|text| text.contains("red")) && said.iter().any(|text| text.contains("green")), "{said:?}");
+    assert!(
+        said.len() == 2 && said.iter().any(|text| text.contains("red")) && said.iter().any(|text| text.contains("green")),
+        "{said:?}"
+    );
     assert_eq!(called(), 2);
     model.assert_history_was_sendable();
 }

@@ -377,6 +377,31 @@ async fn at_two_servers_may_be_under_way_in_one_browser() {
     assert_eq!(come_back(&server, &shop.agree(&second).await, &both).await.0, 200);
 }
 
+/// M-24. Whoever begins one has this server ask others for things.
+#[tokio::test(flavor = "multi_thread")]
+async fn are_begun_so_often_by_one_user() {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(Kind::Sqlite, &model).await.env("CAPSTAN_LIMITS__MAX_MCP_LOGINS_PER_OWNER", "2");
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let id = keep(&server, &bank.url).await;
+    begin(&server, &id).await;
+    let (url, cookie) = begin(&server, &id).await;
+    let registered = bank.book().registered;
+    let answer = server.post(&format!("/mcp-servers/{id}/login"), &json!({})).send().await.unwrap();
+    assert_eq!(answer.status(), 429);
+    assert!(answer.headers().contains_key("retry-after"));
+    let refused = answer.json::<Value>().await.unwrap();
+    assert_eq!(refused["code"], "too_many_requests");
+    assert!(refused["detail"].as_str().unwrap().contains("limits.max_mcp_logins_per_owner"), "{refused}");
+    assert_eq!(bank.book().registered, registered, "nobody was asked for anything");
+    assert_eq!(come_back(&server, &bank.agree(&url).await, &cookie).await.0, 200, "what was begun can be ended");
+    server.set_key(&bob);
+    let id = keep(&server, &bank.url).await;
+    begin(&server, &id).await;
+}
+
 /// M-24. A refresh token counts once: what came for it must be kept, though the server ends meanwhile.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]

@@ -56,7 +56,13 @@ impl<'a> Hand<'a> {
         self.call_with(name, arguments, progress, CancellationToken::new()).await
     }
 
-    async fn call_with(&self, name: &str, arguments: Value, progress: mpsc::Sender<Report>, cancel: CancellationToken) -> ToolOutcome {
+    async fn call_with(
+        &self,
+        name: &str,
+        arguments: Value,
+        progress: mpsc::Sender<Report>,
+        cancel: CancellationToken,
+    ) -> ToolOutcome {
         let definition = self.tool(name);
         let call = call(definition, arguments);
         wait::within(name, PATIENCE * 2, self.door.execute(&self.owner, definition, &call, PATIENCE, progress, cancel)).await
@@ -67,7 +73,8 @@ impl<'a> Hand<'a> {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_owners_do_not_see_what_a_server_remembers() {
     let homes = tempfile::tempdir().unwrap();
-    let memory = json!({"command": "node", "args": [entry("server-memory")], "env": {"MEMORY_FILE_PATH": "${server.home}/memory.jsonl"}});
+    let memory =
+        json!({"command": "node", "args": [entry("server-memory")], "env": {"MEMORY_FILE_PATH": "${server.home}/memory.jsonl"}});
     let mut shared = memory.clone();
     shared["capstan"] = json!({"shared": true});
     let door = door(&json!({"own": memory, "all": shared}), ConnectionLimits::default(), Some(homes.path()));

@@ -666,6 +666,12 @@ impl McpLoginStore for Line {
     async fn forget_mcp_tokens(&self, server: &McpServerId, version: Option<i64>) -> StoreResult<bool> {
         self.model.forget_mcp_tokens(server, version).await
     }
+    async fn see_mcp_tokens(&self, servers: &[McpServerId]) -> StoreResult<()> {
+        self.model.see_mcp_tokens(servers).await
+    }
+    async fn forget_unseen_mcp_tokens(&self, unseen_ms: i64) -> StoreResult<u64> {
+        self.model.forget_unseen_mcp_tokens(unseen_ms).await
+    }
 }
 
 #[async_trait]

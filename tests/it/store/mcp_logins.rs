@@ -15,6 +15,7 @@ contract! {
     one_refreshes_at_a_time,
     a_refresh_that_was_overtaken_changes_nothing,
     tokens_are_sealed_anew_without_another_version,
+    tokens_of_servers_that_nobody_has_are_forgotten,
 }
 
 fn server() -> McpServerId {
@@ -128,4 +129,28 @@ async fn tokens_are_sealed_anew_without_another_version(world: &World) {
     assert!(store.reseal(&SealedRow { sealed: anew, ..row }, None).await.unwrap());
     assert_eq!(store.mcp_tokens(&kept.server).await.unwrap(), None, "lost with its key");
     store.put_mcp_tokens(&kept).await.unwrap();
+}
+
+async fn tokens_of_servers_that_nobody_has_are_forgotten(world: &World) {
+    let (ann, store) = (user(), &world.store);
+    let (gone, seen, recent) = (tokens(None), tokens(None), tokens(None));
+    let kept = super::mcp_servers::server(Some(&ann), "bank");
+    store.create_mcp_server(&kept, 50, None).await.unwrap();
+    let of_kept = McpTokens { server: kept.id.clone(), ..tokens(Some(&ann)) };
+    for tokens in [&gone, &seen, &of_kept] {
+        store.put_mcp_tokens(tokens).await.unwrap();
+    }
+    world.database.rows("UPDATE mcp_tokens SET seen_at = seen_at - 100000 RETURNING server_id").await;
+    store.put_mcp_tokens(&recent).await.unwrap();
+    store.see_mcp_tokens(&[seen.server.clone(), server()]).await.unwrap();
+    store.see_mcp_tokens(&[]).await.unwrap();
+    store.create_mcp_login("late", &seen.server, &login(&ann), 0).await.unwrap();
+    store.create_mcp_login("open", &recent.server, &login(&ann), 60_000).await.unwrap();
+    assert_eq!(store.forget_unseen_mcp_tokens(90_000).await.unwrap(), 1);
+    assert_eq!(store.mcp_tokens(&gone.server).await.unwrap(), None);
+    for tokens in [&seen, &recent, &of_kept] {
+        assert!(store.mcp_tokens(&tokens.server).await.unwrap().is_some(), "{tokens:?}");
+    }
+    assert_eq!(world.database.rows("SELECT state_hash FROM mcp_logins").await.len(), 1, "the one that may still be ended");
+    assert_eq!(store.forget_unseen_mcp_tokens(90_000).await.unwrap(), 0);
 }

@@ -30,7 +30,7 @@ contract! {
 
 const MOST: u32 = 100;
 
-fn server(owner: Option<&UserId>, name: &str) -> McpServerRecord {
+pub(super) fn server(owner: Option<&UserId>, name: &str) -> McpServerRecord {
     McpServerRecord {
         id: McpServerId::generate(&UuidIds),
         owner: owner.cloned(),

@@ -307,6 +307,12 @@ impl McpLoginStore for ModelStore {
     async fn forget_mcp_tokens(&self, _server: &McpServerId, _version: Option<i64>) -> StoreResult<bool> {
         Ok(false)
     }
+    async fn see_mcp_tokens(&self, _servers: &[McpServerId]) -> StoreResult<()> {
+        Ok(())
+    }
+    async fn forget_unseen_mcp_tokens(&self, _unseen_ms: i64) -> StoreResult<u64> {
+        Ok(0)
+    }
 }
 
 #[async_trait]
