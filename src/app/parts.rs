@@ -110,7 +110,7 @@ pub fn tools(
     options.connections = config.mcp.connections();
     options.containers = config.mcp.containers.clone();
     options.homes = Some(config.server.data_dir.join("servers"));
-    options.reach = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
+    options.reach = reach_of_members(config);
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
     if let Some(path) = &config.tools.mcp_config {
         let document =
@@ -125,11 +125,16 @@ pub fn tools(
     Ok(Door::new(options))
 }
 
+/// Where URLs of members may lead. A list that cannot be read was refused with the settings, and would lift nothing.
+#[must_use]
+pub fn reach_of_members(config: &Config) -> Reach {
+    config.outbound.reach().unwrap_or(Reach::Public)
+}
+
 /// What the settings say of MCP servers that members keep.
 #[must_use]
 pub fn member_rules(config: &Config) -> MemberRules {
-    let reach = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
-    MemberRules { commands: config.mcp.allow_user_commands, reach }
+    MemberRules { commands: config.mcp.allow_user_commands, reach: reach_of_members(config) }
 }
 
 /// The one user of a server without keys, who may do everything.

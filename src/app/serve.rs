@@ -26,7 +26,6 @@ use crate::http::{self, Auth, HttpOptions};
 use crate::live::{Hub, HubLimits};
 use crate::service::{CopyLimits, FileDeps, FindModel, McpDeps, ProviderDeps, Service, ServiceDeps, ServiceLimits};
 use crate::store::{OnCopy, Store};
-use crate::support::outbound::Reach;
 use crate::tools::contexts::{ContextOptions, ContextSource, Contexts};
 use crate::tools::{Door, Toolbox as _};
 use crate::worker::{EmbeddingSource, Worker, WorkerDeps, WorkerOptions};
@@ -123,7 +122,7 @@ impl Server {
         }
 
         let router = Arc::clone(&models.router);
-        let reach_of_members = if config.outbound.allow_private { Reach::Anywhere } else { Reach::Public };
+        let reach_of_members = parts::reach_of_members(&config);
         let kept = RecordsOptions {
             endpoints: models.endpoints.clone(),
             openrouter: config.outbound.openrouter_url.clone(),

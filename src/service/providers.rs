@@ -521,7 +521,7 @@ pub(super) fn reach_of(principal: &Principal) -> Reach {
 fn now(by_role: Reach, of_members: Reach) -> Reach {
     match by_role {
         Reach::Anywhere => Reach::Anywhere,
-        Reach::Public => of_members,
+        Reach::Public | Reach::Listed(_) => of_members,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Owns no state. Must not know anything about conversations, runs or databases.
 
+pub mod allowed;
 pub mod clock;
 pub mod expand;
 pub mod failpoint;

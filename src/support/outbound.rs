@@ -9,6 +9,8 @@ use std::sync::Arc;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{ClientBuilder, Url};
 
+use super::allowed::{self, Allowed, Said};
+
 /// Where a URL may lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
@@ -16,6 +18,8 @@ pub enum Reach {
     Anywhere,
     /// Only to public addresses, by https.
     Public,
+    /// There, and to what an operator has listed.
+    Listed(&'static [Allowed]),
 }
 
 impl Reach {
@@ -24,7 +28,8 @@ impl Reach {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Anywhere => "anywhere",
-            Self::Public => "public",
+            // The list is the settings' to say, each time.
+            Self::Public | Self::Listed(_) => "public",
         }
     }
 
@@ -39,16 +44,13 @@ impl Reach {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
     /// Not https.
-    #[error("only https URLs are allowed here; an administrator may use others, or allow them for all with outbound.allow_private")]
+    #[error("only https URLs are allowed here; an administrator may use others, or allow them for all with outbound.allow")]
     Scheme,
     /// Such a URL looks as if it led to another host than it does, and its password ends up in logs.
     #[error("a URL with a user or a password in it is not allowed here")]
     Login,
     /// An address that is not public.
-    #[error(
-        "it leads to an address that is not public; an administrator may use such, or allow them for all with \
-         outbound.allow_private"
-    )]
+    #[error("it leads to an address that is not public; an administrator may use such, or allow it for all with outbound.allow")]
     Address,
     /// An address at which clouds hand out credentials, or one of this machine's link.
     #[error("it leads to a link-local address, or to one at which clouds hand out credentials; those are never connected to")]
@@ -66,6 +68,11 @@ pub fn check(url: &Url, reach: Reach) -> Result<(), Forbidden> {
     match reach {
         Reach::Anywhere if address.as_ref().is_ok_and(|address| is_of_metadata(*address)) => return Err(Forbidden::Metadata),
         Reach::Anywhere => return Ok(()),
+        Reach::Listed(list) => match listed(url, host, address.as_ref().ok(), list)? {
+            Said::Yes => return Ok(()),
+            Said::OtherPorts => return Err(Forbidden::Address),
+            Said::Nothing => {}
+        },
         Reach::Public => {}
     }
     if url.scheme() != "https" {
@@ -81,6 +88,22 @@ pub fn check(url: &Url, reach: Reach) -> Result<(), Forbidden> {
     if is_public { Ok(()) } else { Err(Forbidden::Address) }
 }
 
+/// What a list says of where a URL leads, as far as that can be seen of it.
+fn listed(url: &Url, host: &str, address: Option<&IpAddr>, list: &[Allowed]) -> Result<Said, Forbidden> {
+    let port = url.port_or_known_default();
+    match address {
+        Some(address) if is_of_metadata(*address) => Err(Forbidden::Metadata),
+        Some(address) => Ok(allowed::of_address(list, *address, port)),
+        None => Ok(allowed::of_name(list, host, port)),
+    }
+}
+
+/// Whether a name may lead to an address by a list. That it is used with the right port was seen of its URL. An address counts whose entry
+/// has no port: which one it is connected to is not known here.
+fn is_listed(name: &str, address: IpAddr, list: &[Allowed]) -> bool {
+    allowed::of_name(list, name, None) != Said::Nothing || allowed::of_address(list, address, None) == Said::Yes
+}
+
 fn is_local_name(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     host.is_empty() || host == "localhost" || [".localhost", ".local", ".internal"].iter().any(|end| host.ends_with(end))
@@ -91,7 +114,7 @@ fn is_local_name(host: &str) -> bool {
 pub fn guarded(builder: ClientBuilder, reach: Reach) -> ClientBuilder {
     match reach {
         Reach::Anywhere => builder.dns_resolver(Arc::new(Judged(reach))),
-        Reach::Public => builder.no_proxy().dns_resolver(Arc::new(Judged(reach))),
+        Reach::Public | Reach::Listed(_) => builder.no_proxy().dns_resolver(Arc::new(Judged(reach))),
     }
 }
 
@@ -105,11 +128,16 @@ impl Resolve for Judged {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             // One that may not be reached among others is either a mistake or an attempt.
             match reach {
-                Reach::Anywhere if found.iter().any(|address| is_of_metadata(address.ip())) => {
+                Reach::Anywhere | Reach::Listed(_) if found.iter().any(|address| is_of_metadata(address.ip())) => {
                     return Err(Forbidden::Metadata.into());
                 }
                 Reach::Public if found.iter().any(|address| !is_public(address.ip())) => return Err(Forbidden::Address.into()),
-                Reach::Anywhere | Reach::Public => {}
+                Reach::Listed(list)
+                    if found.iter().any(|address| !is_public(address.ip()) && !is_listed(name.as_str(), address.ip(), list)) =>
+                {
+                    return Err(Forbidden::Address.into());
+                }
+                Reach::Anywhere | Reach::Public | Reach::Listed(_) => {}
             }
             let addresses: Addrs = Box::new(found.into_iter());
             Ok(addresses)
@@ -259,6 +287,50 @@ mod tests {
             let url = Url::parse(url).unwrap();
             assert_eq!(check(&url, Reach::Anywhere), Err(Forbidden::Metadata), "{url}");
             assert!(check(&url, Reach::Public).is_err(), "{url}");
+        }
+    }
+
+    fn of_list(entries: &[&str]) -> Reach {
+        Reach::Listed(allowed::kept(entries.iter().map(|entry| Allowed::parse(entry).unwrap()).collect()))
+    }
+
+    /// M-25.
+    #[test]
+    fn what_is_listed_may_be_reached_and_nothing_beside_it() {
+        let reach =
+            of_list(&["10.0.0.0/8:11434", "192.168.1.5", "ollama.lan:11434", "db.internal", "169.254.169.254", "8.8.8.8:1"]);
+        for (url, expected) in [
+            ("http://10.1.2.3:11434/v1", Ok(())),
+            ("http://10.1.2.3/v1", Err(Forbidden::Address)),
+            ("https://10.1.2.3/v1", Err(Forbidden::Address)),
+            ("http://192.168.1.5:8080", Ok(())),
+            ("http://192.168.1.6:8080", Err(Forbidden::Scheme)),
+            ("https://192.168.1.6:8080", Err(Forbidden::Address)),
+            ("http://ollama.lan:11434", Ok(())),
+            ("https://ollama.lan:22", Err(Forbidden::Address)),
+            ("http://db.internal", Ok(())),
+            ("https://other.internal", Err(Forbidden::Address)),
+            ("https://localhost", Err(Forbidden::Address)),
+            ("http://169.254.169.254/latest", Err(Forbidden::Metadata)),
+            ("https://8.8.8.8", Err(Forbidden::Address)),
+            ("https://api.openai.com", Ok(())),
+            ("http://api.openai.com", Err(Forbidden::Scheme)),
+        ] {
+            assert_eq!(check(&Url::parse(url).unwrap(), reach), expected, "{url}");
+        }
+    }
+
+    /// M-25.
+    #[tokio::test]
+    async fn a_listed_name_may_lead_home() {
+        for (entries, is_reached) in [
+            (["localhost:80"].as_slice(), true),
+            (&["127.0.0.0/8", "::1"], true),
+            (&["127.0.0.0/8:80", "[::1]:80"], false),
+            (&["other.lan"], false),
+        ] {
+            let found = Judged(of_list(entries)).resolve("localhost".parse().unwrap()).await;
+            assert_eq!(found.is_ok(), is_reached, "{entries:?}");
         }
     }
 

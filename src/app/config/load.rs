@@ -324,6 +324,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         let unit = field.trim_start_matches("day/");
         return Err(invalid(format!("limits.max_day_{unit}_per_owner"), reason));
     }
+    config.outbound.reach().map_err(|reason| invalid("outbound.allow", reason))?;
     let embeddings = &config.embeddings;
     if embeddings.model.as_ref().is_some_and(|model| !is_model(model)) {
         return Err(invalid("embeddings.model", "a model is written provider/name, such as openai/text-embedding-3-small"));
@@ -436,6 +437,7 @@ mod tests {
             (error("[[auth.keys]]\nuser = 'ada'", &[]), ["\"ada\"", "key_hash"]),
             (error("[contexts.providers.page]\nurl = 'ftp://x'", &[]), ["contexts.providers.page.url", "http"]),
             (error("[contexts]\neach_ms = 0", &[]), ["contexts.each_ms", "60000"]),
+            (error("[outbound]\nallow = ['10.0.0.0/33']", &[]), ["outbound.allow", "10.0.0.0/33"]),
             (error("[agent]\ncontext_providers = ['page']", &[]), ["agent.context_providers", "page"]),
             (error("[server\n", &[]), ["capstan.toml:1", ""]),
         ];

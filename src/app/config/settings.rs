@@ -17,6 +17,8 @@ use crate::provider::breaker::BreakerLimits;
 use crate::provider::catalogue::ProviderKind;
 use crate::provider::embeddings::EmbeddingLimits;
 use crate::service::{FileLimits, TidyAges};
+use crate::support::allowed::{self, Allowed};
+use crate::support::outbound::Reach;
 use crate::support::redact::error_text;
 use crate::tools::mcp::{ConnectionLimits, ContainerOptions};
 
@@ -402,7 +404,10 @@ impl Default for BreakerConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OutboundConfig {
-    /// Whether URLs that members give may lead to addresses that are not public, and be other than https.
+    /// Hosts, addresses and networks, each with a port if only that one counts, to which URLs that members give may lead though they
+    /// are not public, and be other than https.
+    pub allow: Vec<String>,
+    /// Whether they may lead anywhere.
     pub allow_private: bool,
     /// The site of the logins at OpenRouter.
     pub openrouter_url: String,
@@ -410,7 +415,22 @@ pub struct OutboundConfig {
 
 impl Default for OutboundConfig {
     fn default() -> Self {
-        Self { allow_private: false, openrouter_url: "https://openrouter.ai".to_owned() }
+        Self { allow: Vec::new(), allow_private: false, openrouter_url: "https://openrouter.ai".to_owned() }
+    }
+}
+
+impl OutboundConfig {
+    /// Where URLs of members may lead.
+    ///
+    /// # Errors
+    /// In words: what of the list is no place.
+    pub fn reach(&self) -> Result<Reach, String> {
+        let list = self.allow.iter().map(|entry| Allowed::parse(entry)).collect::<Result<Vec<_>, _>>()?;
+        Ok(match (self.allow_private, list.is_empty()) {
+            (true, _) => Reach::Anywhere,
+            (false, true) => Reach::Public,
+            (false, false) => Reach::Listed(allowed::kept(list)),
+        })
     }
 }
 

@@ -81,7 +81,7 @@ impl MemberRules {
     pub fn apply(&self, mut config: ServerConfig, reach: Reach) -> Result<ServerConfig, String> {
         match reach {
             Reach::Anywhere => return Ok(config),
-            Reach::Public => {}
+            Reach::Public | Reach::Listed(_) => {}
         }
         match &mut config.transport {
             ServerTransport::Http { url, reach, .. } => {
