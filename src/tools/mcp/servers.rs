@@ -453,18 +453,17 @@ impl McpServers {
     /// Makes lost connections again, and ends those that nobody uses.
     fn look_at_connections(&self) {
         let mut open = lock(&self.open);
-        if let Some(idle) = self.idle {
-            for server in open.values().filter(|server| server.idle_for() >= idle) {
-                server.rest(None);
-            }
-            // What has gone wrong with one of everybody is for operators to see for as long as they like.
-            let is_forgotten = |owner: Option<&UserId>, server: &Server| match server.is_resting() {
-                true => server.idle_for() >= idle.max(RESTED),
-                false => owner.is_some() && !server.is_up() && server.idle_for() >= idle,
-            };
-            for (_, server) in open.extract_if(|(_, owner), server| is_forgotten(owner.as_ref(), server)) {
-                self.end(server);
-            }
+        let idle = self.idle.unwrap_or(Duration::MAX);
+        for server in open.values().filter(|server| server.idle_for() >= idle) {
+            server.rest(None);
+        }
+        // What has gone wrong with one of everybody is for operators to see for as long as they like.
+        let is_forgotten = |owner: Option<&UserId>, server: &Server| match server.is_resting() {
+            true => server.idle_for() >= RESTED.max(self.idle.unwrap_or_default()),
+            false => owner.is_some() && !server.is_up() && server.idle_for() >= idle,
+        };
+        for (_, server) in open.extract_if(|(_, owner), server| is_forgotten(owner.as_ref(), server)) {
+            self.end(server);
         }
         for server in open.values() {
             server.tend();
