@@ -194,7 +194,7 @@ impl Connection {
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
         let heard = Arc::new(Heard::default());
-        let handler = Handler { server: name.to_owned(), allowed: allowed.clone(), heard: heard.clone() };
+        let handler = Handler { server: name.to_owned(), allowed: allowed.clone(), masks: masks.clone(), heard: heard.clone() };
         let token = CancellationToken::new();
         let (service, process, ending) = match transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
@@ -417,7 +417,7 @@ impl Connection {
                 Once::Reply(reply) => return reply,
                 Once::Asks(asked) => asked,
             };
-            let pause = match rounds::read(&self.name, &self.allowed, asked, round.as_ref()) {
+            let pause = match rounds::read((&self.name, &self.masks), &self.allowed, asked, round.as_ref()) {
                 Ok(pause) => pause,
                 Err(reason) => return Reply::Refused(reason),
             };
@@ -463,7 +463,7 @@ impl Connection {
             *questions += 1;
             let (answer, answered) = oneshot::channel();
             // One that goes on asking after that is not called again.
-            let (text, elicitation) = readable(&self.name, request.params).filter(|_| *questions <= MAX_QUESTIONS)?;
+            let (text, elicitation) = readable(&self.name, &self.masks, request.params).filter(|_| *questions <= MAX_QUESTIONS)?;
             progress.send(Report::Asks(Box::new(Asks { text, elicitation, answer }))).await.ok()?;
             let answer = tokio::select! {
                 biased;

@@ -14,6 +14,7 @@ use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{mpsc, oneshot};
 
+use super::masks::Masks;
 use crate::domain::form;
 use crate::domain::input::{ACCEPT, DECLINE, Elicitation, InputAnswer};
 use crate::tools::{Asks, Progress, Report};
@@ -125,8 +126,8 @@ impl Drop for Reports {
     }
 }
 
-/// What a server asks for, if it may be asked of a person. `None`: it is declined.
-pub fn readable(server: &str, request: ElicitRequestParams) -> Option<(String, Elicitation)> {
+/// What a server asks for, if it may be asked of a person, without the server's own secrets in its words. `None`: it is declined.
+pub fn readable(server: &str, masks: &Masks, request: ElicitRequestParams) -> Option<(String, Elicitation)> {
     let (text, requested_schema, url) = match request {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
             let schema = serde_json::to_value(requested_schema).ok().filter(|schema| form::check(schema).is_ok())?;
@@ -136,7 +137,7 @@ pub fn readable(server: &str, request: ElicitRequestParams) -> Option<(String, E
         _ => return None,
     };
     let fits = !text.trim().is_empty() && text.chars().count() <= MAX_TEXT;
-    fits.then(|| (text, Elicitation { server: server.to_owned(), requested_schema, url }))
+    fits.then(|| (masks.hide_in_text(text), Elicitation { server: server.to_owned(), requested_schema, url }))
 }
 
 /// A URL that a person may be sent to: by https, or on this machine.
@@ -182,6 +183,8 @@ pub struct Handler {
     pub server: String,
     /// What it may ask for.
     pub allowed: Allowed,
+    /// What must not be shown.
+    pub masks: Masks,
     /// Where what it says is heard.
     pub heard: Arc<Heard>,
 }
@@ -209,7 +212,7 @@ impl ClientHandler for Handler {
         request: ElicitRequestParams,
         _context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
-        let readable = readable(&self.server, request).filter(|_| self.allowed.elicits);
+        let readable = readable(&self.server, &self.masks, request).filter(|_| self.allowed.elicits);
         let Some((text, elicitation)) = readable else { return Ok(ElicitResult::new(ElicitationAction::Decline)) };
         Ok(result_of(self.heard.ask(text, elicitation).await))
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::connection::ASKS;
 use super::handler::{Allowed, MAX_QUESTIONS, readable, result_of};
+use super::masks::Masks;
 use crate::domain::handle::{Pause, Round};
 use crate::domain::ids::CallId;
 
@@ -55,7 +56,12 @@ impl Pauses {
 ///
 /// # Errors
 /// Why it is not given that.
-pub fn read(server: &str, allowed: &Allowed, asked: InputRequiredResult, earlier: Option<&Round>) -> Result<Pause, String> {
+pub fn read(
+    (server, masks): (&str, &Masks),
+    allowed: &Allowed,
+    asked: InputRequiredResult,
+    earlier: Option<&Round>,
+) -> Result<Pause, String> {
     let InputRequiredResult { input_requests, request_state, .. } = asked;
     let requests = input_requests.unwrap_or_default();
     let (questions, rounds) = earlier.map_or((0, 0), |round| (round.questions as usize, round.number));
@@ -77,7 +83,7 @@ pub fn read(server: &str, allowed: &Allowed, asked: InputRequiredResult, earlier
                 given.insert(key, json!(allowed.list_roots().ok_or(ASKS)?));
             }
             InputRequest::Elicitation(request) if allowed.elicits && questions + asks.len() < MAX_QUESTIONS => {
-                asks.insert(key, readable(server, request.params).ok_or(ASKS)?);
+                asks.insert(key, readable(server, masks, request.params).ok_or(ASKS)?);
             }
             _ => return Err(ASKS.to_owned()),
         }
@@ -114,6 +120,19 @@ mod tests {
     fn a_server_that_asks_for_nothing_is_called_again_in_time() {
         let rests: Vec<u128> = [1, 2, 3, 4, 5, 10, u32::MAX].into_iter().map(|number| rest(number).as_millis()).collect();
         assert_eq!(rests, [100, 200, 400, 800, 1_000, 1_000, 1_000]);
+    }
+
+    #[test]
+    fn a_question_is_asked_without_the_secrets_of_its_server() {
+        let mut masks = Masks::default();
+        masks.add("API_TOKEN", "token-canary");
+        let schema = json!({"type": "object", "properties": {"yes": {"type": "boolean"}}});
+        let params = json!({"mode": "form", "message": "Is token-canary yours?", "requestedSchema": schema});
+        let asked =
+            json!({"resultType": "input_required", "inputRequests": {"q": {"method": "elicitation/create", "params": params}}});
+        let allowed = Allowed { elicits: true, roots: std::sync::Arc::default() };
+        let pause = read(("s", &masks), &allowed, serde_json::from_value(asked).unwrap(), None).unwrap();
+        assert_eq!((pause.asks["q"].0.as_str(), pause.number), ("Is [redacted:API_TOKEN] yours?", 1));
     }
 
     #[test]
