@@ -15,6 +15,7 @@ use super::message::Message;
 use super::model::Usage;
 use super::plan::Plan;
 use super::problem::ProblemBody;
+use super::prompt::ProvidedContext;
 use super::run::{FinishReason, RunStatus, WaitReason};
 use super::tool::{ToolCall, ToolDefinition, ToolOutcome};
 use super::tool_filter::ChosenTools;
@@ -134,6 +135,8 @@ pub enum Change {
     Started,
     /// The frozen set of tools.
     FreezeTools(Vec<Arc<ToolDefinition>>),
+    /// What context providers have said of the turn: they are asked once. Forgotten when the run ends.
+    KeepContexts(Vec<ProvidedContext>),
     /// New counters.
     Counters(RunCounters),
     /// What stands from now on for the messages that requests leave out, in this run and in later ones.

@@ -69,7 +69,7 @@ pub struct ServerNote {
 }
 
 /// What a context provider has said.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProvidedContext {
     /// The provider.
     pub name: String,

@@ -14,7 +14,7 @@ use super::input::InputRequest;
 use super::message::Message;
 use super::model::Usage;
 use super::plan::PlanPhase;
-use super::prompt::OwnLayers;
+use super::prompt::{OwnLayers, ProvidedContext};
 use super::run::{RunStatus, WaitReason};
 use super::tool::{ToolCall, ToolDefinition};
 
@@ -117,6 +117,8 @@ pub struct RunRecord {
     pub own_layers: OwnLayers,
     /// The frozen tools; `None` before the first start.
     pub tools: Option<Vec<Arc<ToolDefinition>>>,
+    /// What context providers have said of the turn; `None` before they were asked.
+    pub contexts: Option<Vec<ProvidedContext>>,
     /// The stored counters.
     pub counters: RunCounters,
     /// Tokens used so far.

@@ -14,6 +14,7 @@ use crate::domain::ids::CallId;
 use crate::domain::input::InputState;
 use crate::domain::message::{Message, MessageStatus, Role};
 use crate::domain::problem::ProblemCode;
+use crate::domain::prompt::ProvidedContext;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::FinishReason;
 use crate::domain::tool::{MAX_NESTING, ToolDefinition, ToolOutcome};
@@ -29,9 +30,9 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
     let mut draft = Draft::new(state, surroundings);
     draft.charge(surroundings.spent);
     match input {
-        Input::Claimed { tools, finished } => {
+        Input::Claimed { tools, contexts, finished } => {
             take_up(&mut draft, finished);
-            claimed(&mut draft, tools);
+            claimed(&mut draft, tools, contexts);
         }
         Input::ToolsRanked(ranked) => offer::ranked(&mut draft, ranked),
         Input::Reserved => budget::answered(&mut draft),
@@ -57,7 +58,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
     draft.done()
 }
 
-fn claimed(draft: &mut Draft<'_>, tools: Vec<Arc<ToolDefinition>>) {
+fn claimed(draft: &mut Draft<'_>, tools: Vec<Arc<ToolDefinition>>, contexts: Option<Vec<ProvidedContext>>) {
     let record = &draft.base.record;
     let profile = draft.profile();
     // A run that goes on from a call of another one begins with the tools of that one.
@@ -74,6 +75,9 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<Arc<ToolDefinition>>) {
     if record.cause == ClaimCause::Crash && profile.on_interrupt == OnInterrupt::Fail && !is_first_start {
         end_lost_step(draft);
         return draft.fail(ProblemCode::Interrupted, "the run's worker died and the agent does not resume; resume the run by hand");
+    }
+    if let Some(contexts) = contexts {
+        draft.change(Change::KeepContexts(contexts));
     }
     if is_first_start {
         draft.event(EventBody::RunStarted {

@@ -15,6 +15,7 @@ use crate::domain::input::{InputKind, InputRequest, InputState};
 use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolContent};
 use crate::domain::model::Usage;
 use crate::domain::problem::{ProblemBody, ProblemCode};
+use crate::domain::prompt::ProvidedContext;
 use crate::domain::run::{FinishReason, Notice, RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 
@@ -89,6 +90,11 @@ impl<'a> Draft<'a> {
     /// The run's tools.
     pub(super) fn tools(&self) -> &[Arc<ToolDefinition>] {
         self.work.record.tools.as_deref().or(self.base.record.tools.as_deref()).unwrap_or_default()
+    }
+
+    /// What context providers have said of the turn.
+    pub(super) fn contexts(&self) -> &[ProvidedContext] {
+        self.work.record.contexts.as_deref().or(self.base.record.contexts.as_deref()).unwrap_or_default()
     }
 
     /// The newest message of this run.

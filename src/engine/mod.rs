@@ -58,6 +58,7 @@ use crate::domain::handle::Pause;
 use crate::domain::ids::CallId;
 use crate::domain::message::Message;
 use crate::domain::model::{ModelError, ModelTurn, Usage};
+use crate::domain::prompt::ProvidedContext;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::domain::tool_filter::RankedTools;
 use crate::support::clock::UnixMillis;
@@ -83,6 +84,8 @@ pub enum Input {
     Claimed {
         /// The tools on offer, used only if the run has no frozen set yet.
         tools: Vec<Arc<ToolDefinition>>,
+        /// What context providers have said, if the run has not kept that yet and its agent asks some.
+        contexts: Option<Vec<ProvidedContext>>,
         /// Outcomes that the process has and could not store: of calls that the rows may still call `started`.
         finished: Vec<(CallId, ToolOutcome)>,
     },

@@ -31,7 +31,7 @@ pub(super) fn system(source: &Source<'_>) -> String {
     add(&mut text, &fenced(USER_LAYER, "user_instructions", None, own.instructions.trim()));
     add(&mut text, conversation);
     add(&mut text, &tool_notes(source));
-    for ProvidedContext { name, text: said } in source.known.contexts() {
+    for ProvidedContext { name, text: said } in source.contexts {
         add(&mut text, &fenced(CONTEXT_LAYER, "context", Some(name), said.trim()));
     }
     text

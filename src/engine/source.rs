@@ -7,6 +7,7 @@ use super::{RunState, offer};
 use crate::domain::context::Capacity;
 use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
+use crate::domain::prompt::ProvidedContext;
 use crate::domain::record::RunRecord;
 use crate::domain::tool::ToolDefinition;
 
@@ -17,6 +18,8 @@ pub(super) struct Source<'a> {
     pub(super) capacity: Capacity,
     /// All that the run may ever be offered.
     pub(super) tools: &'a [Arc<ToolDefinition>],
+    /// What context providers have said of its turn.
+    pub(super) contexts: &'a [ProvidedContext],
     /// What is known beside the run's rows.
     pub(super) known: &'a RunState,
     stored: &'a [Message],
@@ -43,6 +46,7 @@ impl<'a> Source<'a> {
             record,
             capacity: state.capacity_of(record.model()),
             tools,
+            contexts: record.contexts.as_deref().unwrap_or_default(),
             known: state,
             stored: &record.history,
             added: &[],
@@ -56,6 +60,7 @@ impl<'a> Source<'a> {
             record,
             capacity: draft.base.capacity_of(record.model()),
             tools: draft.tools(),
+            contexts: draft.contexts(),
             known: draft.base,
             stored: &draft.base.record.history,
             added: &record.history,

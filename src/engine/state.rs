@@ -11,7 +11,7 @@ use crate::domain::context::Capacity;
 use crate::domain::ids::CallId;
 use crate::domain::input::{InputKind, InputRequest};
 use crate::domain::message::Message;
-use crate::domain::prompt::{ProvidedContext, ServerNote};
+use crate::domain::prompt::ServerNote;
 use crate::domain::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
@@ -33,8 +33,6 @@ pub struct RunState {
     capacities: Vec<(String, Capacity)>,
     /// The servers that its tools come from, and those that it has to do without.
     servers: Vec<ServerNote>,
-    /// What context providers have said of its turn.
-    contexts: Vec<ProvidedContext>,
     /// What was asked for the next model call, and the answer.
     reserved: Option<(Reserve, Reserved)>,
 }
@@ -51,7 +49,6 @@ impl RunState {
             held: Vec::new(),
             capacities: Vec::new(),
             servers: Vec::new(),
-            contexts: Vec::new(),
             reserved: None,
         }
     }
@@ -73,6 +70,7 @@ impl RunState {
             // The start time is the store's alone; the run's age comes with `Surroundings`.
             Change::Started => {}
             Change::FreezeTools(tools) => record.tools = Some(tools.clone()),
+            Change::KeepContexts(contexts) => record.contexts = Some(contexts.clone()),
             Change::Counters(counters) => record.counters = counters.clone(),
             Change::Summarize(summary) => record.summary = Some(summary.clone()),
             Change::Usage(usage) => record.usage = *usage,
@@ -184,15 +182,6 @@ impl RunState {
         &self.servers
     }
 
-    /// Takes in what context providers have said.
-    pub fn know_contexts(&mut self, contexts: Vec<ProvidedContext>) {
-        self.contexts = contexts;
-    }
-
-    pub(super) fn contexts(&self) -> &[ProvidedContext] {
-        &self.contexts
-    }
-
     /// Takes in what came of asking for leave to make the next model call.
     pub fn know_reserved(&mut self, reserve: Reserve, answer: Reserved) {
         self.reserved = Some((reserve, answer));
@@ -258,7 +247,7 @@ impl RunState {
         }
     }
 
-    /// A copy without what is large and never changes within a decision: messages and tool definitions.
+    /// A copy without what is large and never changes within a decision: messages, tool definitions and contexts.
     pub(super) fn scratch(&self) -> Self {
         let record = &self.record;
         Self {
@@ -273,6 +262,7 @@ impl RunState {
                 profile: record.profile.clone(),
                 own_layers: record.own_layers.clone(),
                 tools: None,
+                contexts: None,
                 counters: record.counters.clone(),
                 usage: record.usage,
                 elapsed_ms: record.elapsed_ms,
@@ -291,7 +281,6 @@ impl RunState {
             held: Vec::new(),
             capacities: Vec::new(),
             servers: Vec::new(),
-            contexts: Vec::new(),
             reserved: None,
         }
     }

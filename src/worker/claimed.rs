@@ -29,7 +29,7 @@ pub async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &
             biased;
             Some(signal) = mailbox.recv() => signal,
             () = surround.drain.cancelled() => return Input::Drain { stopped: Vec::new() },
-            tools = &mut offered => return Input::Claimed { tools, finished: Vec::new() },
+            tools = &mut offered => return Input::Claimed { tools, contexts: None, finished: Vec::new() },
         };
         for message in signal.joined {
             if record.history.iter().all(|known| known.id != message.id) {
@@ -39,15 +39,17 @@ pub async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &
         }
         if signal.cancel_by.is_some() {
             record.cancel_requested_by = signal.cancel_by;
-            return Input::Claimed { tools: Vec::new(), finished: Vec::new() };
+            return Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() };
         }
     }
 }
 
-/// Finds out what stands in the system prompt beside the words of agent and conversation.
-pub async fn know_surroundings(surround: &Surround, state: &mut RunState) {
+/// Finds out what stands in the system prompt beside the words of agent and conversation. Context providers are asked once in a
+/// turn: what they have said is kept with the run, and whoever takes it up tells its model the same.
+pub async fn know_surroundings(surround: &Surround, state: &mut RunState, input: &mut Input) {
     let record = &state.record;
     let (profile, owner) = (&record.profile, &record.owner);
+    let Input::Claimed { contexts, .. } = input else { return };
     if record.cancel_requested_by.is_some() {
         return;
     }
@@ -55,21 +57,20 @@ pub async fn know_surroundings(surround: &Surround, state: &mut RunState) {
         ToolNotes::Off => Vec::new(),
         ToolNotes::Unavailable | ToolNotes::All => surround.deps.tools.notes(owner).await,
     };
-    let contexts = match &surround.deps.contexts {
-        Some(contexts) if !profile.context_providers.is_empty() => {
-            let newest = record.history.iter().rev().find(|message| message.role == Role::User && !message.internal);
-            let question = ContextQuestion {
-                user_id: owner,
-                conversation_id: &record.fence.conversation_id,
-                run_id: &record.fence.run_id,
-                input: &newest.map(Message::text).unwrap_or_default(),
-            };
-            contexts.gather(&profile.context_providers, &question).await
-        }
-        Some(_) | None => Vec::new(),
-    };
+    if let Some(providers) = &surround.deps.contexts
+        && record.contexts.is_none()
+        && !profile.context_providers.is_empty()
+    {
+        let newest = record.history.iter().rev().find(|message| message.role == Role::User && !message.internal);
+        let question = ContextQuestion {
+            user_id: owner,
+            conversation_id: &record.fence.conversation_id,
+            run_id: &record.fence.run_id,
+            input: &newest.map(Message::text).unwrap_or_default(),
+        };
+        *contexts = Some(providers.gather(&profile.context_providers, &question).await);
+    }
     state.know_servers(servers);
-    state.know_contexts(contexts);
 }
 
 /// Loads the answers to approvals that hold for later calls, if one of the run's tools has use for them. What destroys asks

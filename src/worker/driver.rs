@@ -314,7 +314,7 @@ async fn get_ready(
         record.cause = cause;
     }
     let mut input = match &record.tools {
-        Some(_) => Input::Claimed { tools: Vec::new(), finished: left.finished.clone() },
+        Some(_) => Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() },
         None => first_input(surround, &mut record, mailbox).await,
     };
     let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
@@ -328,7 +328,7 @@ async fn get_ready(
     if let Err(error) = pins::hold(surround, &mut state, &mut input).await {
         return Err(End::from(&error));
     }
-    know_surroundings(surround, &mut state).await;
+    know_surroundings(surround, &mut state, &mut input).await;
     let state = Box::new(know_capacities(surround, state).await);
     Ok(Ready { state, log, input })
 }

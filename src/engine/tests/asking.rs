@@ -189,10 +189,10 @@ fn whoever_cannot_say_leaves_it_to_a_human() {
     let id = world.rows.calls[0].id.clone();
     world.die();
     world.load(ClaimCause::Crash);
-    world.feed(Input::Claimed { tools: tools(), finished: vec![(id.clone(), unknown())] });
+    world.feed(Input::Claimed { tools: tools(), contexts: None, finished: vec![(id.clone(), unknown())] });
     assert_eq!((world.states(), world.rows.inputs.len()), (vec![Started], 1));
     world.load(ClaimCause::Crash);
-    world.feed(Input::Claimed { tools: tools(), finished: vec![(id, done("after all"))] });
+    world.feed(Input::Claimed { tools: tools(), contexts: None, finished: vec![(id, done("after all"))] });
     assert_eq!(world.states(), [Done]);
 }
 

@@ -16,7 +16,11 @@ fn asked(arguments: &Value) -> World {
     let mut world = World::new(AgentProfile::default());
     world.load(ClaimCause::First);
     let ask = ToolDefinition { server: None, ..tool(ASK_USER, ReplayClass::Read) };
-    world.feed(Input::Claimed { tools: vec![ask.into(), tool("write", ReplayClass::Unsafe).into()], finished: Vec::new() });
+    world.feed(Input::Claimed {
+        tools: vec![ask.into(), tool("write", ReplayClass::Unsafe).into()],
+        contexts: None,
+        finished: Vec::new(),
+    });
     world.calls(&[call(ASK_USER, arguments), call("write", &json!({}))]);
     world
 }

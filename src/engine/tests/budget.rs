@@ -117,7 +117,7 @@ fn who_takes_a_run_up_asks_again() {
     // Between leave and call.
     world.die();
     world.load(ClaimCause::Crash);
-    let decision = world.decide(Input::Claimed { tools: tools(), finished: Vec::new() });
+    let decision = world.decide(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
     assert!(matches!(decision.commands.as_slice(), [Command::Reserve(_)]), "{:?}", decision.commands);
     world.commit(&decision);
     world.die();
@@ -130,7 +130,7 @@ fn who_takes_a_run_up_asks_again() {
 fn a_message_that_joins_meanwhile_is_reserved_too() {
     let mut world = World::new(of_day(Budget::default()));
     world.load(ClaimCause::First);
-    let decision = world.decide(Input::Claimed { tools: tools(), finished: Vec::new() });
+    let decision = world.decide(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
     let [Command::Reserve(reserve)] = decision.commands.as_slice() else { panic!("{:?}", decision.commands) };
     world.commit(&decision);
     world.join("And what is in the other one, which has a longer name?");

@@ -100,7 +100,11 @@ fn what_comes_from_outside_is_nested_within_bounds() {
     let mut world = World::new(AgentProfile::default());
     world.load(ClaimCause::First);
     let deep = ToolDefinition { parameters: nested(100).into(), ..tool("deep", ReplayClass::Read) };
-    world.feed(Input::Claimed { tools: vec![deep.into(), tool("read", ReplayClass::Read).into()], finished: Vec::new() });
+    world.feed(Input::Claimed {
+        tools: vec![deep.into(), tool("read", ReplayClass::Read).into()],
+        contexts: None,
+        finished: Vec::new(),
+    });
     assert_eq!(world.rows.tools.as_ref().unwrap()[0].parameters, json!({ "type": "object" }).into());
 }
 

@@ -219,8 +219,8 @@ fn every_model_that_speaks_with_the_user_knows_the_layers() {
     let mut world = World::new(AgentProfile { prompt, system_prompt: "AGENT".to_owned(), ..planning() });
     world.rows.own_layers = OwnLayers { system_prompt: "CONVERSATION".to_owned(), instructions: "USER".to_owned() };
     world.load(ClaimCause::First);
-    world.state.as_mut().unwrap().know_contexts(vec![ProvidedContext { name: "page".to_owned(), text: "PAGE".to_owned() }]);
-    world.feed(Input::Claimed { tools: super::world::tools(), finished: Vec::new() });
+    let contexts = Some(vec![ProvidedContext { name: "page".to_owned(), text: "PAGE".to_owned() }]);
+    world.feed(Input::Claimed { tools: super::world::tools(), contexts, finished: Vec::new() });
     let knows = |world: &World| {
         let system = &world.asked.as_ref().unwrap().system;
         ["SERVER", "AGENT", "USER", "CONVERSATION", "PAGE"].iter().filter(|layer| system.contains(**layer)).count()

@@ -181,7 +181,7 @@ impl Play {
             None => ClaimCause::Crash,
         };
         self.world.load(cause);
-        let input = || Input::Claimed { tools: of_two_servers(), finished: Vec::new() };
+        let input = || Input::Claimed { tools: of_two_servers(), contexts: None, finished: Vec::new() };
         // The same rows lead to the same acts.
         assert_eq!(self.world.decide(input()).commands, self.world.decide(input()).commands);
         self.feed(input());
@@ -390,7 +390,7 @@ impl Play {
         let around = Surroundings { now: super::world::NOW, ids: &self.world.ids, elapsed_ms: 0, spent: Usage::default() };
         let call = self.world.rows.calls.first().map_or_else(|| CallId::generate(&self.world.ids), |call| call.id.clone());
         for input in [
-            Input::Claimed { tools: of_two_servers(), finished: Vec::new() },
+            Input::Claimed { tools: of_two_servers(), contexts: None, finished: Vec::new() },
             Input::ModelFailed(ModelError::new(ModelErrorKind::Network, "")),
             Input::ToolFinished(call, done("late")),
             Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },

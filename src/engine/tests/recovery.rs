@@ -135,7 +135,7 @@ fn a_server_is_asked_what_became_of_a_call() {
     // It may have taken effect this time.
     world.die();
     world.load(ClaimCause::HandedBack);
-    world.feed(Input::Claimed { tools: tools(), finished: Vec::new() });
+    world.feed(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
     assert_eq!(world.in_question.len(), 1);
     world.server_says(0, Reconciled::Unclear("who knows".to_owned()));
     assert_eq!(world.states(), [Unknown, Started]);
@@ -163,7 +163,7 @@ fn a_worker_that_drains_asks_nobody() {
     world.die();
     world.load(ClaimCause::Crash);
     world.state.as_mut().unwrap().drain();
-    world.feed(Input::Claimed { tools: tools(), finished: Vec::new() });
+    world.feed(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
     assert!(world.in_question.is_empty());
     assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
     assert_eq!(world.states(), [Started]);
@@ -323,7 +323,7 @@ fn a_worker_that_takes_its_run_up_again_has_not_died() {
     let known = world.under_way[0].id.clone();
     world.die();
     world.load(ClaimCause::Reload);
-    let resumed = world.feed(Input::Claimed { tools: Vec::new(), finished: vec![(known, done("1"))] });
+    let resumed = world.feed(Input::Claimed { tools: Vec::new(), contexts: None, finished: vec![(known, done("1"))] });
     assert!(resumed.events.contains(&EventBody::RunResumed { cause: "reload".to_owned() }));
     assert_eq!(world.states(), [Done, Unknown]);
     assert_eq!(world.results(), ["1", texts::UNKNOWN_AFTER_CRASH]);
@@ -345,7 +345,7 @@ fn a_known_outcome_counts_though_the_start_of_its_call_was_lost() {
         world.die();
         Arc::make_mut(&mut world.rows.calls[0]).state = Planned;
         world.load(ClaimCause::Reload);
-        let resumed = world.feed(Input::Claimed { tools: Vec::new(), finished: vec![(known.clone(), outcome)] });
+        let resumed = world.feed(Input::Claimed { tools: Vec::new(), contexts: None, finished: vec![(known.clone(), outcome)] });
         let is_told = |event: &EventBody| matches!(event, EventBody::ToolStarted { call_id, .. } if *call_id == known);
         assert_eq!(resumed.events.iter().filter(|event| is_told(event)).count(), 1, "the log tells that it was made");
         assert_eq!((world.executions[&known], world.states()[0]), (1, state));

@@ -44,7 +44,7 @@ fn place(name: &str) -> World {
 fn input(name: &str, world: &mut World) -> Input {
     let first = world.rows.calls.first().map(|call| call.id.clone());
     match name {
-        "claimed" => Input::Claimed { tools: tools(), finished: Vec::new() },
+        "claimed" => Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() },
         "ranked" => Input::ToolsRanked(RankedTools { by: ChosenBy::Lexical, names: Vec::new() }),
         "reserved" => Input::Reserved,
         "text" => world.answer(&[Say::Text("Hello.")], ModelFinish::Stop),

@@ -127,6 +127,7 @@ impl World {
             reason: None,
             profile: Arc::new(profile),
             own_layers: Default::default(),
+            contexts: None,
             tools: None,
             counters: Default::default(),
             usage: Usage::default(),
@@ -261,7 +262,7 @@ impl World {
 
     pub(super) fn claim_with(&mut self, cause: ClaimCause, tools: Vec<Arc<ToolDefinition>>) -> Decision {
         self.load(cause);
-        self.feed(Input::Claimed { tools, finished: Vec::new() })
+        self.feed(Input::Claimed { tools, contexts: None, finished: Vec::new() })
     }
 
     pub(super) fn load(&mut self, cause: ClaimCause) {
@@ -369,6 +370,9 @@ impl World {
             Change::Started => {}
             Change::FreezeTools(tools) => {
                 assert!(rows.tools.replace(tools.clone()).is_none(), "tools are frozen once");
+            }
+            Change::KeepContexts(contexts) => {
+                assert!(rows.contexts.replace(contexts.clone()).is_none(), "providers are asked once");
             }
             Change::Counters(counters) => rows.counters = counters.clone(),
             Change::Summarize(summary) => rows.summary = Some(summary.clone()),

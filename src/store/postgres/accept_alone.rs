@@ -271,6 +271,7 @@ fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, own_layers: OwnLayer
         profile: Arc::new(accept.profile.clone()),
         own_layers,
         tools: None,
+        contexts: None,
         counters: RunCounters::default(),
         usage: Usage::default(),
         elapsed_ms: 0,

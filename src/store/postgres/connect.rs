@@ -192,6 +192,7 @@ fn migrations() -> Migrator {
         step(31, "owners", include_str!("../../../migrations/postgres/0031_owners.sql")),
         step(32, "lineage", include_str!("../../../migrations/postgres/0032_lineage.sql")),
         step(33, "spending", include_str!("../../../migrations/postgres/0033_spending.sql")),
+        step(34, "contexts", include_str!("../../../migrations/postgres/0034_contexts.sql")),
         step(35, "seen_logins", include_str!("../../../migrations/postgres/0035_seen_logins.sql")),
     ])
 }

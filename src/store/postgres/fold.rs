@@ -110,6 +110,7 @@ struct RunPatch {
     reason: Option<&'static str>,
     started: bool,
     tools_hash: Option<String>,
+    contexts: Option<String>,
     counters: Option<String>,
     usage: Option<String>,
     finished: bool,
@@ -315,6 +316,7 @@ fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             Change::Status(..)
             | Change::Started
             | Change::FreezeTools(_)
+            | Change::KeepContexts(_)
             | Change::Counters(_)
             | Change::Summarize(_)
             | Change::Usage(_)
@@ -363,6 +365,9 @@ impl Tables {
                 let hash = json::hash_bytes(definitions.as_bytes());
                 self.run(ord).tools_hash = Some(hash.clone());
                 self.tool_sets.push(ToolSet { ord, hash, definitions });
+            }
+            Change::KeepContexts(contexts) => {
+                self.run(ord).contexts = Some(rows::encode_storable("runs", "contexts", run, contexts)?);
             }
             Change::Counters(counters) => {
                 self.run(ord).counters = Some(rows::encode("runs", "counters", run, counters)?);

@@ -17,7 +17,7 @@ use crate::store::{StoreResult, rows};
 pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreResult<Option<RunRecord>> {
     let found = sqlx::query(
         "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
-                 t.definitions, r.cancel_requested_by, h.joined, v.system_prompt, v.instructions, now_ms() - r.started_at AS elapsed_ms,
+                 t.definitions, r.contexts, r.cancel_requested_by, h.joined, v.system_prompt, v.instructions, now_ms() - r.started_at AS elapsed_ms,
                  EXISTS (SELECT FROM run_steps s WHERE s.run_id = r.id)
                      OR EXISTS (SELECT FROM tool_calls t WHERE t.run_id = r.id)
                      OR EXISTS (SELECT FROM input_requests q WHERE q.run_id = r.id) AS has_steps,
@@ -78,6 +78,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
     let counters: String = row.try_get("counters")?;
     let usage: String = row.try_get("usage")?;
     let definitions: Option<String> = row.try_get("definitions")?;
+    let contexts: Option<String> = row.try_get("contexts")?;
     let history: Vec<String> = row.try_get("history")?;
     let elapsed: Option<i64> = row.try_get("elapsed_ms")?;
     let (summary, covered): (Option<String>, i64) = (row.try_get("summary")?, row.try_get("covered")?);
@@ -93,6 +94,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
         profile: Arc::new(rows::decode_profile(id, &profile)?),
         own_layers: rows::own_layers(&row)?,
         tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
+        contexts: contexts.map(|json| rows::decode("runs", "contexts", id, &json)).transpose()?,
         counters: rows::decode("runs", "counters", id, &counters)?,
         usage: rows::decode("runs", "usage", id, &usage)?,
         elapsed_ms: elapsed.map_or(0, |elapsed| u64::try_from(elapsed).unwrap_or(0)),

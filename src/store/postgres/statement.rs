@@ -149,6 +149,7 @@ const RUNS: &str = "run AS (
         reason = CASE WHEN p.status IS NULL THEN r.reason ELSE p.reason END,
         started_at = CASE WHEN p.started THEN coalesce(r.started_at, now_ms()) ELSE r.started_at END,
         tools_hash = coalesce(p.tools_hash, r.tools_hash),
+        contexts = CASE WHEN NOT p.finished THEN coalesce(p.contexts, r.contexts) END,
         counters = coalesce(p.counters, r.counters),
         usage = coalesce(p.usage, r.usage),
         finish_reason = coalesce(p.finish_reason, r.finish_reason),
@@ -168,7 +169,7 @@ const RUNS: &str = "run AS (
         answered_at = CASE WHEN p.released THEN NULL ELSE r.answered_at END,
         claim_cause = coalesce(p.claim_cause, r.claim_cause),
         crashes = CASE WHEN p.released THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
-    FROM json_to_recordset({list}) AS p (ord int, status text, reason text, started bool, tools_hash text,
+    FROM json_to_recordset({list}) AS p (ord int, status text, reason text, started bool, tools_hash text, contexts text,
         counters text, usage text, finished bool, finish_reason text, error text, last_place bigint, released bool,
         after_ms bigint, claim_cause text)
     JOIN head h ON h.ord = p.ord

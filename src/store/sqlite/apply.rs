@@ -61,6 +61,10 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
                 patch.tools_hash = Some(freeze_tools(tx, run, tools).await?);
                 None
             }
+            Change::KeepContexts(contexts) => {
+                patch.contexts = Some(encode_storable("runs", "contexts", run.as_str(), contexts)?);
+                None
+            }
             Change::Counters(counters) => {
                 patch.counters = Some(encode("runs", "counters", run.as_str(), counters)?);
                 None
@@ -175,6 +179,7 @@ struct RunPatch {
     status: Option<(&'static str, Option<&'static str>)>,
     started: bool,
     tools_hash: Option<String>,
+    contexts: Option<String>,
     counters: Option<String>,
     usage: Option<String>,
 }
@@ -193,7 +198,8 @@ impl RunPatch {
             ") ELSE started_at END,
                tools_hash = coalesce(?5, tools_hash),
                counters = coalesce(?6, counters),
-               usage = coalesce(?7, usage)
+               usage = coalesce(?7, usage),
+               contexts = coalesce(?8, contexts)
              WHERE id = ?1"
         ))
         .bind(run.as_str())
@@ -203,6 +209,7 @@ impl RunPatch {
         .bind(&self.tools_hash)
         .bind(&self.counters)
         .bind(&self.usage)
+        .bind(&self.contexts)
         .execute(&mut **tx)
         .await?;
         Ok(())
@@ -371,7 +378,7 @@ async fn finish(
     let error = error.map(|error| encode_storable("runs", "error", run.as_str(), error)).transpose()?;
     let finished = sqlx::query(concat!(
         "UPDATE runs SET status = ?2, reason = NULL, active = 0, claimable_at = NULL, finish_reason = ?3, error = ?4,
-                last_seq = ?5, finished_at = ",
+                last_seq = ?5, contexts = NULL, finished_at = ",
         now!(),
         " WHERE id = ?1 AND finished_at IS NULL"
     ))

@@ -233,6 +233,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(29, "owners", include_str!("../../../migrations/sqlite/0029_owners.sql")),
         step(30, "lineage", include_str!("../../../migrations/sqlite/0030_lineage.sql")),
         step(31, "spending", include_str!("../../../migrations/sqlite/0031_spending.sql")),
+        step(32, "contexts", include_str!("../../../migrations/sqlite/0032_contexts.sql")),
         step(33, "seen_logins", include_str!("../../../migrations/sqlite/0033_seen_logins.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;

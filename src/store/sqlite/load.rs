@@ -22,7 +22,7 @@ impl SqliteStore {
         let mut tx = self.read().await?;
         let run = sqlx::query(concat!(
             "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
-                    runs.attempt, runs.crashes, runs.cancel_requested_by, h.joined, tool_sets.definitions,
+                    runs.attempt, runs.crashes, runs.cancel_requested_by, h.joined, tool_sets.definitions, runs.contexts,
                     c.system_prompt, c.instructions,
                     max(coalesce(",
             now!(),
@@ -42,6 +42,7 @@ impl SqliteStore {
         let reason: Option<&str> = run.try_get("reason")?;
         let tools: Option<&str> = run.try_get("definitions")?;
         let tools = tools.map(|text| decode::<Vec<Arc<ToolDefinition>>>("tool_sets", "definitions", id, text)).transpose()?;
+        let contexts: Option<&str> = run.try_get("contexts")?;
         let elapsed_ms: i64 = run.try_get("elapsed_ms")?;
         let Remembered { history, summary, covered } = remembered(&mut tx, fence).await?;
         Ok(Some(RunRecord {
@@ -56,6 +57,7 @@ impl SqliteStore {
             profile: Arc::new(decode_profile(id, run.try_get("profile")?)?),
             own_layers: own_layers(&run)?,
             tools,
+            contexts: contexts.map(|text| decode("runs", "contexts", id, text)).transpose()?,
             counters: decode("runs", "counters", id, run.try_get("counters")?)?,
             usage: decode("runs", "usage", id, run.try_get("usage")?)?,
             elapsed_ms: u64::try_from(elapsed_ms).unwrap_or(0),

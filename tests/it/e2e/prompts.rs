@@ -9,14 +9,18 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::approvals;
 use crate::support::database::Kind;
-use crate::support::model::ModelMock;
+use crate::support::model::{Exchange, ModelMock};
 use crate::support::server::{Server, Site};
+
+fn system(seen: &Exchange) -> String {
+    seen.request["messages"][0]["content"].as_str().unwrap().to_owned()
+}
 
 /// The system prompt of a run's last request.
 fn told(model: &ModelMock, id: &str) -> String {
-    let last = model.exchanges(id).pop().unwrap();
-    last.request["messages"][0]["content"].as_str().unwrap().to_owned()
+    system(&model.exchanges(id).pop().unwrap())
 }
 
 async fn patch(server: &Server, conversation: &str, body: &Value, status: u16) -> Value {
@@ -90,13 +94,15 @@ async fn a_server_that_is_missing_is_named_and_why() {
 
 type Asked = Arc<Mutex<Vec<Value>>>;
 
-/// One provider that knows something and one that never answers.
+/// One provider that knows something, and more each time, and one that never answers.
 async fn providers() -> (String, Asked, JoinSet<()>) {
     let asked = Asked::default();
     let heard = Arc::clone(&asked);
     let knows = move |Json(question): Json<Value>| {
-        heard.lock().unwrap().push(question);
-        async { Json(json!({"text": "The page shows invoice 7."})) }
+        let mut heard = heard.lock().unwrap();
+        heard.push(question);
+        let text = format!("The page shows invoice {}.", heard.len());
+        async move { Json(json!({"text": text})) }
     };
     let router = Router::new().route("/page", post(knows)).route("/silent", post(async || std::future::pending::<String>().await));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -123,8 +129,8 @@ async fn providers_are_asked_before_each_turn_and_nobody_waits_for_a_silent_one(
     let run = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!(run["status"], "completed", "{run}");
     for seen in model.exchanges("one") {
-        let system = seen.request["messages"][0]["content"].as_str().unwrap();
-        assert!(system.contains("<context source=\"page\">\nThe page shows invoice 7.\n</context>"), "{system}");
+        let system = system(&seen);
+        assert!(system.contains("<context source=\"page\">\nThe page shows invoice 1.\n</context>"), "{system}");
     }
     let questions = asked.lock().unwrap().clone();
     assert_eq!(questions.len(), 1, "once in a turn: {questions:?}");
@@ -133,4 +139,39 @@ async fn providers_are_asked_before_each_turn_and_nobody_waits_for_a_silent_one(
     for line in [r#"provider="page",outcome="ok"} 1"#, r#"provider="silent",outcome="failed"} 1"#] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
+}
+
+/// Everything that takes a run up a second time: a human, a retry, a server that was killed within a call.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_knows_the_same_whoever_takes_it_up(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let (base, asked, _serving) = providers().await;
+    let site = approvals::site(kind, &model).await.env("CAPSTAN_CONTEXTS__PROVIDERS__PAGE__URL", &format!("{base}/page"));
+    let site = site.env("CAPSTAN_AGENT__CONTEXT_PROVIDERS", "[\"page\"]").env("CAPSTAN_AGENT__LLM_RETRY__DELAYS_MS", "[1]");
+    let mut server = site.start().await;
+    let script = r#"go on [[id:one]][[call:ledger__append {"text":"one"}]][[next]][[flaky:1,503]][[hold]][[say:bye]]"#;
+    let (run, path) = approvals::waiting(&server, script).await;
+    let kept = |test: &str| format!("SELECT CAST(count(*) AS text) FROM runs WHERE contexts {test}");
+    assert_eq!(site.database.count(&kept("LIKE '%invoice 1.%'")).await, 1);
+    server.kill9().await;
+    server = site.start().await;
+    let (status, answer) = server.post_json(&path, &json!({"decision": "allow"})).await;
+    assert_eq!(status.as_u16(), 200, "{answer}");
+    model.wait_for("the answer that is held", "one", |seen| seen.len() == 3).await;
+    server.kill9().await;
+    let server = site.start().await;
+    model.wait_for("the same request of another server", "one", |seen| seen.len() == 4).await;
+    model.release("one");
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    let systems: Vec<String> = model.exchanges("one").iter().map(system).collect();
+    assert!(systems.iter().all(|system| system.contains("invoice 1.") && *system == systems[0]), "{systems:#?}");
+    assert_eq!(asked.lock().unwrap().len(), 1, "once in a turn");
+    assert_eq!(site.database.count(&kept("IS NOT NULL")).await, 0, "they are of no use any more");
+
+    // The next turn is another one.
+    let conversation = server.get_json(&format!("/runs/{run}")).await["conversation_id"].as_str().unwrap().to_owned();
+    say(&server, &conversation, "default", "and now? [[id:two]]").await;
+    assert!(told(&model, "two").contains("invoice 2."));
+    model.assert_history_was_sendable();
 }

@@ -9,7 +9,7 @@ use capstan::domain::handle::{Handle, Round};
 use capstan::domain::ids::{MessageId, RunId};
 use capstan::domain::message::{Message, Role, ToolContent};
 use capstan::domain::model::Usage;
-use capstan::domain::prompt::OwnLayers;
+use capstan::domain::prompt::{OwnLayers, ProvidedContext};
 use capstan::domain::record::{ClaimCause, RunRecord};
 use capstan::domain::run::RunStatus;
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
@@ -100,6 +100,7 @@ async fn everything_comes_back(world: &World) {
         profile: Arc::new(profile),
         own_layers: OwnLayers::default(),
         tools: None,
+        contexts: None,
         counters: RunCounters::default(),
         usage: Usage::default(),
         elapsed_ms: 0,
@@ -118,11 +119,13 @@ async fn everything_comes_back(world: &World) {
     let calls = vec![planned_call(&fence, &message.id, 0), planned_call(&fence, &message.id, 1)];
     let counters = RunCounters { rounds: 1, force_final: true, dropped_tools: vec!["x".to_owned()], ..RunCounters::default() };
     let usage = Usage { input_tokens: 1 << 40, output_tokens: 5, model_calls: 1, ..Usage::default() };
+    let contexts = vec![ProvidedContext { name: "page".to_owned(), text: "invoice 7".to_owned() }];
     world.commit_one(started(&fence)).await.unwrap();
     let step = changes(
         &fence,
         vec![
             Change::FreezeTools(tools()),
+            Change::KeepContexts(contexts.clone()),
             Change::StepStarted { step: 1, kind: StepKind::Model },
             Change::StepEnded { step: 1, status: StepStatus::Completed, usage: Some(usage) },
             Change::Counters(counters.clone()),
@@ -143,6 +146,7 @@ async fn everything_comes_back(world: &World) {
     let expected = RunRecord {
         status: RunStatus::ToolLoop,
         tools: Some(tools()),
+        contexts: Some(contexts),
         counters,
         usage,
         elapsed_ms: record.elapsed_ms,

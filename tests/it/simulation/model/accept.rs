@@ -204,6 +204,7 @@ impl State {
             last_seq: None,
             started_at: None,
             tools: new.batch.map(|batch| batch.tools.clone()),
+            contexts: None,
             counters: match new.batch {
                 // The answer was the first round, and what had joined before it was heard in its request.
                 Some(_) => RunCounters { rounds: 1, heard: self.conversations[new.conversation].joined, ..RunCounters::default() },

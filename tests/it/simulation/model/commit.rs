@@ -174,6 +174,7 @@ impl State {
                 row.run.started_at.get_or_insert_with(|| self.now_text());
             }
             Change::FreezeTools(tools) => row.tools = Some(tools.clone()),
+            Change::KeepContexts(contexts) => row.contexts = Some(kept(contexts)),
             Change::Counters(counters) => row.counters = counters.clone(),
             Change::Summarize(summary) => effects.summary = Some(kept(summary)),
             Change::Usage(usage) => row.usage = *usage,
@@ -246,7 +247,7 @@ impl State {
                 (row.run.status, row.run.reason) = (*status, None);
                 (row.run.finish_reason, row.run.error) = (*finish_reason, error.as_ref().map(kept));
                 row.run.finished_at = Some(self.now_text());
-                (row.active, row.claimable_at) = (false, None);
+                (row.active, row.claimable_at, row.contexts) = (false, None, None);
                 effects.ends = Ends::Finished;
                 effects.status = Some((*status).into());
             }

@@ -224,6 +224,7 @@ impl State {
             profile: Arc::new(row.profile.clone()),
             own_layers: OwnLayers::default(),
             tools: row.tools.clone(),
+            contexts: row.contexts.clone(),
             counters: row.counters.clone(),
             usage: row.usage,
             elapsed_ms: row.started_at.map_or(0, |at| u64::try_from(self.now - at).unwrap_or(0)),

@@ -13,6 +13,7 @@ use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use capstan::domain::input::InputRecord;
 use capstan::domain::message::Message;
 use capstan::domain::model::Usage;
+use capstan::domain::prompt::ProvidedContext;
 use capstan::domain::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::Run;
 use capstan::domain::tool::{ToolCall, ToolDefinition};
@@ -60,6 +61,7 @@ pub struct RunRow {
     pub last_seq: Option<i64>,
     pub started_at: Option<i64>,
     pub tools: Option<Vec<Arc<ToolDefinition>>>,
+    pub contexts: Option<Vec<ProvidedContext>>,
     pub counters: RunCounters,
     pub usage: Usage,
     /// With the times at which they ended, or began if they have not ended.
