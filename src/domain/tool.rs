@@ -219,6 +219,13 @@ impl ToolCall {
         self.key.as_ref().unwrap_or(&self.id)
     }
 
+    /// Whether what its model has written for arguments was a JSON object, or could be mended. If not, that stands in the field `_raw` of
+    /// one.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.arguments.get("_raw").is_none()
+    }
+
     /// Whether it has not been handed to its tool and has no outcome.
     #[must_use]
     pub fn has_not_begun(&self) -> bool {

@@ -213,7 +213,7 @@ pub(super) fn was_let_through(call: &ToolCall) -> bool {
     match call.state {
         ToolCallState::Started | ToolCallState::Done | ToolCallState::Unknown | ToolCallState::Denied => true,
         // What is no JSON object was refused.
-        ToolCallState::Failed => call.arguments.get("_raw").is_none(),
+        ToolCallState::Failed => call.is_readable(),
         ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Cancelled => false,
     }
 }

@@ -13,7 +13,7 @@ use super::{Error, Result, Service};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, Part, ToolCallPart};
 use crate::domain::principal::Principal;
-use crate::domain::run::{Run, WaitReason};
+use crate::domain::run::{FinishReason, Run, WaitReason};
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
 use crate::domain::trace::TraceId;
 use crate::store::{CallBatch, GoOn, ResumeRun, Resumed};
@@ -125,6 +125,8 @@ impl Service {
     /// The answer with the call, as the new run begins with it.
     fn once_more(&self, batch: CallBatch, id: &CallId, retry: RetryCall, run: &RunId) -> Result<CallBatch> {
         let CallBatch { original, message, calls, tools } = batch;
+        // Within an answer that was cut nobody can tell which call it was, and one that can be read may still lack its end.
+        let is_cut = message.finish_reason == Some(FinishReason::Length);
         let mut message = Message {
             id: MessageId::generate(self.ids.as_ref()),
             run_id: run.clone(),
@@ -142,6 +144,9 @@ impl Service {
                 }
             }
             let call = if call.id == *id {
+                if retry.arguments.is_none() && (is_cut || !call.is_readable()) {
+                    return Err(Error::Conflict(UNFINISHED.to_owned()));
+                }
                 let tool = tools.iter().find(|tool| tool.name == call.name);
                 let tool = tool.ok_or_else(|| Error::Conflict(format!("the run has no tool {:?}", call.name)))?;
                 let key_argument = match &tool.replay {
@@ -171,6 +176,10 @@ impl Service {
         Ok(CallBatch { original, message, calls: taken_over, tools })
     }
 }
+
+/// Why a call is not made again as it was.
+const UNFINISHED: &str = "the model did not write the arguments of this call to their end, or not as a JSON object, so that it was never made: send \
+     \"arguments\"";
 
 /// The call as it is to be made again.
 fn made_again(call: ToolCall, was_sendable: bool, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {

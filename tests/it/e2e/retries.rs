@@ -129,6 +129,24 @@ async fn a_failed_call_is_made_again_with_other_arguments(#[values(Kind::Sqlite,
     audit::assert_sound(&site.database).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_never_written_to_its_end_wants_arguments() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let run = ended(&server, r#"[[id:half]][[wrote:ledger__append {"text":"ha]][[next]][[say:bye]]"#).await;
+    let (call, _) = result(&server, &run).await;
+    let path = format!("/runs/{}/tool-calls/{call}/retry", id(&run));
+    for body in [json!({}), json!({"confirm": true})] {
+        let refused = server.post_json(&path, &body).await;
+        assert!(detail(&refused).0 == 409 && detail(&refused).1.contains("\"arguments\""), "{}", refused.1);
+    }
+    let (status, again) = server.post_json(&path, &json!({"arguments": {"text": "whole"}})).await;
+    assert_eq!(status.as_u16(), 202, "{again}");
+    assert_eq!(server.finished(id(&again)).await["status"], "completed");
+    assert_eq!(site.ledger.count("append", "whole"), 1);
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_which_nobody_knows_wants_a_word(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
