@@ -19,6 +19,8 @@ pub enum Bug {
     ShownBeforeStored,
     /// A model's answer that was cut within the arguments of a call is taken for whole.
     CutCallRun,
+    /// A run is loaded with what was taken out of its conversation.
+    TakenOutRead,
     /// A reader that lagged goes on at the tail of the log. In the server itself: see `service::stream`.
     #[cfg(feature = "failpoints")]
     LagSkipped,

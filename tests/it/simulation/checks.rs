@@ -6,7 +6,7 @@ use capstan::domain::budget::Amount;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::ids::CallId;
 use capstan::domain::input::InputState;
-use capstan::domain::message::{Message, MessageStatus, Part, Role, ToolContent};
+use capstan::domain::message::{MessageStatus, Part, Role, ToolContent};
 use capstan::domain::run::RunStatus;
 use capstan::domain::tool::{ReplayClass, ToolCallState};
 
@@ -23,7 +23,7 @@ pub fn problems(state: &State, seen: &Seen, ledger: &Ledger, promises: &Promises
     for row in state.runs.values() {
         run(row, seen, &mut wrong);
     }
-    calls(state, ledger, &mut wrong);
+    calls(state, ledger, promises, &mut wrong);
     spending(state, &mut wrong);
     kept(state, promises, &mut wrong);
     wrong
@@ -70,7 +70,7 @@ fn conversations(state: &State, wrong: &mut Vec<String>) {
                 wrong.push(format!("log of {run}: {problem}"));
             }
         }
-        let mut messages: Vec<_> = state.runs_in(id).into_iter().flat_map(|row| row.messages.clone()).collect();
+        let mut messages: Vec<_> = state.runs_in(id).into_iter().flat_map(|row| row.said()).collect();
         messages.sort_by_key(|(at, _)| *at);
         if messages.windows(2).any(|pair| pair[0].0 == pair[1].0) {
             wrong.push(format!("two messages of {id} have one place"));
@@ -94,13 +94,14 @@ fn run(row: &RunRow, seen: &Seen, wrong: &mut Vec<String>) {
     if let Some(asked) = row.inputs.iter().find(|asked| !is_closed(asked.request.state)) {
         wrong.push(format!("{id} is over, and its question {} is not closed: {:?}", asked.request.id, asked.request.state));
     }
-    for (_, message) in &row.messages {
+    for (_, message) in row.said() {
         let text = message.text();
         let is_whole = message.status == MessageStatus::Complete;
         // What came of a plan is listed where its model has nothing to say.
         let is_list = text.lines().all(|line| line.starts_with("- plan-step"));
-        if message.role == Role::Assistant && is_whole && !is_list && !text.trim().is_empty() && !seen.whole_answers.contains(&text)
-        {
+        let is_undoing = row.calls.iter().any(|call| call.undoes.is_some() && call.message_id == message.id);
+        let is_said = is_list || is_undoing || seen.whole_answers.contains(&text);
+        if message.role == Role::Assistant && is_whole && !text.trim().is_empty() && !is_said {
             wrong.push(format!("{text:?} in {id} passes for an answer, but no model has said it to the end"));
         }
         let is_users = message.role == Role::User && !message.internal;
@@ -111,14 +112,17 @@ fn run(row: &RunRow, seen: &Seen, wrong: &mut Vec<String>) {
     }
 }
 
-fn calls(state: &State, ledger: &Ledger, wrong: &mut Vec<String>) {
+fn calls(state: &State, ledger: &Ledger, promises: &Promises, wrong: &mut Vec<String>) {
     let mut rows = BTreeMap::new();
+    // Calls that stand for one effect.
+    let mut alike: BTreeMap<&CallId, Vec<&CallId>> = BTreeMap::new();
+    for call in state.runs.values().flat_map(|row| &row.calls) {
+        alike.entry(call.key()).or_default().push(&call.id);
+    }
     for row in state.runs.values() {
         let mut answered: HashSet<&CallId> = HashSet::new();
         let mut waiting: Vec<&CallId> = Vec::new();
-        let mut messages: Vec<&(i64, Message)> = row.messages.iter().collect();
-        messages.sort_by_key(|(at, _)| *at);
-        for (_, message) in messages {
+        for (_, message) in row.said() {
             for part in &message.parts {
                 match part {
                     Part::ToolResult(result) => {
@@ -147,8 +151,11 @@ fn calls(state: &State, ledger: &Ledger, wrong: &mut Vec<String>) {
             if !answered.contains(&call.id) {
                 wrong.push(format!("{} has a row and no result", call.id));
             }
-            // What a tool has said about a call, it has said about this call. A repeated one quotes the first one's answer.
-            let is_own = |content: &ToolContent| matches!(content, ToolContent::Text { text } if text.contains(call.id.as_str()));
+            // What a tool has said about a call, it has said about this call, or about the one that it stands for. A repeated one
+            // quotes the first one's answer.
+            let ids = || alike[call.key()].iter().copied().chain([call.key()]);
+            let is_own =
+                |content: &ToolContent| matches!(content, ToolContent::Text { text } if ids().any(|id| text.contains(id.as_str())));
             if call.state == ToolCallState::Done && outcome.duration_ms > 0 && !outcome.content.iter().all(is_own) {
                 wrong.push(format!("{} has the answer of another call: {:?}", call.id, outcome.content));
             }
@@ -170,9 +177,21 @@ fn calls(state: &State, ledger: &Ledger, wrong: &mut Vec<String>) {
         }
     }
     let ledger = ledger.0.lock().unwrap();
+    let mut undone: BTreeMap<&CallId, (usize, usize)> = BTreeMap::new();
+    for done in ledger.values() {
+        if let Some(of) = &done.undoes {
+            let (times, denials) = undone.entry(of).or_default();
+            (*times, *denials) = (*times + done.executions.len(), *denials + done.denials);
+        }
+    }
+    for (id, (times, denials)) in undone {
+        if times > 1 + denials + promises.confirmed.get(id).copied().unwrap_or(0) {
+            wrong.push(format!("{id} was taken back {times} times"));
+        }
+    }
     for (id, call) in rows {
         let ran = call.outcome.as_ref().is_some_and(|outcome| outcome.state == ToolCallState::Done && outcome.duration_ms > 0);
-        if ran && ledger.get(id).is_none_or(|done| done.executions.is_empty()) {
+        if ran && ledger.get(call.key()).is_none_or(|done| !done.is_known) {
             wrong.push(format!("{id} is done, but nobody has done it"));
         }
     }
@@ -182,7 +201,7 @@ fn calls(state: &State, ledger: &Ledger, wrong: &mut Vec<String>) {
 fn kept(state: &State, promises: &Promises, wrong: &mut Vec<String>) {
     let mut said: BTreeMap<String, Vec<&RunRow>> = BTreeMap::new();
     for row in state.runs.values() {
-        for (_, message) in row.messages.iter().filter(|(_, message)| message.role == Role::User && !message.internal) {
+        for (_, message) in row.said().into_iter().filter(|(_, message)| message.role == Role::User && !message.internal) {
             said.entry(message.text()).or_default().push(row);
         }
     }

@@ -95,7 +95,7 @@ fn profile(dice: &Dice) -> AgentProfile {
                 safety: 0,
                 ..ContextPolicy::default()
             },
-            _ => ContextPolicy::default(),
+            _ => ContextPolicy { keep_last: dice.pick(&[2, 10]), ..ContextPolicy::default() },
         },
         strategy: dice.pick(&[Strategy::Loop, Strategy::Loop, Strategy::PlanExecute]),
         on_interrupt: dice.pick(&[OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Resume, OnInterrupt::Fail]),

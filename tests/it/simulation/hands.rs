@@ -9,6 +9,7 @@ use capstan::domain::approval::{ApprovalMode, ToolSafety};
 use capstan::domain::ids::{CallId, UserId};
 use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use capstan::domain::undo::UndoRule;
 use capstan::tools::{Progress, ProgressSender, Report, ServerStatus, Toolbox};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,10 @@ pub struct Done {
     pub executions: Vec<Value>,
     /// How often it was said that it has not been done.
     pub denials: usize,
+    /// The call that it takes back.
+    pub undoes: Option<CallId>,
+    /// Of a key: whether anything was done for it.
+    pub is_known: bool,
 }
 
 /// All that was ever done, by call. The id of a call is the key that a keyed tool is given.
@@ -40,14 +45,12 @@ impl Ledger {
     }
 
     /// Whether a call was done: `happened` or `did_not_happen`. One of which it was said that it was not may be done once more.
-    pub fn recall(&self, call: &CallId) -> &'static str {
-        self.entry(call, |done| {
-            if !done.executions.is_empty() {
-                return "happened";
-            }
-            done.denials += 1;
-            "did_not_happen"
-        })
+    pub fn recall(&self, call: &CallId, key: &CallId) -> &'static str {
+        if self.entry(key, |done| done.is_known) {
+            return "happened";
+        }
+        self.entry(call, |done| done.denials += 1);
+        "did_not_happen"
     }
 }
 
@@ -67,7 +70,7 @@ impl Hands {
         if self.dice.chance(100) {
             return Reconciled::Unclear("nobody knows".to_owned());
         }
-        match self.ledger.recall(&call.id) {
+        match self.ledger.recall(&call.id, call.key()) {
             "happened" => Reconciled::Happened(outcome(ToolCallState::Done, format!("{} was done", call.id))),
             _ => Reconciled::DidNotHappen,
         }
@@ -92,7 +95,9 @@ impl Hands {
         self.ledger.entry(&call.id, |done| {
             done.call = Some((call.name.clone(), call.replay.clone()));
             done.executions.push(call.arguments.clone());
+            done.undoes.clone_from(&call.undoes);
         });
+        self.ledger.entry(call.key(), |done| done.is_known = true);
         self.dice.note(format_args!("{} does {} for {}", self.name, call.name, tail(call.id.as_str())));
     }
 }
@@ -106,6 +111,7 @@ impl Toolbox for Hands {
     async fn definitions(&self, _owner: &UserId) -> Vec<Arc<ToolDefinition>> {
         self.dice.stumble().await;
         self.gate.pass().await;
+        let undo = UndoRule { tool: "land".to_owned(), arguments: [("n".to_owned(), json!("$arguments.n"))].into_iter().collect() };
         let tool = |name: &str, server: Option<&str>, replay| ToolDefinition {
             name: name.to_owned(),
             server: server.map(str::to_owned),
@@ -117,7 +123,7 @@ impl Toolbox for Hands {
             // One that must not run twice, so that an answer that is used twice is seen.
             safety: ToolSafety { approval: (name == "launch").then_some(ApprovalMode::Ask), ..ToolSafety::default() },
             destination: None,
-            undo: None,
+            undo: matches!(name, "launch" | "note").then(|| undo.clone()),
             original: None,
         };
         vec![
@@ -127,6 +133,7 @@ impl Toolbox for Hands {
             tool("pay", Some("far"), ReplayClass::Keyed { argument: "key".to_owned() }).into(),
             tool("order", Some("far"), ReplayClass::Reconcile { tool: "was_ordered".to_owned() }).into(),
             tool("launch", Some("far"), ReplayClass::Unsafe).into(),
+            tool("land", Some("far"), ReplayClass::Unsafe).into(),
         ]
     }
 

@@ -239,7 +239,12 @@ impl QueueStore for Line {
         self.call("raises its fence", self.model.raise_fence(fence, attempt), seen).await
     }
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        self.call("loads", self.model.load_run(fence), |_| {}).await
+        let seen = |record: &Option<RunRecord>| {
+            if let Some(record) = record {
+                self.witness.loaded(record, &self.model.state());
+            }
+        };
+        self.call("loads", self.model.load_run(fence), seen).await
     }
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
         let seen = |renewed: &Vec<RunId>| self.witness.renewed(node, fences, renewed, lease_ms, grace_ms);

@@ -6,15 +6,15 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use capstan::domain::approval::{ApprovalAnswer, ApprovalScope, Decision};
-use capstan::domain::ids::{CallId, InputId};
-use capstan::domain::ids::{ConversationId, RunId, UserId};
+use capstan::domain::ids::{CallId, ConversationId, InputId, MessageId, RunId, UserId};
 use capstan::domain::input::InputKind;
 use capstan::domain::input::{InputAnswer, InputRequest, InputState};
+use capstan::domain::message::{Message, Role};
 use capstan::domain::principal::{Principal, UserRole};
 use capstan::domain::problem::ProblemCode;
 use capstan::domain::run::OnBusy;
 use capstan::domain::trace::TraceId;
-use capstan::service::{Content, Error, Replay, RequestKey, StartRun};
+use capstan::service::{Content, Error, Replay, RequestKey, RetryCall, RewindFrom, StartRun};
 
 use super::cluster::{Cluster, Node};
 use super::followers::{Follower, Subject};
@@ -39,6 +39,10 @@ pub struct Promises {
     /// Texts of which it was said that nothing is stored.
     pub refused: BTreeSet<String>,
     pub deleted: BTreeSet<ConversationId>,
+    /// How often it was said of a call that it may be taken back although that may have been done before.
+    pub confirmed: BTreeMap<CallId, usize>,
+    /// What was done to what had been said.
+    pub done: Vec<&'static str>,
 }
 
 /// A user with their conversations.
@@ -82,16 +86,19 @@ impl User {
             ground.dice.sleep(200, 5_000).await;
             let open = {
                 let state = ground.model.state();
-                let runs = state.runs.values().filter(|row| row.owner == self.principal.user_id);
-                let mut asked = runs.flat_map(|row| &row.inputs).filter(|asked| asked.request.state == InputState::Pending);
-                asked.next().map(|asked| asked.request.clone())
+                let mut runs = state.runs.values().filter(|row| row.owner == self.principal.user_id);
+                runs.find_map(|row| {
+                    let asked = row.inputs.iter().find(|asked| asked.request.state == InputState::Pending)?;
+                    let call = row.calls.iter().find(|call| Some(&call.id) == asked.request.call_id.as_ref())?;
+                    Some((asked.request.clone(), call.id.clone(), call.key().clone()))
+                })
             };
-            let Some(InputRequest { id, call_id: Some(call), kind, .. }) = open else { continue };
+            let Some((InputRequest { id, kind, .. }, call, same)) = open else { continue };
             if kind == InputKind::Approval {
                 self.decide(&id, &call).await;
                 continue;
             }
-            let choice = if ground.dice.chance(200) { "skip" } else { ground.ledger.recall(&call) };
+            let choice = if ground.dice.chance(200) { "skip" } else { ground.ledger.recall(&call, &same) };
             let what = format!("{choice} of {}", tail(call.as_str()));
             let answer = InputAnswer::new(choice, None);
             let key = RequestKey { key: id.to_string(), fingerprint: choice.to_owned() };
@@ -118,14 +125,20 @@ impl User {
 
     /// Acts until there is nothing more to say.
     pub async fn live(mut self, number: u64) {
-        let acts = 2 + self.cluster.ground.dice.below(5);
+        let acts = 3 + self.cluster.ground.dice.below(6);
         for act in 0..acts {
             self.cluster.ground.dice.sleep(0, 6_000).await;
-            match self.cluster.ground.dice.below(20) {
+            match self.cluster.ground.dice.below(30) {
                 0..3 if !self.runs.is_empty() => self.cancel().await,
                 3..5 if !self.runs.is_empty() => self.resume().await,
                 5 if self.conversations.len() > 1 => self.delete().await,
-                _ => self.say(&format!("say-{number}.{act}")).await,
+                6..8 => self.retry().await,
+                8..11 => self.retry_call().await,
+                11..13 => self.undo().await,
+                13 | 14 => self.rewind().await,
+                15 | 16 => self.edit(&format!("edit-{number}.{act}")).await,
+                17 => self.compact().await,
+                _ => self.say(&format!("say-{number}.{act}"), None).await,
             }
         }
     }
@@ -165,9 +178,27 @@ impl User {
         }
     }
 
-    async fn say(&mut self, text: &str) {
+    fn conversation(&self) -> ConversationId {
+        self.conversations[usize::try_from(self.cluster.ground.dice.below(self.conversations.len() as u64)).unwrap()].clone()
+    }
+
+    /// One of some things that this user can see.
+    fn pick<T>(&self, mut seen: Vec<T>) -> Option<T> {
+        let at = if seen.is_empty() { return None } else { self.cluster.ground.dice.below(seen.len() as u64) };
+        Some(seen.swap_remove(usize::try_from(at).unwrap()))
+    }
+
+    /// Says something, or an earlier message anew.
+    async fn say(&mut self, text: &str, edits: Option<(ConversationId, MessageId)>) {
         let ground = &self.cluster.ground;
-        let conversation = self.conversations[usize::try_from(ground.dice.below(self.conversations.len() as u64)).unwrap()].clone();
+        let (conversation, edits) = match edits {
+            Some((conversation, message)) => (conversation, Some(message)),
+            None => (self.conversation(), None),
+        };
+        let on_busy = match &edits {
+            Some(_) => OnBusy::Reject,
+            None => ground.dice.pick(&[OnBusy::Queue, OnBusy::Steer, OnBusy::Steer, OnBusy::Interrupt, OnBusy::Reject]),
+        };
         let request = StartRun {
             content: Content::Text(text.to_owned()),
             content_field: "content",
@@ -176,9 +207,9 @@ impl User {
             model: None,
             options: None,
             limits: None,
-            on_busy: ground.dice.pick(&[OnBusy::Queue, OnBusy::Steer, OnBusy::Steer, OnBusy::Interrupt, OnBusy::Reject]),
-            create: true,
-            edits: None,
+            on_busy,
+            create: edits.is_none(),
+            edits,
             trace: TraceId::generate(ground.ids.as_ref()),
         };
         let key = RequestKey { key: text.to_owned(), fingerprint: text.to_owned() };
@@ -198,6 +229,9 @@ impl User {
         let run = started.run.id.clone();
         ground.dice.note(format_args!("{text} is accepted by {} as {} ({:?})", node.name, tail(run.as_str()), request.on_busy));
         self.promises.lock().unwrap().accepted.insert(text.to_owned(), (conversation.clone(), run.clone()));
+        if request.edits.is_some() {
+            self.done("said anew");
+        }
         self.runs.push(run.clone());
         if started.replay == Replay::Fresh && ground.dice.chance(600) {
             let subject = Subject::Run(conversation, run);
@@ -237,5 +271,118 @@ impl User {
         // One that was never made is refused, and so is one that is gone already.
         let _ = self.insist("delete", async |node: &Node| node.service.delete_conversation(&self.principal, &id).await).await;
         self.cluster.ground.dice.note(format_args!("{} is deleted", tail(id.as_str())));
+    }
+}
+
+/// What users do to what was said and done. They look at a conversation first, and it may be another one when they ask.
+impl User {
+    fn done(&self, what: &'static str) {
+        self.promises.lock().unwrap().done.push(what);
+    }
+
+    /// A key of its own for a request.
+    fn key(&self) -> (RequestKey, TraceId) {
+        let ids = &self.cluster.ground.ids;
+        let text = format!("key-{}", ids.next());
+        (RequestKey { key: text.clone(), fingerprint: text }, TraceId::generate(ids.as_ref()))
+    }
+
+    /// One of the messages of a conversation that are like this.
+    fn message(&self, of: &ConversationId, is_wanted: impl Fn(&Message) -> bool) -> Option<MessageId> {
+        let read = self.cluster.ground.model.state().read_in(of);
+        self.pick(read.into_iter().filter(|(_, message)| is_wanted(message)).map(|(_, message)| message.id).collect())
+    }
+
+    async fn rewind(&self) {
+        let id = self.conversation();
+        let Some(message) = self.message(&id, |_| true) else { return };
+        let from = if self.cluster.ground.dice.chance(500) { RewindFrom::At(message) } else { RewindFrom::After(message) };
+        let (key, _) = self.key();
+        let ask = async |node: &Node| node.service.rewind_conversation(&self.principal, &id, from.clone(), Some(key.clone())).await;
+        if let Ok((_, (_, gone, _))) = self.insist("rewind", ask).await {
+            self.cluster.ground.dice.note(format_args!("{} is taken back by {}", tail(id.as_str()), gone.len()));
+            if !gone.is_empty() {
+                self.done("taken back");
+            }
+        }
+    }
+
+    async fn edit(&mut self, text: &str) {
+        let id = self.conversation();
+        let Some(message) = self.message(&id, |message| message.role == Role::User) else { return };
+        self.say(text, Some((id, message))).await;
+    }
+
+    async fn compact(&self) {
+        let id = self.conversation();
+        let (key, _) = self.key();
+        let ask = async |node: &Node| node.service.compact_conversation(&self.principal, &id, Some(key.clone())).await;
+        if let Ok((_, ((messages, _), _))) = self.insist("compact", ask).await {
+            self.cluster.ground.dice.note(format_args!("{messages} messages of {} are left out", tail(id.as_str())));
+            if messages > 0 {
+                self.done("compacted");
+            }
+        }
+    }
+
+    /// The run that a conversation ends with.
+    fn newest_run(&self) -> Option<RunId> {
+        let id = self.conversation();
+        self.cluster.ground.model.state().runs_in(&id).last().map(|row| row.run.id.clone())
+    }
+
+    async fn retry(&mut self) {
+        let Some(run) = self.newest_run() else { return };
+        let what = format!("retry {}", tail(run.as_str()));
+        let (key, trace) = self.key();
+        let ask = async |node: &Node| node.service.retry_run(&self.principal, &run, Some(key.clone()), trace.clone()).await;
+        if let Ok((_, (run, _))) = self.insist(&what, ask).await {
+            self.goes_on("answered once more", &what, run.id);
+        }
+    }
+
+    async fn retry_call(&mut self) {
+        let Some(run) = self.newest_run() else { return };
+        let calls = self.cluster.ground.model.state().runs[&run].calls.iter().map(|call| call.id.clone()).collect();
+        let Some(call) = self.pick(calls) else { return };
+        let retry = RetryCall { arguments: None, confirm: self.cluster.ground.dice.chance(500) };
+        let what = format!("retry {}", tail(call.as_str()));
+        let (key, trace) = self.key();
+        let ask = async |node: &Node| {
+            let (retry, key, trace) = (retry.clone(), Some(key.clone()), trace.clone());
+            node.service.retry_call(&self.principal, &run, &call, retry, key, trace).await
+        };
+        if let Ok((_, (run, _))) = self.insist(&what, ask).await {
+            self.goes_on("called once more", &what, run.id);
+        }
+    }
+
+    async fn undo(&mut self) {
+        let calls = {
+            let state = self.cluster.ground.model.state();
+            let runs = state.runs.values().filter(|row| row.owner == self.principal.user_id);
+            let calls = runs.flat_map(|row| &row.calls).filter(|call| matches!(call.name.as_str(), "launch" | "note"));
+            calls.map(|call| (call.run_id.clone(), call.id.clone(), call.key().clone())).collect()
+        };
+        let Some((run, call, same)) = self.pick(calls) else { return };
+        let confirmed = self.cluster.ground.dice.chance(300);
+        if confirmed {
+            *self.promises.lock().unwrap().confirmed.entry(same).or_default() += 1;
+        }
+        let what = format!("undo {}", tail(call.as_str()));
+        let (key, trace) = self.key();
+        let ask = async |node: &Node| {
+            let (key, trace) = (Some(key.clone()), trace.clone());
+            node.service.undo_call(&self.principal, &run, &call, confirmed, key, trace).await
+        };
+        if let Ok((_, (run, _))) = self.insist(&what, ask).await {
+            self.goes_on("undone", &what, run.id);
+        }
+    }
+
+    fn goes_on(&mut self, what: &'static str, asked: &str, run: RunId) {
+        self.cluster.ground.dice.note(format_args!("{asked} is done as {}", tail(run.as_str())));
+        self.done(what);
+        self.runs.push(run);
     }
 }

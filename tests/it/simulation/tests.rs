@@ -88,6 +88,12 @@ fn every_seed_holds() {
             "tool_outcome_unknown",
             "provider_auth",
             "internal_error",
+            "taken back",
+            "said anew",
+            "compacted",
+            "answered once more",
+            "called once more",
+            "undone",
         ]);
         let never: Vec<_> = must.filter(|what| !happened.contains_key(*what)).collect();
         assert!(never.is_empty(), "what never happens is not tested: {never:?}");
@@ -115,6 +121,7 @@ fn a_seed_always_gives_the_same() {
 #[case::terminal_overwritten(Bug::TerminalOverwritten, "and is Cancelled")]
 #[case::unheard_end(Bug::UnheardEnd, "no model has heard")]
 #[case::shown_before_stored(Bug::ShownBeforeStored, "but stored is")]
+#[case::taken_out_read(Bug::TakenOutRead, "was taken out of its conversation")]
 #[case::cut_call_run(Bug::CutCallRun, "arguments that no model has given to the end")]
 #[cfg_attr(feature = "failpoints", case::lag_skipped(Bug::LagSkipped, "is not shown"))]
 fn a_planted_bug_is_found(#[case] bug: Bug, #[case] symptom: &str) {

@@ -5,10 +5,13 @@ use std::sync::{Mutex, MutexGuard};
 
 use capstan::domain::change::Change;
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
-use capstan::domain::record::{Fence, RunWrite};
+use capstan::domain::message::Role;
+use capstan::domain::record::{Fence, RunRecord, RunWrite};
 use capstan::domain::run::RunStatus;
 use capstan::store::{Accepted, Claim, Committed, Keyed, Refused, Sweep};
 use tokio::time::Instant;
+
+use super::model::State;
 
 /// What was seen, at the moments at which it took effect.
 #[derive(Default)]
@@ -50,6 +53,23 @@ impl Witness {
     pub fn accepted(&self, node: &NodeId, accepted: &Keyed<Accepted>, lease_ms: u64) {
         if let Keyed::Fresh(Accepted::Run { claim: Some(claim), .. }) = accepted {
             self.seen().claimed(node, &claim.fence, lease_ms);
+        }
+    }
+
+    /// What was taken out of a conversation is told to no model any more, neither as it was nor in a summary.
+    pub fn loaded(&self, record: &RunRecord, state: &State) {
+        let runs = state.runs_in(&record.fence.conversation_id);
+        let is_left = |text: &str| runs.iter().any(|row| row.messages.iter().any(|(_, message)| message.text() == text));
+        let summary = record.summary.as_ref().map(|summary| summary.text.as_str()).unwrap_or_default();
+        for (_, gone) in runs.iter().flat_map(|row| &row.gone) {
+            let text = gone.text();
+            // Of a long answer the beginning is told, which says which one it is.
+            let beginning = text.split_inclusive('.').next().filter(|_| gone.role == Role::Assistant);
+            let is_of_gone = |said: &str| said == text || beginning.is_some_and(|beginning| said.starts_with(beginning));
+            let is_told = || summary.lines().any(|line| line.split_once(": ").is_some_and(|(_, said)| is_of_gone(said)));
+            if record.history.iter().any(|message| message.id == gone.id) || !text.is_empty() && !is_left(&text) && is_told() {
+                self.wrong(format!("{} knows {text:?}, which was taken out of its conversation: {summary:?}", record.fence.run_id));
+            }
         }
     }
 

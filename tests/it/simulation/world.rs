@@ -165,7 +165,8 @@ async fn live(seed: u64, bug: Option<Bug>, aloud: bool) -> Verdict {
     let mut happened = BTreeMap::new();
     let codes = state.runs.values().filter_map(|row| row.run.error.as_ref()).map(|error| error.code.clone());
     let kinds = state.conversations.values().flat_map(|row| &row.log).map(|event| event.kind.to_string());
-    for what in kinds.chain(codes) {
+    let acts = promises.lock().unwrap().done.clone();
+    for what in kinds.chain(codes).chain(acts.into_iter().map(str::to_owned)) {
         *happened.entry(what).or_insert(0) += 1;
     }
     drop(state);

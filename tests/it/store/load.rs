@@ -25,9 +25,9 @@ contract! {
     a_call_under_way_may_have_a_handle,
     only_the_first_start_counts,
     hints_of_the_loop_have_not_joined,
+    older_messages_are_left_out_on_demand,
     ;
     what_a_summary_stands_for_is_not_loaded,
-    older_messages_are_left_out_on_demand,
     // D-17.
     what_a_newer_version_has_added_is_left_out,
 }

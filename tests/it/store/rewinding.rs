@@ -15,7 +15,6 @@ use super::fixture::{NOW, World, assistant, changes, completed, conversation, fa
 const LATER: UnixMillis = UnixMillis(NOW.0 + 7);
 
 contract! {
-    @databases
     later_messages_are_taken_out,
     nothing_is_taken_out_where_that_cannot_be,
     what_was_taken_out_is_not_gone_on_from,

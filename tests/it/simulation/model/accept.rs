@@ -228,6 +228,7 @@ impl State {
                 .chain(new.batch.map(|batch| kept(&batch.message)))
                 .map(|message| (first_seq, message))
                 .collect(),
+            gone: Vec::new(),
         };
         self.runs.insert(new.id.clone(), row);
         events
@@ -345,8 +346,7 @@ impl State {
 
     fn may_go_on_after(&self, resume: &ResumeRun, run: &Run) -> bool {
         let runs = self.runs_in(&run.conversation_id);
-        let asks = |row: &RunRow| row.messages.iter().any(|(_, message)| message.role == Role::User && !message.internal);
-        let only_undid = |row: &RunRow| row.calls.iter().any(|call| call.undoes.is_some()) && !asks(row);
+        let only_undid = |row: &RunRow| row.calls.iter().any(|call| call.undoes.is_some()) && !row.is_asked();
         let is_fit = match resume.how.undone() {
             Some(undone) => {
                 let tries = runs.iter().flat_map(|row| &row.calls).filter(|call| call.undoes.as_ref() == Some(undone));
@@ -358,7 +358,16 @@ impl State {
                     }
                 })
             }
-            None => runs.iter().rfind(|row| !only_undid(row)).is_some_and(|newest| newest.run.id == run.id),
+            None => {
+                let is_newest = runs.iter().rfind(|row| !only_undid(row)).is_some_and(|newest| newest.run.id == run.id);
+                // What the turn answers, and what is begun with, may have been taken out.
+                let is_gone = |id: &str| runs.iter().any(|row| row.gone.iter().any(|(_, message)| message.id.as_str() == id));
+                let asked = runs.iter().rfind(|row| row.is_asked()).map(|row| row.said());
+                let asked = asked.iter().flatten().find(|(_, message)| message.role == Role::User && !message.internal);
+                is_newest
+                    && !asked.is_some_and(|(_, asked)| is_gone(asked.id.as_str()))
+                    && !resume.how.original().is_some_and(is_gone)
+            }
         };
         is_fit && runs.iter().all(|row| row.is_over())
     }
@@ -366,12 +375,11 @@ impl State {
     /// Takes out what the new run takes the place of: all that users have not said, from the beginning of the turn, or from the
     /// answer with the calls.
     fn supersede(&mut self, resume: &ResumeRun, run: &Run) -> Vec<MessageId> {
-        let asked = |row: &&RunRow| row.messages.iter().any(|(_, message)| message.role == Role::User && !message.internal);
         let (since, runs): (i64, Vec<RunId>) = match &resume.how {
             GoOn::Resume | GoOn::Undo { .. } => return Vec::new(),
             GoOn::Turn => {
                 let runs = self.runs_in(&run.conversation_id);
-                let first = runs.iter().copied().filter(asked).map(|row| row.first_seq).max().unwrap_or(i64::MAX);
+                let first = runs.iter().filter(|row| row.is_asked()).map(|row| row.first_seq).max().unwrap_or(i64::MAX);
                 // What took back a call of an earlier turn is no answer to this one.
                 let is_earlier =
                     |id: &CallId| runs.iter().any(|row| row.first_seq < first && row.calls.iter().any(|call| call.id == *id));
@@ -387,11 +395,11 @@ impl State {
         let mut gone = Vec::new();
         for id in runs {
             let is_gone = |(at, message): &(i64, Message)| *at >= since && message.role != Role::User;
-            let row = self.run_mut(&id);
-            gone.extend(row.messages.iter().filter(|it| is_gone(it)).map(|(at, message)| (*at, message.id.clone())));
-            row.messages.retain(|it| !is_gone(it));
+            gone.extend(self.runs[&id].messages.iter().filter(|it| is_gone(it)).map(|(at, message)| (*at, message.id.clone())));
         }
         gone.sort_by_key(|(at, _)| *at);
-        gone.into_iter().map(|(_, id)| id).collect()
+        let gone: Vec<MessageId> = gone.into_iter().map(|(_, id)| id).collect();
+        self.take_out(&run.conversation_id, &gone);
+        gone
     }
 }

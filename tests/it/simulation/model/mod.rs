@@ -10,6 +10,7 @@ mod commit;
 mod input;
 mod queue;
 mod reads;
+mod rewind;
 mod state;
 mod unused;
 

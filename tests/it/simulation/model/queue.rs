@@ -41,7 +41,13 @@ impl QueueStore for ModelStore {
     }
 
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        Ok(self.state().load(fence))
+        let state = self.state();
+        let mut record = state.load(fence);
+        if let Some(record) = record.as_mut().filter(|_| self.has(Bug::TakenOutRead)) {
+            let gone = state.runs_in(&fence.conversation_id).into_iter().flat_map(|row| &row.gone);
+            record.history.splice(0..0, gone.map(|(_, message)| message.clone()));
+        }
+        Ok(record)
     }
 
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
@@ -195,12 +201,8 @@ impl State {
     /// What the loop needs to go on with a run.
     pub fn load(&self, fence: &Fence) -> Option<RunRecord> {
         let row = self.runs.get(&fence.run_id).filter(|row| !row.is_over() && self.is_newest(fence))?;
-        let mut history = Vec::new();
-        for run in self.runs_in(&fence.conversation_id).into_iter().filter(|run| run.first_seq <= row.first_seq) {
-            let mut messages = run.messages.clone();
-            messages.sort_by_key(|(at, _)| *at);
-            history.extend(messages.into_iter().map(|(_, message)| message));
-        }
+        let read = self.read_in(&fence.conversation_id).into_iter().filter(|(first_seq, _)| *first_seq <= row.first_seq);
+        let mut history: Vec<Message> = read.map(|(_, message)| message).collect();
         let summary = self.conversations.get(&fence.conversation_id).and_then(|conversation| conversation.summary.clone());
         let at = summary.as_ref().map_or(0, |known| 1 + history.iter().position(|message| message.id == known.covers).unwrap());
         let later = history.split_off(at);

@@ -85,12 +85,12 @@ impl ConversationStore for ModelStore {
         Ok(state.shown(id).map(|conversation| (conversation, events)))
     }
 
-    async fn compact(&self, _compact: Compact, _key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
-        panic!("nobody asks for that here")
+    async fn compact(&self, compact: Compact, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Compacted>> {
+        Ok(self.state().keyed(key, |state| state.compact(&compact)))
     }
 
-    async fn rewind_conversation(&self, _rewind: Rewind, _key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
-        panic!("nobody rewinds conversations of the model")
+    async fn rewind_conversation(&self, rewind: Rewind, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
+        Ok(self.state().keyed(key, |state| state.rewind(&rewind)))
     }
 
     async fn copy_conversation(&self, _copy: CopyConversation, _key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {
@@ -147,11 +147,11 @@ impl RunStore for ModelStore {
 
     async fn edit_message(
         &self,
-        _accept: AcceptRun,
-        _message: &MessageId,
-        _key: Option<IdempotencyClaim>,
+        accept: AcceptRun,
+        message: &MessageId,
+        key: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<Edited>> {
-        panic!("nobody edits messages of the model")
+        Ok(self.state().edit(accept, message, key))
     }
 
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {

@@ -11,7 +11,7 @@ use capstan::domain::conversation::{Conversation, ConversationStatus};
 use capstan::domain::event::{EventBody, NewEvent, StoredEvent};
 use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use capstan::domain::input::InputRecord;
-use capstan::domain::message::Message;
+use capstan::domain::message::{Message, Role};
 use capstan::domain::model::Usage;
 use capstan::domain::prompt::ProvidedContext;
 use capstan::domain::record::{ClaimCause, Fence, RunWrite};
@@ -73,6 +73,8 @@ pub struct RunRow {
     pub answered: bool,
     /// With their places in the conversation.
     pub messages: Vec<(i64, Message)>,
+    /// Those that were taken out of it.
+    pub gone: Vec<(i64, Message)>,
 }
 
 /// A lease.
@@ -110,6 +112,18 @@ impl RunRow {
         let mut run = self.run.clone();
         run.usage = (self.usage != Usage::default()).then_some(self.usage);
         RunView { run, first_seq: self.first_seq, last_seq: self.last_seq }
+    }
+
+    /// All that was ever said in it, by places.
+    pub fn said(&self) -> Vec<&(i64, Message)> {
+        let mut all: Vec<_> = self.messages.iter().chain(&self.gone).collect();
+        all.sort_by_key(|(at, _)| *at);
+        all
+    }
+
+    /// Whether a user has said something in it.
+    pub fn is_asked(&self) -> bool {
+        self.said().iter().any(|(_, message)| message.role == Role::User && !message.internal)
     }
 
     pub fn is_over(&self) -> bool {

@@ -1,0 +1,138 @@
+//! What users do to what was said: conversations taken back, messages said anew, older ones left out.
+
+use capstan::domain::conversation::ConversationStatus;
+use capstan::domain::event::{EventBody, NewEvent};
+use capstan::domain::ids::{ConversationId, MessageId};
+use capstan::domain::message::{Message, Role};
+use capstan::domain::summary::{compacted, section};
+use capstan::store::{AcceptRun, Accepted, Compact, Compacted, Edited, IdempotencyClaim, Keyed, Rewind, RewindFrom, Rewound};
+
+use super::state::State;
+
+impl State {
+    /// The messages of a conversation in the order in which models read them, with the places of their runs.
+    pub fn read_in(&self, id: &ConversationId) -> Vec<(i64, Message)> {
+        let of_run = |first_seq: i64, mut messages: Vec<(i64, Message)>| {
+            messages.sort_by_key(|(at, _)| *at);
+            messages.into_iter().map(move |(_, message)| (first_seq, message))
+        };
+        self.runs_in(id).into_iter().flat_map(|row| of_run(row.first_seq, row.messages.clone())).collect()
+    }
+
+    /// Takes messages out of a conversation, and with them a summary that tells of any.
+    pub fn take_out(&mut self, id: &ConversationId, gone: &[MessageId]) {
+        let read = self.read_in(id);
+        let row = self.conversations.get_mut(id).unwrap();
+        let covered = row.summary.as_ref().and_then(|known| read.iter().position(|(_, message)| message.id == known.covers));
+        let first = read.iter().position(|(_, message)| gone.contains(&message.id));
+        if covered.is_some_and(|covered| first.is_some_and(|first| first <= covered)) {
+            row.summary = None;
+        }
+        for row in self.runs.values_mut() {
+            row.gone.extend(row.messages.extract_if(.., |(_, message)| gone.contains(&message.id)));
+        }
+    }
+
+    /// What comes of a request to take a conversation back, and whether it is kept.
+    pub fn rewind(&mut self, rewind: &Rewind) -> (Rewound, bool) {
+        let Rewind { owner, conversation_id: id, from, now } = rewind;
+        if self.conversation_of(owner, id).is_none() {
+            return (Rewound::NoConversation, false);
+        }
+        if let Some(open) = self.runs_in(id).into_iter().find(|row| !row.is_over()) {
+            return (Rewound::Active { run_id: open.run.id.clone() }, false);
+        }
+        let read = self.read_in(id);
+        let at = read.iter().position(|(_, message)| message.id == *from.message());
+        let Some(at) = at else { return (Rewound::NoMessage, false) };
+        let later = &read[at + usize::from(!from.takes_it())..];
+        let mut of_run = later.iter().take_while(|(run, _)| *run == read[at].0).map(|(_, message)| message.role);
+        if of_run.find(|role| *role != Role::User) == Some(Role::Tool) {
+            return (Rewound::PartsCalls, false);
+        }
+        let superseded: Vec<MessageId> = later.iter().map(|(_, message)| message.id.clone()).collect();
+        let mut events = Vec::new();
+        if !superseded.is_empty() {
+            self.take_out(id, &superseded);
+            let row = self.conversations.get_mut(id).unwrap();
+            (row.status, row.updated_at) = (ConversationStatus::Idle, *now);
+            let (title, supersedes) = (Some(row.title.clone()), superseded.clone());
+            let said = EventBody::ConversationUpdated { title, status: ConversationStatus::Idle, supersedes };
+            events = self.append(id, vec![NewEvent::new(&said, None, 0, *now)]);
+        }
+        let conversation = Box::new(self.shown(id).unwrap());
+        (Rewound::Conversation { conversation, superseded, events }, true)
+    }
+
+    /// What comes of a request to say a message anew: all of it, or nothing.
+    pub fn edit(&mut self, mut accept: AcceptRun, message: &MessageId, key: Option<IdempotencyClaim>) -> Keyed<Edited> {
+        accept.taker = None;
+        let mut refused = None;
+        let outcome = self.keyed(key, |state| {
+            let before = state.clone();
+            let edited = state.edit_once(&accept, message);
+            match edited {
+                Edited::Accepted(accepted) if matches!(*accepted, Accepted::Run { .. }) => (*accepted, true),
+                edited => {
+                    *state = before;
+                    refused = Some(edited);
+                    (Accepted::NoConversation, false)
+                }
+            }
+        });
+        let accepted = |accepted| Edited::Accepted(Box::new(accepted));
+        match (refused, outcome) {
+            (Some(refused), _) => Keyed::Fresh(refused),
+            (None, Keyed::Fresh(outcome)) => Keyed::Fresh(accepted(outcome)),
+            (None, Keyed::Replayed(outcome)) => Keyed::Replayed(accepted(outcome)),
+            (None, Keyed::Mismatch) => Keyed::Mismatch,
+        }
+    }
+
+    fn edit_once(&mut self, accept: &AcceptRun, id: &MessageId) -> Edited {
+        let refused = |accepted| Edited::Accepted(Box::new(accepted));
+        let of_user = |(_, message): &(i64, Message)| message.id == *id && message.role == Role::User && !message.internal;
+        let is_of_user = self.runs.values().any(|row| row.messages.iter().any(of_user));
+        let (owner, conversation_id) = (accept.owner.clone(), accept.conversation_id.clone());
+        let rewind = Rewind { owner, conversation_id, from: RewindFrom::At(id.clone()), now: accept.now };
+        let taken_out = match self.rewind(&rewind).0 {
+            Rewound::Conversation { events, .. } => events,
+            Rewound::Active { run_id } => return refused(Accepted::Busy { run_id }),
+            Rewound::PartsCalls => return Edited::PartsCalls,
+            Rewound::NoMessage => return Edited::NoMessage,
+            Rewound::NoConversation => return refused(Accepted::NoConversation),
+        };
+        if !is_of_user {
+            return Edited::NotTheUsers;
+        }
+        let (mut accepted, _) = self.accept(accept);
+        if let Accepted::Run { events, .. } = &mut accepted {
+            events.splice(0..0, taken_out);
+        }
+        refused(accepted)
+    }
+
+    /// What comes of a request to leave older messages out, and whether it is kept.
+    pub fn compact(&mut self, compact: &Compact) -> (Compacted, bool) {
+        let Compact { owner, conversation: id, policy, now } = compact;
+        let Some(row) = self.conversation_of(owner, id) else { return (Compacted::NoConversation, false) };
+        let before = row.summary.clone();
+        if self.runs_in(id).iter().any(|row| !row.is_over()) {
+            return (Compacted::Busy, false);
+        }
+        let mut read: Vec<Message> = self.read_in(id).into_iter().map(|(_, message)| message).collect();
+        if let Some(before) = &before {
+            let covered = read.iter().position(|message| message.id == before.covers).unwrap();
+            read.drain(..=covered);
+        }
+        let Some(after) = compacted(policy, before.as_ref(), &read) else {
+            return (Compacted::Done { messages: 0, summary: before, events: Vec::new() }, true);
+        };
+        let messages = after.messages - before.map_or(0, |before| before.messages);
+        let (through, summary) = (Some(after.covers.clone()), section(&after));
+        let said = EventBody::ContextCompacted { messages, texts: 0, through, summary };
+        let events = self.append(id, vec![NewEvent::new(&said, None, 0, *now)]);
+        self.conversations.get_mut(id).unwrap().summary = Some(after.clone());
+        (Compacted::Done { messages, summary: Some(after), events }, true)
+    }
+}
