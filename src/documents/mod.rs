@@ -6,7 +6,7 @@
 mod office;
 mod pdf;
 
-use crate::domain::file::{FileFacts, FileText};
+use crate::domain::file::{FileFacts, FileText, picture_type};
 use crate::support::text;
 
 /// What is accepted, in words for whoever sends something else.
@@ -54,11 +54,10 @@ impl Kind {
     /// Judged by the first bytes alone: neither name nor claim counts.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
+        if let Some(media_type) = picture_type(bytes) {
+            return Self::Picture(media_type);
+        }
         match bytes {
-            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Self::Picture("image/png"),
-            [0xff, 0xd8, 0xff, ..] => Self::Picture("image/jpeg"),
-            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Self::Picture("image/gif"),
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Self::Picture("image/webp"),
             [b'P', b'K', 3, 4, ..] => Self::Zip,
             _ if bytes.iter().take(PDF_MARK_WITHIN).copied().collect::<Vec<_>>().windows(5).any(|at| at == b"%PDF-") => Self::Pdf,
             _ => Self::Other,
@@ -110,8 +109,23 @@ pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&Fil
 /// A picture that begins like one and is none would be refused by the provider in each turn of its conversation from then on.
 fn check_picture(bytes: &[u8]) -> Result<(), Refused> {
     match imagesize::blob_size(bytes) {
-        Ok(size) if size.width > 0 && size.height > 0 => Ok(()),
-        Ok(_) | Err(_) => refused("the picture is damaged: it does not say how large it is"),
+        Ok(size) if size.width > 0 && size.height > 0 => {}
+        Ok(_) | Err(_) => return refused("the picture is damaged: it does not say how large it is"),
+    }
+    if is_cut_off(bytes) {
+        return refused("the picture is damaged: its end is missing");
+    }
+    Ok(())
+}
+
+/// Whether a picture lacks the mark of its end, or is shorter than it says: an upload was broken off. Of a GIF that cannot be told.
+fn is_cut_off(bytes: &[u8]) -> bool {
+    let has = |mark: &[u8]| bytes.windows(mark.len()).rev().any(|at| at == mark);
+    match bytes {
+        [0x89, ..] => !has(b"IEND"),
+        [0xff, ..] => !has(&[0xff, 0xd9]),
+        [b'R', b'I', b'F', b'F', a, b, c, d, ..] => (bytes.len() as u64) < u64::from(u32::from_le_bytes([*a, *b, *c, *d])) + 8,
+        _ => false,
     }
 }
 

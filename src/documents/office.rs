@@ -50,13 +50,14 @@ fn words(archive: &mut ZipArchive<Cursor<&[u8]>>, most_chars: usize) -> Result<F
     // The archive may lie about how much is in it.
     let mut reader = Reader::from_reader(BufReader::new(body.take(MAX_UNPACKED)));
     let mut page = Page::new(most_chars);
-    let (mut buffer, mut in_text) = (Vec::new(), false);
+    let (mut buffer, mut in_text, mut is_document) = (Vec::new(), false, false);
     loop {
         buffer.clear();
         let event = reader.read_event_into(&mut buffer).map_err(|_| damaged())?;
         let has_room = match event {
             Event::Start(tag) => {
                 in_text = tag.local_name().as_ref() == "t";
+                is_document |= tag.local_name().as_ref() == "document";
                 true
             }
             Event::Empty(tag) => match tag.local_name().as_ref() {
@@ -97,7 +98,7 @@ fn words(archive: &mut ZipArchive<Cursor<&[u8]>>, most_chars: usize) -> Result<F
             break;
         }
     }
-    Ok(page.finish())
+    if is_document { Ok(page.finish()) } else { Err(damaged()) }
 }
 
 /// Each sheet under its name, a row on each line, tabs between cells.

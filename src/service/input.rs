@@ -1,7 +1,11 @@
 //! What a principal says, checked and brought into the domain's form.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::{Error, Result, Service};
 use crate::domain::agent_record::RunLimits;
+use crate::domain::file::picture_type;
 use crate::domain::ids::{ConversationId, FileId, MessageId, PartId, UserId};
 use crate::domain::message::{FilePart, Part, TextPart};
 use crate::domain::model::ModelOptions;
@@ -160,7 +164,7 @@ impl Service {
     fn part(&self, part: &NewPart, pointer: &str) -> Result<Part> {
         match part {
             NewPart::Text(text) => Ok(self.text_part(text)),
-            NewPart::Image(file) => Ok(Part::Image(self.file_part(file, pointer)?)),
+            NewPart::Image(file) => Ok(Part::Image(picture(self.file_part(file, pointer)?, pointer)?)),
             NewPart::File(file) => Ok(Part::File(self.file_part(file, pointer)?)),
         }
     }
@@ -198,4 +202,25 @@ impl Service {
         let url = Some(text::storable(url).into_owned());
         Ok(FilePart { id, media_type: media_type.clone(), url, file_id: None, name, text_chars: None, text: None })
     }
+}
+
+/// A picture that is one as far as can be told: another would be refused by the provider in each turn of its conversation from then on.
+/// What is in a `data:` URL is told by its bytes, as with an upload.
+fn picture(mut part: FilePart, pointer: &str) -> Result<FilePart> {
+    let Some(url) = &part.url else { return Ok(part) };
+    if !part.media_type.starts_with("image/") {
+        let words = format!("{} is no picture; send it as a part of type \"file\"", part.media_type);
+        return Err(Error::field(&format!("{pointer}/media_type"), words));
+    }
+    if !url.starts_with("data:") {
+        return Ok(part);
+    }
+    let data = url.split_once(";base64,").map(|(_, data)| data);
+    let bytes = data.and_then(|data| STANDARD.decode(data).ok());
+    let (Some(data), Some(kind)) = (data, bytes.as_deref().and_then(picture_type)) else {
+        let words = "must hold a PNG, JPEG, GIF or WebP picture in base64, as in data:image/png;base64,iVBORw0KGgo...";
+        return Err(Error::field(&format!("{pointer}/url"), words));
+    };
+    (part.media_type, part.url) = (kind.to_owned(), Some(format!("data:{kind};base64,{data}")));
+    Ok(part)
 }

@@ -18,7 +18,7 @@ fn refusal(bytes: &[u8]) -> String {
 
 #[test]
 fn a_file_is_what_its_bytes_say() {
-    let jpeg = b"\xff\xd8\xff\xe0\0\x04\0\0\xff\xc0\0\x11\x08\0\x02\0\x03\x03\x01\x22\0\x02\x11\x01\x03\x11\x01";
+    let jpeg = b"\xff\xd8\xff\xe0\0\x04\0\0\xff\xc0\0\x11\x08\0\x02\0\x03\x03\x01\x22\0\x02\x11\x01\x03\x11\x01\xff\xd9";
     let webp = b"RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0\x2f\x01\x40\0\0\x07\x10\xfd\x8f\xfe\x07\x22\xa2\xff\x01";
     let gif = b"GIF89a\x03\0\x02\0\0\0\0;";
     for (bytes, media_type) in [(PNG, "image/png"), (jpeg, "image/jpeg"), (gif, "image/gif"), (webp, "image/webp")] {
@@ -27,6 +27,10 @@ fn a_file_is_what_its_bytes_say() {
         assert!(refusal(&bytes[..12.min(bytes.len() - 8)]).contains("damaged"), "{media_type}");
     }
     assert!(refusal(b"GIF89a\0\0\x02\0\0\0\0;").contains("damaged"));
+    // What was broken off on its way says how large it is all the same.
+    for (bytes, kept) in [(PNG, PNG.len() - 8), (jpeg, jpeg.len() - 1), (webp, webp.len() - 2)] {
+        assert_eq!(refusal(&bytes[..kept]), "the picture is damaged: its end is missing");
+    }
     for (name, media_type) in [
         ("a.md", "text/markdown"),
         ("a.CSV", "text/csv"),
@@ -89,6 +93,7 @@ fn what_is_refused_says_why() {
         (b"PK\x03\x04 and no more".to_vec(), "damaged"),
         (b"%PDF-1.7\nnothing".to_vec(), "damaged"),
         (docx(&["<w:broken"]), "damaged"),
+        (archive(&[("word/document.xml", "no XML at all")]), "damaged"),
         (archive(&[("xl/workbook.xml", "<workbook")]), "damaged"),
         (bomb(&huge), "far larger unpacked than it looks: 4294"),
         (locked, "encrypted"),

@@ -37,6 +37,13 @@ async fn what_is_wrong_in_a_body_is_named_by_its_place() {
         (r#"{"input":[{"type":"text","text":"a"},{"type":"video"}]}"#, "/input/1/type", "unknown variant"),
         (r#"{"input":[{"type":"text","text":"a","x":1}]}"#, "/input/0", "unknown field"),
         (r#"{"input":[{"type":"image","media_type":"image/png","url":"file:///etc/passwd"}]}"#, "/input/0/url", "https:"),
+        (r#"{"input":[{"type":"image","media_type":"text/html","url":"https://a/"}]}"#, "/input/0/media_type", "no picture"),
+        (
+            r#"{"input":[{"type":"image","media_type":"image/png","url":"data:image/png;base64,AAAA"}]}"#,
+            "/input/0/url",
+            "in base64",
+        ),
+        (r#"{"input":[{"type":"image","media_type":"image/png","url":"data:image/png,x"}]}"#, "/input/0/url", "in base64"),
         (r#"{"input":[{"type":"file","media_type":"png","url":"https://a/"}]}"#, "/input/0/media_type", "media type"),
         (r#"{"input":"a","conversation_id":"conv_1"}"#, "/conversation_id", "expected conv_"),
         (r#"{"input":"a","on_busy":"explode"}"#, "/on_busy", "unknown variant"),

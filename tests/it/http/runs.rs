@@ -32,6 +32,7 @@ async fn a_client_may_mint_the_conversation_id_and_send_parts() {
     let parts = json!([
         {"type": "text", "text": "look\u{0}"},
         {"type": "image", "media_type": "image/png", "url": "https://example.com/a.png"},
+        {"type": "image", "media_type": "image/jpeg", "url": "data:image/jpeg;base64,iVBORw0KGgo="},
     ]);
     let reply = rig.post("/api/v1/runs", json!({"input": parts, "conversation_id": id, "options": {"temperature": 0.5}})).await;
     assert_eq!(reply.status, StatusCode::ACCEPTED, "{}", reply.body);
@@ -39,6 +40,9 @@ async fn a_client_may_mint_the_conversation_id_and_send_parts() {
     let message = &reply.json()["message"];
     assert_eq!(message["parts"][0]["text"], "look\u{fffd}");
     assert_eq!(message["parts"][1]["type"], "image");
+    // What a picture is, its bytes say.
+    assert_eq!(message["parts"][2]["media_type"], "image/png");
+    assert_eq!(message["parts"][2]["url"], "data:image/png;base64,iVBORw0KGgo=");
     // A message to a conversation that does not exist does not make it.
     let missing = format!("/api/v1/conversations/{}/messages", new_conversation_id());
     assert_eq!(rig.post(&missing, json!({"content": "hello"})).await.code(), "not_found");
