@@ -71,10 +71,11 @@ impl Terms {
     }
 }
 
-/// The words of a text, as both databases see them: what stands between spaces and signs, in small letters.
+/// The words of a text, as both databases see them: what stands between spaces and signs. Which letters are the same, small or large,
+/// is for the database to say, as it did when it took the text in: not all agree about each of them.
 fn words(text: &str) -> Vec<String> {
     let parts = text.split(|c: char| c.is_whitespace() || c.is_control() || c.is_ascii_punctuation());
-    parts.filter(|word| word.chars().any(char::is_alphanumeric)).map(str::to_lowercase).collect()
+    parts.filter(|word| word.chars().any(char::is_alphanumeric)).map(str::to_owned).collect()
 }
 
 /// A piece of what is shown of a message.
@@ -165,7 +166,7 @@ fn ends(chars: &[char], at: usize, term: &Term) -> Option<usize> {
         if number > 0 {
             end += chars[end..].iter().take_while(|c| !is_of_word(**c)).count();
         }
-        let mut wanted = word.chars().peekable();
+        let mut wanted = word.chars().flat_map(char::to_lowercase).peekable();
         while wanted.peek().is_some() {
             let mut small = chars.get(end)?.to_lowercase();
             if !small.all(|c| wanted.next() == Some(c)) {
@@ -204,8 +205,8 @@ mod tests {
     fn a_query_is_words_and_phrases() {
         let terms = Terms::read("Rent due-date \"the Third of\" -x:* OR").unwrap();
         let word = |word: &str| Term::Word(word.to_owned());
-        let phrase = Term::Phrase(["the", "third", "of"].map(str::to_owned).to_vec());
-        assert_eq!(terms.0, [word("rent"), word("due"), word("date"), phrase, word("x"), word("or")]);
+        let phrase = Term::Phrase(["the", "Third", "of"].map(str::to_owned).to_vec());
+        assert_eq!(terms.0, [word("Rent"), word("due"), word("date"), phrase, word("x"), word("OR")]);
         assert_eq!(Terms::read("\"open end").unwrap().0, [Term::Phrase(vec!["open".to_owned(), "end".to_owned()])]);
         for nothing in ["", "  ", "\"\"", "-:*()", "\u{1f389}"] {
             assert_eq!(Terms::read(nothing).unwrap_err(), "the query has no word to look for", "{nothing:?}");
@@ -222,6 +223,7 @@ mod tests {
         );
         assert_eq!(shown("on the, third of May; the third off", "\"the third of\""), "on [the, third of] May; the third off");
         assert_eq!(shown("Größe GRÖSSE größer", "größ"), "[Größ]e GRÖSSE [größ]er");
+        assert_eq!(shown("İstanbul, istanbul", "İSTANBUL"), "[İstanbul], istanbul");
         assert_eq!(shown("nothing of it", "else"), "nothing of it");
         let long = format!("{} needle {}", "word ".repeat(100), "tail ".repeat(100));
         let shown = shown(&long, "needle");

@@ -69,6 +69,12 @@ async fn words_are_found_by_their_beginnings_and_by_their_owner_only(world: &Wor
             .unwrap_or_else(|error| panic!("{signs:?}: {error}"));
     }
 
+    // As it was written, whatever the database takes for its small letters.
+    let trip = said(world, &ben, "We meet in İstanbul, at the STRAẞE.").await;
+    for query in ["İstanbul", "\"in İstanbul\"", "STRAẞE", "İst"] {
+        assert_eq!(places(world, &ben, query).await, std::slice::from_ref(&trip), "{query:?}");
+    }
+
     // Pages, and conversations that are put away.
     let terms = Terms::read("rent").unwrap();
     let first = world.store.search(&ada, &terms, None, &page::<SearchCursor>(1, None)).await.unwrap();
