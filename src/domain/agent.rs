@@ -346,6 +346,7 @@ impl AgentProfile {
             ("max_rounds", u64::from(self.max_rounds)),
             ("tool_timeout_ms", self.tool_timeout_ms),
             ("tool_parallelism", u64::from(self.tool_parallelism)),
+            ("max_parallel_calls", u64::from(self.max_parallel_calls)),
         ];
         if let Some((field, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return wrong(field, "must be at least 1".to_owned());

@@ -176,6 +176,8 @@ impl Service {
     }
 
     pub(super) fn title(&self, pointer: &str, title: &str) -> Result<String> {
+        // One line, whoever shows it.
+        let title = title.replace(char::is_control, " ");
         let title = title.trim();
         let (chars, limit) = (title.chars().count(), self.limits.max_title_chars);
         if chars > limit {
