@@ -32,8 +32,9 @@ pub fn start_log(config: &LogConfig) -> anyhow::Result<()> {
     started.map_err(|error| anyhow::anyhow!("the log cannot be started: {error}"))
 }
 
-/// Libraries that log what they carry: messages of MCP servers, frames of WebSockets, events of streams.
-const CARRIERS: [&str; 4] = ["rmcp", "tungstenite", "tokio_tungstenite", "sse_stream"];
+/// What logs what it carries: libraries (messages of MCP servers, frames of WebSockets, events of streams), and our own monitor of what
+/// goes to providers and comes back.
+const CARRIERS: [&str; 5] = ["rmcp", "tungstenite", "tokio_tungstenite", "sse_stream", "wire"];
 
 /// What `log.level` means. A plain level is that of our own lines: those of libraries hold URLs and contents that may be secret, so
 /// they speak from `warn` on, and those that carry contents not at all. Directives that name a library win.

@@ -22,6 +22,7 @@ mod json_text;
 pub mod limits;
 mod lines;
 mod list;
+mod monitor;
 pub mod ollama;
 pub mod openai;
 pub mod openrouter;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::limits::{Deadline, StreamLimits, Timed, timeout};
 use super::lines::LineFrames;
 use super::sse::{MAX_EVENT_BYTES, SseFrames, too_large};
-use super::{SetupError, failure};
+use super::{SetupError, failure, monitor};
 use crate::domain::model::{ModelError, ModelErrorKind};
 use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
@@ -134,12 +134,14 @@ pub(super) async fn send(
     let late =
         || if until == total.at { timeout("no answer came", total.limit) } else { timeout("no answer came", limits.first_byte) };
 
+    monitor::sent(&request);
     let response = timeout_at(until, request.send()).await.map_err(|_| late())?.map_err(network_error)?;
+    monitor::began(response.status());
     check_headers(response.headers())?;
     if !response.status().is_success() {
         return Err(refusal(response, until, now, tools).await);
     }
-    let mut raw = Box::pin(response.bytes_stream());
+    let mut raw = Box::pin(response.bytes_stream().inspect(|piece| piece.iter().for_each(|piece| monitor::came(piece))));
     let first = match timeout_at(until, raw.next()).await.map_err(|_| late())? {
         Some(chunk) => chunk.map_err(network_error)?,
         None => {
@@ -216,7 +218,7 @@ where
 pub(super) async fn refusal(response: Response, until: Instant, now: UnixMillis, tools: &[Arc<ToolDefinition>]) -> ModelError {
     let (status, headers) = (response.status(), response.headers().clone());
     let mut body = Vec::new();
-    let mut chunks = Box::pin(response.bytes_stream());
+    let mut chunks = Box::pin(response.bytes_stream().inspect(|piece| piece.iter().for_each(|piece| monitor::came(piece))));
     while let Ok(Some(Ok(chunk))) = timeout_at(until, chunks.next()).await {
         let room = MAX_ERROR_BODY_BYTES - body.len();
         body.extend_from_slice(&chunk[..chunk.len().min(room)]);

@@ -6,6 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::database::Kind;
+use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::wait;
 
@@ -88,6 +89,33 @@ async fn request_and_run_have_one_trace(#[values(Kind::Sqlite, Kind::Postgres)] 
         assert!(trace.len() == 32 && trace != TRACE && trace.bytes().all(|byte| byte.is_ascii_hexdigit()), "{trace}");
         all_lines_of(&server, &run, &trace).await;
         assert!(lines_in(&trace).iter().any(answered));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wire_monitor_speaks_to_whoever_names_it() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LOG__FORMAT", "json").env("OPENAI_API_KEY", "a-key-of-mine");
+    for level in ["info,wire=trace", "trace"] {
+        let mut server = site.start_with(&[("CAPSTAN_LOG__LEVEL", level)]).await;
+        let input = "a word of mine [[id:one]][[say:theirs]]";
+        let run = start_in(&server, &traceparent(), input).await;
+        server.finished(&run).await;
+        all_lines_of(&server, &run, TRACE).await;
+        let log = server.log_text();
+        assert!(!log.contains("a-key-of-mine"), "{log}");
+        let seen: Vec<Line> = lines(&server).into_iter().filter(|line| line.has("target", "wire")).collect();
+        if level == "trace" {
+            assert!(seen.is_empty() && !log.contains("a word of mine"), "no plain level shows what is said");
+        } else {
+            let shows = |message: &str, text: &str| {
+                let of_run = seen.iter().filter(|line| line.message == message && line.has("run.id", &run));
+                of_run.map(|line| line.text.as_str()).collect::<String>().contains(text)
+            };
+            assert!(shows("to the provider", "/v1/chat/completions") && shows("to the provider", "a word of mine"));
+            assert!(shows("from the provider", "theirs") && shows("the provider answers", r#""status":200"#), "{log}");
+        }
+        server.kill9().await;
     }
 }
 
