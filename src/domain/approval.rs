@@ -42,6 +42,9 @@ pub struct ApprovalPolicy {
     pub tools: BTreeMap<String, ApprovalMode>,
     /// Whether every tool of a server that is not trusted asks.
     pub ask_untrusted: bool,
+    /// Whether the model is told to say why before it calls a tool that asks.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rationale: bool,
     /// What a denied call does.
     pub on_deny: OnDeny,
     /// How long a human has to decide before the call is denied, in milliseconds; 0 for as long as they like.
@@ -50,7 +53,13 @@ pub struct ApprovalPolicy {
 
 impl Default for ApprovalPolicy {
     fn default() -> Self {
-        Self { tools: BTreeMap::new(), ask_untrusted: false, on_deny: OnDeny::default(), expires_ms: 7 * 24 * 3_600_000 }
+        Self {
+            tools: BTreeMap::new(),
+            ask_untrusted: false,
+            rationale: false,
+            on_deny: OnDeny::default(),
+            expires_ms: 7 * 24 * 3_600_000,
+        }
     }
 }
 
@@ -146,6 +155,9 @@ pub struct ApprovalTerms {
     pub consent_hash: Option<String>,
     /// Whether its server says that it destroys something.
     pub destructive: bool,
+    /// What the model said in the answer that makes the call.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rationale: Option<String>,
     /// Whether the call could be taken back.
     #[serde(default)]
     pub undoable: bool,
@@ -322,6 +334,9 @@ pub struct ApprovalRequest {
     pub arguments: Value,
     /// SHA-256 of the arguments. An answer that names it holds for these arguments only.
     pub arguments_hash: String,
+    /// What the model said in the answer that makes the call, at most 1,000 characters: its reason, if it gave one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rationale: Option<String>,
     /// Whether the server says that the tool destroys something.
     pub destructive: bool,
     /// Whether the call could be taken back afterwards, with `undo_tool_call`.
@@ -343,6 +358,7 @@ impl ApprovalRequest {
             description: terms.description.clone(),
             arguments: question.arguments.clone().unwrap_or_default(),
             arguments_hash: terms.arguments_hash.clone(),
+            rationale: terms.rationale.clone(),
             destructive: terms.destructive,
             undoable: terms.undoable,
             scopes: terms.scopes.clone(),

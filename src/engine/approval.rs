@@ -17,6 +17,10 @@ use crate::domain::input::{InputChoice, InputKind, InputRequest, InputState, Que
 use crate::domain::message::Part;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::json;
+use crate::support::text::prefix_chars;
+
+/// The most characters of what a model says that stand beside its call.
+const MAX_RATIONALE_CHARS: usize = 1_000;
 
 /// The answers that a human can give, and what they mean.
 const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the call"), (DENY, "Do not make it")];
@@ -137,6 +141,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
         definition_hash: tool.definition_hash.clone(),
         // The call itself is refused where it leads elsewhere by then.
         consent_hash: tool.destination.is_some().then(|| tool.consent_hash().into_owned()),
+        rationale: rationale(draft, call),
         destructive: tool.safety.destructive,
         undoable: draft.has_undo(&tool.name),
         undoes: call.undoes.clone(),
@@ -147,6 +152,14 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
             _ => None,
         },
     })
+}
+
+/// What the model said in the answer that makes the call. Of a call that no model has made there is none.
+fn rationale(draft: &Draft<'_>, call: &ToolCall) -> Option<String> {
+    let mut known = draft.work.record.history.iter().chain(&draft.base.record.history);
+    let said = known.find(|message| message.id == call.message_id && message.model.is_some())?.text();
+    let said = prefix_chars(said.trim(), MAX_RATIONALE_CHARS);
+    (!said.is_empty()).then(|| said.to_owned())
 }
 
 /// Whether the question was about this call as it stands, of the tool as it is.

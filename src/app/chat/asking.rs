@@ -30,7 +30,10 @@ impl Asked {
     /// What `approval.requested` asks.
     pub fn approval(data: &Value) -> Self {
         let word = |key: &str| data[key].as_str().unwrap_or_default();
-        let call = format!("{} {}", brief(word("name")), brief(&data["arguments"].to_string()));
+        let mut call = format!("{} {}", brief(word("name")), brief(&data["arguments"].to_string()));
+        if let Some(rationale) = data["rationale"].as_str() {
+            call.push_str(&format!(" (it says: {})", brief(rationale)));
+        }
         let scopes = data["scopes"].as_array().map(Vec::as_slice).unwrap_or_default();
         let scopes = scopes.iter().filter_map(|scope| scope.as_str()).map(str::to_owned).collect();
         let kind = Kind::Approval {

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::world::*;
 use crate::domain::agent::{AgentProfile, ToolsPolicy};
+use crate::domain::approval::{ApprovalMode, ApprovalPolicy};
 use crate::domain::change::Change;
 use crate::domain::prompt::{OwnLayers, OwnPrompt, PromptPolicy, ProvidedContext, ServerNote, ToolNotes};
 use crate::domain::record::ClaimCause;
@@ -51,6 +52,22 @@ fn a_conversation_replaces_the_agent_only_where_it_may() {
     assert_eq!(system(OwnPrompt::Replace, " "), "SERVER\n\nAGENT");
     assert_eq!(system(OwnPrompt::Join, "OWN"), "SERVER\n\nAGENT\n\nOWN");
     assert_eq!(system(OwnPrompt::Ignore, "OWN"), "SERVER\n\nAGENT");
+}
+
+#[test]
+fn a_reason_is_asked_for_where_somebody_is_asked() {
+    let system = |rationale, mode, tools_policy| {
+        let approval = ApprovalPolicy { rationale, tools: [("files__read".to_owned(), mode)].into(), ..ApprovalPolicy::default() };
+        let profile = AgentProfile { approval, tools_policy, ..profile(PromptPolicy::default()) };
+        model_request(&state(profile, ("", ""))).system
+    };
+    let every = ToolsPolicy::EveryRound;
+    assert!(system(true, ApprovalMode::Ask, every).ends_with("It holds for files__read."));
+    for (rationale, mode, policy) in
+        [(false, ApprovalMode::Ask, every), (true, ApprovalMode::Auto, every), (true, ApprovalMode::Ask, ToolsPolicy::None)]
+    {
+        assert_eq!(system(rationale, mode, policy), "AGENT");
+    }
 }
 
 #[test]

@@ -111,6 +111,28 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
     audit::assert_sound(&site.database).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reason_stands_beside_the_call() {
+    let model = ModelMock::start().await;
+    let site = site(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__APPROVAL__RATIONALE", "true");
+    let server = site.start().await;
+    let input = r#"[[id:why]][[say:The list lacks it.]][[call:ledger__append {"text":"one"}]][[next]][[say:bye]]"#;
+    let (run, path) = waiting(&server, input).await;
+    let asked = server.get_json(&path).await;
+    assert_eq!(asked["rationale"], "The list lacks it.", "{asked}");
+    let events = server.run_events_json(&run).await;
+    let requested = events.iter().find(|event| event["type"] == "approval.requested").unwrap();
+    assert_eq!(requested["data"]["rationale"], asked["rationale"]);
+    let told = model.exchanges("why")[0].request["messages"][0]["content"].as_str().unwrap().to_owned();
+    assert!(told.contains("ledger__append") && told.contains("why it is needed"), "{told}");
+
+    // A model that says nothing gives no reason.
+    server.post_json(&path, &json!({"decision": "deny"})).await;
+    server.finished(&run).await;
+    let (_, path) = waiting(&server, INPUT).await;
+    assert_eq!(server.get_json(&path).await.get("rationale"), None);
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
