@@ -1,15 +1,19 @@
--- Whose each row is, also where a row hangs on another one that says so: every query for somebody names them.
+-- Whose each row is, also where a row hangs on another one that says so: every query for somebody names them. A column with a
+-- default that is known rewrites no row, so that writers stand still for a moment only.
 ALTER TABLE conversation_heads ADD COLUMN owner_id text NOT NULL DEFAULT '';
-UPDATE conversation_heads h SET owner_id = c.owner_id FROM conversations c WHERE c.id = h.conversation_id;
-
 ALTER TABLE events ADD COLUMN owner_id text NOT NULL DEFAULT '';
-UPDATE events e SET owner_id = c.owner_id FROM conversations c WHERE c.id = e.conversation_id;
-
 ALTER TABLE run_steps ADD COLUMN owner_id text NOT NULL DEFAULT '';
-UPDATE run_steps s SET owner_id = r.owner_id FROM runs r WHERE r.id = s.run_id;
-
 ALTER TABLE context_summaries ADD COLUMN owner_id text NOT NULL DEFAULT '';
-UPDATE context_summaries s SET owner_id = c.owner_id FROM conversations c WHERE c.id = s.conversation_id;
+
+-- Which rows of before are left, by the key of the last one that was given its owner. They get theirs piece by piece, before a server
+-- of this version serves. A table without a row here has none left.
+CREATE TABLE owners_left (
+    of_table text PRIMARY KEY,
+    id       text NOT NULL DEFAULT '',
+    number   bigint NOT NULL DEFAULT -1
+);
+INSERT INTO owners_left (of_table)
+SELECT * FROM unnest(ARRAY['conversation_heads', 'events', 'run_steps', 'context_summaries']) WHERE EXISTS (SELECT FROM conversations);
 
 -- Servers of the version before this one go on writing during a rolling update, and name no owner. The functions are volatile:
 -- they have to see what the statement that they are called from has written already.

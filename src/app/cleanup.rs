@@ -22,6 +22,7 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
         let records = records.context("old idempotency records cannot be removed")?;
         let audit = upkeep::remove_old_audit(store.as_ref(), loaded.config.retention.audit_ms()).await;
         let audit = audit.context("old rows of the audit cannot be removed")?;
+        upkeep::remove_old_spending(store.as_ref()).await.context("what budgets of days gone by have counted cannot be removed")?;
         print(&format!("removed {tickets} expired tickets, {records} idempotency records and {audit} rows of the audit\n"))?;
     }
     take_over(store.as_ref(), mode).await?;

@@ -127,6 +127,15 @@ async fn clean(store: Arc<dyn Store>, clock: SharedClock, audit_ms: Option<u64>,
             Ok(removed) => tracing::debug!(removed, "removed old rows of the audit"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old rows of the audit could not be removed"),
         }
+        match remove_old_spending(store.as_ref()).await {
+            Ok(removed) => tracing::debug!(removed, "removed what budgets of days gone by have counted"),
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "what budgets of days gone by have counted could not be removed"
+                );
+            }
+        }
         let (tickets, records) = remove_expired(store.as_ref(), &clock).await;
         match tickets {
             Ok(removed) => tracing::debug!(removed, "removed tickets that nobody used"),
@@ -183,14 +192,7 @@ async fn remove_files(store: Arc<dyn Store>, age_ms: Option<u64>, stop: Cancella
 /// Removes files that no message has and that are old enough, piece by piece. Returns how many.
 pub async fn remove_unused_files(store: &dyn Store, age_ms: Option<u64>) -> StoreResult<u64> {
     let Some(age_ms) = age_ms else { return Ok(0) };
-    let mut removed = 0;
-    loop {
-        let gone = store.remove_unused_files(age_ms).await?;
-        removed += gone;
-        if gone == 0 {
-            return Ok(removed);
-        }
-    }
+    to_the_end(|| store.remove_unused_files(age_ms)).await
 }
 
 /// Removes tickets and idempotency records that are of no use any more. Returns how many of each.
@@ -202,9 +204,19 @@ pub async fn remove_expired(store: &dyn Store, clock: &SharedClock) -> (StoreRes
 /// Removes rows of the audit that are old enough, piece by piece. Returns how many.
 pub async fn remove_old_audit(store: &dyn Store, age_ms: Option<u64>) -> StoreResult<u64> {
     let Some(age_ms) = age_ms else { return Ok(0) };
+    to_the_end(|| store.remove_old_audit(age_ms)).await
+}
+
+/// Removes what budgets of days gone by have counted, piece by piece. Returns how many rows.
+pub async fn remove_old_spending(store: &dyn Store) -> StoreResult<u64> {
+    to_the_end(|| store.remove_old_spending()).await
+}
+
+/// Removes piece by piece until nothing is left. Returns how much.
+async fn to_the_end<F: Future<Output = StoreResult<u64>>>(piece: impl Fn() -> F) -> StoreResult<u64> {
     let mut removed = 0;
     loop {
-        let gone = store.remove_old_audit(age_ms).await?;
+        let gone = piece().await?;
         removed += gone;
         if gone == 0 {
             return Ok(removed);

@@ -198,10 +198,19 @@ pub enum Reserved {
     },
 }
 
+/// A call that was reserved under a fence which ended before anybody settled it: its worker has died, or has lost the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// The day that it was reserved on.
+    pub day: i64,
+    /// What it may have come to.
+    pub amount: Amount,
+}
+
 /// How a budget stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// What is settled.
+    /// What is settled, and what lost calls may have come to.
     pub spent: Amount,
     /// What is reserved for calls of others that are under way.
     pub held: Amount,

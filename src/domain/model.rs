@@ -31,12 +31,19 @@ pub struct Usage {
     /// Model calls counted here.
     #[serde(default)]
     pub model_calls: u64,
+    /// Those of them that came to no answer: they failed, were given up, or were lost with their process. Absent if none was.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub abandoned_calls: u32,
     /// True if a provider gave no figures and they were estimated.
     #[serde(default)]
     pub estimated: bool,
     /// What the calls cost whose prices are known, as they were when the calls were made; absent if none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+}
+
+fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Usage {
@@ -47,6 +54,7 @@ impl Usage {
         self.cached_input_tokens = self.cached_input_tokens.saturating_add(other.cached_input_tokens);
         self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
         self.model_calls = self.model_calls.saturating_add(other.model_calls);
+        self.abandoned_calls = self.abandoned_calls.saturating_add(other.abandoned_calls);
         self.estimated |= other.estimated;
         self.cost = match (self.cost, other.cost) {
             (Some(one), Some(other)) => Some(one.plus(other)),

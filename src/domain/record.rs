@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::agent::AgentProfile;
+use super::budget::Lost;
 use super::change::{Change, RunCounters, StepRow};
 use super::context::ContextSummary;
 use super::event::NewEvent;
@@ -123,6 +124,8 @@ pub struct RunRecord {
     pub counters: RunCounters,
     /// Tokens used so far.
     pub usage: Usage,
+    /// The call that a worker before this one had under way under a budget.
+    pub lost: Option<Lost>,
     /// Milliseconds since the first start, by the database's clock; 0 before it.
     pub elapsed_ms: u64,
     /// Messages of the conversation's earlier runs and of this one, run by run, oldest first. Messages that wait for a later

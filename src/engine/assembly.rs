@@ -105,7 +105,8 @@ impl Assembler {
         let reader = structured::reader(state);
         let is_planning = plan::phase(record) == Some(PlanPhase::Planning);
         let silent = is_planning || offer::missing_in(state) == offer::Missing::Categories;
-        Self { reader, silent, ..Self::new(run_id, conversation_id, record.model().to_owned(), step).asked(request) }
+        let prices = state.capacity_of(record.model()).prices;
+        Self { reader, silent, prices, ..Self::new(run_id, conversation_id, record.model().to_owned(), step).asked(request) }
     }
 
     /// An empty answer. The first thing that is shown is `message.started`.
@@ -373,7 +374,16 @@ impl Assembler {
         let said = self.usage.unwrap_or_default();
         let input_tokens = if said.input_tokens == 0 { estimate.input_tokens } else { said.input_tokens };
         let output_tokens = said.output_tokens.max(estimate.output_tokens);
-        self.priced(Usage { input_tokens, output_tokens, model_calls: 1, estimated: true, ..said })
+        self.priced(Usage { input_tokens, output_tokens, model_calls: 1, abandoned_calls: 1, estimated: true, ..said })
+    }
+
+    /// The same of a call that this process gives up: it may have been asked already.
+    #[must_use]
+    pub fn given_up(&self) -> Usage {
+        match self.begun {
+            true => self.spent(),
+            false => self.priced(Usage { abandoned_calls: 1, ..self.estimate() }),
+        }
     }
 
     /// The provider's figures, or an estimate.

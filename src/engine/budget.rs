@@ -9,6 +9,7 @@ use super::source::Source;
 use super::{Command, RunState, context, model_step};
 use crate::domain::budget::{Amount, BudgetOf, OnDaySpent, Reserve, Reserved};
 use crate::domain::change::{Change, ReleaseCause};
+use crate::domain::cost::Cost;
 use crate::domain::event::EventBody;
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemCode;
@@ -74,14 +75,44 @@ pub(super) fn answered(draft: &mut Draft<'_>) {
     }
 }
 
+/// Charges the call that a worker before this one has left behind: nobody saw its end, and its provider bills it all the same. It is
+/// taken at what was reserved for it. Where nothing is reserved, no more is known than that it was asked, and the rest is guessed only
+/// if the run has a limit to keep.
+pub(super) fn charge_lost(draft: &mut Draft<'_>) {
+    let lost = draft.base.record.lost.map(|lost| lost.amount);
+    let was_made = lost.is_some() || !draft.profile().budget.is_shared() && draft.open_model_step().is_some();
+    if !was_made {
+        return;
+    }
+    let source = Source::in_draft(draft);
+    let prices = source.capacity.prices.as_ref();
+    let asked = context::tokens(&source);
+    let is_limited = draft.profile().max_run_tokens > 0 || draft.profile().budget.run_usd.is_some();
+    let amount = lost.unwrap_or_else(|| match is_limited {
+        true => Amount::at_most(asked, draft.profile().options.max_output_tokens, prices),
+        false => Amount::at_most(asked, Some(0), prices),
+    });
+    let input_tokens = asked.min(amount.tokens);
+    let cost = (prices.is_some() || amount.cost > Cost::default()).then_some(amount.cost);
+    draft.charge(Usage {
+        input_tokens,
+        output_tokens: amount.tokens - input_tokens,
+        model_calls: 1,
+        abandoned_calls: 1,
+        estimated: true,
+        cost,
+        ..Usage::default()
+    });
+}
+
 /// What a decision settles that charges the run with so much in all.
 pub(super) fn settled(base: &RunState, usage: Usage) -> Option<Change> {
-    match base.reserved()? {
-        (_, Reserved::Granted { day }) => {
-            Some(Change::Settle { day, amount: Amount::of(&usage).minus(Amount::of(&base.record.usage)) })
-        }
-        (_, Reserved::Busy | Reserved::Spent { .. }) => None,
-    }
+    let day = match (base.record.lost, base.reserved()) {
+        (Some(lost), _) => lost.day,
+        (None, Some((_, Reserved::Granted { day }))) => day,
+        (None, Some((_, Reserved::Busy | Reserved::Spent { .. })) | None) => return None,
+    };
+    Some(Change::Settle { day, amount: Amount::of(&usage).minus(Amount::of(&base.record.usage)) })
 }
 
 /// Too little is left for another call.

@@ -10,6 +10,7 @@ use super::{
 use crate::domain::agent::OnInterrupt;
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
+use crate::domain::handle::Pause;
 use crate::domain::ids::CallId;
 use crate::domain::input::InputState;
 use crate::domain::message::{Message, MessageStatus, Role};
@@ -31,6 +32,7 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
     draft.charge(surroundings.spent);
     match input {
         Input::Claimed { tools, contexts, finished } => {
+            budget::charge_lost(&mut draft);
             take_up(&mut draft, finished);
             claimed(&mut draft, tools, contexts);
         }
@@ -45,12 +47,13 @@ pub fn decide(state: &RunState, input: Input, surroundings: &Surroundings<'_>) -
         // answer comes that did not know of it.
         Input::Joined(_) => {}
         Input::CancelRequested { by, partial, stopped } => cancelled(&mut draft, by, partial, stopped),
-        Input::Drain { stopped } => drained(&mut draft, stopped),
+        Input::Drain { stopped, paused } => drained(&mut draft, stopped, paused),
         Input::TimedOut { stopped } => {
             record_outcomes(&mut draft, stopped);
             model_step::fail_for_time(&mut draft);
         }
         Input::GivenUp { why, stopped } => {
+            budget::charge_lost(&mut draft);
             take_up(&mut draft, stopped);
             draft.fail(ProblemCode::Internal, why);
         }
@@ -173,9 +176,12 @@ fn cancelled(draft: &mut Draft<'_>, by: String, partial: Option<PartialAnswer>, 
 }
 
 /// Hands the run back. A model step under way is void and begins again at the next claim; calls under way stay `started` and
-/// are judged by their class there.
-fn drained(draft: &mut Draft<'_>, stopped: Vec<(CallId, ToolOutcome)>) {
+/// are judged by their class there. Those that their servers have let go of wait for their answers.
+fn drained(draft: &mut Draft<'_>, stopped: Vec<(CallId, ToolOutcome)>, paused: Vec<(CallId, Pause)>) {
     record_outcomes(draft, stopped);
+    for (id, pause) in paused {
+        rounds::keep(draft, &id, pause);
+    }
     if let Some(step) = draft.open_model_step() {
         draft.reset(step, ReleaseCause::Drain.as_str());
         draft.abandon_step(step);

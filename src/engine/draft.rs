@@ -35,9 +35,14 @@ impl<'a> Draft<'a> {
 
     /// The finished decision. Counters and usage stand before all other changes, because nothing may follow the run's end.
     pub(super) fn done(mut self) -> Decision {
-        if self.is_charged() {
-            self.decision.changes.insert(0, Change::Usage(self.work.record.usage));
+        let lets_go = |change: &Change| matches!(change, Change::Finish { .. } | Change::Release { .. });
+        let is_charged = self.is_charged();
+        // Whoever lets go of the run with a call reserved makes none: it costs nothing.
+        if is_charged || self.decision.changes.iter().any(lets_go) {
             self.decision.changes.splice(0..0, budget::settled(self.base, self.work.record.usage));
+        }
+        if is_charged {
+            self.decision.changes.insert(0, Change::Usage(self.work.record.usage));
         }
         if self.work.record.counters != self.base.record.counters {
             self.decision.changes.insert(0, Change::Counters(self.work.record.counters.clone()));

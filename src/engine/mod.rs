@@ -125,6 +125,8 @@ pub enum Input {
     Drain {
         /// Outcomes of calls that ended while their step was being abandoned. Calls without one stay `started`.
         stopped: Vec<(CallId, ToolOutcome)>,
+        /// Calls whose servers let go of them meanwhile, until they know more.
+        paused: Vec<(CallId, Pause)>,
     },
     /// The run's own time limit was reached.
     TimedOut {
@@ -147,7 +149,7 @@ impl Input {
         match self {
             Self::ToolFinished(id, outcome) => vec![(id, outcome)],
             Self::CancelRequested { stopped, .. }
-            | Self::Drain { stopped }
+            | Self::Drain { stopped, .. }
             | Self::TimedOut { stopped }
             | Self::GivenUp { stopped, .. } => stopped,
             Self::Reconciled(id, Reconciled::Happened(outcome)) => vec![(id, outcome)],

@@ -17,12 +17,20 @@ use crate::domain::tool::ToolCallState;
 
 /// The server of a call has let go of it. Everything that it wants to know is asked at once; if that is nothing, it is called again.
 pub(super) fn pauses(draft: &mut Draft<'_>, id: &CallId, pause: Pause) {
+    if keep(draft, id, pause) {
+        go_on(draft, id);
+        advance(draft);
+    }
+}
+
+/// The same of a run that is handed back: who takes it up goes on. Whether there is such a call.
+pub(super) fn keep(draft: &mut Draft<'_>, id: &CallId, pause: Pause) -> bool {
     let Some(call) = draft.work.record.calls.iter().find(|call| call.id == *id && call.state == ToolCallState::Started).cloned()
     else {
-        return;
+        return false;
     };
     if draft.work.question_about(id).is_some() {
-        return;
+        return false;
     }
     let earlier = call.handle.as_ref().and_then(Handle::round).map_or(0, |round| round.questions);
     let Pause { state, given, asks, number } = pause;
@@ -46,8 +54,7 @@ pub(super) fn pauses(draft: &mut Draft<'_>, id: &CallId, pause: Pause) {
     }
     let round = Round { state, given, asked, answers: None, questions, number };
     draft.change(Change::ToolHandle(id.clone(), Some(Handle::Round(Box::new(round)))));
-    go_on(draft, id);
-    advance(draft);
+    true
 }
 
 /// Goes on with a call whose server waits for answers, if all of them are there. Whether it is such a call.

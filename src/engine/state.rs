@@ -74,7 +74,10 @@ impl RunState {
             Change::Counters(counters) => record.counters = counters.clone(),
             Change::Summarize(summary) => record.summary = Some(summary.clone()),
             Change::Usage(usage) => record.usage = *usage,
-            Change::Settle { day: _, amount: _ } => self.reserved = None,
+            Change::Settle { day: _, amount: _ } => {
+                self.reserved = None;
+                record.lost = None;
+            }
             Change::StepStarted { step, kind } => match record.steps.iter_mut().find(|row| row.step == *step) {
                 Some(row) => row.status = StepStatus::Started,
                 None => {
@@ -265,6 +268,7 @@ impl RunState {
                 contexts: None,
                 counters: record.counters.clone(),
                 usage: record.usage,
+                lost: record.lost,
                 elapsed_ms: record.elapsed_ms,
                 history: Vec::new(),
                 summary: record.summary.clone(),

@@ -133,6 +133,7 @@ impl Tally {
             cache_write_tokens: cache_write.unwrap_or(0),
             reasoning_tokens: reasoning.unwrap_or(0),
             model_calls: 1,
+            abandoned_calls: 0,
             estimated: input.is_none() || output.is_none(),
             cost,
         }

@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 
 use super::StoreResult;
+use crate::domain::budget::Amount;
 use crate::domain::event::StoredEvent;
-use crate::domain::ids::{ConversationId, UserId};
+use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::model::Usage;
 use crate::support::clock::UnixMillis;
 
@@ -23,8 +24,17 @@ pub struct TitleMade {
     pub model: String,
     /// What that has used, if it has used anything.
     pub usage: Option<Usage>,
+    /// The run that it was made after, if that has a budget in which it counts: of its conversation or of the day.
+    pub budget_of: Option<RunId>,
     /// When it is over.
     pub now: UnixMillis,
+}
+
+impl TitleMade {
+    /// What stands in the books of the day, and of which run.
+    pub(super) fn booked(&self) -> Option<(&RunId, Amount)> {
+        Some((self.budget_of.as_ref()?, Amount::of(self.usage.as_ref()?)))
+    }
 }
 
 /// Titles that models make. Each conversation has one made once at most.
@@ -34,7 +44,7 @@ pub trait TitleStore: Send + Sync {
     /// or a model was asked before.
     async fn claim_title(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<String>>;
 
-    /// Keeps what came of it: what was used, and the title, unless the conversation has got another one meanwhile. Appends
+    /// Keeps what came of it: what was used, also in the books of the day, and the title, unless the conversation has got another one meanwhile. Appends
     /// `conversation.updated` if it is kept.
     async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>>;
 }

@@ -93,6 +93,7 @@ where
             cached_input_tokens: number("cached_input_tokens")?,
             reasoning_tokens: number("reasoning_tokens")?,
             model_calls: number("model_calls")?,
+            abandoned_calls: u32::try_from(number("abandoned_calls")?).unwrap_or(u32::MAX),
             estimated: number("estimated")? > 0,
             cost: cost.and_then(|cost| u64::try_from(cost).ok()).map(Cost::trillionths),
             ..Usage::default()

@@ -9,6 +9,14 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If it cannot be written; then it is as it was.
 pub fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    replace_by(path, |_| text.to_owned())
+}
+
+/// The same with a text that may say something of the file that it stands in.
+///
+/// # Errors
+/// If it cannot be written; then it is as it was.
+pub fn replace_by(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let beside = PathBuf::from(beside);
@@ -33,10 +41,17 @@ pub fn private(path: &Path) -> std::io::Result<fs::File> {
     options.open(path)
 }
 
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
+fn write(path: &Path, text: impl FnOnce(&fs::File) -> String) -> std::io::Result<()> {
     let mut file = private(path)?;
+    let text = text(&file);
     file.write_all(text.as_bytes())?;
     file.sync_all()
+}
+
+/// When a file was made, in nanoseconds since 1970: nobody can give a copy of it the same time. `None` where the file system does not know.
+#[must_use]
+pub fn born(about: &fs::Metadata) -> Option<u128> {
+    Some(about.created().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos())
 }
 
 /// A power cut shall not take the new name of the file.

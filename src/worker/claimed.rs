@@ -28,7 +28,7 @@ pub async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &
         let signal = tokio::select! {
             biased;
             Some(signal) = mailbox.recv() => signal,
-            () = surround.drain.cancelled() => return Input::Drain { stopped: Vec::new() },
+            () = surround.drain.cancelled() => return Input::Drain { stopped: Vec::new(), paused: Vec::new() },
             tools = &mut offered => return Input::Claimed { tools, contexts: None, finished: Vec::new() },
         };
         for message in signal.joined {

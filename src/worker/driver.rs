@@ -21,7 +21,7 @@ use super::profiles::Profiles;
 use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
 use super::titles::Titles;
-use super::tool_calls::{ToolCalls, ToolSays};
+use super::tool_calls::{Stopped, ToolCalls, ToolSays};
 use super::{WorkerDeps, WorkerOptions, pins};
 use crate::domain::agent::OnUnknown;
 use crate::domain::budget::{Reserve, Reserved};
@@ -607,7 +607,7 @@ impl Drive<'_> {
     async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<End, Input> {
         loop {
             if self.model.is_none() && self.tools.are_left() {
-                return ControlFlow::Continue(Input::Drain { stopped: Vec::new() });
+                return ControlFlow::Continue(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
             }
             let happened = self.wait(mailbox).await;
             match happened {
@@ -634,23 +634,23 @@ impl Drive<'_> {
                 }
                 Happened::TimedOut => {
                     self.hang_up();
-                    let stopped = Box::pin(self.stop_tools()).await;
+                    let stopped = Box::pin(self.end_tools()).await;
                     return ControlFlow::Continue(Input::TimedOut { stopped });
                 }
                 Happened::Draining => {
                     self.drain();
                     // Between steps nothing is under way, and the run is handed back at once.
                     if self.model.is_none() && self.tools.is_empty() {
-                        return ControlFlow::Continue(Input::Drain { stopped: Vec::new() });
+                        return ControlFlow::Continue(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
                     }
                 }
                 Happened::StopNow => {
                     self.drain();
                     self.hang_up();
                     // What has ended has its outcome. The other calls stay `started`: the next attempt judges them by their class.
-                    let mut stopped = Box::pin(self.stop_tools()).await;
+                    let Stopped { outcomes: mut stopped, paused } = Box::pin(self.tools.stop()).await;
                     stopped.retain(|(_, outcome)| matches!(outcome.state, ToolCallState::Done | ToolCallState::Failed));
-                    return ControlFlow::Continue(Input::Drain { stopped });
+                    return ControlFlow::Continue(Input::Drain { stopped, paused });
                 }
                 Happened::Broken if self.log.is_broken_for_good() => return ControlFlow::Break(End::Broken),
                 Happened::Broken => return ControlFlow::Break(End::Reload),
@@ -697,7 +697,7 @@ impl Drive<'_> {
         if let Some(by) = signal.cancel_by {
             failpoint::reached("C20");
             let partial = self.hang_up();
-            let stopped = self.stop_tools().await;
+            let stopped = self.end_tools().await;
             return Some(Input::CancelRequested { by, partial, stopped });
         }
         let known = &self.state.record.history;
@@ -712,13 +712,14 @@ impl Drive<'_> {
     /// it. What it has used is charged with the next write.
     fn hang_up(&mut self) -> Option<PartialAnswer> {
         let call = self.model.take()?;
-        self.spent.add(call.spent());
+        self.spent.add(call.given_up());
         call.into_partial(self.surround.deps.clock.now())
     }
 
-    /// Tells the tools under way to stop, and collects what became of their calls.
-    async fn stop_tools(&mut self) -> Vec<(CallId, ToolOutcome)> {
-        let mut stopped = self.tools.stop().await;
+    /// Tells the tools under way to stop, because the run ends, and collects what became of their calls. Nobody answers any more what a
+    /// server wants to know, and whatever it had done by then stays: nothing is known of such a call, either.
+    async fn end_tools(&mut self) -> Vec<(CallId, ToolOutcome)> {
+        let Stopped { outcomes: mut stopped, paused: _ } = self.tools.stop().await;
         for call in self.state.record.calls.iter().filter(|call| call.state == ToolCallState::Started) {
             if stopped.iter().all(|(id, _)| *id != call.id) {
                 let mut outcome = ToolOutcome::failed("the call was stopped; it may or may not have taken effect", 0);

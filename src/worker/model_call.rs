@@ -118,6 +118,11 @@ impl ModelCall {
         self.assembler.spent()
     }
 
+    /// The same, if it is given up.
+    pub fn given_up(&self) -> Usage {
+        self.assembler.given_up()
+    }
+
     /// What was shown of an answer that is given up.
     pub fn into_partial(self, now: UnixMillis) -> Option<PartialAnswer> {
         self.assembler.partial(now)

@@ -48,7 +48,8 @@ impl Titles {
         let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else { return };
         let fence = &run.record.fence;
         let (owner, conversation) = (run.record.owner.clone(), fence.conversation_id.clone());
-        let wanted = Wanted { owner, conversation, run: fence.run_id.clone(), request, patience: options.title_patience };
+        let (run, is_budgeted) = (fence.run_id.clone(), run.record.profile.budget.is_shared());
+        let wanted = Wanted { owner, conversation, run, is_budgeted, request, patience: options.title_patience };
         let (deps, stop) = (deps.clone(), self.stop.clone());
         let task = async move {
             let _place = place;
@@ -71,6 +72,8 @@ struct Wanted {
     owner: UserId,
     conversation: ConversationId,
     run: RunId,
+    /// Whether what it takes counts in a budget that others spend from, too.
+    is_budgeted: bool,
     request: ModelRequest,
     /// How long the model may take.
     patience: Duration,
@@ -80,7 +83,8 @@ impl Wanted {
     async fn make(self, deps: &WorkerDeps, stop: &CancellationToken) -> StoreResult<()> {
         // From here on nobody asks for this conversation again, whatever becomes of it.
         let Some(was) = deps.store.claim_title(&self.owner, &self.conversation).await? else { return Ok(()) };
-        let Self { owner, conversation, run, request, patience } = self;
+        let Self { owner, conversation, run, is_budgeted, request, patience } = self;
+        let budget_of = is_budgeted.then(|| run.clone());
         let model = request.model.clone();
         let mut answer = Assembler::new(run, conversation.clone(), model.clone(), 0).asked(&request);
         let asked = async {
@@ -112,7 +116,8 @@ impl Wanted {
         };
         count(title.is_some(), &usage);
         let usage = (usage.model_calls > 0).then_some(usage);
-        let made = TitleMade { owner, conversation: conversation.clone(), was, title, model, usage, now: deps.clock.now() };
+        let made =
+            TitleMade { owner, conversation: conversation.clone(), was, title, model, usage, budget_of, now: deps.clock.now() };
         let events = deps.store.finish_title(made).await?;
         deps.hub.publish(&conversation, &events.into_iter().map(Arc::new).collect::<Vec<_>>());
         Ok(())

@@ -40,6 +40,15 @@ pub enum ToolSays {
     Left,
 }
 
+/// What became of calls that were told to stop.
+#[derive(Default)]
+pub struct Stopped {
+    /// Of those that are over.
+    pub outcomes: Vec<(CallId, ToolOutcome)>,
+    /// Those that their servers let go of just then: nothing of them is under way, and they can be gone on with.
+    pub paused: Vec<(CallId, Pause)>,
+}
+
 /// The calls under way.
 #[derive(Default)]
 pub struct ToolCalls {
@@ -145,17 +154,20 @@ impl ToolCalls {
 
     /// Tells the tools under way to stop, and collects what became of their calls. Of one that says nothing in time, and of one that
     /// was left, nothing is known.
-    pub async fn stop(&mut self) -> Vec<(CallId, ToolOutcome)> {
+    pub async fn stop(&mut self) -> Stopped {
         self.stop.cancel();
-        let mut stopped = Vec::new();
+        let mut stopped = Stopped::default();
         let deadline = tokio::time::sleep(STOP_LIMIT);
         tokio::pin!(deadline);
         while !self.under_way.is_empty() {
             tokio::select! {
                 biased;
                 Some((call, says)) = self.under_way.next() => match says {
-                    ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => stopped.push((call, outcome)),
-                    ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) | ToolSays::Pauses(_) | ToolSays::Left => {}
+                    ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => {
+                        stopped.outcomes.push((call, outcome));
+                    }
+                    ToolSays::Pauses(pause) => stopped.paused.push((call, pause)),
+                    ToolSays::Reconciled(Reconciled::DidNotHappen | Reconciled::Unclear(_)) | ToolSays::Left => {}
                 },
                 () = &mut deadline => break,
             }

@@ -247,5 +247,5 @@ fn calls_with_and_without_tools_are_sampled_apart() {
     assert_eq!(sampled(&world), (Some(0.1), Some(0.5)));
     works(&mut world, 0);
     assert_eq!(sampled(&world), (Some(0.7), Some(0.5)));
-    world.feed(Input::Drain { stopped: Vec::new() });
+    world.feed(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
 }

@@ -9,7 +9,7 @@ use crate::domain::change::ReleaseCause;
 use crate::domain::context::Capacity;
 use crate::domain::cost::Usd;
 use crate::domain::event::EventBody;
-use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelOptions, Usage};
 use crate::domain::plan::Strategy;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
@@ -54,7 +54,7 @@ fn each_call_is_reserved_before_it_and_settled_after_it() {
 #[test]
 fn a_failed_call_settles_what_it_has_used_and_is_reserved_again() {
     let mut world = with(of_day(Budget::default()), &[]);
-    world.spent = crate::domain::model::Usage { input_tokens: 7, ..Default::default() };
+    world.spent = Usage { input_tokens: 7, ..Usage::default() };
     world.feed(Input::ModelFailed(ModelError::new(ModelErrorKind::Overloaded, "")));
     assert_eq!(world.settled, [Amount { tokens: 7, ..Amount::default() }]);
     world.claim(ClaimCause::Timer);
@@ -113,7 +113,8 @@ fn who_takes_a_run_up_asks_again() {
     let mut world = with(AgentProfile { max_crashes: 100, ..of_day(Budget::default()) }, &[]);
     world.die();
     world.claim(ClaimCause::Crash);
-    assert_eq!((world.reserved.len(), world.settled.len()), (2, 0), "nobody knows what the lost call has come to");
+    let lost = world.reserved[0];
+    assert_eq!((world.settled.as_slice(), world.reserved.len()), ([lost].as_slice(), 2), "what the lost call may have come to");
     // Between leave and call.
     world.die();
     world.load(ClaimCause::Crash);
@@ -124,6 +125,34 @@ fn who_takes_a_run_up_asks_again() {
     world.claim(ClaimCause::Crash);
     world.says_text("At last.");
     assert_eq!(world.ended().status, RunStatus::Completed);
+    let sum = world.settled.iter().copied().fold(Amount::default(), Amount::plus);
+    assert_eq!((sum, world.held), (Amount::of(&world.rows.usage), None));
+    let Usage { model_calls, abandoned_calls, estimated, .. } = world.rows.usage;
+    assert!(model_calls == u64::from(abandoned_calls) + 1 && abandoned_calls >= 2 && estimated, "{:?}", world.rows.usage);
+}
+
+#[test]
+fn a_lost_call_is_charged_as_far_as_it_is_known() {
+    let lost_by = |profile: AgentProfile| {
+        let mut world = World::started(profile);
+        world.die();
+        world.claim(ClaimCause::Crash);
+        world.rows.usage
+    };
+    let options = ModelOptions { max_output_tokens: Some(100), ..ModelOptions::default() };
+    let free = lost_by(AgentProfile { options: options.clone(), max_run_tokens: 0, ..AgentProfile::default() });
+    assert!(free.input_tokens > 0 && free.output_tokens == 0 && free.abandoned_calls == 1, "it was asked: {free:?}");
+    let limited = lost_by(AgentProfile { options, max_run_tokens: 50_000, ..AgentProfile::default() });
+    assert_eq!(limited, Usage { output_tokens: 100, ..free }, "a limit counts all that it may have said");
+}
+
+#[test]
+fn who_lets_go_before_the_call_gives_back_what_was_reserved() {
+    let mut world = with(of_day(Budget::default()), &[]);
+    world.feed(Input::ModelFailed(ModelError::new(ModelErrorKind::Overloaded, "")));
+    assert_eq!((world.settled.as_slice(), world.held), ([Amount::default()].as_slice(), None));
+    world.claim(ClaimCause::Timer);
+    assert_eq!(world.rows.usage, Usage::default(), "nothing was lost");
 }
 
 #[test]

@@ -274,7 +274,7 @@ impl Play {
             Act::Cancel => self.cancel(),
             Act::Drain => {
                 if self.world.state.is_some() {
-                    self.feed(Input::Drain { stopped: Vec::new() });
+                    self.feed(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
                 }
             }
             Act::WindDown => {
@@ -394,7 +394,7 @@ impl Play {
             Input::ModelFailed(ModelError::new(ModelErrorKind::Network, "")),
             Input::ToolFinished(call, done("late")),
             Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
-            Input::Drain { stopped: Vec::new() },
+            Input::Drain { stopped: Vec::new(), paused: Vec::new() },
             Input::TimedOut { stopped: Vec::new() },
             Input::GivenUp { why: String::new(), stopped: Vec::new() },
         ] {

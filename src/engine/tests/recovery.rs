@@ -208,7 +208,7 @@ fn an_agent_can_refuse_to_resume() {
     world.check_next_turn();
 
     let mut world = World::started(AgentProfile { on_interrupt: OnInterrupt::Fail, ..AgentProfile::default() });
-    world.feed(Input::Drain { stopped: Vec::new() });
+    world.feed(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
     world.claim(ClaimCause::HandedBack);
     assert!(world.ending.is_none(), "a hand-back is no interruption");
 }
@@ -251,7 +251,7 @@ fn a_continuation_of_another_run_asks_the_model() {
 #[test]
 fn draining_hands_back_and_nothing_is_shown_twice() {
     let mut world = World::started(AgentProfile::default());
-    let drained = world.feed(Input::Drain { stopped: Vec::new() });
+    let drained = world.feed(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
     assert_eq!(kinds(&drained), ["step.reset"]);
     assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
     let resumed = world.claim(ClaimCause::HandedBack);
@@ -289,7 +289,7 @@ fn what_ended_while_it_was_being_stopped_keeps_its_outcome() {
     let mut world = World::started(AgentProfile::default());
     world.calls(&two);
     let first = world.under_way[0].id.clone();
-    world.feed(Input::Drain { stopped: vec![(first, done("1"))] });
+    world.feed(Input::Drain { stopped: vec![(first, done("1"))], paused: Vec::new() });
     assert_eq!(world.released, Some((Some(0), ReleaseCause::Drain)));
     world.claim(ClaimCause::HandedBack);
     assert_eq!(world.states(), [Done, Unknown], "an unsafe call is not made again, one that ended is not unknown");

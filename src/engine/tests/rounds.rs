@@ -125,3 +125,20 @@ fn a_server_may_want_nothing_but_to_be_called_again_and_ask_more_than_once() {
     assert_eq!((world.states(), world.ended().status), (vec![Unknown], RunStatus::Cancelled));
     assert!(world.rows.inputs.is_empty());
 }
+
+#[test]
+fn who_hands_the_run_back_keeps_what_a_server_wants_to_know() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    world.under_way.clear();
+    let id = world.rows.calls[0].id.clone();
+    world.state.as_mut().unwrap().drain();
+    world.feed(Input::Drain { stopped: Vec::new(), paused: vec![(id, pause(&["colour"]))] });
+    assert!(world.released.is_some_and(|(_, cause)| cause == ReleaseCause::Drain));
+    assert_eq!((world.states(), world.rows.inputs.len()), (vec![Started], 1));
+    world.claim(ClaimCause::HandedBack);
+    assert_eq!((world.rows.status, world.rows.reason), (RunStatus::Waiting, Some(WaitReason::Input)));
+    assert!(world.human_says("accept"));
+    world.claim(ClaimCause::Request);
+    assert_eq!((world.states(), world.under_way.len()), (vec![Started], 1), "it is called again");
+}

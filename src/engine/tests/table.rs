@@ -31,7 +31,7 @@ fn place(name: &str) -> World {
             world.calls(&[call("write", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
         }
         "waiting" => keep(&mut world, Input::ModelFailed(ModelError::new(ModelErrorKind::Network, ""))),
-        "handed back" => keep(&mut world, Input::Drain { stopped: Vec::new() }),
+        "handed back" => keep(&mut world, Input::Drain { stopped: Vec::new(), paused: Vec::new() }),
         "over" => {
             let input = world.answer(&[Say::Text("Bye.")], ModelFinish::Stop);
             keep(&mut world, input);
@@ -59,7 +59,7 @@ fn input(name: &str, world: &mut World) -> Input {
         }
         "joined" => Input::Joined(world.user("And?")),
         "cancel" => Input::CancelRequested { by: "user".to_owned(), partial: None, stopped: Vec::new() },
-        "drain" => Input::Drain { stopped: Vec::new() },
+        "drain" => Input::Drain { stopped: Vec::new(), paused: Vec::new() },
         "given up" => Input::GivenUp { why: "no more".to_owned(), stopped: Vec::new() },
         "time" => Input::TimedOut { stopped: Vec::new() },
         other => panic!("no such input: {other}"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::domain::agent::AgentProfile;
 use crate::domain::approval::{ToolGrant, ToolSafety};
-use crate::domain::budget::{Amount, Reserve, Reserved};
+use crate::domain::budget::{Amount, Lost, Reserve, Reserved};
 use crate::domain::change::{Change, ReleaseCause, StepStatus};
 use crate::domain::context::{Capacity, ContextStrategy};
 use crate::domain::event::EventBody;
@@ -109,6 +109,8 @@ pub(super) struct World {
     /// What was asked for, and what calls have come to.
     pub(super) reserved: Vec<Amount>,
     pub(super) settled: Vec<Amount>,
+    /// What is reserved.
+    pub(super) held: Option<Lost>,
 }
 
 /// A message with its parts; one that is not complete is none yet.
@@ -131,6 +133,7 @@ impl World {
             tools: None,
             counters: Default::default(),
             usage: Usage::default(),
+            lost: None,
             elapsed_ms: 0,
             history: Vec::new(),
             summary: None,
@@ -163,6 +166,7 @@ impl World {
             reservations: VecDeque::new(),
             reserved: Vec::new(),
             settled: Vec::new(),
+            held: None,
         };
         let question = world.user("What is in the file?");
         world.rows.history.push(question);
@@ -229,6 +233,10 @@ impl World {
     fn reserve(&mut self, reserve: Reserve) -> Decision {
         self.reserved.push(reserve.amount);
         let answer = self.reservations.pop_front().unwrap_or(Reserved::Granted { day: 1 });
+        self.held = match answer {
+            Reserved::Granted { day } => Some(Lost { day, amount: reserve.amount }),
+            Reserved::Busy | Reserved::Spent { .. } => None,
+        };
         self.state.as_mut().expect("somebody holds the run").know_reserved(reserve, answer);
         self.feed(Input::Reserved)
     }
@@ -273,6 +281,7 @@ impl World {
         self.rows.cause = cause;
         self.rows.crashes = if cause == ClaimCause::Crash { self.rows.crashes + 1 } else { self.rows.crashes };
         self.released = None;
+        self.rows.lost = self.held;
         let mut state = RunState::load(self.loaded());
         state.know_grants(self.grants.clone());
         state.know_capacities(self.capacities.clone());
@@ -377,7 +386,10 @@ impl World {
             Change::Counters(counters) => rows.counters = counters.clone(),
             Change::Summarize(summary) => rows.summary = Some(summary.clone()),
             Change::Usage(usage) => rows.usage = *usage,
-            Change::Settle { day: _, amount } => self.settled.push(*amount),
+            Change::Settle { day: _, amount } => {
+                self.settled.push(*amount);
+                (self.held, rows.lost) = (None, None);
+            }
             Change::StepStarted { step, kind } => {
                 assert!(rows.steps.iter().all(|row| row.step == *step || row.status != StepStatus::Started), "one step at a time");
                 match rows.steps.iter_mut().find(|row| row.step == *step) {

@@ -274,6 +274,7 @@ fn record_of(accept: &AcceptRun, fence: Fence, joined: i64, own_layers: OwnLayer
         contexts: None,
         counters: RunCounters::default(),
         usage: Usage::default(),
+        lost: None,
         elapsed_ms: 0,
         history,
         summary: None,

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::answer::{ANSWER_LIMIT, Line};
 use super::kept::{Kept, TEST_AFTER_IDLE};
-use super::lineage;
+use super::{lineage, owners};
 use crate::store::{OnCopy, StoreError, StoreResult};
 
 /// Sizes of the pools.
@@ -102,6 +102,7 @@ impl PostgresStore {
     pub async fn connect(url: &str, options: PostgresOptions) -> StoreResult<Self> {
         let plain = connect_options(url)?;
         migrate(&plain).await?;
+        owners::complete(&plain).await?;
         lineage::check(&plain, options.on_copy).await?;
         // Custom plans bring nothing for look-ups by key, and making one costs more than most statements; so does
         // just-in-time compilation. A plan is kept as long as its connection, and one that was made while a table was small
@@ -198,10 +199,10 @@ fn migrations() -> Migrator {
 }
 
 /// How long a migration waits for a lock: as long as it does, everybody else who wants the table waits behind it.
-const MIGRATION_LOCK: (&str, &str) = ("lock_timeout", "500ms");
+pub(super) const MIGRATION_LOCK: (&str, &str) = ("lock_timeout", "500ms");
 
 /// How long those who waited behind a migration get to go on, before it asks for its lock again.
-const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
 
 /// On a connection of its own: a migration may take its time, but not at a lock, for older versions are at work meanwhile. The
 /// migrator takes an advisory lock, so that processes that start together do not get in each other's way.

@@ -27,7 +27,7 @@ where
 }
 
 /// serialization_failure, deadlock_detected, lock_not_available: nothing of the transaction is left, for certain.
-fn was_rolled_back(error: &StoreError) -> bool {
+pub(super) fn was_rolled_back(error: &StoreError) -> bool {
     let StoreError::Contended(sqlx::Error::Database(database)) = error else { return false };
     matches!(database.code().as_deref(), Some("40001" | "40P01" | "55P03"))
 }

@@ -7,7 +7,8 @@ use crate::store::lineage::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
 use crate::store::{OnCopy, StoreResult};
 
 /// Looks whether the database is a copy. A dump that is read into another cluster or database, or into the same one after it was
-/// emptied, makes another table there. What copies the files of the whole cluster is not noticed.
+/// emptied, makes another table there. What copies the files of the whole cluster is not noticed. `pg_upgrade` makes another cluster,
+/// too, and leaves the old one as it was: both could be served, so that only the operator can know which one is.
 ///
 /// On a connection of its own: accepting a copy may take its time.
 pub(super) async fn check(options: &PgConnectOptions, on_copy: OnCopy) -> StoreResult<()> {
@@ -32,7 +33,9 @@ async fn compare(connection: &mut PgConnection, on_copy: OnCopy) -> StoreResult<
     let known: String = sqlx::query_scalar("SELECT place FROM lineage FOR UPDATE").fetch_one(&mut *tx).await?;
     match on_copy {
         OnCopy::Refuse if !is_same(&known, &here) => {
-            return Err(refused("it is a copy of a database that was served from another place, a dump or a template"));
+            return Err(refused(
+                "it is a copy of a database that was served from another place, a dump, a template or what pg_upgrade has made",
+            ));
         }
         OnCopy::Accept if !is_same(&known, &here) => accept(&mut tx, &here).await?,
         OnCopy::AcceptUnseen => accept(&mut tx, &here).await?,

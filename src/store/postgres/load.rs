@@ -71,10 +71,15 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
         calls = tool_calls(connection, &fence.run_id).await?.into_iter().map(Arc::new).collect();
         inputs = super::input::open_of(connection, id).await?;
     }
+    let profile = rows::decode_profile(id, &row.try_get::<String, _>("profile")?)?;
+    let owner: String = row.try_get("owner_id")?;
+    let lost = match profile.budget.is_shared() {
+        true => super::budget::lost(connection, fence, &owner).await?,
+        false => None,
+    };
     let status: String = row.try_get("status")?;
     let reason: Option<String> = row.try_get("reason")?;
     let cause: String = row.try_get("claim_cause")?;
-    let profile: String = row.try_get("profile")?;
     let counters: String = row.try_get("counters")?;
     let usage: String = row.try_get("usage")?;
     let definitions: Option<String> = row.try_get("definitions")?;
@@ -84,19 +89,20 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
     let (summary, covered): (Option<String>, i64) = (row.try_get("summary")?, row.try_get("covered")?);
     Ok(Some(RunRecord {
         fence: fence.clone(),
-        owner: UserId::from_stored(row.try_get("owner_id")?),
+        owner: UserId::from_stored(owner),
         attempt: rows::unsigned(row.try_get("attempt")?),
         // The claim under way is counted, but has not ended yet.
         crashes: rows::unsigned(row.try_get("crashes")?).saturating_sub(1),
         cause: rows::word("runs", "claim_cause", id, &cause, ClaimCause::from_word)?,
         status: rows::word("runs", "status", id, &status, RunStatus::from_word)?,
         reason: reason.map(|reason| rows::word("runs", "reason", id, &reason, WaitReason::from_word)).transpose()?,
-        profile: Arc::new(rows::decode_profile(id, &profile)?),
+        profile: Arc::new(profile),
         own_layers: rows::own_layers(&row)?,
         tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
         contexts: contexts.map(|json| rows::decode("runs", "contexts", id, &json)).transpose()?,
         counters: rows::decode("runs", "counters", id, &counters)?,
         usage: rows::decode("runs", "usage", id, &usage)?,
+        lost,
         elapsed_ms: elapsed.map_or(0, |elapsed| u64::try_from(elapsed).unwrap_or(0)),
         history: rows::history(id, &history)?,
         summary: summary.map(|json| rows::decode("context_summaries", "body", id, &json)).transpose()?,

@@ -38,6 +38,7 @@ mod mcp_logins;
 mod mcp_servers;
 mod named;
 mod notify;
+mod owners;
 mod pins;
 mod providers;
 mod queue;

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
+use super::budget::book_title;
 use super::conversations::{append, lock_head};
 use super::errors::retried;
 use crate::domain::conversation::ConversationStatus;
@@ -45,6 +46,9 @@ async fn finish(connection: &mut PgConnection, made: &TitleMade) -> StoreResult<
     .bind(&made.was)
     .fetch_one(&mut *tx)
     .await?;
+    if let Some((run, amount)) = made.booked() {
+        book_title(&mut tx, &made.owner, id, run.as_str(), amount).await?;
+    }
     let mut events = Vec::new();
     if let Some(title) = made.title.as_ref().filter(|_| is_kept) {
         let status = rows::word("conversations", "status", id, &status, ConversationStatus::from_word)?;

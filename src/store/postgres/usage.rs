@@ -26,6 +26,7 @@ impl UsageStore for PostgresStore {
                     sum((usage->>'cached_input_tokens')::bigint)::bigint AS cached_input_tokens,
                     sum((usage->>'reasoning_tokens')::bigint)::bigint AS reasoning_tokens,
                     sum((usage->>'model_calls')::bigint)::bigint AS model_calls,
+                    sum((usage->>'abandoned_calls')::bigint)::bigint AS abandoned_calls,
                     max(((usage->>'estimated')::boolean)::int)::bigint AS estimated,
                     (sum((usage->'cost'->>'amount')::numeric) * 1000000000000)::bigint AS cost
              FROM used WHERE day < $4 OR (day = $4 AND (owner_id, model) > ($5, $6))

@@ -1,7 +1,8 @@
 //! What the folder knows of its database. See [`crate::store::lineage`].
 //!
 //! A word and a mark stand in the database and in a file beside it. The mark rises while the server is at work, first in the
-//! database: one whose mark is below that of the file is older than what was served here.
+//! database: one whose mark is below that of the file is older than what was served here. The file says when it was made, too: one
+//! that was copied together with the database was made later.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +12,33 @@ use tokio::sync::Mutex;
 use super::connection::Tx;
 use crate::store::lineage::{LEAST_JUMP, NUMBERS_PER_MS, refused, tell};
 use crate::store::{Durability, OnCopy, StoreError, StoreResult};
-use crate::support::files;
+use crate::support::{failpoint, files};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mark {
     word: String,
     mark: i64,
+}
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Beside {
+    mark: Mark,
+    /// It is not the file that was written here.
+    is_copy: bool,
+}
+
+impl Mark {
+    /// The line of a file that was made then.
+    fn line(&self, born: Option<u128>) -> String {
+        let born = born.map_or_else(String::new, |born| format!(" {born}"));
+        format!("{} {}{born}\n", self.word, self.mark)
+    }
+
+    /// What is kept of a file in whose place another one comes.
+    fn key(&self) -> String {
+        format!("{} {}", self.word, self.mark)
+    }
 }
 
 /// Of the one server of a data folder.
@@ -43,8 +65,12 @@ impl Lineage {
         let path = PathBuf::from(path);
         let beside = read(&path)?;
         let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
-        let within = sqlx::query_as("SELECT word, mark FROM lineage").fetch_optional(&mut *tx).await?;
-        let within = within.map(|(word, mark)| Mark { word, mark });
+        let within: Option<(String, i64, Option<String>)> =
+            sqlx::query_as("SELECT word, mark, accepted FROM lineage").fetch_optional(&mut *tx).await?;
+        let is_accepted = |beside: &Beside| within.as_ref().is_some_and(|(.., accepted)| *accepted == Some(beside.mark.key()));
+        // Whoever accepted a copy has died before the file said so.
+        let beside = beside.filter(|beside| !is_accepted(beside));
+        let within = within.map(|(word, mark, _)| Mark { word, mark });
         // In an empty one there is nothing that could go on.
         let is_empty: bool = sqlx::query_scalar("SELECT NOT EXISTS (SELECT 1 FROM conversation_heads)").fetch_one(&mut *tx).await?;
         let noticed = noticed(within.as_ref(), beside.as_ref());
@@ -57,10 +83,13 @@ impl Lineage {
             jump(&mut tx).await?;
         }
         if accepts || within.is_none() {
-            let begun = "REPLACE INTO lineage (only_row, word, mark) VALUES (1, hex(randomblob(8)), 0)";
-            sqlx::query(begun).execute(&mut *tx).await?;
+            sqlx::query("REPLACE INTO lineage (only_row, word, mark, accepted) VALUES (1, hex(randomblob(8)), 0, ?)")
+                .bind(beside.as_ref().map(|beside| beside.mark.key()))
+                .execute(&mut *tx)
+                .await?;
         }
         tx.commit().await?;
+        failpoint::reached("accepted");
         let lineage = Self { path, durability, changes: Mutex::default() };
         if accepts || within.is_none() || beside.is_none() {
             // Before the mark is above zero: one that has none beside it is a copy then.
@@ -81,7 +110,8 @@ impl Lineage {
         // After a loss of power the database must have what the file says.
         self.synchronous(writer, Durability::Full).await?;
         let mut tx = writer.begin_with("BEGIN IMMEDIATE").await?;
-        let (word, mark) = sqlx::query_as("UPDATE lineage SET mark = mark + 1 RETURNING word, mark").fetch_one(&mut *tx).await?;
+        let (word, mark) =
+            sqlx::query_as("UPDATE lineage SET mark = mark + 1, accepted = NULL RETURNING word, mark").fetch_one(&mut *tx).await?;
         let changes: i64 = sqlx::query_scalar("SELECT total_changes()").fetch_one(&mut *tx).await?;
         tx.commit().await?;
         self.synchronous(writer, self.durability).await?;
@@ -103,14 +133,26 @@ impl Lineage {
 
     async fn write(&self, mark: Mark) -> StoreResult<()> {
         let path = self.path.clone();
-        let write = move || files::replace(&path, &format!("{} {}\n", mark.word, mark.mark));
-        let written = tokio::task::spawn_blocking(write).await.map_err(std::io::Error::other).flatten();
+        let written = tokio::task::spawn_blocking(move || write(&path, &mark)).await.map_err(std::io::Error::other).flatten();
         written.map_err(|error| unusable(&self.path, &error.to_string()))
     }
 }
 
+fn write(path: &Path, mark: &Mark) -> std::io::Result<()> {
+    let mut said = None;
+    files::replace_by(path, |file| {
+        said = file.metadata().ok().as_ref().and_then(files::born);
+        mark.line(said)
+    })?;
+    // A file system that changes the time with the name says nothing of copies.
+    match said.is_some() && files::born(&std::fs::metadata(path)?) != said {
+        true => files::replace(path, &mark.line(None)),
+        false => Ok(()),
+    }
+}
+
 /// What tells that the database `within` is a copy.
-fn noticed(within: Option<&Mark>, beside: Option<&Mark>) -> Option<&'static str> {
+fn noticed(within: Option<&Mark>, beside: Option<&Beside>) -> Option<&'static str> {
     match (within, beside) {
         (None, None) => None,
         (None, Some(_)) => Some("is older than the database that was served here"),
@@ -119,26 +161,39 @@ fn noticed(within: Option<&Mark>, beside: Option<&Mark>) -> Option<&'static str>
         (Some(_), None) => {
             Some("is a copy of a database: the file with .mark behind its name stays where that was served, and is not here")
         }
-        (Some(within), Some(beside)) if within.word != beside.word => {
+        (Some(within), Some(Beside { mark, .. })) if within.word != mark.word => {
             Some("is not the database that was served here, but a copy of another one")
         }
-        (Some(within), Some(beside)) if within.mark < beside.mark => Some("is older than the database that was served here"),
+        (Some(_), Some(Beside { is_copy: true, .. })) => {
+            Some("is a copy of a database: the file with .mark behind its name was copied with it, and not written here")
+        }
+        (Some(within), Some(Beside { mark, .. })) if within.mark < mark.mark => {
+            Some("is older than the database that was served here")
+        }
         (Some(_), Some(_)) => None,
     }
 }
 
 /// What the file says; `None` if there is none.
-fn read(path: &Path) -> StoreResult<Option<Mark>> {
+fn read(path: &Path) -> StoreResult<Option<Beside>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unusable(path, &error.to_string())),
     };
-    let parsed = text.trim_end().split_once(' ').and_then(|(word, mark)| Some((word.to_owned(), mark.parse().ok()?)));
-    let (word, mark) = parsed.ok_or_else(|| {
-        unusable(path, "it is not as this program has written it; delete it, and start once with --accept-restore")
-    })?;
-    Ok(Some(Mark { word, mark }))
+    let born = std::fs::metadata(path).ok().as_ref().and_then(files::born);
+    let parsed = parse(&text, born);
+    let broken = "it is not as this program has written it; delete it, and start once with --accept-restore";
+    Ok(Some(parsed.ok_or_else(|| unusable(path, broken))?))
+}
+
+/// Reads the line of a file that was made at the time `born`.
+fn parse(line: &str, born: Option<u128>) -> Option<Beside> {
+    let mut words = line.split_whitespace();
+    let mark = Mark { word: words.next()?.to_owned(), mark: words.next()?.parse().ok()? };
+    let said: Option<u128> = words.next().map(str::parse).transpose().ok()?;
+    let is_copy = said.is_some() && born.is_some() && said != born;
+    words.next().is_none().then_some(Beside { mark, is_copy })
 }
 
 fn unusable(path: &Path, why: &str) -> StoreError {
@@ -160,4 +215,23 @@ async fn jump(tx: &mut Tx) -> StoreResult<()> {
     .await?;
     tell(lifted.rows_affected());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_made_at_another_time_is_a_copy() {
+        let mark = Mark { word: "A1".to_owned(), mark: 7 };
+        let read = |born: Option<u128>, at: Option<u128>| parse(&mark.line(born), at).unwrap();
+        let ours = Beside { mark: mark.clone(), is_copy: false };
+        assert_eq!(read(Some(5), Some(6)), Beside { is_copy: true, ..ours.clone() });
+        for (born, at) in [(Some(5), Some(5)), (None, Some(5)), (Some(5), None), (None, None)] {
+            assert_eq!(read(born, at), ours, "{born:?} {at:?}");
+        }
+        for broken in ["", "A1", "A1 x", "A1 7 x", "A1 7 5 5"] {
+            assert_eq!(parse(broken, None), None, "{broken:?}");
+        }
+    }
 }

@@ -44,6 +44,11 @@ impl SqliteStore {
         let tools = tools.map(|text| decode::<Vec<Arc<ToolDefinition>>>("tool_sets", "definitions", id, text)).transpose()?;
         let contexts: Option<&str> = run.try_get("contexts")?;
         let elapsed_ms: i64 = run.try_get("elapsed_ms")?;
+        let profile = decode_profile(id, run.try_get("profile")?)?;
+        let lost = match profile.budget.is_shared() {
+            true => super::budget::lost(&mut tx, fence, run.try_get("owner_id")?).await?,
+            false => None,
+        };
         let Remembered { history, summary, covered } = remembered(&mut tx, fence).await?;
         Ok(Some(RunRecord {
             fence: fence.clone(),
@@ -54,12 +59,13 @@ impl SqliteStore {
             cause: word("runs", "claim_cause", id, run.try_get("claim_cause")?, ClaimCause::from_word)?,
             status: word("runs", "status", id, run.try_get("status")?, RunStatus::from_word)?,
             reason: reason.map(|text| word("runs", "reason", id, text, WaitReason::from_word)).transpose()?,
-            profile: Arc::new(decode_profile(id, run.try_get("profile")?)?),
+            profile: Arc::new(profile),
             own_layers: own_layers(&run)?,
             tools,
             contexts: contexts.map(|text| decode("runs", "contexts", id, text)).transpose()?,
             counters: decode("runs", "counters", id, run.try_get("counters")?)?,
             usage: decode("runs", "usage", id, run.try_get("usage")?)?,
+            lost,
             elapsed_ms: u64::try_from(elapsed_ms).unwrap_or(0),
             history,
             summary,

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use super::SqliteStore;
+use super::budget::book_title;
 use super::log::append;
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::StoredEvent;
@@ -36,6 +37,9 @@ impl TitleStore for SqliteStore {
                 .bind(made.owner.as_str())
                 .execute(&mut *tx)
                 .await?;
+        }
+        if let Some((run, amount)) = made.booked() {
+            book_title(&mut tx, &made.owner, id, run.as_str(), amount).await?;
         }
         let mut events = Vec::new();
         if let Some(title) = &made.title {

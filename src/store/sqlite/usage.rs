@@ -27,6 +27,7 @@ impl UsageStore for SqliteStore {
                     sum(json_extract(usage, '$.cached_input_tokens')) AS cached_input_tokens,
                     sum(json_extract(usage, '$.reasoning_tokens')) AS reasoning_tokens,
                     sum(json_extract(usage, '$.model_calls')) AS model_calls,
+                    sum(json_extract(usage, '$.abandoned_calls')) AS abandoned_calls,
                     max(json_extract(usage, '$.estimated')) AS estimated,
                     sum(CAST(amount AS INTEGER) * 1000000000000 + CASE WHEN instr(amount, '.') = 0 THEN 0 ELSE
                         CAST(substr(substr(amount, instr(amount, '.') + 1) || '000000000000', 1, 12) AS INTEGER) END) AS cost

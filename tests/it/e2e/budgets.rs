@@ -27,26 +27,37 @@ fn id(run: &Value) -> &str {
 async fn runs_side_by_side_keep_within_the_day_over_a_crash(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
     let model = ModelMock::start().await;
     // A call takes a few hundred tokens of request, and 3,000 for its answer: there is room for one at a time.
-    let site = Site::scripted(kind, &model).await.short_leases();
-    let site =
-        site.env("CAPSTAN_LIMITS__MAX_DAY_TOKENS_PER_OWNER", "6000").env("CAPSTAN_AGENT__OPTIONS__MAX_OUTPUT_TOKENS", "3000");
+    let site = Site::scripted(kind, &model).await.short_leases().env("CAPSTAN_AGENT__OPTIONS__MAX_OUTPUT_TOKENS", "3000");
     let mut server = site.start().await;
-    let first = server.start_run(&json!({"input": "[[id:a]][[text:2,0]][[hold]]"})).await;
+    let of_day = |input: &str, tokens: u64| json!({"input": input, "limits": {"max_day_tokens": tokens}});
+    let first = server.start_run(&of_day("[[id:a]][[text:2,0]][[hold]]", 6_000)).await;
     model.wait_for("the first call", "a", |exchanges| !exchanges.is_empty()).await;
-    let second = server.start_run(&json!({"input": "[[id:b]][[say:ok]]"})).await;
+    let second = server.start_run(&of_day("[[id:b]][[say:ok]]", 6_000)).await;
     waits_for_budget(&server, id(&second)).await;
     let said = server.get_json(&format!("/runs/{}/explain", id(&second))).await;
     let summary = said["summary"].as_str().unwrap();
     assert!(summary.starts_with("The run waits for the budget of the day") && said["moving"] == true, "{said}");
     assert!(model.exchanges("b").is_empty(), "nobody was asked");
-
-    server.kill9().await;
-    let server = site.start().await;
-    model.wait_for("the first call again", "a", |exchanges| exchanges.len() >= 2).await;
     model.release("a");
     for run in [&first, &second] {
-        assert_eq!(server.finished(id(run)).await["status"], "completed");
+        let run = server.finished(id(run)).await;
+        assert_eq!((&run["status"], &run["usage"]["abandoned_calls"]), (&json!("completed"), &Value::Null), "{run}");
     }
+
+    // What the call of a dead process has come to nobody knows: it counts with all that it may have.
+    let third = server.start_run(&of_day("[[id:c]][[text:2,0]][[hold]]", 9_000)).await;
+    model.wait_for("the third call", "c", |exchanges| !exchanges.is_empty()).await;
+    server.kill9().await;
+    let server = site.start().await;
+    model.wait_for("the third call again", "c", |exchanges| exchanges.len() >= 2).await;
+    model.release("c");
+    let third = server.finished(id(&third)).await;
+    assert_eq!((&third["status"], &third["usage"]["abandoned_calls"]), (&json!("completed"), &json!(1)), "{third}");
+    assert!(third["usage"]["output_tokens"].as_u64().unwrap() > 3_000, "{third}");
+    let fourth = server.start_run(&of_day("[[id:d]][[say:ok]]", 6_000)).await;
+    waits_for_budget(&server, id(&fourth)).await;
+    let said = server.get_json(&format!("/runs/{}/explain", id(&fourth))).await;
+    assert!(said["claimable_in_ms"].as_i64().unwrap() > 5_700 || model.exchanges("d").is_empty(), "{said}");
     let events = server.run_events_json(id(&second)).await;
     let waited = events.iter().filter(|event| event["type"] == "run.waiting" && event["data"]["reason"] == "budget");
     assert!(waited.clone().count() > 0, "{events:#?}");

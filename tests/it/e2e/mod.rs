@@ -33,6 +33,7 @@ mod matrix;
 mod mcp_logins;
 mod mcp_servers;
 mod nodes;
+mod older_rows;
 mod ollama;
 mod order;
 mod overhead;

@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::database::Kind;
+use crate::support::database::{Database, Kind};
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
 use crate::support::sse::{Next, SseStream};
@@ -123,4 +123,40 @@ async fn a_copy_is_put_back(#[case] kind: Kind) {
     assert!(seqs(&newest)[0] > seqs(&newer).last().unwrap() + 1);
     let (_, rest) = page(&server, &conversation, *seqs(&newer).last().unwrap()).await;
     assert_eq!(of_runs(&rest), newest);
+}
+
+/// The whole folder, with the file by which copies are told: that says when it was made, and its copy was made later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_is_copied_with_its_mark() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let (conversation, _) = say(&server, None).await;
+    end(server).await;
+    let folder = tempfile::tempdir().unwrap();
+    let copy = site.database.copy(folder.path()).await;
+    let mark_of = |database: &Database| format!("{}.mark", database.url.trim_start_matches("sqlite:"));
+    std::fs::copy(mark_of(&site.database), mark_of(&copy)).unwrap();
+    let server = site.start().await;
+    say(&server, Some(&conversation)).await;
+    end(server).await;
+
+    let another = tempfile::tempdir().unwrap();
+    let elsewhere = copy.copy(another.path()).await;
+    std::fs::copy(mark_of(&copy), mark_of(&elsewhere)).unwrap();
+    refused(&Site::scripted_on(elsewhere, &model)).await;
+    // Over what was there.
+    site.database.put_back(&copy).await;
+    std::fs::copy(mark_of(&copy), mark_of(&site.database)).unwrap();
+    refused(&site).await;
+
+    // Whoever accepts it dies over it, and nobody is asked again.
+    let accepts = site.argument("--accept-restore");
+    let mut dies = accepts.spawn(&[("CAPSTAN_FAILPOINTS", "accepted=kill")]);
+    assert!(!dies.ended(Duration::from_secs(60)).await.success());
+    let site = accepts.without_arguments();
+    let server = site.start().await;
+    say(&server, Some(&conversation)).await;
+    end(server).await;
+    end(site.start().await).await;
 }

@@ -476,6 +476,9 @@ impl BudgetStore for Line {
     async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
         self.call("reserves", self.model.reserve(fence, owner, reserve), |_| {}).await
     }
+    async fn remove_old_spending(&self) -> StoreResult<u64> {
+        self.model.remove_old_spending().await
+    }
 }
 
 #[async_trait]

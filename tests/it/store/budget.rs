@@ -1,23 +1,27 @@
 //! What owners may spend: what is under way counts, what is settled stays, and whoever loses a run loses its reservation.
 
-use capstan::domain::budget::{Allowance, Amount, BudgetOf, Reserve, Reserved};
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::budget::{Allowance, Amount, Budget, BudgetOf, Lost, Reserve, Reserved};
 use capstan::domain::change::{Change, ReleaseCause};
 use capstan::domain::ids::{ConversationId, UserId};
 use capstan::domain::model::Usage;
 use capstan::domain::record::Fence;
-use capstan::store::{AcceptRun, DAY_MS};
+use capstan::store::{AcceptRun, DAY_MS, TitleMade};
 use futures_util::future::join_all;
 
 use super::fixture::*;
 
 contract! {
     what_is_under_way_counts_until_it_is_settled,
-    who_loses_a_run_loses_its_reservation,
+    what_is_reserved_is_spent_by_who_loses_the_run_and_given_back_by_who_lets_go,
+    who_is_refused_holds_nothing,
     a_conversation_has_a_budget_of_its_own,
     many_at_once_get_no_more_than_there_is,
     what_is_spent_outlives_its_conversation,
     ;
     a_user_who_leaves_takes_the_books_along,
+    titles_are_spent_from_the_same,
+    days_gone_by_are_forgotten,
 }
 
 fn amount(tokens: u64, cost: &str) -> Amount {
@@ -88,25 +92,51 @@ async fn what_is_under_way_counts_until_it_is_settled(world: &World) {
     assert_eq!(spent, amount(3, "0.3"));
 }
 
-async fn who_loses_a_run_loses_its_reservation(world: &World) {
+async fn what_is_reserved_is_spent_by_who_loses_the_run_and_given_back_by_who_lets_go(world: &World) {
+    let profile = AgentProfile {
+        budget: Budget { day: Allowance { tokens: Some(100), usd: None }, ..Budget::default() },
+        ..AgentProfile::default()
+    };
     let ann = user();
-    let (one, two) = (run(world, &ann).await, run(world, &ann).await);
-    let day = granted(world, &ann, &one, &call(60, "0")).await;
+    world.accept(AcceptRun { profile, ..hello(&ann, &conversation()) }).await;
+    let (one, two) = (world.claim_one().await, run(world, &ann).await);
+    let day = granted(world, &ann, &one, &call(60, "0.5")).await;
     assert_eq!(ask(world, &ann, &two, &call(60, "0")).await, Some(Reserved::Busy));
-    // Taken over: the old fence holds nothing, and is told so.
+    assert_eq!(world.load(&one).await.lost, None, "it is under way");
+    // Taken over: nobody knows what the call has come to. The old fence is told that it holds nothing.
     let newer = world.store.raise_fence(&one, 1).await.unwrap().unwrap();
-    granted(world, &ann, &two, &call(60, "0")).await;
+    let lost = Lost { day, amount: amount(60, "0.5") };
+    assert_eq!(world.load(&newer).await.lost, Some(lost));
+    let answer = ask(world, &ann, &two, &call(60, "0")).await;
+    let Some(Reserved::Spent { of: BudgetOf::Day, spent, .. }) = answer else { panic!("no wait gives it back: {answer:?}") };
+    assert_eq!(spent, lost.amount);
+    granted(world, &ann, &two, &call(40, "0")).await;
     assert_eq!(ask(world, &ann, &one, &call(1, "0")).await, None);
-    world.commit_one(changes(&one, vec![Change::Settle { day, amount: amount(60, "0") }])).await.unwrap_err();
-    assert_eq!(ask(world, &ann, &newer, &call(60, "0")).await, Some(Reserved::Busy), "the lost call is not counted");
-    granted(world, &ann, &newer, &call(40, "0")).await;
-    // Released, and ended.
+    world.commit_one(changes(&one, vec![Change::Settle { day, amount: lost.amount }])).await.unwrap_err();
+    // Who takes it up says what it is taken to have come to.
+    settle(world, &newer, day, amount(50, "0.25")).await;
+    assert_eq!(world.load(&newer).await.lost, None);
+    granted(world, &ann, &newer, &call(10, "0")).await;
+    // Who lets go of the run settles what is not used.
+    settle(world, &newer, day, Amount::default()).await;
     world.commit_one(released(&newer, None, ReleaseCause::Waiting)).await.unwrap();
     assert_eq!(ask(world, &ann, &newer, &call(1, "0")).await, None);
     let three = run(world, &ann).await;
-    granted(world, &ann, &three, &call(40, "0")).await;
+    granted(world, &ann, &three, &call(10, "0")).await;
+    settle(world, &two, day, Amount::default()).await;
     world.commit_one(completed(&two)).await.unwrap();
-    granted(world, &ann, &three, &call(100, "0")).await;
+    granted(world, &ann, &three, &call(50, "0")).await;
+}
+
+async fn who_is_refused_holds_nothing(world: &World) {
+    let ann = user();
+    let (one, two) = (run(world, &ann).await, run(world, &ann).await);
+    granted(world, &ann, &one, &call(60, "0")).await;
+    granted(world, &ann, &two, &call(10, "0")).await;
+    assert_eq!(ask(world, &ann, &one, &call(91, "0")).await, Some(Reserved::Busy));
+    granted(world, &ann, &two, &call(100, "0")).await;
+    assert!(matches!(ask(world, &ann, &two, &call(101, "0")).await, Some(Reserved::Spent { .. })));
+    granted(world, &ann, &one, &call(100, "0")).await;
 }
 
 async fn a_conversation_has_a_budget_of_its_own(world: &World) {
@@ -151,8 +181,9 @@ async fn what_is_spent_outlives_its_conversation(world: &World) {
     world.store.delete_conversation(&ann, &talk).await.unwrap().unwrap();
     assert_eq!(ask(world, &ann, &fence, &call(1, "0")).await, None);
     let next = run(world, &ann).await;
-    granted(world, &ann, &next, &call(10, "0")).await;
-    assert!(matches!(ask(world, &ann, &next, &call(11, "0")).await, Some(Reserved::Spent { .. })));
+    let answer = ask(world, &ann, &next, &call(1, "0")).await;
+    let Some(Reserved::Spent { spent, .. }) = answer else { panic!("with the call that was under way: {answer:?}") };
+    assert_eq!(spent, amount(100, "0"));
 }
 
 async fn a_user_who_leaves_takes_the_books_along(world: &World) {
@@ -164,4 +195,52 @@ async fn a_user_who_leaves_takes_the_books_along(world: &World) {
     assert_eq!(world.store.owned_by(&ann).await.unwrap().records, 1);
     assert!(world.store.remove_user(&ann).await.unwrap());
     assert_eq!(world.store.owned_by(&ann).await.unwrap().records, 0);
+}
+
+async fn titles_are_spent_from_the_same(world: &World) {
+    let (ann, talk) = (user(), conversation());
+    world.accept(AcceptRun { create_with_title: Some(String::new()), parts: text("tea"), ..hello(&ann, &talk) }).await;
+    let fence = world.claim_one().await;
+    let day = granted(world, &ann, &fence, &call(50, "0")).await;
+    settle(world, &fence, day, amount(20, "0.25")).await;
+    world.commit_one(completed(&fence)).await.unwrap();
+    let usage = Usage { input_tokens: 30, output_tokens: 5, cost: Some("0.125".parse().unwrap()), ..Usage::default() };
+    let was = world.store.claim_title(&ann, &talk).await.unwrap().unwrap();
+    let made = TitleMade {
+        owner: ann.clone(),
+        conversation: talk.clone(),
+        was,
+        title: Some("Tea".to_owned()),
+        model: "small/titles".to_owned(),
+        usage: Some(usage),
+        budget_of: Some(fence.run_id.clone()),
+        now: NOW,
+    };
+    assert_eq!(world.store.finish_title(made).await.unwrap().len(), 1);
+    let next = run_in(world, &ann, &talk).await;
+    let Some(Reserved::Spent { spent, .. }) = ask(world, &ann, &next, &call(46, "0")).await else { panic!("55 are spent") };
+    assert_eq!(spent, amount(55, "0.375"));
+    let of_talk = Reserve { conversation: Allowance { tokens: Some(40), usd: None }, day: Allowance::default(), ..call(6, "0") };
+    let spent = Some(Reserved::Spent { of: BudgetOf::Conversation, spent: amount(35, "0.125"), resets_in_ms: None });
+    assert_eq!(ask(world, &ann, &next, &of_talk).await, spent);
+    granted(world, &ann, &next, &call(45, "0")).await;
+}
+
+async fn days_gone_by_are_forgotten(world: &World) {
+    let ann = user();
+    let fence = run(world, &ann).await;
+    granted(world, &ann, &fence, &call(1, "0")).await;
+    let insert = |day: &str, run: usize| {
+        format!(
+            "INSERT INTO spending (owner_id, day, run_id, conversation_id) SELECT owner_id, day - {day}, 'run_{run}', conversation_id
+             FROM spending WHERE run_id = '{}' RETURNING CAST(day AS text)",
+            fence.run_id.as_str()
+        )
+    };
+    for (day, run) in [("1", 1), ("2", 2), ("3", 3)] {
+        world.database.rows(&insert(day, run)).await;
+    }
+    assert_eq!(world.store.remove_old_spending().await.unwrap(), 2);
+    assert_eq!(world.store.remove_old_spending().await.unwrap(), 0);
+    assert_eq!(world.database.count("SELECT CAST(count(*) AS text) FROM spending").await, 2, "today and yesterday");
 }

@@ -103,6 +103,7 @@ async fn everything_comes_back(world: &World) {
         contexts: None,
         counters: RunCounters::default(),
         usage: Usage::default(),
+        lost: None,
         elapsed_ms: 0,
         history: vec![stored.message],
         summary: None,

@@ -10,8 +10,9 @@ use super::fixture::{World, conversation, user};
 use crate::support::database::Kind;
 
 /// Tables without a column for the owner, and why.
-const NOBODYS: [(&str, &str); 10] = [
+const NOBODYS: [(&str, &str); 11] = [
     ("_sqlx_migrations", "the schema"),
+    ("owners_left", "the schema"),
     ("users", "the owners"),
     ("lineage", "the database"),
     ("tool_sets", "definitions, found by their content through a run"),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use capstan::domain::budget::{Allowance, Amount, Reserve, Reserved};
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::record::RunWrite;
@@ -445,4 +446,41 @@ async fn what_is_left_of_a_deleted_conversation_is_removed_later() {
     world.store.remove_expired_idempotency(NOW).await.unwrap();
     assert_eq!(left(id).await, 0);
     world.accept(hello(&owner, id)).await;
+}
+
+/// Runs of one owner wait for each other without a connection: the owner's others, and everybody else, have theirs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reservations_of_one_owner_keep_nobody_elses_connection() {
+    let world = World::with(Kind::Postgres, &StoreOptions { max_connections: 6, ..StoreOptions::default() }).await;
+    let (ann, bob) = (user(), user());
+    let reserve = Reserve {
+        amount: Amount { tokens: 1, ..Amount::default() },
+        conversation: Allowance::default(),
+        day: Allowance { tokens: Some(100), usd: None },
+    };
+    let (of_ann, of_bob) = (world.claimed(&ann).await, world.claimed(&bob).await);
+    let mut holder = session(&world).await;
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, $2))")
+        .bind(ann.as_str())
+        .bind(0x6275_6467_6574_i64)
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let (store, fence, ann) = (world.store.clone(), of_ann.clone(), ann.clone());
+        waiting.spawn(async move { store.reserve(&fence, &ann, &reserve).await.unwrap() });
+    }
+    for _ in 0..20 {
+        let granted = within("another owner", SOON, world.store.reserve(&of_bob, &bob, &reserve)).await.unwrap();
+        assert!(matches!(granted, Some(Reserved::Granted { .. })), "{granted:?}");
+    }
+    assert!(waiting.try_join_next().is_none(), "whoever waited for a turn was overtaken");
+    for answer in within("those who wait", SOON, waiting.join_all()).await {
+        assert_eq!(answer, Some(Reserved::Busy), "nobody waits for ever");
+    }
+    sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
+    let granted = world.store.reserve(&of_ann, &ann, &reserve).await.unwrap();
+    assert!(matches!(granted, Some(Reserved::Granted { .. })), "{granted:?}");
+    world.store.close().await;
 }

@@ -33,6 +33,7 @@ fn made(owner: &UserId, id: &ConversationId, was: &str, title: Option<&str>) -> 
         title: title.map(str::to_owned),
         model: "small/titles".to_owned(),
         usage: Some(usage),
+        budget_of: None,
         now: LATER,
     }
 }

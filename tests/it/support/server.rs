@@ -115,6 +115,11 @@ impl Site {
         self
     }
 
+    /// Starts servers with nothing more after `serve`.
+    pub fn without_arguments(self) -> Self {
+        Self { arguments: Vec::new(), ..self }
+    }
+
     /// Leases of two seconds, so that a test of their loss does not take long.
     pub fn short_leases(self) -> Self {
         self.env("CAPSTAN_WORKER__LEASE_MS", "2000")

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use capstan::domain::input::InputAnswer;
 use capstan::domain::run::RunStatus;
+use capstan::store::{Asked, PageRequest, ResolveInput};
+use capstan::support::clock::UnixMillis;
 
 use super::harness::{Answer, Harness, until};
 
@@ -51,4 +54,33 @@ async fn a_drain_claims_nothing_more_however_much_is_queued() {
     for run in runs {
         assert_eq!(h.run(&run).await.attempt, 0);
     }
+}
+
+/// The server of an unsafe call lets go of it in the very moment in which it is stopped: that is no call of which nobody knows.
+#[tokio::test]
+async fn a_call_that_pauses_while_it_is_stopped_goes_on_with_its_answer() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["asks"]));
+    h.model.then(Answer::Text("red it is"));
+    let worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("the call", async || (!h.tools.executed.lock().unwrap().is_empty()).then_some(())).await;
+    worker.drain(Duration::from_millis(50)).await;
+    let _next = h.worker().await;
+    h.until(&run, RunStatus::Waiting).await;
+    let id = until("the question", async || {
+        let page = PageRequest { limit: 10, after: None };
+        let found = h.store.input_requests(&h.owner, Asked::Questions, None, &page).await.unwrap();
+        found.items.first().map(|asked| asked.request.id.clone())
+    })
+    .await;
+    let answer = InputAnswer::new("accept", None);
+    let resolve = ResolveInput { owner: h.owner.clone(), id, answer, grant: None, now: UnixMillis(1_767_225_600_000) };
+    h.store.resolve_input(resolve, None).await.unwrap();
+    h.hub.queue_signal().notify();
+    h.until(&run, RunStatus::Completed).await;
+    assert_eq!(*h.tools.executed.lock().unwrap(), ["asks", "asks"]);
+    let told = h.events(&conversation).await.into_iter().filter(|event| event.kind == "tool.completed");
+    let states: Vec<_> = told.map(|event| event.data.contains("unknown")).collect();
+    assert_eq!(states, [false], "one outcome, and it is known");
 }

@@ -367,6 +367,9 @@ impl BudgetStore for FaultyStore {
     async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
         self.inner.reserve(fence, owner, reserve).await
     }
+    async fn remove_old_spending(&self) -> StoreResult<u64> {
+        self.inner.remove_old_spending().await
+    }
 }
 
 #[async_trait]

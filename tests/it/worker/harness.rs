@@ -1,6 +1,6 @@
 //! A worker with everything around it that is scripted.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use capstan::domain::agent::AgentProfile;
 use capstan::domain::event::StoredEvent;
+use capstan::domain::handle::Pause;
 use capstan::domain::ids::{ConversationId, MessageId, NodeId, PartId, RunId, UserId};
+use capstan::domain::input::Elicitation;
 use capstan::domain::message::{Part, TextPart, ToolContent};
 use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
 use capstan::domain::run::{OnBusy, Run, RunStatus};
@@ -19,7 +21,7 @@ use capstan::provider::{ModelClient, ModelStream};
 use capstan::store::{AcceptRun, Accepted, Keyed, Store, StoreOptions};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{SharedIds, UuidIds};
-use capstan::tools::{ProgressSender, ServerStatus, Toolbox};
+use capstan::tools::{ProgressSender, Report, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -125,7 +127,8 @@ fn words(text: &str, finish: ModelFinish) -> Vec<ModelEvent> {
     events
 }
 
-/// Tools `quick` (read), `once` (unsafe), `never` (read, ends only by cancel) and `bomb` (unsafe, ends only by cancel).
+/// Tools `quick` (read), `once` (unsafe), `never` (read, ends only by cancel), `bomb` (unsafe, ends only by cancel) and `asks` (unsafe,
+/// lets go only when it is cancelled, and wants to know something then).
 #[derive(Default)]
 pub struct ScriptedTools {
     pub executed: Mutex<Vec<String>>,
@@ -157,6 +160,7 @@ impl Toolbox for ScriptedTools {
             tool("once", ReplayClass::Unsafe).into(),
             tool("never", ReplayClass::Read).into(),
             tool("bomb", ReplayClass::Unsafe).into(),
+            tool("asks", ReplayClass::Unsafe).into(),
         ]
     }
 
@@ -166,14 +170,20 @@ impl Toolbox for ScriptedTools {
         _definition: &ToolDefinition,
         call: &ToolCall,
         _timeout: Duration,
-        _progress: ProgressSender,
+        progress: ProgressSender,
         cancel: CancellationToken,
     ) -> ToolOutcome {
         self.executed.lock().unwrap().push(call.name.clone());
-        let state = if matches!(call.name.as_str(), "quick" | "once") {
+        let is_answered = call.handle.is_some();
+        let state = if matches!(call.name.as_str(), "quick" | "once") || is_answered {
             ToolCallState::Done
         } else {
             cancel.cancelled().await;
+            if call.name == "asks" {
+                let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
+                let asks = BTreeMap::from([("colour".to_owned(), ("Which colour?".to_owned(), elicitation))]);
+                let _ = progress.send(Report::Pauses(Box::new(Pause { state: None, given: BTreeMap::new(), asks }))).await;
+            }
             ToolCallState::Unknown
         };
         let content = vec![ToolContent::text(format!("{} ran", call.name))];

@@ -1,12 +1,13 @@
 //! What owners may spend.
 
 use async_trait::async_trait;
-use capstan::domain::budget::{Allowance, Amount, BudgetOf, Reserve, Reserved};
+use capstan::domain::budget::{Allowance, Amount, BudgetOf, Lost, Reserve, Reserved};
 use capstan::domain::ids::UserId;
 use capstan::domain::record::Fence;
 use capstan::store::{BudgetStore, StoreResult};
 
 use super::ModelStore;
+use super::state::State;
 
 /// The milliseconds of a day.
 const DAY: i64 = 86_400_000;
@@ -27,29 +28,54 @@ impl BudgetStore for ModelStore {
         }
         let day = state.now / DAY;
         let of_day = || state.spending.iter().filter(|((of, on, _), _)| of == owner && *on == day);
-        let spent = of_day().fold(Amount::default(), |sum, (_, row)| sum.plus(row.spent));
-        let held =
-            of_day().filter_map(|(_, row)| row.held.as_ref()).filter(|(by, _)| by.run_id != fence.run_id && state.is_newest(by));
-        let held = held.fold(Amount::default(), |sum, (_, held)| sum.plus(*held));
+        let sum = |amounts: &mut dyn Iterator<Item = Amount>| amounts.fold(Amount::default(), Amount::plus);
+        let reserved = || of_day().filter_map(|(_, row)| row.held.as_ref());
+        let lost = sum(&mut reserved().filter(|(by, _)| !state.is_newest(by)).map(|(_, held)| *held));
+        let spent = sum(&mut of_day().map(|(_, row)| row.spent)).plus(lost);
+        let others = |by: &Fence| by.run_id != fence.run_id && state.is_newest(by);
+        let held = sum(&mut reserved().filter(|(by, _)| others(by)).map(|(_, held)| *held));
         let talk = state.runs_in(&fence.conversation_id).into_iter().map(|row| Amount::of(&row.usage));
         let of_conversation = talk.fold(Amount::default(), Amount::plus);
         let has_room = |of: Allowance, sum: Amount| {
             let sum = sum.plus(reserve.amount);
             of.tokens.is_none_or(|most| sum.tokens <= most) && of.usd.is_none_or(|most| sum.cost <= most.cost())
         };
-        if !has_room(reserve.conversation, of_conversation) {
-            return Ok(Some(Reserved::Spent { of: BudgetOf::Conversation, spent: of_conversation, resets_in_ms: None }));
+        let answer = if !has_room(reserve.conversation, of_conversation) {
+            Reserved::Spent { of: BudgetOf::Conversation, spent: of_conversation, resets_in_ms: None }
+        } else if !has_room(reserve.day, spent) {
+            Reserved::Spent { of: BudgetOf::Day, spent, resets_in_ms: u64::try_from((day + 1) * DAY - state.now).ok() }
+        } else if !has_room(reserve.day, spent.plus(held)) {
+            Reserved::Busy
+        } else {
+            Reserved::Granted { day }
+        };
+        // A run has one reservation.
+        for ((.., run), row) in &mut state.spending {
+            let is_own = *run == fence.run_id && row.held.as_ref().is_some_and(|(by, _)| by == fence);
+            row.held = row.held.take().filter(|_| !is_own);
         }
-        if !has_room(reserve.day, spent) {
-            let resets_in_ms = u64::try_from((day + 1) * DAY - state.now).ok();
-            return Ok(Some(Reserved::Spent { of: BudgetOf::Day, spent, resets_in_ms }));
+        if matches!(answer, Reserved::Granted { .. }) {
+            let row = state.spending.entry((owner.clone(), day, fence.run_id.clone()));
+            let row = row.or_insert(SpendingRow { spent: Amount::default(), held: None });
+            row.held = Some((fence.clone(), reserve.amount));
         }
-        if !has_room(reserve.day, spent.plus(held)) {
-            return Ok(Some(Reserved::Busy));
-        }
-        let row = state.spending.entry((owner.clone(), day, fence.run_id.clone()));
-        let row = row.or_insert(SpendingRow { spent: Amount::default(), held: None });
-        row.held = Some((fence.clone(), reserve.amount));
-        Ok(Some(Reserved::Granted { day }))
+        Ok(Some(answer))
+    }
+
+    async fn remove_old_spending(&self) -> StoreResult<u64> {
+        let mut state = self.state();
+        let (rows, day) = (state.spending.len(), state.now / DAY);
+        state.spending.retain(|(_, of, _), _| *of >= day - 1);
+        Ok((rows - state.spending.len()) as u64)
+    }
+}
+
+impl State {
+    /// The call that the run had reserved under an older fence.
+    pub fn lost(&self, fence: &Fence) -> Option<Lost> {
+        let of_run = self.spending.iter().filter(|((_, day, run), _)| *run == fence.run_id && *day >= self.now / DAY - 1);
+        let older =
+            of_run.filter_map(|((_, day, _), row)| Some((day, row.held.as_ref().filter(|(by, _)| by.epoch < fence.epoch)?)));
+        older.max_by_key(|(day, _)| **day).map(|(day, (_, amount))| Lost { day: *day, amount: *amount })
     }
 }

@@ -229,6 +229,7 @@ impl State {
             contexts: row.contexts.clone(),
             counters: row.counters.clone(),
             usage: row.usage,
+            lost: self.lost(fence).filter(|_| row.profile.budget.is_shared()),
             elapsed_ms: row.started_at.map_or(0, |at| u64::try_from(self.now - at).unwrap_or(0)),
             history,
             summary,
