@@ -182,7 +182,8 @@ impl Toolbox for ScriptedTools {
             if call.name == "asks" {
                 let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
                 let asks = BTreeMap::from([("colour".to_owned(), ("Which colour?".to_owned(), elicitation))]);
-                let _ = progress.send(Report::Pauses(Box::new(Pause { state: None, given: BTreeMap::new(), asks }))).await;
+                let _ =
+                    progress.send(Report::Pauses(Box::new(Pause { state: None, given: BTreeMap::new(), asks, number: 1 }))).await;
             }
             ToolCallState::Unknown
         };
