@@ -224,6 +224,7 @@ mod tests {
     #[case(json!({"max_round": 3}), "max_round")]
     #[case(json!({"max_rounds": -1}), "max_rounds")]
     #[case(json!({"max_rounds": 0}), "max_rounds")]
+    #[case(json!({"max_parallel_calls": 0}), "max_parallel_calls")]
     #[case(json!({"name": "x"}), "name")]
     #[case(json!({"on_limit": "explode"}), "on_limit")]
     #[case(json!({"llm_retry": {"delays": []}}), "llm_retry/delays")]

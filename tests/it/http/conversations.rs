@@ -16,8 +16,8 @@ async fn a_conversation_is_made_read_renamed_and_deleted() {
     assert_eq!(rig.post("/api/v1/conversations", json!({"id": id})).await.code(), "conflict");
     let empty = rig.send(Method::POST, "/api/v1/conversations", &[], None).await;
     assert_eq!((empty.status, empty.json()["title"].as_str()), (StatusCode::CREATED, Some("")));
-    let renamed = rig.send(Method::PATCH, &path, &[], Some(json!({"title": "Coffee"}))).await;
-    assert_eq!((renamed.status, renamed.json()["title"].as_str()), (StatusCode::OK, Some("Coffee")));
+    let renamed = rig.send(Method::PATCH, &path, &[], Some(json!({"title": "\tCoffee\nand\u{0}tea "}))).await;
+    assert_eq!((renamed.status, renamed.json()["title"].as_str()), (StatusCode::OK, Some("Coffee and tea")), "on one line");
     let log = rig.get(&format!("{path}/events")).await.json();
     assert_eq!(log["data"].as_array().unwrap().last().unwrap()["type"], "conversation.updated");
     assert_eq!(rig.send(Method::DELETE, &path, &[], None).await.status, StatusCode::NO_CONTENT);
