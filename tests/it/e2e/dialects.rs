@@ -78,7 +78,10 @@ async fn a_tool_round_over_a_crash_and_the_next_turn(#[case] dialect: Dialect, #
     // Its outcome may not have been stored yet: it is keyed, and may be carried out again with its key.
     let keys: HashSet<String> = site.ledger.entries().iter().map(|entry| entry.arguments["key"].to_string()).collect();
     assert!(keys.len() == 1 && site.ledger.count("append_keyed", "größer") <= 2, "{:?}", site.ledger.entries());
-    assert!(ended["usage"]["input_tokens"].as_u64() >= Some(22) && ended["usage"]["estimated"] == false, "{ended}");
+    // The provider bills the call that nobody saw the end of; what it came to is a guess.
+    let usage = &ended["usage"];
+    assert!(usage["input_tokens"].as_u64() >= Some(22) && usage["estimated"] == true, "{ended}");
+    assert_eq!(usage["abandoned_calls"], 1, "{ended}");
 
     let asked = wire.asked();
     let (key, path) = dialect.head();
