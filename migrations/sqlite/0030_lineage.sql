@@ -4,7 +4,5 @@ CREATE TABLE lineage (
     -- By chance, and another one after each copy that was accepted.
     word     text NOT NULL,
     -- Only ever rises. The file is written after it, so it never says more than the database has reached.
-    mark     integer NOT NULL,
-    -- What the file said when a copy was accepted, until it says the new word: nobody is asked twice.
-    accepted text
+    mark     integer NOT NULL
 ) STRICT;

@@ -1,7 +1,7 @@
 -- What runs have spent on a day that have a budget of their conversation or of the day, and what their call under way may come to:
--- tokens, and trillionths of a US dollar. What is reserved is held by others as long as its run is at the head of its conversation under
--- the epoch that it was made under, and taken to be spent after that, until whoever takes the run up settles it. A conversation that is
--- deleted leaves its rows.
+-- tokens, and trillionths of a US dollar. A reservation counts as long as its run is at the head of its conversation under the
+-- epoch that it was made under: whoever ends that fence ends the reservation. A conversation that is deleted leaves its rows; the
+-- owner's next reservation removes those of days gone by.
 CREATE TABLE spending (
     owner_id        text NOT NULL,
     day             integer NOT NULL,
@@ -14,5 +14,3 @@ CREATE TABLE spending (
     held_epoch      integer,
     PRIMARY KEY (owner_id, day, run_id)
 ) STRICT, WITHOUT ROWID;
--- Those of days gone by are removed.
-CREATE INDEX spending_by_day ON spending (day);

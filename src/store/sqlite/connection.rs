@@ -235,6 +235,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(31, "spending", include_str!("../../../migrations/sqlite/0031_spending.sql")),
         step(32, "contexts", include_str!("../../../migrations/sqlite/0032_contexts.sql")),
         step(33, "seen_logins", include_str!("../../../migrations/sqlite/0033_seen_logins.sql")),
+        step(34, "accepted", include_str!("../../../migrations/sqlite/0034_accepted.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))

@@ -78,10 +78,12 @@ async fn a_tool_round_over_a_crash_and_the_next_turn(#[case] dialect: Dialect, #
     // Its outcome may not have been stored yet: it is keyed, and may be carried out again with its key.
     let keys: HashSet<String> = site.ledger.entries().iter().map(|entry| entry.arguments["key"].to_string()).collect();
     assert!(keys.len() == 1 && site.ledger.count("append_keyed", "größer") <= 2, "{:?}", site.ledger.entries());
-    // The provider bills the call that nobody saw the end of; what it came to is a guess.
+    // The provider bills the call that nobody saw the end of, and what it came to is a guess; if the step that it was made in had not
+    // been stored yet, nothing tells of it.
     let usage = &ended["usage"];
-    assert!(usage["input_tokens"].as_u64() >= Some(22) && usage["estimated"] == true, "{ended}");
-    assert_eq!(usage["abandoned_calls"], 1, "{ended}");
+    let abandoned = usage["abandoned_calls"].as_u64().unwrap_or_default();
+    assert!(abandoned <= 1 && usage["estimated"] == (abandoned == 1), "{ended}");
+    assert!(usage["input_tokens"].as_u64() >= Some(22), "{ended}");
 
     let asked = wire.asked();
     let (key, path) = dialect.head();
