@@ -102,6 +102,7 @@ undoable: false,
         }),
         own_layers: Default::default(),
         tools: None,
+        contexts: None,
         counters: RunCounters::default(),
         usage: Usage::default(),
         lost: None,
@@ -126,7 +127,7 @@ fn cost(ids: &SequentialIds, record: &RunRecord, tokenizer: Option<Tokenizer>) -
         let mut state = RunState::load(record.clone());
         state.know_capacities(vec![(record.model().to_owned(), Capacity { window: None, tokenizer, prices: None })]);
         let began = Instant::now();
-        let decision = decide(&state, Input::Claimed { tools: Vec::new(), finished: Vec::new() }, &around);
+        let decision = decide(&state, Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() }, &around);
         state.apply(&decision.changes);
         let request = black_box(model_request(&state));
         fastest = fastest.min(began.elapsed());
@@ -139,7 +140,7 @@ fn cost(ids: &SequentialIds, record: &RunRecord, tokenizer: Option<Tokenizer>) -
 fn summarised(ids: &SequentialIds, record: &RunRecord) -> RunRecord {
     let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
     let mut state = RunState::load(record.clone());
-    let decision = decide(&state, Input::Claimed { tools: Vec::new(), finished: Vec::new() }, &around);
+    let decision = decide(&state, Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() }, &around);
     state.apply(&decision.changes);
     let mut left = RunRecord { summary: state.record.summary, ..record.clone() };
     let covers = left.summary.as_ref().map(|summary| summary.covers.clone());
