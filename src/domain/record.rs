@@ -10,7 +10,7 @@ use super::budget::Lost;
 use super::change::{Change, RunCounters, StepRow};
 use super::context::ContextSummary;
 use super::event::NewEvent;
-use super::ids::{ConversationId, RunId, UserId};
+use super::ids::{CallId, ConversationId, RunId, UserId};
 use super::input::InputRequest;
 use super::message::Message;
 use super::model::Usage;
@@ -149,6 +149,12 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
+    /// The call with an id.
+    #[must_use]
+    pub fn call(&self, id: &CallId) -> Option<&Arc<ToolCall>> {
+        self.calls.iter().find(|call| call.id == *id)
+    }
+
     /// The model that is asked now, as `provider/name`: the one that its plan wants, the profile's own, or the fallback that has
     /// taken over.
     #[must_use]

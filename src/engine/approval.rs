@@ -27,7 +27,7 @@ const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the c
 
 /// Whether a call that has not begun may begin now. Asks if somebody must be asked; an answer that is there is used up.
 pub(super) fn is_given(draft: &mut Draft<'_>, id: &CallId) -> bool {
-    let Some(call) = draft.work.record.calls.iter().find(|call| call.id == *id).cloned() else { return false };
+    let Some(call) = draft.work.record.call(id).cloned() else { return false };
     let Some(question) = draft.work.question_about(id).cloned() else {
         return match terms(draft, &call) {
             None => true,

@@ -89,5 +89,5 @@ pub(super) fn unanswered(draft: &mut Draft<'_>, id: &CallId) {
 }
 
 fn find<'d>(draft: &'d Draft<'_>, id: &CallId) -> Option<&'d ToolCall> {
-    draft.work.record.calls.iter().map(Arc::as_ref).find(|call| call.id == *id)
+    draft.work.record.call(id).map(Arc::as_ref)
 }

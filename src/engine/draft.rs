@@ -283,14 +283,13 @@ impl<'a> Draft<'a> {
 
     /// A call is handed to its tool, for the first time or again.
     pub(super) fn run_call(&mut self, id: &CallId) {
-        if let Some(call) = self.start_call(id) {
-            self.command(Command::RunTool(Box::new(ToolCall { state: ToolCallState::Started, ..Arc::unwrap_or_clone(call) })));
-        }
+        self.start_call(id);
+        self.follow_call(id);
     }
 
-    /// Tells that a call is handed to its tool. The call as it was before.
-    pub(super) fn start_call(&mut self, id: &CallId) -> Option<Arc<ToolCall>> {
-        let call = self.work.record.calls.iter().find(|call| call.id == *id).cloned()?;
+    /// Tells that a call is handed to its tool.
+    pub(super) fn start_call(&mut self, id: &CallId) {
+        let Some(call) = self.work.record.call(id).cloned() else { return };
         self.event(EventBody::ToolStarted {
             call_id: call.id.clone(),
             name: call.name.clone(),
@@ -302,26 +301,25 @@ impl<'a> Draft<'a> {
         if call.has_not_begun() {
             self.change(Change::ToolStarted(call.id.clone()));
         }
-        Some(call)
     }
 
     /// The server of a call works on it under a name: it is asked for that, and nobody sees a second start.
     pub(super) fn follow_call(&mut self, id: &CallId) {
-        if let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() {
-            self.command(Command::RunTool(Box::new(Arc::unwrap_or_clone(call))));
+        if let Some(call) = self.work.record.call(id).cloned() {
+            self.command(Command::RunTool(call));
         }
     }
 
     /// The server of a call that was started is asked what became of it.
     pub(super) fn reconcile_call(&mut self, id: &CallId) {
-        if let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id).cloned() {
-            self.command(Command::Reconcile(Box::new(Arc::unwrap_or_clone(call))));
+        if let Some(call) = self.work.record.call(id).cloned() {
+            self.command(Command::Reconcile(call));
         }
     }
 
     /// A call gets its one outcome.
     pub(super) fn finish_call(&mut self, id: &CallId, mut outcome: ToolOutcome) {
-        let Some(call) = self.work.record.calls.iter().find(|call| call.id == *id && !call.state.is_outcome()) else { return };
+        let Some(call) = self.work.record.call(id).filter(|call| !call.state.is_outcome()) else { return };
         let (name, server, arguments) = (call.name.clone(), call.server.clone(), call.arguments.clone());
         let is_made = call.state == ToolCallState::Started;
         // One that has its outcome otherwise needs nobody's consent any more.

@@ -198,10 +198,10 @@ pub enum Command {
     /// void with its fence.
     Reserve(Reserve),
     /// Execute a call. Its row says `started`.
-    RunTool(Box<ToolCall>),
+    RunTool(Arc<ToolCall>),
     /// Ask the server of a call of the class `reconcile` whether it took effect. Its row says `started`. Changes nothing
     /// outside, and whoever takes the run up asks again.
-    Reconcile(Box<ToolCall>),
+    Reconcile(Arc<ToolCall>),
     /// The run ended or was released: drop it.
     Stop,
 }

@@ -25,8 +25,7 @@ pub(super) fn pauses(draft: &mut Draft<'_>, id: &CallId, pause: Pause) {
 
 /// The same of a run that is handed back: who takes it up goes on. Whether there is such a call.
 pub(super) fn keep(draft: &mut Draft<'_>, id: &CallId, pause: Pause) -> bool {
-    let Some(call) = draft.work.record.calls.iter().find(|call| call.id == *id && call.state == ToolCallState::Started).cloned()
-    else {
+    let Some(call) = draft.work.record.call(id).filter(|call| call.state == ToolCallState::Started).cloned() else {
         return false;
     };
     if draft.work.question_about(id).is_some() {
@@ -59,7 +58,7 @@ pub(super) fn keep(draft: &mut Draft<'_>, id: &CallId, pause: Pause) -> bool {
 
 /// Goes on with a call whose server waits for answers, if all of them are there. Whether it is such a call.
 pub(super) fn go_on(draft: &mut Draft<'_>, id: &CallId) -> bool {
-    let call = draft.work.record.calls.iter().find(|call| call.id == *id);
+    let call = draft.work.record.call(id);
     let Some(round) = call.and_then(|call| call.handle.as_ref()?.round()).filter(|round| round.answers.is_none()).cloned() else {
         return false;
     };

@@ -346,9 +346,7 @@ fn wait_for_answers(draft: &mut Draft<'_>, id: &CallId, reason: WaitReason) {
 /// A planned call whose tool was taken away since is not carried out.
 fn refuse_dropped(draft: &mut Draft<'_>, id: &CallId) -> bool {
     let dropped = &draft.work.record.counters.dropped_tools;
-    let Some(name) =
-        draft.work.record.calls.iter().find(|call| call.id == *id && dropped.contains(&call.name)).map(|call| call.name.clone())
-    else {
+    let Some(name) = draft.work.record.call(id).filter(|call| dropped.contains(&call.name)).map(|call| call.name.clone()) else {
         return false;
     };
     let outcome = ToolOutcome { state: ToolCallState::Cancelled, ..ToolOutcome::failed(texts::dropped_tool(&name), 0) };

@@ -147,5 +147,5 @@ fn act_on(draft: &mut Draft<'_>, id: &CallId, answer: &InputAnswer) {
 }
 
 fn started(draft: &Draft<'_>, id: &CallId) -> Option<Arc<ToolCall>> {
-    draft.work.record.calls.iter().find(|call| call.id == *id && call.state == ToolCallState::Started).cloned()
+    draft.work.record.call(id).filter(|call| call.state == ToolCallState::Started).cloned()
 }

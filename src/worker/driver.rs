@@ -416,8 +416,8 @@ impl Drive<'_> {
                 Command::CallModel => {}
                 Command::RankTools => self.rank_tools(),
                 Command::Reserve(reserve) => self.reserve(reserve),
-                Command::RunTool(call) => self.tools.run(self.surround, &self.state, self.held, &self.log, *call),
-                Command::Reconcile(call) => self.tools.reconcile(self.surround, &self.state, *call),
+                Command::RunTool(call) => self.tools.run(self.surround, &self.state, self.held, &self.log, call),
+                Command::Reconcile(call) => self.tools.reconcile(self.surround, &self.state, call),
             }
         }
         ControlFlow::Continue(())

@@ -60,7 +60,7 @@ pub struct ToolCalls {
 
 impl ToolCalls {
     /// Hands a call to its tool, or asks for what has become of one that its server works on.
-    pub fn run(&mut self, surround: &Surround, state: &RunState, held: &Held, log: &RunLog, call: ToolCall) {
+    pub fn run(&mut self, surround: &Surround, state: &RunState, held: &Held, log: &RunLog, call: Arc<ToolCall>) {
         let definition = definition_of(state, &call);
         let tools = surround.deps.tools.clone();
         let owner = state.record.owner.clone();
@@ -114,7 +114,7 @@ impl ToolCalls {
     }
 
     /// Asks what became of a call. Nothing is written before: whoever takes the run up asks again.
-    pub fn reconcile(&mut self, surround: &Surround, state: &RunState, call: ToolCall) {
+    pub fn reconcile(&mut self, surround: &Surround, state: &RunState, call: Arc<ToolCall>) {
         let definition = definition_of(state, &call);
         let tools = surround.deps.tools.clone();
         let owner = state.record.owner.clone();
@@ -126,7 +126,7 @@ impl ToolCalls {
                 None => Reconciled::Unclear("the tool is not among those of this run".to_owned()),
             };
             failpoint::reached("reconciled");
-            (call.id, ToolSays::Reconciled(said))
+            (call.id.clone(), ToolSays::Reconciled(said))
         }));
     }
 

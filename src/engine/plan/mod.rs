@@ -135,8 +135,7 @@ pub(super) fn end(draft: &mut Draft<'_>) {
 
 /// The call that was made for a step.
 fn call_of<'r>(record: &'r RunRecord, step: &PlanStep) -> Option<&'r ToolCall> {
-    let id = step.call.as_ref()?;
-    record.calls.iter().map(Arc::as_ref).find(|call| call.id == *id)
+    record.call(step.call.as_ref()?).map(Arc::as_ref)
 }
 
 /// Whether a call was made for a step of the run's plan.
