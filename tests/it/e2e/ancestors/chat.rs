@@ -113,9 +113,11 @@ async fn a_network_that_fails_is_tried_again_after_longer_and_longer_waits() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     // Nobody listens there.
-    let site =
-        site.env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai").env("CAPSTAN_PROVIDERS__DEAD__BASE_URL", "http://127.0.0.1:9/v1");
-    let server = site.env("CAPSTAN_PROVIDERS__DEAD__KEY_ENV", "OPENAI_API_KEY").start().await;
+    let site = site
+        .env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai")
+        .env("CAPSTAN_PROVIDERS__DEAD__BASE_URL", "http://127.0.0.1:9/v1")
+        .env("CAPSTAN_PROVIDERS__DEAD__KEY_ENV", "OPENAI_API_KEY");
+    let server = site.start().await;
     let run = server.start_run(&json!({"input": "q", "agent": "chat", "model": "dead/mock"})).await;
     let (run, back) = tokio::join!(
         server.finished(run["id"].as_str().unwrap()),
