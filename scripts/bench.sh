@@ -4,7 +4,7 @@
 #   BENCH_DIR    the bench project (mock model, load generator, floors): default ../shared/bench
 #   BENCH_PG     URL prefix of a Postgres whose databases may be created: default the one that answers on localhost:5432, or else
 #                a throw-away one, with fsync on
-#   BENCH_PEERS  default agent,agent-pg,capstan,capstan-sqlite      BENCH_TESTS  default cold,ttft,mem,flood
+#   BENCH_PEERS  default agent,agent-pg,capstan,capstan-sqlite      BENCH_TESTS  default cold,ttft,mem,flood,paced
 #   BENCH_ROUNDS default 3                                          BENCH_FLOOD  default 1,100,500
 #   BENCH_SECS   seconds of each measured window, default 6
 # BENCH_TESTS=paced is a crowd: 1,000 conversations at a time, each answer 200 tokens 20 ms apart.
@@ -54,7 +54,7 @@ out=$work/out/run.jsonl
 rm -f "$out"
 # The postmaster, so that the database's CPU time is counted where it runs on this machine.
 pgpid=$(pgrep -o -x postgres || echo 0)
-python3 "$work/compare.py" --peers "${BENCH_PEERS:-agent,agent-pg,capstan,capstan-sqlite}" --tests "${BENCH_TESTS:-cold,ttft,mem,flood}" \
+python3 "$work/compare.py" --peers "${BENCH_PEERS:-agent,agent-pg,capstan,capstan-sqlite}" --tests "${BENCH_TESTS:-cold,ttft,mem,flood,paced}" \
     --rounds "${BENCH_ROUNDS:-3}" --flood "${BENCH_FLOOD:-1,100,500}" --secs "${BENCH_SECS:-6}" --pg "$pg" --pg-pid "$pgpid" \
     --bin "$work/target/release" --work "$work/out/work" --out "$out"
 python3 "$work/report.py" "$out"

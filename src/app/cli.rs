@@ -136,6 +136,14 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum UsersCommand {
+    /// Give a user another role. It is theirs, whichever of their keys they use.
+    Role {
+        /// The user's name.
+        name: String,
+        /// What they may do from now on.
+        #[arg(value_enum)]
+        role: RoleArg,
+    },
     /// Delete a user with their keys, conversations, files and all else that is theirs, for good.
     Delete {
         /// The user's name.
@@ -153,9 +161,9 @@ enum KeysCommand {
         /// The user's name; a new one is made.
         #[arg(long)]
         user: String,
-        /// What the user may do.
-        #[arg(long, value_enum, default_value = "member")]
-        role: KeyRole,
+        /// What a new user may do with all their keys: member, if nothing is said. `users role` changes it.
+        #[arg(long, value_enum)]
+        role: Option<RoleArg>,
     },
     /// List all keys by id and label.
     List,
@@ -174,9 +182,18 @@ enum SecretsCommand {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum KeyRole {
+enum RoleArg {
     Member,
     Admin,
+}
+
+impl From<RoleArg> for UserRole {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Member => Self::Member,
+            RoleArg::Admin => Self::Admin,
+        }
+    }
 }
 
 /// `capstan chat`
@@ -184,7 +201,7 @@ enum KeyRole {
 pub struct ChatArgs {
     /// The question.
     pub question: String,
-    /// The server; CAPSTAN_URL sets it too.
+    /// The server: that of this configuration, if nothing is said. CAPSTAN_URL sets it too.
     #[arg(long)]
     pub url: Option<String>,
     /// The API key. Other users of the machine can see flags: prefer CAPSTAN_KEY.
@@ -242,17 +259,19 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
             runtime()?.block_on(cleanup::run(&load()?, mode))
         }
         Command::Keys { command: KeysCommand::Create { user, role } } => {
-            let role = match role {
-                KeyRole::Member => UserRole::Member,
-                KeyRole::Admin => UserRole::Admin,
-            };
-            runtime()?.block_on(keys::create(&load()?, &user, role))
+            runtime()?.block_on(keys::create(&load()?, &user, role.map(UserRole::from)))
         }
         Command::Keys { command: KeysCommand::List } => runtime()?.block_on(keys::list(&load()?)),
         Command::Keys { command: KeysCommand::Revoke { key } } => runtime()?.block_on(keys::revoke(&load()?, &key)),
+        Command::Users { command: UsersCommand::Role { name, role } } => {
+            runtime()?.block_on(users::set_role(&load()?, &name, role.into()))
+        }
         Command::Users { command: UsersCommand::Delete { name, yes } } => runtime()?.block_on(users::delete(&load()?, &name, yes)),
         Command::Secrets { command: SecretsCommand::Rotate(args) } => runtime()?.block_on(secrets::rotate(&load()?, args)),
-        Command::Chat(args) => runtime()?.block_on(chat::run(&args, cli.settings.model.as_deref(), environment)),
+        Command::Chat(args) => {
+            let model = cli.settings.model.clone();
+            runtime()?.block_on(chat::run(&args, model.as_deref(), &load()?, environment))
+        }
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
         Command::ReadFile { most_chars, name } => reading::run(&name, most_chars),
         Command::EndOrphans { word, engine } => {

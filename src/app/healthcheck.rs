@@ -19,7 +19,7 @@ pub async fn run(loaded: &Loaded) -> anyhow::Result<ExitCode> {
 }
 
 /// A wildcard address is for listening; loopback is where it can be reached.
-fn reachable(listen: SocketAddr) -> SocketAddr {
+pub fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         ip if !ip.is_unspecified() => ip,
         std::net::IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),

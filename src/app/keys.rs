@@ -13,15 +13,23 @@ use crate::service::new_key;
 use crate::store::StoredKey;
 use crate::support::clock::UnixMillis;
 
-/// Makes a key and prints it: the one time that it is shown. The database keeps its hash.
-pub async fn create(loaded: &Loaded, user: &str, role: UserRole) -> anyhow::Result<ExitCode> {
+/// Makes a key and prints it: the one time that it is shown. The database keeps its hash. A new user gets the `role`, or that of a
+/// member; another one than they have is refused, because it would hold for the keys that they have already, too.
+pub async fn create(loaded: &Loaded, user: &str, role: Option<UserRole>) -> anyhow::Result<ExitCode> {
     let name = user.trim();
     if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
         bail!("a user's name has 1 to 100 characters, none of them a control character");
     }
     let sources = Sources::real();
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
-    let user = parts::ensure_user(store.as_ref(), name, role, &sources).await?;
+    let known = store.user_named(name).await.context("the users cannot be read")?.map(|user| user.role);
+    if let (Some(known), Some(role)) = (known, role)
+        && known != role
+    {
+        let (known, role) = (known.as_str(), role.as_str());
+        bail!("{name} has the role {known}, with all their keys; `capstan users role {name} {role}` changes it");
+    }
+    let user = parts::ensure_user(store.as_ref(), name, known.or(role).unwrap_or(UserRole::Member), &sources).await?;
     let key = new_key().context("the operating system gives no random bytes")?;
     let id = KeyId::generate(sources.ids.as_ref());
     store.create_key(id, &user.id, &key.hash, &key.label, sources.clock.now()).await.context("the key cannot be stored")?;

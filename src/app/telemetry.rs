@@ -67,8 +67,22 @@ pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
         .install_recorder()
         .context("the metrics cannot be started")?;
     describe();
+    for name in FROM_THE_START {
+        metrics::counter!(name).absolute(0);
+    }
     Ok(handle)
 }
+
+/// Counters that are shown before they have counted anything: who asks how much one has grown would miss the first time.
+const FROM_THE_START: [&str; 7] = [
+    "capstan_embedding_tokens_total",
+    "capstan_lease_takeovers_total",
+    "capstan_mcp_escaped_total",
+    "capstan_stalls_total",
+    "capstan_tool_calls_total",
+    "capstan_tools_held_total",
+    "capstan_unsendable_requests_total",
+];
 
 /// How often [`PrometheusHandle::run_upkeep`] is due.
 pub const UPKEEP: Duration = Duration::from_secs(1);

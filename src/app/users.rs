@@ -1,4 +1,4 @@
-//! `capstan users`: people who leave.
+//! `capstan users`: what people may do, and that they leave.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use super::cli::print;
 use super::config::Loaded;
 use super::parts::{self, Opener, Sources};
-use crate::domain::principal::User;
+use crate::domain::principal::{User, UserRole};
 use crate::store::{ConversationFilter, Owned, PageRequest, Store};
 
 /// How long a process may go on with a key that was revoked.
@@ -18,12 +18,26 @@ const KEYS_LIVE_ON: Duration = Duration::from_secs(5);
 /// Conversations that are looked up at a time.
 const PAGE: u32 = 100;
 
+/// Gives a user another role.
+pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Result<ExitCode> {
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let user = named(store.as_ref(), name).await?;
+    store.set_role(&user.id, role).await.context("the role cannot be stored")?;
+    store.close().await;
+    print(&format!("{name} has the role {}, with all their keys\n", role.as_str()))
+}
+
+async fn named(store: &dyn Store, name: &str) -> anyhow::Result<User> {
+    match store.user_named(name).await.context("the users cannot be read")? {
+        Some(user) => Ok(user),
+        None => bail!("there is no user {name:?}; `capstan keys list` shows who has keys"),
+    }
+}
+
 /// Deletes a user with all that is theirs, if it is `confirmed`; otherwise says how much that would be.
 pub async fn delete(loaded: &Loaded, name: &str, confirmed: bool) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
-    let Some(user) = store.user_named(name).await.context("the users cannot be read")? else {
-        bail!("there is no user {name:?}; `capstan keys list` shows who has keys");
-    };
+    let user = named(store.as_ref(), name).await?;
     let Owned { conversations, records } = store.owned_by(&user.id).await.context("what is theirs cannot be counted")?;
     let what = format!("{conversations} conversations and {records} files, agents, providers, MCP servers and other records");
     if !confirmed {

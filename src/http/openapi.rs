@@ -42,7 +42,7 @@ pub fn openapi_json() -> String {
 /// The document without paths.
 pub(super) fn base() -> OpenApi {
     let description = "Send a message; read the run's events as they happen, or later. Errors are problem details (RFC 9457) with a stable `code`; \
-         `/docs/errors/{code}` explains each. Every POST takes an `Idempotency-Key`.";
+         `/docs/errors/{code}` explains each. A POST takes an `Idempotency-Key` unless it says that every request counts.";
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key")).build();
     OpenApiBuilder::new()
         .info(
@@ -62,6 +62,19 @@ pub(super) fn base() -> OpenApi {
         ))
         .build()
 }
+
+/// POSTs that are carried out at every request, whatever their `Idempotency-Key`: their answers hold secrets that are not kept, or
+/// they are asked so that something is done or looked at now. Their descriptions say so.
+const NEVER_REPLAYED: [&str; 8] = [
+    "create_stream_ticket",
+    "upload_file",
+    "begin_mcp_server_login",
+    "begin_openrouter_login",
+    "start_mcp_server",
+    "stop_mcp_server",
+    "restart_mcp_server",
+    "test_provider",
+];
 
 /// The errors that an operation may answer with because of what it is.
 fn add_problems(method: &HttpMethod, operation: &mut Operation) {
@@ -87,7 +100,8 @@ fn add_problems(method: &HttpMethod, operation: &mut Operation) {
             (429, "Too much at a time"),
         ]);
     }
-    if *method == HttpMethod::Post {
+    let is_replayed = operation.operation_id.as_deref().is_none_or(|id| !NEVER_REPLAYED.contains(&id));
+    if *method == HttpMethod::Post && is_replayed {
         let header = utoipa::openapi::path::ParameterBuilder::new()
             .name("Idempotency-Key")
             .parameter_in(utoipa::openapi::path::ParameterIn::Header)

@@ -135,7 +135,9 @@ impl Service {
                 Accepted::NoFile { file_id } => return Err(Self::no_file(&places, &file_id, field)),
                 Accepted::TooManyFiles { files } => return Err(Self::too_many_files(files, most_files, field)),
             };
-            tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
+            if replay == Replay::Fresh {
+                tracing::info!(run.id = %run.id, conversation.id = %run.conversation_id, model = %run.model, "run accepted");
+            }
             publish(&hub, &run.conversation_id, events);
             failpoint::reached("C03");
             match handed {

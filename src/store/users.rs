@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::StoreResult;
 use crate::domain::ids::UserId;
-use crate::domain::principal::User;
+use crate::domain::principal::{User, UserRole};
 
 /// What users own beside their conversations and what hangs on those, by table, in the order in which it is removed. Versions of
 /// agents go with their agents, and pieces of files with their files.
@@ -38,6 +38,9 @@ pub struct Owned {
 pub trait UserStore: Send + Sync {
     /// The user of that name.
     async fn user_named(&self, name: &str) -> StoreResult<Option<User>>;
+
+    /// Gives a user another role, with all their keys.
+    async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()>;
 
     /// How much they own.
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned>;

@@ -204,3 +204,36 @@ async fn a_user_who_leaves_is_deleted_with_all_that_is_theirs() {
     server.set_key(&keys[0]);
     assert_eq!(server.get("/conversations").send().await.unwrap().status(), 401);
 }
+
+/// The port is said once, wherever the server's is.
+#[tokio::test(flavor = "multi_thread")]
+async fn chat_asks_the_server_of_its_configuration() {
+    let site = Site::new(Kind::Sqlite).await;
+    let server = site.start().await;
+    let address = server.url.strip_prefix("http://").unwrap();
+    let (ok, answer) = site.command(&["chat", "--listen", address, "What is 17*23?"]).await;
+    assert!(ok && answer.contains("391"), "{answer}");
+    let asking = site.spawn_command(&["chat", "What is 17*23?"], &[("CAPSTAN_LISTEN", address)]);
+    let output = wait::within("chat", PATIENCE, asking.wait_with_output()).await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_is_the_users_and_changes_where_that_is_said() {
+    let site = Site::new(Kind::Sqlite).await;
+    site.key_of("ada").await;
+    // It would hold for the key that is out already, too.
+    let refused = site.spawn_command(&["keys", "create", "--user", "ada", "--role", "admin"], &[]);
+    let refused = wait::within("the command", PATIENCE, refused.wait_with_output()).await.unwrap();
+    let reason = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && reason.contains("capstan users role ada admin"), "{reason}");
+    for (role, key) in [("admin", "key of ada (admin)"), ("member", "key of ada (member)")] {
+        assert_eq!(
+            site.command(&["users", "role", "ada", role]).await,
+            (true, format!("ada has the role {role}, with all their keys\n"))
+        );
+        let (_, made) = site.command(&["keys", "create", "--user", "ada"]).await;
+        assert!(made.starts_with(key), "{made}");
+    }
+    assert!(!site.command(&["users", "role", "bob", "admin"]).await.0);
+}

@@ -16,7 +16,8 @@ use super::asking::Asked;
 use super::screen::{Ending, Screen, Shown, printable};
 use super::typing::Typing;
 use crate::app::cli::ChatArgs;
-use crate::app::config::Environment;
+use crate::app::config::{Environment, Loaded};
+use crate::app::healthcheck::reachable;
 use crate::support::http::client_for;
 
 /// How long the client keeps trying to come back to a server that does not answer.
@@ -35,9 +36,10 @@ struct Client {
 }
 
 /// Asks the question and shows the answer. Interrupting it once cancels the run, twice leaves it running.
-pub async fn run(args: &ChatArgs, model: Option<&str>, environment: &Environment) -> anyhow::Result<ExitCode> {
+pub async fn run(args: &ChatArgs, model: Option<&str>, loaded: &Loaded, environment: &Environment) -> anyhow::Result<ExitCode> {
     let url = args.url.clone().or_else(|| environment.get("CAPSTAN_URL").map(str::to_owned));
-    let url = url.as_deref().unwrap_or("http://127.0.0.1:8080").trim_end_matches('/').to_owned();
+    let url = url.unwrap_or_else(|| format!("http://{}", reachable(loaded.config.server.listen)));
+    let url = url.trim_end_matches('/').to_owned();
     let client = Client {
         http: client_for(&url).connect_timeout(Duration::from_secs(5)).build().context("the HTTP client cannot be built")?,
         url,

@@ -26,6 +26,8 @@ const PATIENCE: u32 = 20;
 /// Close codes and what they tell a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Close {
+    /// The peer closes.
+    Answer,
     /// The peer broke the protocol below the messages.
     Protocol,
     /// Text that is not UTF-8.
@@ -49,6 +51,7 @@ pub(super) enum Close {
 impl Close {
     fn frame(self) -> CloseFrame {
         let (code, reason) = match self {
+            Self::Answer => (1000, ""),
             Self::Protocol => (1002, "protocol error"),
             Self::NotText => (1007, "text that is not UTF-8"),
             Self::TooBig => (1009, "message too big"),
@@ -144,7 +147,8 @@ async fn first_frame(app: &App, socket: &mut WebSocket) -> Result<Access, Option
 /// The text of a message; `None` for one that only shows that the peer is alive.
 fn incoming(message: Option<Result<Message, axum::Error>>) -> Result<Option<Utf8Bytes>, Option<Close>> {
     match message {
-        None | Some(Ok(Message::Close(_))) => Err(None),
+        None => Err(None),
+        Some(Ok(Message::Close(_))) => Err(Some(Close::Answer)),
         Some(Ok(Message::Text(text))) => Ok(Some(text)),
         // Binary frames are not spoken here: it is answered like any text that is no frame.
         Some(Ok(Message::Binary(_))) => Ok(Some(Utf8Bytes::from_static("binary"))),
@@ -184,7 +188,8 @@ async fn write(app: &App, socket: &mut WebSocket, lines: impl IntoIterator<Item 
 /// Says why, and lets the peer read it before the connection ends.
 async fn close(socket: &mut WebSocket, reason: Close) {
     let goodbye = async {
-        if socket.send(Message::Close(Some(reason.frame()))).await.is_ok() {
+        // The library has an answer to the peer's own close, with its code, and sends it when the socket is looked at again.
+        if reason == Close::Answer || socket.send(Message::Close(Some(reason.frame()))).await.is_ok() {
             while let Some(Ok(_)) = socket.recv().await {}
         }
     };

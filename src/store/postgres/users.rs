@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use super::PostgresStore;
 use super::keys::user;
 use crate::domain::ids::UserId;
-use crate::domain::principal::User;
+use crate::domain::principal::{User, UserRole};
 use crate::store::users::OWNED;
 use crate::store::{Owned, StoreResult, UserStore};
 use crate::support::text::storable;
@@ -16,6 +16,12 @@ impl UserStore for PostgresStore {
     async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
         let found = sqlx::query("SELECT id, name, role FROM users WHERE name = $1").bind(storable(name));
         found.fetch_optional(&self.chores).await?.as_ref().map(user).transpose()
+    }
+
+    async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
+        let set = sqlx::query("UPDATE users SET role = $2 WHERE id = $1").bind(user.as_str()).bind(role.as_str());
+        set.execute(&self.chores).await?;
+        Ok(())
     }
 
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {

@@ -6,7 +6,7 @@ use sqlx::AssertSqlSafe;
 use super::SqliteStore;
 use super::keys::read_user;
 use crate::domain::ids::UserId;
-use crate::domain::principal::User;
+use crate::domain::principal::{User, UserRole};
 use crate::store::users::OWNED;
 use crate::store::{Owned, StoreResult, UserStore};
 
@@ -15,6 +15,13 @@ impl UserStore for SqliteStore {
     async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
         let row = sqlx::query("SELECT id, name, role FROM users WHERE name = ?").bind(name).fetch_optional(self.reader()).await?;
         row.as_ref().map(read_user).transpose()
+    }
+
+    async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        let set = sqlx::query("UPDATE users SET role = ? WHERE id = ?").bind(role.as_str()).bind(user.as_str());
+        set.execute(&mut *tx).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {

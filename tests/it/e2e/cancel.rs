@@ -48,7 +48,7 @@ async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgr
 }
 
 /// Within 250 ms of the request. A machine that is busy with other tests may be late by itself, so one try of five
-/// does not count: a server that looks for cancellations now and then, instead of being told, is late in most of them.
+/// may take up to a second: a server that looks for cancellations now and then, instead of being told, is late in most of them.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn closes_the_providers_socket_within_a_quarter_second(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
@@ -67,7 +67,8 @@ async fn closes_the_providers_socket_within_a_quarter_second(#[values(Kind::Sqli
         server.finished(run["id"].as_str().unwrap()).await;
     }
     took.sort();
-    assert!(took[3] < Duration::from_millis(250), "the provider's sockets were closed after {took:?}");
+    let is_soon = took[3] < Duration::from_millis(250) && took[4] < Duration::from_secs(1);
+    assert!(is_soon, "the provider's sockets were closed after {took:?}");
     audit::assert_sound(&site.database).await;
 }
 

@@ -1,5 +1,6 @@
 //! Many at a time.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,7 +13,7 @@ use crate::support::database::Kind;
 use crate::support::model::ModelMock;
 use crate::support::server::Site;
 use crate::support::sse::{SseStream, kinds, stored};
-use crate::support::wait;
+use crate::support::{tell, wait};
 
 /// All of them are under way at once: the model holds each in its middle until it has seen them all. W-09.
 #[rstest]
@@ -29,13 +30,16 @@ async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind
     let site = site.env("CAPSTAN_DATABASE__REQUEST_TIMEOUT_MS", "15000");
     let server = site.start().await;
     let body = json!({"input": "[[id:crowd]][[text:20,20]][[hold]][[text:20,20]]"});
+    let busy = &AtomicUsize::new(0);
     let (server, body) = (&server, &body);
     let one = |number: usize| async move {
         // As clients do: what the server is too busy for is asked again, with the same key.
         let answer = wait::until("the server to take the run", Duration::from_secs(180), || async {
             let request = server.post("/runs", body).header("accept", "text/event-stream");
             let answer = request.header("idempotency-key", format!("crowd-{number}")).send().await.unwrap();
-            (answer.status() != StatusCode::SERVICE_UNAVAILABLE).then_some(answer)
+            let is_taken = answer.status() != StatusCode::SERVICE_UNAVAILABLE;
+            busy.fetch_add(usize::from(!is_taken), Ordering::Relaxed);
+            is_taken.then_some(answer)
         });
         let mut stream = SseStream::new(answer.await);
         let mut frames = stream.until_kind("part.delta").await;
@@ -64,6 +68,7 @@ async fn a_thousand_streams_at_once(#[values(Kind::Sqlite, Kind::Postgres)] kind
         let ids: Vec<usize> = frames.iter().map(|frame| frame.id.as_ref().unwrap().parse().unwrap()).collect();
         assert!(ids.is_sorted_by(|one, next| one < next), "{ids:?}");
     }
+    tell(&format!("{kind:?}: {} times a request was made again after a 503, of {RUNS}", busy.load(Ordering::Relaxed)));
     assert_eq!(model.total(), RUNS, "no answer was asked for twice");
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;

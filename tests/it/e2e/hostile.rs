@@ -6,6 +6,7 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -182,6 +183,26 @@ async fn streams_that_are_reset_at_once_end_their_connection_alone() {
     assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
 }
 
+/// The code with which the server closes a WebSocket on which these bytes were sent by hand; `None` if it ends without a word.
+async fn closed_after(url: &str, frame: &[u8]) -> Option<u16> {
+    let address = url.strip_prefix("http://").unwrap();
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    let hello = format!(
+        "GET /api/v1/ws HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    );
+    socket.write_all(hello.as_bytes()).await.unwrap();
+    socket.write_all(frame).await.unwrap();
+    let mut received = Vec::new();
+    // The end may come as a reset.
+    let _ = wait::within("the end", Duration::from_secs(20), socket.read_to_end(&mut received)).await;
+    let head = received.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+    match &received[head..] {
+        [0x88, _length, high, low, ..] => Some(u16::from_be_bytes([*high, *low])),
+        _ => None,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn web_socket_frames() {
     let site = Site::new(Kind::Sqlite).await;
@@ -227,6 +248,25 @@ async fn web_socket_frames() {
         let end = big.next().await;
         assert!(matches!(end, Incoming::Closed(Some(1009)) | Incoming::Broken), "{end:?}");
     }
+    assert!(socket.call("ping", json!({})).await.get("result").is_some());
+
+    // What no library sends. The first bytes of each are flags and length; from a client, everything is masked.
+    let masked = |first: u8, payload: &[u8]| [&[first, 0x80 | u8::try_from(payload.len()).unwrap(), 0, 0, 0, 0], payload].concat();
+    let long_ping = [&[0x89, 0xfe, 0, 126, 0, 0, 0, 0], [b'x'; 126].as_slice()].concat();
+    let broken = [
+        ("not masked", vec![0x81, 2, b'h', b'i'], 1002),
+        ("a reserved bit", masked(0xc1, b"hi"), 1002),
+        ("a reserved kind", masked(0x83, b"hi"), 1002),
+        ("a piece of nothing", masked(0x80, b"hi"), 1002),
+        ("a long ping", long_ping, 1002),
+        ("half a close code", masked(0x88, b"x"), 1002),
+        ("no UTF-8", masked(0x81, &[0xff, 0xfe]), 1007),
+    ];
+    for (what, frame, code) in broken {
+        assert_eq!(closed_after(&server.url, &frame).await, Some(code), "{what}");
+    }
+    // A goodbye is answered with its own code.
+    assert_eq!(closed_after(&server.url, &masked(0x88, &1000_u16.to_be_bytes())).await, Some(1000));
     assert!(socket.call("ping", json!({})).await.get("result").is_some());
     assert_unharmed(&mut server, &site).await;
 }

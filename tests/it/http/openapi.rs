@@ -34,6 +34,22 @@ fn every_reference_leads_somewhere() {
     }
 }
 
+/// Who repeats a request must know whether it counts twice: either the key is among its parameters, or its description says so.
+#[test]
+fn every_post_says_what_an_idempotency_key_does() {
+    let document: Value = serde_json::from_str(&openapi_json()).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+    let posts: Vec<&Value> = paths.values().filter_map(|item| item.get("post")).collect();
+    assert!(posts.len() > 20);
+    for post in posts {
+        let parameters = post["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let takes = parameters.iter().any(|parameter| parameter["name"] == "Idempotency-Key");
+        let words: Vec<&str> = post["description"].as_str().unwrap_or_default().split_whitespace().collect();
+        let counts = words.join(" ").contains("whatever its `Idempotency-Key`");
+        assert!(takes != counts, "{}", post["operationId"]);
+    }
+}
+
 fn references(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {

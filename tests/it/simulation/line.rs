@@ -754,6 +754,9 @@ impl UserStore for Line {
     async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
         self.model.user_named(name).await
     }
+    async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
+        self.model.set_role(user, role).await
+    }
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {
         self.model.owned_by(user).await
     }

@@ -27,6 +27,9 @@ async fn a_user_is_made_once(world: &World) {
     assert_eq!(ensure(world, "ann", UserRole::Admin).await, raised);
     assert_eq!(ensure(world, "ann", UserRole::Member).await, raised, "no way down by accident");
     assert_ne!(ensure(world, "Ann", UserRole::Member).await.id, raised.id);
+    world.store.set_role(&raised.id, UserRole::Member).await.unwrap();
+    let lowered = world.store.user_named("ann").await.unwrap().unwrap();
+    assert_eq!(lowered, User { role: UserRole::Member, ..raised });
 
     let mut together = tokio::task::JoinSet::new();
     for _ in 0..20 {

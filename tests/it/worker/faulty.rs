@@ -644,6 +644,9 @@ impl UserStore for FaultyStore {
     async fn user_named(&self, name: &str) -> StoreResult<Option<User>> {
         self.inner.user_named(name).await
     }
+    async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
+        self.inner.set_role(user, role).await
+    }
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {
         self.inner.owned_by(user).await
     }

@@ -65,11 +65,12 @@ pub const POINTS: &[Point] = &[
     point("C03", Scenario::Turn, Often::At(1)),
     point("C04", Scenario::Turn, Often::At(1)),
     point("C05", Scenario::Turn, Often::At(1)),
-    point("C06", Scenario::Turn, Often::Answers),
+    // The last answer, too: nothing but text comes after the tools.
+    Point { also: &[3], ..point("C06", Scenario::Turn, Often::Answers) },
     point("C07", Scenario::Turn, Often::Twice),
     // Given to the database, which may get it long after the lease is over.
     Point { failpoint: "outgoing-deltas", ..point("C07-outgoing", Scenario::Turn, Often::At(1)) },
-    point("C08", Scenario::Turn, Often::Answers),
+    Point { also: &[3], ..point("C08", Scenario::Turn, Often::Answers) },
     point("C09", Scenario::Turn, Often::Calls),
     Point { also: &[3, 4], ..point("C10", Scenario::Turn, Often::Calls) },
     point("C11", Scenario::Turn, Often::Calls),
@@ -77,7 +78,7 @@ pub const POINTS: &[Point] = &[
     Point { also: &[3, 4], ..point("C13", Scenario::Turn, Often::Calls) },
     Point { failpoint: "outgoing-outcome", ..point("C13-outgoing", Scenario::SlowTools, Often::At(1)) },
     point("C14", Scenario::Turn, Often::Siblings),
-    point("C15", Scenario::Turn, Often::LaterAnswers),
+    Point { also: &[2], ..point("C15", Scenario::Turn, Often::LaterAnswers) },
     point("C19", Scenario::Retry, Often::At(1)),
     // The timer has fired: the second claim.
     Point { failpoint: "C04", ..point("C19-fires", Scenario::Retry, Often::At(2)) },

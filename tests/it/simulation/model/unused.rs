@@ -379,6 +379,9 @@ impl UserStore for ModelStore {
     async fn user_named(&self, _name: &str) -> StoreResult<Option<User>> {
         Ok(None)
     }
+    async fn set_role(&self, _user: &UserId, _role: UserRole) -> StoreResult<()> {
+        panic!("the model has no users")
+    }
     async fn owned_by(&self, _user: &UserId) -> StoreResult<Owned> {
         panic!("the model has no users")
     }
