@@ -69,7 +69,8 @@ pub(in crate::engine) fn request(source: &Source<'_>) -> Option<ModelRequest> {
     profile.sampling.fill(&mut options, phase(record) != Some(PlanPhase::Telling));
     let (owner, model) = (Some(record.owner.clone()), record.model().to_owned());
     let is_planning = phase(record) == Some(PlanPhase::Planning);
-    let mut request = ModelRequest { owner, model, system: system.trim().to_owned(), messages, tools, options };
+    let window = source.said_window();
+    let mut request = ModelRequest { owner, model, system: system.trim().to_owned(), messages, tools, options, window };
     if is_planning {
         let mut messages = std::mem::take(&mut request.messages);
         context::fit(source, &request, &mut messages);

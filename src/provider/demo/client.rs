@@ -144,6 +144,7 @@ mod tests {
             messages,
             tools: tools.to_vec(),
             options: ModelOptions::default(),
+            window: None,
         }
     }
 

@@ -97,6 +97,7 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
         messages,
         tools: tools.to_vec(),
         options: ModelOptions::default(),
+        window: None,
     }
 }
 

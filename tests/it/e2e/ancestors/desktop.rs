@@ -358,6 +358,24 @@ async fn a_conversation_that_grows_keeps_ten_messages_and_a_summary(#[values(Kin
     audit::assert_sound(&site.database).await;
 }
 
+/// The window of the model is smaller than what the agent says, and the message is longer than both.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_smaller_model_cannot_hold_is_cut_before_it_is_asked() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    for (agent, window) in [("default", 8_192), ("desktop", 8_192), ("react", (8_192 - 2_768) * 14 / 5)] {
+        let input = format!("[[id:{agent}]][[say:I have read it.]] {}", "word ".repeat(11_000));
+        let run = server.start_run(&json!({"input": input, "agent": agent, "model": "openai/gpt-4-0613"})).await;
+        let run = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+        assert_eq!(said(&events_of(&server, &run).await, "context.budget")[0]["window"], window, "{agent}");
+        let [seen] = &model.exchanges(agent)[..] else { panic!("{agent}: one request") };
+        let read = seen.request.to_string().matches("word").count();
+        assert!((1_000..8_192 - 2_768).contains(&read), "{agent}: {read}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_room_for_a_round_the_call_is_the_last_one() {
     let model = ModelMock::start().await;
