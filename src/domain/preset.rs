@@ -100,7 +100,8 @@ mod tests {
         assert_eq!((desktop.max_rounds, desktop.on_limit, desktop.tool_result_chars), (10, OnLimit::Summarize, 6_000));
         assert_eq!((desktop.context.limit, desktop.context.keep_last, desktop.context.compress_results), (Some(32_768), 10, true));
         assert_eq!((desktop.breaker_failures, desktop.duplicate_calls, desktop.empty_replies, desktop.error_rounds), (3, 2, 2, 2));
-        assert_eq!((desktop.response_analysis.incomplete, desktop.response_analysis.deflection), (3, 3));
+        let analysis = &desktop.response_analysis;
+        assert_eq!((analysis.incomplete, analysis.deflection, analysis.deflection_calls), (3, 3, 5));
         assert_eq!((desktop.sampling.tool_turn.temperature, desktop.sampling.talk_turn.top_p), (Some(0.1), Some(0.9)));
         assert!(cms.response_analysis.claims && !desktop.response_analysis.claims);
         let react = profile("react");
