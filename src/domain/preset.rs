@@ -94,7 +94,7 @@ mod tests {
     fn they_have_the_constants_of_their_ancestors() {
         let cms = profile("cms");
         assert_eq!((cms.max_rounds, cms.on_limit, cms.tool_parallelism), (20, OnLimit::Fail, 1));
-        assert_eq!((cms.llm_retry.delays_ms.clone(), cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FailRun));
+        assert_eq!((cms.llm_retry.delays_ms.clone(), cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FeedBack));
         assert_eq!(cms.on_unknown, OnUnknown::Rerun);
         let desktop = profile("desktop");
         assert_eq!((desktop.max_rounds, desktop.on_limit, desktop.tool_result_chars), (10, OnLimit::Summarize, 6_000));
