@@ -103,6 +103,7 @@ mod tests {
         let analysis = &desktop.response_analysis;
         assert_eq!((analysis.incomplete, analysis.deflection, analysis.deflection_calls), (3, 3, 5));
         assert_eq!((desktop.sampling.tool_turn.temperature, desktop.sampling.talk_turn.top_p), (Some(0.1), Some(0.9)));
+        assert_eq!((desktop.llm_retry.delays_ms.len(), desktop.llm_retry.fallback_first), (1, true));
         assert!(cms.response_analysis.claims && !desktop.response_analysis.claims);
         let react = profile("react");
         assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));

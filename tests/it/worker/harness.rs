@@ -277,6 +277,7 @@ impl Harness {
                     delays_ms: vec![30, 30],
                     max_retry_after_ms: 1000,
                     validation_retries: 2,
+                    fallback_first: false,
                 },
                 ..AgentProfile::default()
             },

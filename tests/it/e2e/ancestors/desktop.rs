@@ -423,6 +423,23 @@ async fn a_model_that_falls_silent_is_made_to_sum_up() {
     audit::assert_sound(&site.database).await;
 }
 
+/// A server that answers 500 to bad words of its model, or 429, does better the next time.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_model_gets_a_second_try() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    for status in [500, 429] {
+        let id = format!("again{status}");
+        let run = run_of(&server, "desktop", &format!("Hello. [[id:{id}]][[flaky:1,{status}]][[say:Here I am.]]")).await;
+        assert_eq!((&run["status"], &run["error"]), (&json!("completed"), &Value::Null), "{run}");
+        assert_eq!(shown(&messages_of(&server, &run).await), ["Here I am."]);
+        assert_eq!(model.exchanges(&id).len(), 2);
+    }
+    let run = run_of(&server, "desktop", "Hello. [[id:ill]][[status:500]]").await;
+    assert_eq!((model.exchanges("ill").len(), shown(&messages_of(&server, &run).await)), (2, vec![LAST_WORDS]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
     let model = ModelMock::start().await;
@@ -440,7 +457,8 @@ async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
     desktop.assert_renamed([1]);
     let seen = model.exchanges("ill");
     let asked: Vec<&str> = seen.iter().map(|seen| seen.request["model"].as_str().unwrap()).collect();
-    assert_eq!(asked[..3], ["mock", "mock", "spare"], "no second try of the same model: {asked:?}");
+    let expected = ["mock", "mock", "spare", "spare", "spare", "spare"];
+    assert_eq!(asked, expected, "no second try of the same model, but of the last one");
     let messages = messages_of(&server, &run).await;
     assert_eq!(shown(&messages), [LAST_WORDS]);
     model.assert_history_was_sendable();
