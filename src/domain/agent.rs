@@ -56,7 +56,7 @@ pub enum ToolsPolicy {
     /// In every round.
     #[default]
     EveryRound,
-    /// Only in the first model call of a run.
+    /// Only in the first model call of a run. What the model calls in later ones is carried out all the same.
     FirstRoundOnly,
     /// Until tools have run once; then the model must answer in text.
     OneRoundThenText,
