@@ -108,8 +108,11 @@ mod tests {
         let react = profile("react");
         assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));
         assert_eq!((react.llm_retry.delays_ms, react.approval.on_deny), (vec![1_000, 2_000, 4_000], OnDeny::EndTurn));
+        assert_eq!((react.sampling.tool_turn.temperature, react.sampling.talk_turn.temperature), (Some(0.0), Some(0.7)));
+        assert!(react.approval.ask_untrusted && react.approval.rationale);
         let chat = profile("chat");
         assert_eq!((chat.max_rounds, chat.on_limit), (10, OnLimit::Message));
+        assert_eq!((chat.sampling.tool_turn.temperature, chat.sampling.talk_turn.temperature), (Some(0.7), Some(0.7)));
         let tools = profile("docker-tools");
         assert_eq!((tools.max_rounds, tools.tools_policy), (5, ToolsPolicy::FirstRoundOnly));
         assert!(tools.tool_parallelism >= tools.max_parallel_calls);
