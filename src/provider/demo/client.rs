@@ -135,6 +135,7 @@ mod tests {
                 destination: None,
                 original: None,
                 undo: None,
+                preview: None,
             })
         });
         ModelRequest {

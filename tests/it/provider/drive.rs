@@ -88,6 +88,7 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
             destination: None,
             original: None,
             undo: None,
+            preview: None,
         })
     });
     ModelRequest {

@@ -154,6 +154,7 @@ impl Toolbox for ScriptedTools {
             destination: None,
             original: None,
             undo: None,
+            preview: None,
         };
         vec![
             tool("quick", ReplayClass::Read).into(),
