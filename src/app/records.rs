@@ -373,5 +373,6 @@ fn question(model: &str) -> ModelRequest {
         messages: vec![message],
         tools: Vec::new(),
         options: ModelOptions { max_output_tokens: Some(TEST_TOKENS), ..ModelOptions::default() },
+        window: None,
     }
 }

@@ -56,7 +56,7 @@ pub enum ToolsPolicy {
     /// In every round.
     #[default]
     EveryRound,
-    /// Only in the first model call of a run.
+    /// Only in the first model call of a run. What the model calls in later ones is carried out all the same.
     FirstRoundOnly,
     /// Until tools have run once; then the model must answer in text.
     OneRoundThenText,
@@ -148,6 +148,13 @@ pub struct LlmRetry {
     /// How often a model is asked again whose answer is not of the form that was asked for.
     #[serde(skip_serializing_if = "is_two")]
     pub validation_retries: u32,
+    /// Whether a fallback that is left takes over before the same model is tried again.
+    #[serde(skip_serializing_if = "is_false")]
+    pub fallback_first: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn is_two(count: &u32) -> bool {
@@ -156,7 +163,7 @@ fn is_two(count: &u32) -> bool {
 
 impl Default for LlmRetry {
     fn default() -> Self {
-        Self { delays_ms: vec![3_000, 6_000], max_retry_after_ms: 600_000, validation_retries: 2 }
+        Self { delays_ms: vec![3_000, 6_000], max_retry_after_ms: 600_000, validation_retries: 2, fallback_first: false }
     }
 }
 

@@ -158,6 +158,9 @@ pub struct ApprovalTerms {
     /// What the model said in the answer that makes the call.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rationale: Option<String>,
+    /// What the call would do, in a line.
+    #[serde(default)]
+    pub preview: String,
     /// Whether the call could be taken back.
     #[serde(default)]
     pub undoable: bool,
@@ -337,6 +340,9 @@ pub struct ApprovalRequest {
     /// What the model said in the answer that makes the call, at most 1,000 characters: its reason, if it gave one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rationale: Option<String>,
+    /// What the call would do, in a line: as the server's entry words it, or else the first 100 characters of the arguments.
+    #[serde(default)]
+    pub preview: String,
     /// Whether the server says that the tool destroys something.
     pub destructive: bool,
     /// Whether the call could be taken back afterwards, with `undo_tool_call`.
@@ -359,6 +365,7 @@ impl ApprovalRequest {
             arguments: question.arguments.clone().unwrap_or_default(),
             arguments_hash: terms.arguments_hash.clone(),
             rationale: terms.rationale.clone(),
+            preview: terms.preview.clone(),
             destructive: terms.destructive,
             undoable: terms.undoable,
             scopes: terms.scopes.clone(),

@@ -100,13 +100,32 @@ impl ContextPolicy {
         self.reserve_output.saturating_add(self.safety)
     }
 
-    /// The budget of requests to a model whose window holds so many tokens, if that is known. `None`: there is none. A window that
-    /// has no room beside what is kept free is no budget either: its provider then says what does not fit.
+    /// The budget of requests to a model whose window holds so many tokens, if that is known: the smaller one of it and `limit`.
+    /// `None`: there is none. A window that has no room beside what is kept free is no budget: its provider then says what does not
+    /// fit.
     #[must_use]
     pub fn budget(&self, window: Option<u64>) -> Option<u64> {
         let least = self.reserved().saturating_add(self.start_gate);
-        let known = window.filter(|window| self.unit == ContextUnit::Tokens && *window > least);
-        self.limit.or(known)
+        let held = window.map(|window| self.held_by(window)).filter(|held| *held > least);
+        match (self.limit, held) {
+            (Some(limit), Some(held)) => Some(limit.min(held)),
+            (limit, held) => limit.or(held),
+        }
+    }
+
+    /// What a window of so many tokens holds of what is counted. A budget in characters may keep nothing free for the answer, since
+    /// no window counts those: what is kept free by default then is.
+    fn held_by(&self, window: u64) -> u64 {
+        match self.unit {
+            ContextUnit::Tokens => window,
+            ContextUnit::Chars => json_bytes(window.saturating_sub(Self::default().reserved())),
+        }
+    }
+
+    /// The tokens that a request and its answer have room in, where the agent says it. Characters say nothing of that.
+    #[must_use]
+    pub fn said_window(&self, window: Option<u64>) -> Option<u64> {
+        self.limit.filter(|_| self.unit == ContextUnit::Tokens).and_then(|_| self.budget(window))
     }
 
     /// Looks for values that no request could be made with.
@@ -149,6 +168,17 @@ pub fn prose_tokens(bytes: usize) -> u64 {
     (bytes as u64).saturating_mul(5).div_ceil(16)
 }
 
+/// What so many bytes of JSON cost by estimate, in tokens: 2.8 bytes are one.
+#[must_use]
+pub fn json_tokens(bytes: usize) -> u64 {
+    (bytes as u64).saturating_mul(5).div_ceil(14)
+}
+
+/// How many bytes of JSON have room in so many tokens, by the same estimate.
+fn json_bytes(tokens: u64) -> u64 {
+    tokens.saturating_mul(14) / 5
+}
+
 /// What stands for the messages of a conversation that are left out of requests. They are stored as before, and what the user asks
 /// is shown all the same until it has its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,9 +214,29 @@ mod tests {
         assert_eq!(policy.check().err().map(|(field, _)| field), refused);
     }
 
+    fn chars(limit: u64) -> ContextPolicy {
+        let (reserve_output, safety, start_gate, evict_below) = (0, 0, 0, 0);
+        ContextPolicy {
+            unit: ContextUnit::Chars,
+            limit: Some(limit),
+            reserve_output,
+            safety,
+            start_gate,
+            evict_below,
+            ..ContextPolicy::default()
+        }
+    }
+
     #[rstest]
-    #[case::said(ContextPolicy { limit: Some(9_000), ..ContextPolicy::default() }, Some(4_000), Some(9_000))]
+    #[case::said(ContextPolicy { limit: Some(9_000), ..ContextPolicy::default() }, None, Some(9_000))]
+    #[case::said_beside_a_window_without_room(ContextPolicy { limit: Some(9_000), ..ContextPolicy::default() }, Some(4_000), Some(9_000))]
+    #[case::said_and_larger_than_the_window(ContextPolicy { limit: Some(32_768), ..ContextPolicy::default() }, Some(8_192), Some(8_192))]
+    #[case::said_and_smaller_than_the_window(ContextPolicy { limit: Some(8_192), ..ContextPolicy::default() }, Some(32_768), Some(8_192))]
     #[case::known(ContextPolicy::default(), Some(8_192), Some(8_192))]
+    #[case::characters_in_a_small_window(chars(200_000), Some(8_192), Some((8_192 - 2_768) * 14 / 5))]
+    #[case::characters_in_a_large_window(chars(200_000), Some(128_000), Some(200_000))]
+    #[case::characters_in_an_unknown_window(chars(200_000), None, Some(200_000))]
+    #[case::characters_in_no_window(chars(200_000), Some(2_768), Some(200_000))]
     #[case::too_small_to_keep_anything_free(ContextPolicy::default(), Some(4_096), None)]
     #[case::unknown(ContextPolicy::default(), None, None)]
     fn a_budget_is_said_or_known_of_the_model(
@@ -195,5 +245,7 @@ mod tests {
         #[case] budget: Option<u64>,
     ) {
         assert_eq!(policy.budget(window), budget);
+        let is_said = policy.limit.is_some() && policy.unit == ContextUnit::Tokens;
+        assert_eq!(policy.said_window(window), budget.filter(|_| is_said));
     }
 }

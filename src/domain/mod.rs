@@ -26,6 +26,7 @@ pub mod model;
 pub mod pin;
 pub mod plan;
 pub mod preset;
+pub mod preview;
 pub mod principal;
 pub mod problem;
 pub mod prompt;

@@ -78,6 +78,9 @@ pub struct ModelRequest {
     pub tools: Vec<Arc<ToolDefinition>>,
     /// Options passed through.
     pub options: ModelOptions,
+    /// The tokens that the request and its answer are to have room in, where somebody has said it: servers that load a model with a
+    /// smaller window of their own are told.
+    pub window: Option<u64>,
 }
 
 /// Options of a model request that callers may set.

@@ -133,13 +133,16 @@ pub struct Plan {
     /// The tools that it is offered, once they are chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Vec<String>>,
+    /// The one step of a plan that seemed too short, while the planner is asked for a longer one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short: Option<PlanStep>,
 }
 
 impl Plan {
     /// One that is yet to be made, or that never will be.
     #[must_use]
     pub fn empty(phase: PlanPhase) -> Self {
-        Self { phase, steps: Vec::new(), at: 0, tries: 0, is_begun: false, chosen: None }
+        Self { phase, steps: Vec::new(), at: 0, tries: 0, is_begun: false, chosen: None, short: None }
     }
 }
 

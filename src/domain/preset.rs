@@ -94,20 +94,25 @@ mod tests {
     fn they_have_the_constants_of_their_ancestors() {
         let cms = profile("cms");
         assert_eq!((cms.max_rounds, cms.on_limit, cms.tool_parallelism), (20, OnLimit::Fail, 1));
-        assert_eq!((cms.llm_retry.delays_ms.clone(), cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FailRun));
+        assert_eq!((cms.llm_retry.delays_ms.clone(), cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FeedBack));
         assert_eq!(cms.on_unknown, OnUnknown::Rerun);
         let desktop = profile("desktop");
         assert_eq!((desktop.max_rounds, desktop.on_limit, desktop.tool_result_chars), (10, OnLimit::Summarize, 6_000));
         assert_eq!((desktop.context.limit, desktop.context.keep_last, desktop.context.compress_results), (Some(32_768), 10, true));
         assert_eq!((desktop.breaker_failures, desktop.duplicate_calls, desktop.empty_replies, desktop.error_rounds), (3, 2, 2, 2));
-        assert_eq!((desktop.response_analysis.incomplete, desktop.response_analysis.deflection), (3, 3));
+        let analysis = &desktop.response_analysis;
+        assert_eq!((analysis.incomplete, analysis.deflection, analysis.deflection_calls), (3, 3, 5));
         assert_eq!((desktop.sampling.tool_turn.temperature, desktop.sampling.talk_turn.top_p), (Some(0.1), Some(0.9)));
+        assert_eq!((desktop.llm_retry.delays_ms.len(), desktop.llm_retry.fallback_first), (1, true));
         assert!(cms.response_analysis.claims && !desktop.response_analysis.claims);
         let react = profile("react");
         assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));
         assert_eq!((react.llm_retry.delays_ms, react.approval.on_deny), (vec![1_000, 2_000, 4_000], OnDeny::EndTurn));
+        assert_eq!((react.sampling.tool_turn.temperature, react.sampling.talk_turn.temperature), (Some(0.0), Some(0.7)));
+        assert!(react.approval.ask_untrusted && react.approval.rationale);
         let chat = profile("chat");
         assert_eq!((chat.max_rounds, chat.on_limit), (10, OnLimit::Message));
+        assert_eq!((chat.sampling.tool_turn.temperature, chat.sampling.talk_turn.temperature), (Some(0.7), Some(0.7)));
         let tools = profile("docker-tools");
         assert_eq!((tools.max_rounds, tools.tools_policy), (5, ToolsPolicy::FirstRoundOnly));
         assert!(tools.tool_parallelism >= tools.max_parallel_calls);

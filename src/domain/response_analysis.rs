@@ -14,11 +14,18 @@ pub struct ResponseAnalysis {
     pub incomplete: u32,
     /// How often in a turn a model that asks back or refuses is told to go on without questions; 0 for never.
     pub deflection: u32,
+    /// With so many calls of tools, whoever asks back is believed: a model that has worked for long asks for a reason. 0 for no limit.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub deflection_calls: u32,
     /// Whether the end of a run tells of an answer that claims a change where nothing was changed, and the next run's model, too.
     pub claims: bool,
     /// Lists that take the place of the server's own.
     #[serde(skip_serializing_if = "PhraseLists::is_default")]
     pub phrases: PhraseLists,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Lists of phrases; `None` for the server's own.

@@ -78,6 +78,9 @@ pub struct ToolDefinition {
     /// How its calls are taken back, if its server has a tool for that.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub undo: Option<UndoRule>,
+    /// What a call of it would do, with `$arguments.NAME` in the place of arguments, if its server's entry says it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub preview: Option<String>,
     /// SHA-256 of description, schema and hints: a changed tool is another tool.
     pub definition_hash: String,
     /// What decides whether a human is asked first.

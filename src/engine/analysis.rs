@@ -70,11 +70,14 @@ pub(super) fn must_go_on(draft: &Draft<'_>, message: &Message, finish: ModelFini
         return None;
     }
     let shortfall = shortfall(analysis, &message.text())?;
-    let (told, most) = match shortfall {
-        Shortfall::Incomplete => (record.counters.continuations, analysis.incomplete),
-        Shortfall::Deflection => (record.counters.deflections, analysis.deflection),
+    let may_be_told = match shortfall {
+        Shortfall::Incomplete => record.counters.continuations < analysis.incomplete,
+        Shortfall::Deflection => {
+            let most = analysis.deflection_calls as usize;
+            record.counters.deflections < analysis.deflection && (most == 0 || record.calls.len() < most)
+        }
     };
-    (told < most).then_some(shortfall)
+    may_be_told.then_some(shortfall)
 }
 
 /// Counts a nudge, and has its words.

@@ -15,6 +15,7 @@ use crate::domain::change::Change;
 use crate::domain::ids::CallId;
 use crate::domain::input::{InputChoice, InputKind, InputRequest, InputState, Question};
 use crate::domain::message::Part;
+use crate::domain::preview;
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::json;
 use crate::support::text::prefix_chars;
@@ -142,6 +143,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
         // The call itself is refused where it leads elsewhere by then.
         consent_hash: tool.destination.is_some().then(|| tool.consent_hash().into_owned()),
         rationale: rationale(draft, call),
+        preview: preview::preview(tool.preview.as_deref(), &call.arguments),
         destructive: tool.safety.destructive,
         undoable: draft.has_undo(&tool.name),
         undoes: call.undoes.clone(),

@@ -78,6 +78,7 @@ pub(super) fn uncut_parts(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
         messages: Vec::new(),
         tools,
         options,
+        window: source.said_window(),
     };
     (request, sendable(source))
 }

@@ -201,6 +201,7 @@ mod tests {
             safety: ToolSafety { destructive: half.starts_with("drop"), ..ToolSafety::default() },
             destination: None,
             undo: None,
+            preview: None,
             original: None,
         }
     }

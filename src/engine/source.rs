@@ -68,6 +68,11 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// The window that the agent's budget says, as far as the model has it.
+    pub(super) fn said_window(&self) -> Option<u64> {
+        self.record.profile.context.said_window(self.capacity.window)
+    }
+
     fn history(&self) -> impl DoubleEndedIterator<Item = &'a Message> + use<'a> {
         self.stored.iter().chain(self.added)
     }

@@ -242,6 +242,11 @@ impl RunState {
         offer::usable(self.record.tools.as_deref().unwrap_or_default(), &self.record)
     }
 
+    /// Those that it may call, whether it is told of them or not.
+    pub(super) fn callable_tools(&self) -> Vec<&Arc<ToolDefinition>> {
+        offer::callable(self.record.tools.as_deref().unwrap_or_default(), &self.record)
+    }
+
     /// Those that the model is told of.
     pub(super) fn offered_tools(&self) -> Vec<&Arc<ToolDefinition>> {
         match plan::phase(&self.record) {

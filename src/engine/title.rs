@@ -52,13 +52,16 @@ pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest>
         Message { parts: part(&answer.text()), ..answer.head() },
         asks,
     ];
+    let model = record.profile.title_model.as_deref().unwrap_or(record.model());
     Some(ModelRequest {
         owner: Some(record.owner.clone()),
-        model: record.profile.title_model.clone().unwrap_or_else(|| record.model().to_owned()),
+        model: model.to_owned(),
         system: SYSTEM.to_owned(),
         messages,
         tools: Vec::new(),
         options: ModelOptions { max_output_tokens: Some(MAX_TOKENS), ..ModelOptions::default() },
+        // That of the run's requests: a model that has answered them is not loaded anew for the title.
+        window: record.profile.context.said_window(run.capacity_of(model).window),
     })
 }
 

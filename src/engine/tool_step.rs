@@ -49,7 +49,7 @@ pub(super) fn planned(
         TurnPart::Text(_) | TurnPart::Reasoning(..) => None,
     });
     // What is not on offer was narrowed down, not taken away: a model that knows of it may call it.
-    let usable = draft.base.usable_tools();
+    let callable = draft.base.callable_tools();
     let calls = message.tool_calls().zip(0_u32..);
     calls
         .map(|(part, position)| {
@@ -60,11 +60,11 @@ pub(super) fn planned(
             };
             let meant = match is_known(draft, &part.name) {
                 // A tool that was taken away is not mistaken for another one.
-                true => usable
+                true => callable
                     .iter()
                     .find(|tool| tool.name == part.name)
                     .map_or(Meant::None(Vec::new()), |tool| Meant::Tool(tool, None)),
-                false => names::meant(&part.name, &usable, &draft.profile().repair),
+                false => names::meant(&part.name, &callable, &draft.profile().repair),
             };
             let (definition, matched_by) = match &meant {
                 Meant::Tool(tool, matched_by) => (Some(*tool), *matched_by),
@@ -94,7 +94,7 @@ pub(super) fn planned(
                 state: ToolCallState::Planned,
                 outcome: None,
             };
-            let outcome = refused(draft, &call, &usable, &meant, parsed.fault.as_deref(), completeness);
+            let outcome = refused(draft, &call, &callable, &meant, parsed.fault.as_deref(), completeness);
             Planned { call, outcome }
         })
         .collect()
@@ -120,7 +120,7 @@ fn is_known(draft: &Draft<'_>, name: &str) -> bool {
 fn refused(
     draft: &Draft<'_>,
     call: &ToolCall,
-    usable: &[&Arc<ToolDefinition>],
+    callable: &[&Arc<ToolDefinition>],
     meant: &Meant<'_>,
     fault: Option<&str>,
     completeness: Completeness,
@@ -131,14 +131,16 @@ fn refused(
         Completeness::Cut => return by_rule(texts::CUT_CALL.to_owned()),
         Completeness::Whole => {}
     }
-    if usable.is_empty() {
+    if callable.is_empty() {
         return by_rule(texts::NO_TOOLS.to_owned());
     }
     if let Meant::None(near) = meant {
         if draft.base.record.counters.dropped_tools.contains(&call.name) {
             return by_rule(texts::dropped_tool(&call.name));
         }
-        let names: Vec<&str> = draft.base.offered_tools().into_iter().map(|tool| tool.name.as_str()).collect();
+        let offered = draft.base.offered_tools();
+        let listed = if offered.is_empty() { callable } else { &offered };
+        let names: Vec<&str> = listed.iter().map(|tool| tool.name.as_str()).collect();
         return Some(ToolOutcome::failed(texts::unknown_tool(&call.name, near, &names), 0));
     }
     // A step of a plan is one call.

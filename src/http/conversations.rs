@@ -239,10 +239,19 @@ pub(crate) async fn delete(State(app): State<App>, Caller(principal): Caller, Id
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Which messages.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MessageParams {
+    /// `false` leaves out what was said between the server and the model only. A page may then have fewer rows than it could.
+    #[param(default = true)]
+    internal: Option<bool>,
+}
+
 /// The messages of a conversation, oldest first
 #[utoipa::path(
     get, path = "/api/v1/conversations/{id}/messages", tag = "conversations", operation_id = "list_messages",
-    params(("id" = ConversationId, Path, description = "The conversation"), PageParams),
+    params(("id" = ConversationId, Path, description = "The conversation"), PageParams, MessageParams),
     responses((status = 200, description = "A page", body = ListBody<Message>, headers(("Link" = String)))),
 )]
 pub(crate) async fn messages(
@@ -250,10 +259,18 @@ pub(crate) async fn messages(
     Caller(principal): Caller,
     Id(id): Id<ConversationId>,
     Params(params): Params<PageParams>,
+    Params(which): Params<MessageParams>,
 ) -> Answer<Response> {
     let request = params.request()?;
-    let found = app.service.messages(&principal, &id, &request).await?;
-    Ok(page::answer(found, request.limit, &format!("/api/v1/conversations/{id}/messages"), ""))
+    let mut found = app.service.messages(&principal, &id, &request).await?;
+    let rest = match which.internal.unwrap_or(true) {
+        true => "",
+        false => {
+            found.items.retain(|message| !message.internal);
+            "&internal=false"
+        }
+    };
+    Ok(page::answer(found, request.limit, &format!("/api/v1/conversations/{id}/messages"), rest))
 }
 
 /// Sends a message

@@ -268,6 +268,7 @@ mod tests {
             messages: Vec::new(),
             tools: Vec::new(),
             options: ModelOptions::default(),
+            window: None,
         }
     }
 

@@ -398,6 +398,7 @@ mod tests {
                 destination: None,
                 original: None,
                 undo: None,
+                preview: None,
             })
         });
         from_response(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), body.as_bytes(), NOW, &tools)

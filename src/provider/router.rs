@@ -91,6 +91,7 @@ mod tests {
             messages: Vec::new(),
             tools: Vec::new(),
             options: ModelOptions::default(),
+            window: None,
         }
     }
 

@@ -6,7 +6,6 @@ use tokio::sync::mpsc;
 
 use super::driver::Surround;
 use crate::domain::approval::ApprovalMode;
-use crate::domain::context::ContextUnit;
 use crate::domain::message::{Message, Role};
 use crate::domain::prompt::ToolNotes;
 use crate::domain::record::RunRecord;
@@ -90,13 +89,10 @@ pub async fn know_grants(surround: &Surround, mut state: RunState, input: &Input
     Ok(state)
 }
 
-/// Finds out how much the models of the run can read, if that decides its budget, and counts what they will be asked to read:
+/// Finds out how much the models of the run can read, and counts what they will be asked to read:
 /// a long conversation takes longer to count for the first time than anybody may hold up the others on this thread.
 pub async fn know_capacities(surround: &Surround, mut state: RunState) -> RunState {
     let RunRecord { owner, profile, .. } = &state.record;
-    if profile.context.unit != ContextUnit::Tokens && profile.budget.is_default() {
-        return state;
-    }
     let mut capacities = Vec::new();
     let of_plans = profile.plan.planner.iter().chain(&profile.plan.router);
     for model in std::iter::once(&profile.model).chain(&profile.fallbacks).chain(of_plans) {

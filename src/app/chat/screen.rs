@@ -41,6 +41,8 @@ pub enum Shown {
 pub struct Screen {
     /// The part that text deltas belong to: reasoning is not shown, nor are raw arguments.
     text_parts: Vec<String>,
+    /// How much of its context the newest model call has used, in words.
+    context: Option<String>,
 }
 
 impl Screen {
@@ -89,10 +91,18 @@ impl Screen {
             "tool.quarantined" => {
                 Shown::Remark(format!("-- the model's provider refuses the tool {}: going on without it", word("name")))
             }
-            "run.completed" => match word("finish_reason") {
-                "" | "stop" => Shown::End(Ending::Completed, None),
-                reason => Shown::End(Ending::Completed, Some(format!("-- ended early: {reason}"))),
-            },
+            "context.budget" => {
+                let (used, window) = (data["used"].as_u64().unwrap_or_default(), data["window"].as_u64().unwrap_or_default());
+                let percent = used.saturating_mul(100) / window.max(1);
+                self.context = Some(format!("-- context: {used} of {window} {} ({percent}%)", brief(word("unit"))));
+                Shown::Nothing
+            }
+            "run.completed" => {
+                let early = Some(word("finish_reason")).filter(|reason| !matches!(*reason, "" | "stop"));
+                let early = early.map(|reason| format!("-- ended early: {reason}"));
+                let remarks: Vec<String> = early.into_iter().chain(self.context.take()).collect();
+                Shown::End(Ending::Completed, (!remarks.is_empty()).then(|| remarks.join("\n")))
+            }
             "run.failed" => {
                 let error = &data["error"];
                 let (code, detail) = (error["code"].as_str().unwrap_or_default(), error["detail"].as_str().unwrap_or_default());
@@ -160,6 +170,19 @@ mod tests {
                 Shown::End(Ending::Completed, None),
             ]
         );
+    }
+
+    #[test]
+    fn how_full_the_context_is_stands_at_the_end() {
+        let event = |kind: &str, data: Value| json!({"seq": 1, "type": kind, "data": data});
+        let mut screen = Screen::default();
+        for used in [1_000, 2_048] {
+            let budget = json!({"unit": "tokens", "window": 8_192, "used": used, "remaining": 3_000});
+            assert_eq!(screen.show(&event("context.budget", budget)), Shown::Nothing);
+        }
+        let ended = screen.show(&event("run.completed", json!({"finish_reason": "max_rounds"})));
+        let words = "-- ended early: max_rounds\n-- context: 2048 of 8192 tokens (25%)";
+        assert_eq!(ended, Shown::End(Ending::Completed, Some(words.to_owned())));
     }
 
     #[test]

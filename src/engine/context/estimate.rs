@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::domain::context::{ContextUnit, prose_tokens};
+use crate::domain::context::{ContextUnit, json_tokens, prose_tokens};
 use crate::domain::message::{Message, Part, ToolContent};
 use crate::domain::model::ModelRequest;
 use crate::engine::size;
@@ -79,10 +79,6 @@ impl Measure {
             Self::Estimate | Self::Count(_) => prose_tokens(bytes),
         }
     }
-}
-
-fn json_tokens(bytes: usize) -> u64 {
-    (bytes as u64).saturating_mul(5).div_ceil(14)
 }
 
 /// A request whose messages stand beside it.

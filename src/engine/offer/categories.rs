@@ -76,6 +76,7 @@ pub(in crate::engine) fn selector(filter: &ToolFilter, usable: &[&Arc<ToolDefini
         safety: ToolSafety::default(),
         destination: None,
         undo: None,
+        preview: None,
         original: None,
     }
 }

@@ -57,9 +57,23 @@ pub(super) fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -
             ToolsPolicy::OneRoundThenText => !record.calls.is_empty(),
             ToolsPolicy::None => true,
         };
-    if withheld {
-        return Vec::new();
+    if withheld { Vec::new() } else { permitted(tools, record) }
+}
+
+/// The tools that the model may call now. What is on offer in the first round only may be called in later ones, too: whoever knows of
+/// it has not used up their rounds.
+pub(super) fn callable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
+    match record.profile.tools_policy {
+        ToolsPolicy::FirstRoundOnly if !record.counters.force_final => permitted(tools, record),
+        ToolsPolicy::EveryRound | ToolsPolicy::FirstRoundOnly | ToolsPolicy::OneRoundThenText | ToolsPolicy::None => {
+            usable(tools, record)
+        }
     }
+}
+
+/// Those that the run may use at all, but for what it has lost on the way.
+fn permitted<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -> Vec<&'t Arc<ToolDefinition>> {
+    let (profile, counters) = (&record.profile, &record.counters);
     tools
         .iter()
         .filter(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)))

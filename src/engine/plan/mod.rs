@@ -29,9 +29,13 @@ use crate::domain::record::RunRecord;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::domain::tool_filter::{RankedTools, ToolFilter};
+use crate::support::words::words;
 
 /// Answers of the router for one step that may hold no call.
 const TRIES: u32 = 3;
+
+/// What stands between two wishes.
+const BETWEEN_WISHES: [&str; 3] = ["and", "then", "also"];
 
 /// How much of a failed step's reason stands in a list, in characters.
 const LISTED_CHARS: usize = 150;
@@ -172,7 +176,11 @@ fn planned(draft: &mut Draft<'_>, step: u32, message: &Message, turn: &ModelTurn
         return model_step::begin(draft);
     }
     let most = draft.profile().plan.max_steps.min(draft.profile().max_rounds) as usize;
-    match parse::plan(&message.text()).filter(|_| turn.finish != ModelFinish::Refused && turn.finish != ModelFinish::Length) {
+    let parsed = parse::plan(&message.text()).filter(|_| turn.finish != ModelFinish::Refused && turn.finish != ModelFinish::Length);
+    match longer(draft, parsed, most) {
+        Some(Planned::Steps(mut steps)) if is_too_short(draft, &steps, most) => {
+            draft.counters().plan = Some(Plan { short: steps.pop(), ..Plan::empty(PlanPhase::Planning) });
+        }
         Some(Planned::Answer(answer)) => {
             close(draft);
             draft.say(&answer, FinishReason::Stop);
@@ -190,6 +198,24 @@ fn planned(draft: &mut Draft<'_>, step: u32, message: &Message, turn: &ModelTurn
         Some(Planned::Steps(_)) | None => leave(draft),
     }
     model_step::begin(draft);
+}
+
+/// Whether a plan of one step is one step too few: the user wants several things. The planner is asked once more.
+fn is_too_short(draft: &Draft<'_>, steps: &[PlanStep], most: usize) -> bool {
+    let is_first = draft.base.record.counters.plan.as_ref().is_none_or(|plan| plan.short.is_none());
+    let said = words(&Source::in_draft(draft).said_by_user());
+    let wants_several = said.iter().any(|word| BETWEEN_WISHES.contains(&word.as_str()));
+    steps.len() == 1 && most > 1 && is_first && wants_several
+}
+
+/// The second plan, if it is one that is longer and may be carried out, and else the short one.
+fn longer(draft: &Draft<'_>, second: Option<Planned>, most: usize) -> Option<Planned> {
+    let Some(short) = draft.base.record.counters.plan.as_ref().and_then(|plan| plan.short.clone()) else { return second };
+    let is_longer = |planned: &Planned| match planned {
+        Planned::Steps(steps) => (2..=most).contains(&steps.len()),
+        Planned::Answer(_) => false,
+    };
+    Some(second.filter(is_longer).unwrap_or_else(|| Planned::Steps(vec![short])))
 }
 
 /// The router has answered: with a call, or it is asked again.

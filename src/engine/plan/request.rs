@@ -34,6 +34,9 @@ const PLANNER: &str = "You plan the work that a user asks for. You call no tools
      - Use only the areas below. Make up nothing.\n\
      - If no tool is needed, write [answer(\"your answer to the user\")] instead.";
 
+const AGAIN: &str = "The user seems to want more than one thing, and you have planned one step only. Plan again, with a step for each. That step \
+     was: ";
+
 const ROUTER: &str = "Carry out the one step that you are given by calling exactly one tool, the one that fits it best. Take paths, names and values from \
      the words of the step, and from the earlier results if it speaks of them. Do not answer in words.";
 
@@ -54,7 +57,8 @@ pub(in crate::engine) fn request(source: &Source<'_>) -> Option<ModelRequest> {
         PlanPhase::Planning => {
             let areas = offer::areas(&profile.tool_filter, &source.usable());
             let messages = newest(history::sendable(source));
-            (under_layers(&format!("{PLANNER}\n\nThe areas:{areas}")), messages)
+            let again = plan.short.as_ref().map(|step| format!("\n\n{AGAIN}{}", step.description)).unwrap_or_default();
+            (under_layers(&format!("{PLANNER}\n\nThe areas:{areas}{again}")), messages)
         }
         PlanPhase::Executing => {
             tools = offered(source.usable(), record, PlanPhase::Executing).into_iter().cloned().collect();
@@ -69,7 +73,8 @@ pub(in crate::engine) fn request(source: &Source<'_>) -> Option<ModelRequest> {
     profile.sampling.fill(&mut options, phase(record) != Some(PlanPhase::Telling));
     let (owner, model) = (Some(record.owner.clone()), record.model().to_owned());
     let is_planning = phase(record) == Some(PlanPhase::Planning);
-    let mut request = ModelRequest { owner, model, system: system.trim().to_owned(), messages, tools, options };
+    let window = source.said_window();
+    let mut request = ModelRequest { owner, model, system: system.trim().to_owned(), messages, tools, options, window };
     if is_planning {
         let mut messages = std::mem::take(&mut request.messages);
         context::fit(source, &request, &mut messages);

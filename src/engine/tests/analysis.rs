@@ -91,6 +91,26 @@ fn a_model_that_asks_back_is_told_to_go_on_three_times_in_a_turn_and_then_believ
     assert_eq!(answers(&world.rows.history).last().unwrap(), ASKS);
 }
 
+#[rstest]
+#[case::fewer_than_the_limit(4, 5, true)]
+#[case::as_many(5, 5, false)]
+#[case::no_limit(5, 0, true)]
+fn a_model_that_has_worked_for_long_may_ask(#[case] calls: u32, #[case] deflection_calls: u32, #[case] is_told: bool) {
+    let response_analysis = ResponseAnalysis { deflection_calls, ..analysing(3, 3).response_analysis };
+    let mut world = at_work(AgentProfile { response_analysis, ..AgentProfile::default() });
+    (1..calls).for_each(|n| works(&mut world, n));
+    assert_eq!(world.rows.calls.len(), calls as usize);
+    world.says_text(ASKS);
+    assert_eq!(world.ending.is_none(), is_told);
+    if !is_told {
+        return;
+    }
+    // Of what is left it is told in any case.
+    works(&mut world, calls);
+    world.says_text(TIRED);
+    assert_eq!(world.hints().last().unwrap(), texts::GO_ON_WORKING);
+}
+
 #[test]
 fn a_crash_resets_no_count() {
     let mut world = at_work(analysing(0, 2));

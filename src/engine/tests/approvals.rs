@@ -54,7 +54,8 @@ fn the_approval_says_what_it_is_about_and_is_bound_to_it() {
         EventBody::ApprovalRequested { request, .. } => Some(request),
         _ => None,
     });
-    assert_eq!(requested.unwrap().arguments, json!({"n": 1}));
+    let requested = requested.unwrap();
+    assert_eq!((&requested.arguments, requested.preview.as_str()), (&json!({"n": 1}), r#"{"n":1}"#));
     let waits = EventBody::RunWaiting { reason: WaitReason::Approval, id: Some(asked.id.to_string()), detail: None };
     assert!(world.events.contains(&waits));
     assert_eq!(world.released, Some((Some(7 * 24 * 3_600_000), ReleaseCause::Waiting)));

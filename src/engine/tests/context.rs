@@ -16,7 +16,7 @@ use crate::domain::tool::ToolCallState;
 use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::context::{counts_tokens, room};
 use crate::engine::source::Source;
-use crate::engine::{RunState, model_request};
+use crate::engine::{RunState, compaction, history, model_request};
 use crate::support::tokens::Tokenizer;
 
 /// A budget in which a few results of some hundred tokens have room.
@@ -202,6 +202,34 @@ fn the_window_of_the_model_is_the_budget() {
     assert_eq!(room(&Source::of(world.state.as_ref().unwrap())), None, "nothing is known of that one");
 }
 
+/// A limit that is larger than the window is none, also where the model with the small window takes over.
+#[test]
+fn the_window_comes_before_a_larger_limit() {
+    for unit in [ContextUnit::Tokens, ContextUnit::Chars] {
+        let context = ContextPolicy { unit, limit: Some(32_768), ..ContextPolicy::default() };
+        let mut world = World::new(AgentProfile {
+            model: "a/large".to_owned(),
+            fallbacks: vec!["b/small".to_owned()],
+            ..profile(context.clone())
+        });
+        world.capacities = vec![("b/small".to_owned(), Capacity { window: Some(8_192), ..Capacity::default() })];
+        world.rows.history = vec![world.user(&"word ".repeat(11_000))];
+        world.claim(ClaimCause::First);
+        let window = |world: &World| room(&Source::of(world.state.as_ref().unwrap())).unwrap().window;
+        assert_eq!(window(&world), 32_768);
+        let said = |world: &World| (asked(world).model.clone(), asked(world).window);
+        let is_counted = unit == ContextUnit::Tokens;
+        assert_eq!(said(&world), ("a/large".to_owned(), is_counted.then_some(32_768)));
+        world.fails(ModelErrorKind::Auth);
+        assert_eq!(Some(window(&world)), context.budget(Some(8_192)));
+        assert_eq!(said(&world), ("b/small".to_owned(), is_counted.then_some(8_192)));
+        // At 3.2 bytes a token, with what is kept free.
+        let request = asked(&world);
+        let bytes = request.system.len() + request.messages.iter().map(|message| message.text().len()).sum::<usize>();
+        assert!(bytes < (8_192 - 2_768) * 16 / 5, "{bytes}");
+    }
+}
+
 /// What is said of the budget of the last model call.
 fn told(world: &World) -> (u64, Option<Tokenizer>) {
     let told = world.events.iter().rev().find_map(|event| match event {
@@ -355,6 +383,24 @@ fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
     history
 }
 
+/// Nothing but the newest exchange is left beside the instructions, no text of it can be cut any further, no tool is on offer, and
+/// even so there is no room.
+fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
+    let source = Source::of(state);
+    let room = room(&source).unwrap();
+    prop_assert!(room.remaining < 0, "{:?}", room);
+    let own = &state.record.fence.run_id;
+    let shown = source.shown().rest;
+    prop_assert!(shown.iter().all(|message| message.run_id == *own));
+    let answers = shown.iter().filter(|message| message.role == Role::Assistant).count();
+    prop_assert!(answers == 0 || (answers == 1 && shown[0].role == Role::Assistant), "{:?}", shown);
+    let (frame, messages) = history::parts(&source);
+    prop_assert!(frame.tools.is_empty());
+    // So long is what says that something is cut.
+    prop_assert!(compaction::longest(&messages, None) <= 50, "{:?}", messages);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
@@ -363,6 +409,7 @@ proptest! {
         context in any_context(),
         turns in prop::collection::vec(any_turn(), 1..12),
         (structured, is_counted, is_filtered) in (any::<bool>(), any::<bool>(), any::<bool>()),
+        window in prop::option::of(1_000..20_000_u64),
     ) {
         let output = if structured { OutputMode::Structured } else { OutputMode::Tools };
         // What earlier turns have called is on offer beside what is chosen, as long as it is shown.
@@ -370,7 +417,7 @@ proptest! {
         let tool_filter = ToolFilter { mode, k: 1, ..ToolFilter::default() };
         let mut world = World::new(AgentProfile { output, tool_filter, ..profile(context.clone()) });
         let tokenizer = is_counted.then_some(Tokenizer::O200kBase);
-        world.capacities = vec![(world.rows.model().to_owned(), Capacity { tokenizer, ..Capacity::default() })];
+        world.capacities = vec![(world.rows.model().to_owned(), Capacity { tokenizer, window, ..Capacity::default() })];
         let history = stored(&world, &turns);
         world.rows.history = history.clone();
         world.claim_with(ClaimCause::First, tools());
@@ -378,11 +425,16 @@ proptest! {
         if world.ending.is_some() {
             // The instructions and what may not be left out take it all.
             prop_assert_eq!(world.error_code(), "context_overflow");
-            return Ok(());
+            let mut state = RunState::load(world.rows.clone());
+            state.know_capacities(world.capacities.clone());
+            return the_least_view_is_too_large(&state);
         }
         let state = world.state.as_ref().unwrap();
         let room = room(&Source::of(state)).unwrap();
         prop_assert!(room.used + context.reserved() <= room.window, "{:?}", room);
+        let has_room = |window: &u64| *window > context.reserved() + context.start_gate;
+        let in_tokens = window.filter(|window| context.unit == ContextUnit::Tokens && has_room(window));
+        prop_assert!(in_tokens.is_none_or(|window| room.window <= window), "{:?}", room);
         let request = asked(&world);
         prop_assert!(request.system.starts_with("You are a helpful assistant."));
         // That it is sendable, the world has seen to. Nothing is made up for a result that a call has lost, and the question is there.

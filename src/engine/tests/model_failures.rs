@@ -109,6 +109,21 @@ fn the_providers_own_wait_wins_up_to_a_limit() {
     assert_eq!(asks(10_001).error_code(), "provider_rate_limit");
 }
 
+#[test]
+fn another_model_may_come_before_a_second_try() {
+    let llm_retry = LlmRetry { delays_ms: vec![1_000], fallback_first: true, ..LlmRetry::default() };
+    let mut world = with_fallbacks(AgentProfile { llm_retry, ..AgentProfile::default() });
+    for (kind, next) in [(ModelErrorKind::RateLimit, "b/second"), (ModelErrorKind::Unavailable, "c/third")] {
+        world.fails(kind);
+        assert_eq!(model_request(world.state.as_ref().unwrap()).model, next);
+    }
+    world.fails(ModelErrorKind::Unavailable);
+    assert_eq!(waits(&world), Some(1_000), "nobody else is left");
+    world.claim(ClaimCause::Timer);
+    world.fails(ModelErrorKind::RateLimit);
+    assert_eq!(world.error_code(), "provider_rate_limit");
+}
+
 /// A world whose model has two others behind it.
 fn with_fallbacks(profile: AgentProfile) -> World {
     let fallbacks = vec!["b/second".to_owned(), "c/third".to_owned()];

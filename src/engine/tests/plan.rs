@@ -106,6 +106,46 @@ fn a_planner_that_needs_no_tools_answers() {
     assert_eq!(world.followed(), world.rows.history[1..]);
 }
 
+const ONE: &str = "[step(\"files\", \"read a.png\")] [done()]";
+
+/// A user who wants two things gets a plan for both, if the planner can be brought to make one.
+#[rstest]
+#[case::longer(TWO, 2)]
+#[case::no_longer("[step(\"files\", \"read b.png\")] [done()]", 1)]
+#[case::no_plan("I would read it.", 1)]
+#[case::an_answer("[answer(\"Seven.\")]", 1)]
+fn a_plan_of_one_step_for_two_wishes_is_made_once_more(#[case] second: &'static str, #[case] steps: usize) {
+    let mut world = World::new(planning());
+    world.rows.history = vec![world.user("Read a.png and write down what it says.")];
+    world.claim(ClaimCause::First);
+    assert!(!world.asked.as_ref().unwrap().system.contains("Plan again"));
+    world.says_text(ONE);
+    assert!(!world.kinds().contains(&"plan.created"));
+    world.die();
+    world.claim(ClaimCause::Crash);
+    let (model, _, told) = asked(&world);
+    assert_eq!((model, told.as_str()), ("big/planner", "Read a.png and write down what it says."));
+    assert!(world.asked.as_ref().unwrap().system.ends_with("That step was: read a.png"));
+    world.says_text(second);
+    let planned: Vec<_> = world
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            EventBody::PlanCreated { steps } => Some(steps.iter().map(|step| step.description.as_str()).collect::<Vec<_>>()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(planned.len(), 1, "the short one is not told of");
+    assert_eq!((planned[0].len(), planned[0][0]), (steps, "read a.png"));
+    assert_eq!(asked(&world).0, "small/router");
+}
+
+#[test]
+fn a_plan_of_one_step_for_one_wish_is_carried_out() {
+    let world = planned(ONE);
+    assert_eq!(asked(&world).0, "small/router");
+}
+
 #[rstest]
 #[case::no_plan("I would read the file.")]
 #[case::too_long(

@@ -295,6 +295,22 @@ fn the_policy_says_when_tools_are_on_offer() {
     assert_eq!(offered(ToolsPolicy::None), (0, 0, 0));
 }
 
+/// Whoever was told of tools in the first round may call them until the rounds are used up, and no others.
+#[test]
+fn what_was_on_offer_once_may_be_called_again() {
+    let mut world = World::started(AgentProfile { tools_policy: ToolsPolicy::FirstRoundOnly, ..AgentProfile::default() });
+    for n in 0..3 {
+        world.calls(&[call("read", &json!({ "n": n }))]);
+        assert_eq!(world.under_way.len(), 1, "round {n}");
+        world.tool_says(0, "ok");
+        assert!(world.asked.as_ref().unwrap().tools.is_empty());
+    }
+    world.calls(&[call("nothing", &json!({}))]);
+    assert!(world.under_way.is_empty());
+    world.says_text("Done.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
 #[test]
 fn only_the_agents_own_tools_are_frozen() {
     let world = World::started(AgentProfile { tools: Some(vec!["read".to_owned(), "gone".to_owned()]), ..AgentProfile::default() });

@@ -44,6 +44,7 @@ pub(super) fn tool(name: &str, replay: ReplayClass) -> ToolDefinition {
         safety: ToolSafety::default(),
         destination: None,
         undo: None,
+        preview: None,
         original: None,
     }
 }

@@ -135,6 +135,7 @@ mod tests {
                 destination: None,
                 original: None,
                 undo: None,
+                preview: None,
             })
         });
         ModelRequest {
@@ -144,6 +145,7 @@ mod tests {
             messages,
             tools: tools.to_vec(),
             options: ModelOptions::default(),
+            window: None,
         }
     }
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::domain::context::{json_tokens, prose_tokens};
 use crate::domain::message::{Message, Part, Role, ToolContent, ToolResultPart};
 use crate::domain::model::{ModelError, ModelRequest, ReasoningEffort, ToolChoice};
 use crate::provider::compose::{cannot_say, file_text, turn_begins, written};
@@ -12,6 +13,15 @@ use crate::provider::project::{Source, not_sent};
 
 /// Models that know how hard to think, by the start of their names; the others only know whether to.
 const THINKING_LEVELS: [&str; 1] = ["gpt-oss"];
+
+/// The smallest window that is asked for. A model is loaded anew for each other one, so that they double from here.
+const LEAST_WINDOW: u64 = 8_192;
+
+/// Room for an answer whose length nobody has bounded, in tokens.
+const ANSWER: u64 = 4_096;
+
+/// What a picture costs, in tokens.
+const PICTURE: u64 = 1_875;
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -23,13 +33,13 @@ struct Body<'a> {
     format: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Value>,
-    #[serde(skip_serializing_if = "Options::is_empty")]
     options: Options<'a>,
     stream: bool,
 }
 
-#[derive(Serialize, PartialEq)]
+#[derive(Serialize)]
 struct Options<'a> {
+    num_ctx: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,12 +50,6 @@ struct Options<'a> {
     num_predict: Option<u32>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     stop: &'a [String],
-}
-
-impl Options<'_> {
-    fn is_empty(&self) -> bool {
-        *self == Options { temperature: None, top_p: None, seed: None, num_predict: None, stop: &[] }
-    }
 }
 
 #[derive(Serialize)]
@@ -84,13 +88,16 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
         let function = json!({ "name": tool.name, "description": tool.description, "parameters": *tool.parameters });
         json!({ "type": "function", "function": function })
     });
+    let (messages, tools) = (messages(request), tools.collect::<Vec<_>>());
+    let num_ctx = request.window.unwrap_or_else(|| window_for(&messages, &tools, options.max_output_tokens));
     written(&Body {
         model: &request.model,
-        messages: messages(request),
-        tools: tools.collect(),
+        messages,
+        tools,
         format: options.output_schema.as_ref().map(|wanted| &wanted.schema),
         think: options.reasoning_effort.map(|effort| think(effort, &request.model)),
         options: Options {
+            num_ctx,
             temperature: options.temperature,
             top_p: options.top_p,
             seed: options.seed,
@@ -99,6 +106,18 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
         },
         stream: streaming,
     })
+}
+
+/// A window in which a request and its answer have room, where nobody has said one. Without it the server takes its own, which is
+/// small, and cuts the beginning of what does not fit without a word; the whole window of the model may need more memory than it has.
+fn window_for(messages: &[WireMessage<'_>], tools: &[Value], max_output: Option<u32>) -> u64 {
+    let written = |values: &[Value]| values.iter().map(|value| json_tokens(value.to_string().len())).sum::<u64>();
+    let of_messages = messages.iter().map(|message| {
+        let words = prose_tokens(message.content.len() + message.thinking.len());
+        words + written(&message.tool_calls) + PICTURE * message.images.len() as u64
+    });
+    let needed = of_messages.sum::<u64>() + written(tools) + max_output.map_or(ANSWER, u64::from);
+    needed.next_power_of_two().max(LEAST_WINDOW)
 }
 
 fn think(effort: ReasoningEffort, model: &str) -> Value {

@@ -171,6 +171,7 @@ impl BuiltIns {
                     destination: None,
                     original: None,
                     undo: None,
+                    preview: None,
                 })
             })
             .collect();

@@ -54,7 +54,7 @@ pub fn definitions(server: Labels<'_>, config: &ServerConfig, tools: &[Tool]) ->
 /// Names in the entry that none of the server's tools has: a rule that is misspelt protects nothing.
 fn strangers<'c>(config: &'c ServerConfig, definitions: &[Arc<ToolDefinition>]) -> BTreeSet<&'c str> {
     let undoing = config.undo.iter().flat_map(|(tool, rule)| [tool, &rule.tool]);
-    let named = config.approval.keys().chain(config.replay.keys()).chain(undoing).map(String::as_str);
+    let named = config.approval.keys().chain(config.replay.keys()).chain(config.preview.keys()).chain(undoing).map(String::as_str);
     named.filter(|name| definitions.iter().all(|tool| tool.tool != *name)).collect()
 }
 
@@ -72,6 +72,7 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
         parameters: parameters.into(),
         replay: replay(config, tool),
         undo: config.undo.get(tool.name.as_ref()).cloned(),
+        preview: config.preview.get(tool.name.as_ref()).cloned(),
         safety: ToolSafety {
             approval: config.approval.get(tool.name.as_ref()).copied(),
             // Whoever it is that says so: believing it costs a question at most.

@@ -65,6 +65,8 @@ pub struct ServerConfig {
     pub replay: BTreeMap<String, ReplayClass>,
     /// How calls are taken back, by the tool's name at the server.
     pub undo: BTreeMap<String, UndoRule>,
+    /// What calls would do, in words, by the tool's name at the server.
+    pub preview: BTreeMap<String, String>,
     /// The time limit of its calls, instead of the agent's.
     pub timeout: Option<Duration>,
     /// The longest that a call may take however much progress it reports; ten times its limit if absent.
@@ -192,6 +194,7 @@ impl Entry<'_> {
             approval: BTreeMap::new(),
             replay: BTreeMap::new(),
             undo: BTreeMap::new(),
+            preview: BTreeMap::new(),
             timeout: None,
             max_timeout: None,
             concurrency: DEFAULT_CONCURRENCY,
@@ -368,6 +371,11 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                     server.undo.insert(tool.clone(), undo(tool, rule)?);
                 }
             }
+            "preview" => {
+                for (tool, template) in object(value, "capstan.preview")? {
+                    server.preview.insert(tool.clone(), preview(tool, template)?);
+                }
+            }
             "elicitation" => server.elicitation = flag(key, value)?,
             "shared" => server.shared = flag(key, value)?,
             // The word of before, when all were shared that did not say otherwise.
@@ -449,6 +457,12 @@ fn undo(tool: &str, rule: &Value) -> Result<UndoRule, String> {
     Ok(rule)
 }
 
+fn preview(tool: &str, template: &Value) -> Result<String, String> {
+    let template = template.as_str().ok_or_else(|| format!("capstan.preview.{tool} must be a text"))?;
+    crate::domain::preview::check(template).map_err(|error| format!("capstan.preview.{tool}: {error}"))?;
+    Ok(template.to_owned())
+}
+
 fn duration(key: &str, value: &Value) -> Result<Duration, String> {
     let text = value.as_str().ok_or_else(|| format!("capstan.{key} must be a text such as \"30s\""))?;
     let parsed: Option<Duration> = text.parse::<jiff::SignedDuration>().ok().and_then(|parsed| parsed.try_into().ok());
@@ -479,7 +493,8 @@ mod tests {
                 "autoApprove": ["x"],
                 "capstan": {"trusted": true, "timeout": "1m 30s", "max_timeout": "20m", "concurrency": 1, "roots": ["${DIR:-/data}", "/a b"], "approval": {"a": "always_ask"},
                     "replay": {"a": "read", "b": "keyed:id", "c": "keyed:_meta.example.com/key", "d": "reconcile:a"},
-                    "undo": {"a": {"tool": "b", "arguments": {"id": "$result.id"}}}}},
+                    "undo": {"a": {"tool": "b", "arguments": {"id": "$result.id"}}},
+                    "preview": {"a": "Make $arguments.name"}}},
             "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
             "off": {"command": "x", "disabled": true},
         }}));
@@ -493,6 +508,7 @@ mod tests {
         assert_eq!(files.replay["d"], ReplayClass::Reconcile { tool: "a".to_owned() });
         assert_eq!(*files.roots, ["file:///data".to_owned(), "file:///a%20b".to_owned()]);
         assert_eq!(files.undo["a"].tool, "b");
+        assert_eq!(files.preview["a"], "Make $arguments.name");
         assert_eq!(files.approval["a"], ApprovalMode::AlwaysAsk);
         let ServerTransport::Stdio { command, args, env, cwd } = &files.transport else { panic!("not stdio") };
         assert_eq!((command.as_str(), args.join(" "), cwd.as_deref()), ("npx", "-y pkg /data".to_owned(), Some("/tmp")));
@@ -543,6 +559,8 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"undo": {"t": "u"}}}), "capstan.undo.t must be")]
     #[case(json!({"command": "a", "capstan": {"undo": {"t": {"tool": "u"}}}}), "missing field `arguments`")]
     #[case(json!({"command": "a", "capstan": {"undo": {"t": {"tool": "u", "arguments": {"x": "$argument.y"}}}}}), "$argument.y")]
+    #[case(json!({"command": "a", "capstan": {"preview": {"t": 7}}}), "capstan.preview.t must be a text")]
+    #[case(json!({"command": "a", "capstan": {"preview": {"t": "Pay $argument.x"}}}), "capstan.preview.t: what begins with $")]
     fn a_broken_entry_concerns_only_its_server(#[case] entry: Value, #[case] reason: &str) {
         let config = parse(&json!({"mcpServers": {"bad": entry, "good": {"command": "${EMPTY:-sh}"}}}));
         let error = config.servers["bad"].as_ref().err().unwrap();

@@ -150,6 +150,7 @@ mod tests {
             safety: ToolSafety::default(),
             destination: None,
             undo: None,
+            preview: None,
             original: None,
         })
     }

@@ -96,8 +96,11 @@ async fn what_comes_with_the_program_is_read_and_used_and_not_changed() {
     assert_eq!((run["status"].as_str(), run["agent"].as_str()), (Some("completed"), Some("docker-tools")));
     let offered: Vec<bool> = model.exchanges("tools").iter().map(|seen| seen.request.get("tools").is_some()).collect();
     assert_eq!(offered, [true, false]);
-    // `cms` fails when a tool does.
-    let run = server.start_run(&json!({"input": r#"[[id:cms]][[call:calculate {"expression":"1/"}]]"#, "agent": "cms"})).await;
+    // One that is made of `cms` fails when a tool does.
+    let mut profile = server.get_json("/agents/cms").await["profile"].clone();
+    profile["tool_error"] = json!("fail_run");
+    make(&server, &json!({"name": "strict", "profile": profile})).await;
+    let run = server.start_run(&json!({"input": r#"[[id:cms]][[call:calculate {"expression":"1/"}]]"#, "agent": "strict"})).await;
     let run = server.finished(run["id"].as_str().unwrap()).await;
     assert_eq!((run["status"].as_str(), run["error"]["code"].as_str()), (Some("failed"), Some("tool_failed")));
 }

@@ -47,7 +47,7 @@ async fn a_model_that_tires_at_the_fourth_screenshot_goes_on(#[values(Kind::Sqli
     let tired = "I've renamed 3 files. There are 4 remaining.";
     let (first, rest): (String, String) = ((1..=3).map(pay).collect(), (4..=7).map(pay).collect());
     let script = format!("[[id:tired]]{first}[[say:{tired}]][[next]]{rest}[[say:All screenshots have been renamed.]]");
-    let (_, events, messages) = finished(&server, &json!({"input": script})).await;
+    let (run, events, messages) = finished(&server, &json!({"input": script})).await;
 
     for n in 1..=7 {
         assert_eq!(site.ledger.count("pay", &format!("screenshot {n}")), 1, "each once: {n}");
@@ -64,8 +64,23 @@ async fn a_model_that_tires_at_the_fourth_screenshot_goes_on(#[values(Kind::Sqli
     assert_eq!(resets, ["continuation"]);
     assert_eq!(shown(&messages), ["All screenshots have been renamed."]);
     assert_eq!(followed(&events), messages.iter().collect::<Vec<_>>(), "stream and rows tell the same");
+    for_clients_alone(&server, run["conversation_id"].as_str().unwrap(), &messages).await;
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
+}
+
+/// The pages of whoever asks for no internal messages lead to all others.
+async fn for_clients_alone(server: &Server, conversation: &str, messages: &[Value]) {
+    let (mut listed, mut next) = (Vec::new(), Some(format!("/conversations/{conversation}/messages?limit=3&internal=false")));
+    while let Some(path) = next.take() {
+        let answer = server.get(&path).send().await.unwrap();
+        let link = answer.headers().get("link").map(|link| link.to_str().unwrap().to_owned());
+        next = link.map(|link| link.split_once("/api/v1").unwrap().1.split_once('>').unwrap().0.to_owned());
+        let page: Value = answer.json().await.unwrap();
+        listed.extend(page["data"].as_array().unwrap().clone());
+    }
+    let (internal, others): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(|message| message["internal"] == true);
+    assert_eq!((listed, internal.len()), (others, 2), "the answer that was too short, and what was said of it");
 }
 
 #[rstest]

@@ -20,6 +20,7 @@ pub(super) async fn site(kind: Kind, model: &ModelMock) -> Site {
     let site = Site::scripted(kind, model).await.short_leases();
     let mut entry = site.ledger.mcp_server();
     entry["capstan"]["approval"] = json!({"append": "ask", "append_keyed": "always_ask"});
+    entry["capstan"]["preview"] = json!({"append": "Append $arguments.text to the ledger"});
     site.mcp(json!({"mcpServers": {"ledger": entry}}))
 }
 
@@ -73,6 +74,7 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
         (&asked["status"], &asked["name"], &asked["tool"], &asked["server"], &asked["arguments"]),
         (&json!("pending"), &json!("ledger__append"), &json!("append"), &json!("ledger"), &json!({"text": "one"}))
     );
+    assert_eq!(asked["preview"], "Append \"one\" to the ledger", "it is said without a call");
     assert_eq!((&asked["scopes"], &asked["destructive"]), (&json!(["once", "conversation", "always"]), &json!(false)));
     assert!(asked["expires_at"].is_string(), "a week by default: {asked}");
     assert_eq!(server.get_json("/approvals?status=pending").await["data"], json!([asked]));

@@ -127,6 +127,7 @@ impl Toolbox for OneTool {
                 destination: None,
                 original: None,
                 undo: None,
+                preview: None,
             }
             .into(),
         ]

@@ -88,6 +88,7 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
             destination: None,
             original: None,
             undo: None,
+            preview: None,
         })
     });
     ModelRequest {
@@ -97,6 +98,7 @@ pub fn request(messages: Vec<Message>) -> ModelRequest {
         messages,
         tools: tools.to_vec(),
         options: ModelOptions::default(),
+        window: None,
     }
 }
 

@@ -269,7 +269,7 @@ async fn a_plain_question() {
             "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
             "tools": [{"type": "function", "function": function}],
             "format": {"type": "object"}, "think": true,
-            "options": {"temperature": 0.5, "top_p": 1.0, "seed": 7, "num_predict": 100, "stop": ["END"]},
+            "options": {"num_ctx": 8_192, "temperature": 0.5, "top_p": 1.0, "seed": 7, "num_predict": 100, "stop": ["END"]},
         })
     );
 
@@ -282,7 +282,8 @@ async fn a_plain_question() {
         ..ModelOptions::default()
     };
     let messages = json!([{"role": "user", "content": "hi"}]);
-    assert_eq!(asked(request.clone()).await, json!({"model": "gpt-oss:20b", "stream": true, "messages": messages, "think": "low"}));
+    let body = json!({"model": "gpt-oss:20b", "stream": true, "messages": messages, "think": "low", "options": {"num_ctx": 8_192}});
+    assert_eq!(asked(request.clone()).await, body);
     request.options.reasoning_effort = Some(ReasoningEffort::None);
     assert_eq!(asked(request.clone()).await["think"], false);
 
@@ -292,6 +293,31 @@ async fn a_plain_question() {
         let outcome = ask_through(client(options(&wire)).unwrap().as_ref(), request.clone()).await;
         assert_eq!((outcome.error(), wire.asked().len()), (ModelErrorKind::InvalidRequest, 0));
     }
+}
+
+/// A server that is told of no window takes one of its own, and cuts what does not fit without a word.
+#[rstest]
+#[case::a_word(1, None, None, 8_192)]
+#[case::what_fits_with_its_answer(13_000, None, None, 8_192)]
+#[case::what_does_not(14_000, None, None, 16_384)]
+#[case::a_long_text(100_000, None, None, 65_536)]
+#[case::a_long_answer(1, Some(20_000), None, 32_768)]
+#[case::said(1, None, Some(32_768), 32_768)]
+#[case::said_and_odd(100_000, None, Some(40_000), 40_000)]
+#[tokio::test]
+async fn the_window_has_room_for_request_and_answer(
+    #[case] bytes: usize,
+    #[case] max_output_tokens: Option<u32>,
+    #[case] window: Option<u64>,
+    #[case] num_ctx: u64,
+) {
+    let ids = SequentialIds::default();
+    let words = |id| Part::Text(TextPart { id, text: "x".repeat(bytes) });
+    let mut request = request(vec![message(&ids, Role::User, |id| vec![words(id())])]);
+    request.tools.clear();
+    request.options.max_output_tokens = max_output_tokens;
+    request.window = window;
+    assert_eq!(asked(request).await["options"]["num_ctx"], num_ctx);
 }
 
 #[tokio::test]

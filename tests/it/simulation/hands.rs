@@ -124,6 +124,7 @@ impl Toolbox for Hands {
             safety: ToolSafety { approval: (name == "launch").then_some(ApprovalMode::Ask), ..ToolSafety::default() },
             destination: None,
             undo: matches!(name, "launch" | "note").then(|| undo.clone()),
+            preview: None,
             original: None,
         };
         vec![

@@ -65,6 +65,7 @@ fn tools() -> Vec<Arc<ToolDefinition>> {
             destination: None,
             original: None,
             undo: None,
+            preview: None,
         }
         .into(),
     ]

@@ -154,6 +154,7 @@ impl Toolbox for ScriptedTools {
             destination: None,
             original: None,
             undo: None,
+            preview: None,
         };
         vec![
             tool("quick", ReplayClass::Read).into(),
@@ -277,6 +278,7 @@ impl Harness {
                     delays_ms: vec![30, 30],
                     max_retry_after_ms: 1000,
                     validation_retries: 2,
+                    fallback_first: false,
                 },
                 ..AgentProfile::default()
             },

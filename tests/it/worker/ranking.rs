@@ -29,6 +29,7 @@ fn tool(name: &str, description: &str) -> Arc<ToolDefinition> {
         safety: ToolSafety::default(),
         destination: None,
         undo: None,
+        preview: None,
         original: None,
     })
 }

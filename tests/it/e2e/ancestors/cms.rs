@@ -57,6 +57,29 @@ async fn with_tools_it_goes_on_until_there_is_a_text() {
     assert_eq!(parts[1], ["tool_call"; 3], "the calls are a message of their own, stored before any tool runs");
 }
 
+/// Its own code failed the whole conversation; its document appends the result and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_fails_does_not_end_the_conversation() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledger = Ledger::new(site.folder.path());
+    let site = site.mcp(ledger.mcp_config());
+    let server = site.start().await;
+    let calls = r#"[[call:ledger__fail {"text":"x"}]][[call:ledger__append {"text":"y"}]]"#;
+    let run = run_of(&server, "cms", &format!("write [[id:fail]]{calls}[[next]][[say:One of them failed.]]")).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    let results: Vec<_> = server.messages(run["conversation_id"].as_str().unwrap()).await[2]["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| part["is_error"].clone())
+        .collect();
+    assert_eq!(results, [json!(true), json!(false)], "the calls after it are made");
+    let last = model.exchanges("fail").pop().unwrap().request["messages"].as_array().unwrap().len();
+    assert_eq!(last, 2 + 1 + 2, "both results are read");
+    model.assert_history_was_sendable();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_rounds_are_the_most() {
     let model = ModelMock::start().await;

@@ -358,6 +358,24 @@ async fn a_conversation_that_grows_keeps_ten_messages_and_a_summary(#[values(Kin
     audit::assert_sound(&site.database).await;
 }
 
+/// The window of the model is smaller than what the agent says, and the message is longer than both.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_smaller_model_cannot_hold_is_cut_before_it_is_asked() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    for (agent, window) in [("default", 8_192), ("desktop", 8_192), ("react", (8_192 - 2_768) * 14 / 5)] {
+        let input = format!("[[id:{agent}]][[say:I have read it.]] {}", "word ".repeat(11_000));
+        let run = server.start_run(&json!({"input": input, "agent": agent, "model": "openai/gpt-4-0613"})).await;
+        let run = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+        assert_eq!(said(&events_of(&server, &run).await, "context.budget")[0]["window"], window, "{agent}");
+        let [seen] = &model.exchanges(agent)[..] else { panic!("{agent}: one request") };
+        let read = seen.request.to_string().matches("word").count();
+        assert!((1_000..8_192 - 2_768).contains(&read), "{agent}: {read}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_room_for_a_round_the_call_is_the_last_one() {
     let model = ModelMock::start().await;
@@ -405,6 +423,23 @@ async fn a_model_that_falls_silent_is_made_to_sum_up() {
     audit::assert_sound(&site.database).await;
 }
 
+/// A server that answers 500 to bad words of its model, or 429, does better the next time.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_model_gets_a_second_try() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    for status in [500, 429] {
+        let id = format!("again{status}");
+        let run = run_of(&server, "desktop", &format!("Hello. [[id:{id}]][[flaky:1,{status}]][[say:Here I am.]]")).await;
+        assert_eq!((&run["status"], &run["error"]), (&json!("completed"), &Value::Null), "{run}");
+        assert_eq!(shown(&messages_of(&server, &run).await), ["Here I am."]);
+        assert_eq!(model.exchanges(&id).len(), 2);
+    }
+    let run = run_of(&server, "desktop", "Hello. [[id:ill]][[status:500]]").await;
+    assert_eq!((model.exchanges("ill").len(), shown(&messages_of(&server, &run).await)), (2, vec![LAST_WORDS]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
     let model = ModelMock::start().await;
@@ -422,7 +457,8 @@ async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
     desktop.assert_renamed([1]);
     let seen = model.exchanges("ill");
     let asked: Vec<&str> = seen.iter().map(|seen| seen.request["model"].as_str().unwrap()).collect();
-    assert_eq!(asked[..3], ["mock", "mock", "spare"], "no second try of the same model: {asked:?}");
+    let expected = ["mock", "mock", "spare", "spare", "spare", "spare"];
+    assert_eq!(asked, expected, "no second try of the same model, but of the last one");
     let messages = messages_of(&server, &run).await;
     assert_eq!(shown(&messages), [LAST_WORDS]);
     model.assert_history_was_sendable();

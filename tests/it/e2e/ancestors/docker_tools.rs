@@ -7,6 +7,7 @@ use crate::support::database::Kind;
 use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
 use crate::support::server::Site;
+use crate::support::sse::kinds;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_workflow_from_the_first_call_to_the_last_message() {
@@ -59,7 +60,7 @@ async fn the_workflow_from_the_first_call_to_the_last_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_that_asks_again_gets_one_round_of_tools() {
+async fn a_model_that_asks_again_gets_what_it_asks_for() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
@@ -68,8 +69,41 @@ async fn a_model_that_asks_again_gets_one_round_of_tools() {
     let run = run_of(&server, "docker-tools", again).await;
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
     let made = events.iter().filter(|event| event["type"] == "tool.started").count();
-    assert_eq!((run["status"].as_str(), made), (Some("completed"), 1), "{run}");
-    assert!(model.exchanges("again").len() <= 5);
+    assert_eq!((run["status"].as_str(), made), (Some("completed"), 2), "{run}");
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    let last = &messages.last().unwrap()["parts"];
+    assert_eq!((last.as_array().unwrap().len(), &last[0]["text"]), (1, &json!("One.")));
+    assert_eq!(model.exchanges("again").len(), 3);
+}
+
+/// The streaming half: one round of tools, and then the answer, as it comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_round_of_tools_and_then_the_streamed_answer() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let mut profile = server.get_json("/agents/docker-tools").await["profile"].clone();
+    profile["tools_policy"] = json!("one_round_then_text");
+    let (status, made) = server.post_json("/agents", &json!({"name": "streaming", "profile": profile})).await;
+    assert_eq!(status, 201, "{made}");
+    let calls = r#"[[call:calculate {"expression":"1"}]][[call:calculate {"expression":"2"}]]"#;
+    let script = format!("q [[id:stream]]{calls}[[next]][[text:3,0]][[say:Three.]]");
+    let frames = server.stream_run(&json!({"input": script, "agent": "streaming"})).await.all().await;
+    let kinds = kinds(&frames);
+    let at = |kind: &str| kinds.iter().rposition(|seen| seen == kind).unwrap();
+    assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 2);
+    assert!(at("tool.completed") < at("part.delta") && at("part.delta") < at("run.completed"), "{kinds:?}");
+    let seen = model.exchanges("stream");
+    let offered: Vec<bool> = seen.iter().map(|seen| seen.request.get("tools").is_some()).collect();
+    assert_eq!(offered, [true, false]);
+    assert!(seen.iter().all(|seen| seen.request["stream"] == true));
+
+    // Whoever calls a tool once more is told to answer in words.
+    let more = format!("{}[[next]][[say:Enough.]]", rounds("more", 2));
+    let run = run_of(&server, "streaming", &more).await;
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    assert_eq!((run["status"].as_str(), said(&events, "tool.started").len()), (Some("completed"), 1), "{run}");
+    model.assert_history_was_sendable();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,7 +134,7 @@ async fn six_calls_in_a_row_are_five_turns_and_a_word_about_the_limit() {
     let offered: Vec<bool> = seen.iter().map(|seen| seen.request.get("tools").is_some()).collect();
     assert_eq!(offered, [true, false, false, false, false]);
     let events = server.run_events_json(run["id"].as_str().unwrap()).await;
-    assert_eq!(said(&events, "tool.started").len(), 1, "what is not on offer is answered, and not made");
+    assert_eq!(said(&events, "tool.started").len(), 5, "what was on offer once is called in every round");
 
     // Each turn is a row of the assistant with its calls and one of the tools; the last row says why there is no answer.
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;

@@ -1,5 +1,7 @@
 //! The contract of the thought-action-observation loop: how it ends, what breaks it off, and which errors are whose.
 
+use std::time::Duration;
+
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -8,6 +10,7 @@ use crate::support::database::Kind;
 use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
 use crate::support::server::Site;
+use crate::support::wait;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_ends_with_an_answer_or_after_five_steps() {
@@ -129,4 +132,51 @@ async fn an_answer_of_no_form_is_corrected_twice_and_then_ends_the_run() {
     let seen = model.exchanges("form");
     let asked: Vec<usize> = seen.iter().map(|seen| seen.request["messages"].to_string().len()).collect();
     assert!(asked.len() == 3 && asked[0] < asked[1], "what is wrong is said before it is asked again: {asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_has_a_trace_lines_in_the_log_and_figures() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LOG__FORMAT", "json");
+    let site = site.env("CAPSTAN_LOG__LEVEL", "info,capstan=debug");
+    let server = site.start().await;
+    let calls = r#"[[call:calculate {"expression":"2*3"}]][[next]][[call:calculate {"expression":"2/"}]]"#;
+    let body = json!({"input": format!("q [[id:traced]]{calls}[[next]][[say:Six.]]"), "agent": "react"});
+    let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let accepted = server.post("/runs", &body).header("traceparent", traceparent).send().await.unwrap();
+    let accepted: serde_json::Value = accepted.json().await.unwrap();
+    let run = accepted["run"]["id"].as_str().unwrap();
+    assert_eq!(server.finished(run).await["status"], "completed");
+    let logged = |message: &str| {
+        let log = server.log_text();
+        log.lines().any(|line| line.contains(TRACE) && line.contains(run) && line.contains(message))
+    };
+    for message in ["run accepted", "tool call ended", "run ended"] {
+        wait::until(message, Duration::from_secs(10), || async { logged(message).then_some(()) }).await;
+    }
+    // Steps, model calls with their tokens, tool calls, failures of them, and how long it took.
+    let figures = server.get("//metrics").send().await.unwrap().text().await.unwrap();
+    let figure = |name: &str| {
+        let lines = figures.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum::<f64>()
+    };
+    assert_eq!(figure("capstan_step_seconds_count"), 5.0, "three of the model and two of tools: {figures}");
+    assert!(figure("capstan_tokens_total") > 0.0 && figure("capstan_runs_finished_total") >= 1.0, "{figures}");
+    assert_eq!(figure("capstan_tool_calls_total"), 2.0, "{figures}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_key_is_an_error_of_the_configuration() {
+    let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", "openai/mock");
+    let Err(mut ended) = site.try_start(&[]).await else { panic!("there is no key") };
+    assert!(!ended.exit().await.success());
+    assert!(ended.log_text().contains("OPENAI_API_KEY"), "{}", ended.log_text());
+    // The same of a model that a run names.
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let body = json!({"input": "q", "agent": "react", "model": "anthropic/claude"});
+    let (status, problem) = server.post_json("/runs", &body).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("unknown_model")), "{problem}");
 }
