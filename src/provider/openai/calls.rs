@@ -148,7 +148,7 @@ impl Calls {
             return Ok(self.same_call_or_next(piece, at));
         }
         match self.with_id(piece.id) {
-            None if piece.name.is_empty() || piece.name == call.name => Ok(self.under_fresh_id(piece, at)),
+            None if piece.name.is_empty() || piece.name == call.name => self.under_fresh_id(piece, at),
             None => Ok(Target::New),
             Some(other) if self.calls[other].index == call.index => Ok(self.same_call_or_next(piece, other)),
             Some(_) => Err(ambiguous("index and id belong to different calls")),
@@ -157,15 +157,23 @@ impl Calls {
 
     /// A piece at the index of a call, under an id that nobody has shown, and with no other name: it belongs to that call while
     /// that is not complete.
-    fn under_fresh_id(&mut self, piece: &Piece<'_>, at: usize) -> Target {
+    fn under_fresh_id(&mut self, piece: &Piece<'_>, at: usize) -> Result<Target, ModelError> {
+        let has_twin = self.calls[..at].last().is_some_and(|before| before.is_twin_of(&self.calls[at]));
         let call = &mut self.calls[at];
         let says_nothing = piece.arguments.trim().is_empty();
+        // Two beginnings are two calls of a tool that takes nothing, unless ids are known to be made up for each piece.
+        if says_nothing && !piece.name.is_empty() && !call.shape.has_begun() && !call.renamed {
+            return Ok(Target::New);
+        }
         if !call.shape.is_complete() || (call.held && piece.name.is_empty() && piece.arguments.trim_start().starts_with('{')) {
+            if has_twin && !says_nothing {
+                return Err(ambiguous("it has another id than the two calls that were begun"));
+            }
             call.renamed = true;
-            return Target::Call(at);
+            return Ok(Target::Call(at));
         }
         // The last piece of a call often says nothing. Of calls that keep their ids it is the beginning of the next one.
-        if says_nothing && (piece.name.is_empty() || call.renamed) { Target::Nowhere } else { Target::New }
+        Ok(if says_nothing && (piece.name.is_empty() || call.renamed) { Target::Nowhere } else { Target::New })
     }
 
     fn with_new_index(&mut self, piece: &Piece<'_>, index: i64) -> Result<Target, ModelError> {
@@ -279,6 +287,12 @@ impl Calls {
 }
 
 impl Call {
+    /// Whether both were begun alike, at one index, and no arguments came for either.
+    fn is_twin_of(&self, other: &Self) -> bool {
+        let is_bare = !self.shape.has_begun() && !other.shape.has_begun();
+        is_bare && self.index == other.index && self.name == other.name
+    }
+
     fn take(&mut self, at: usize, piece: &Piece<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         if self.id.is_empty() {
             piece.id.clone_into(&mut self.id);
