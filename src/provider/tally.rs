@@ -122,6 +122,11 @@ impl Tally {
         };
     }
 
+    /// Whether the provider has given figures.
+    pub(super) fn has_figures(&self) -> bool {
+        self.figures.input.is_some() && self.figures.output.is_some()
+    }
+
     /// The usage of the call.
     pub(super) fn usage(&self) -> Usage {
         let estimate = |bytes: usize| bytes.div_ceil(BYTES_PER_TOKEN) as u64;
@@ -134,7 +139,7 @@ impl Tally {
             reasoning_tokens: reasoning.unwrap_or(0),
             model_calls: 1,
             abandoned_calls: 0,
-            estimated: input.is_none() || output.is_none(),
+            estimated: !self.has_figures(),
             cost,
         }
     }

@@ -149,7 +149,7 @@ pub(super) async fn send(
         }
     };
     let rest = raw.map(|chunk| chunk.map_err(cut_error));
-    begin(first, Timed::new(rest, "no byte came", limits.idle, total), framing, total).await
+    begin(first, Timed::bytes(rest, limits.idle, total), framing, total).await
 }
 
 /// Bounds what the rest of the program has to do with.

@@ -75,7 +75,11 @@ impl Decode for Decoder {
         // Old models say why they stopped with every chunk, from the first one on: an answer that goes on has not stopped, and of
         // the first chunk it is not known yet.
         let may_go_on = said && (finished || !self.goes_on_unasked);
-        Ok(if may_go_on { Progress::Open } else { self.progress() })
+        Ok(match may_go_on {
+            true if self.finish.is_some() && !finished && self.figures.are_given() => Progress::MayGoOn,
+            true => Progress::Open,
+            false => self.progress(),
+        })
     }
 
     fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {

@@ -146,7 +146,11 @@ impl Decode for Decoder {
         // Some gateways say why the model stopped with every event, from the first one on, or between any two: an answer that goes
         // on has not stopped, and of the first event it is not known yet. A whole message does not go on.
         let may_go_on = (self.went_on || (said && !self.goes_on_unasked)) && !self.is_message;
-        Ok(if may_go_on { Progress::Open } else { self.progress() })
+        Ok(match may_go_on {
+            true if self.finish.is_some() && !self.went_on && self.tally.has_figures() => Progress::MayGoOn,
+            true => Progress::Open,
+            false => self.progress(),
+        })
     }
 
     fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {

@@ -112,6 +112,43 @@ async fn the_connection_is_closed_after_the_end(#[values(Chat, Responses, Anthro
     wire.hung_up(Duration::from_millis(250)).await;
 }
 
+/// An answer that says with its first words why it ended, with figures or without.
+fn at_once(dialect: Dialect, has_figures: bool) -> String {
+    let mut event = match dialect {
+        Chat => json!({"choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": "stop"}]}),
+        _ => json!({"candidates": [{"content": {"parts": [{"text": "Hel"}]}, "finishReason": "STOP"}]}),
+    };
+    if has_figures {
+        event["usage"] = json!({"prompt_tokens": 9, "completion_tokens": 1});
+        event["usageMetadata"] = json!({"promptTokenCount": 9, "candidatesTokenCount": 1});
+    }
+    dialect.frame(&event)
+}
+
+// L-12, L-21: of an answer that says with its first words why it ended, silence tells that nothing more comes. A cut does not.
+#[rstest]
+#[tokio::test]
+async fn silence_after_a_finished_answer(#[values(Chat, Gemini)] dialect: Dialect) {
+    let asked = async |body: String, last: Step| {
+        let wire = Wire::play(vec![Answer::events(vec![Step::Send(body.into_bytes()), last])]).await;
+        dialect.ask(&wire, |options| (options.limits.idle, options.limits.after_finish) = (SHORT, SHORT / 10)).await
+    };
+    let whole = asked(at_once(dialect, true), Step::Hang).await;
+    assert_eq!((whole.text().as_str(), whole.end), ("Hel", Ok(ModelFinish::Stop)));
+    assert_eq!(asked(at_once(dialect, false), Step::Hang).await.error(), ModelErrorKind::Timeout);
+    assert_eq!(asked(at_once(dialect, true), Step::Cut).await.error(), ModelErrorKind::IncompleteStream);
+    // It went on, so that no reason of it says anything.
+    let twice = at_once(dialect, true).repeat(2);
+    assert_eq!(asked(twice, Step::Hang).await.error(), ModelErrorKind::Timeout);
+    // Signs of life are no silence.
+    let wire = Wire::play(vec![Answer::events(
+        [Step::Send(at_once(dialect, true).into_bytes())].into_iter().chain(signs(dialect, 200)).collect(),
+    )])
+    .await;
+    let outcome = dialect.ask(&wire, |options| (options.limits.idle, options.limits.progress) = (SHORT, SHORT * 2)).await;
+    assert_eq!(outcome.error(), ModelErrorKind::Timeout);
+}
+
 // L-06: Gemini has no mark of the end. Figures may follow the reason to stop, and nothing is made of another wire's mark.
 #[tokio::test]
 async fn what_follows_a_reason_to_stop() {
