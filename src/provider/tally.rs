@@ -25,6 +25,7 @@ impl<'de> Deserialize<'de> for Count {
         // Figures are no reason to lose an answer: what is no number counts as none.
         let number = Value::deserialize(deserializer)?;
         let count = number.as_u64().or_else(|| number.as_f64().filter(|float| *float >= 0.0).map(|float| float as u64));
+        let count = count.or_else(|| number.as_str()?.parse().ok());
         Ok(Self(count.filter(|count| *count < ABSURD_TOKENS)))
     }
 }

@@ -207,6 +207,11 @@ pub(super) struct Figures {
     /// Moonshot's name for it.
     #[serde(default)]
     cached_tokens: Count,
+    /// Anthropic's names for what a cache had and what it got, which gateways pass on.
+    #[serde(default)]
+    cache_read_input_tokens: Count,
+    #[serde(default)]
+    cache_creation_input_tokens: Count,
     /// Perplexity's name for the reasoning part.
     #[serde(default)]
     reasoning_tokens: Count,
@@ -233,31 +238,34 @@ pub(super) struct Figures {
 
 impl From<Figures> for tally::Figures {
     fn from(figures: Figures) -> Self {
-        let cached = figures.prompt_tokens_details.and_then(|details| details.cached_tokens.0);
+        let details = figures.prompt_tokens_details.unwrap_or_default();
+        let cached_input = details.cached_tokens.0.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
+        let cached_input = cached_input.or(figures.cache_read_input_tokens.0);
+        let cache_write = details.cache_write_tokens.0.or(figures.cache_creation_input_tokens.0);
         let reasoning = figures.completion_tokens_details.and_then(|details| details.reasoning_tokens.0);
-        let reasoning = reasoning.or(figures.reasoning_tokens.0);
-        let input = figures.prompt_tokens.0.or(figures.input_tokens.0);
+        let mut reasoning = reasoning.or(figures.reasoning_tokens.0);
+        let mut input = figures.prompt_tokens.0.or(figures.input_tokens.0);
         let mut output = figures.completion_tokens.0.or(figures.output_tokens.0);
-        // xAI counts reasoning beside the completion; only the total tells.
-        if let (Some(input), Some(said), Some(thought), Some(total)) = (input, output, reasoning, figures.total_tokens.0)
-            && thought > 0
-            && total == input + said + thought
+        // What is counted beside the two is in the total only.
+        if let (Some(asked), Some(said), Some(total)) = (input, output, figures.total_tokens.0)
+            && let Some(more @ 1..) = total.checked_sub(asked + said)
         {
-            output = Some(said + thought);
+            let cached = cached_input.unwrap_or(0);
+            if reasoning == Some(more) {
+                // xAI's reasoning.
+                output = Some(said + more);
+            } else if more == cached || more == cached + cache_write.unwrap_or(0) {
+                // Claude's cache, as some gateways count it.
+                input = Some(asked + more);
+            } else if reasoning.is_none() {
+                // Gemini's thoughts, of which nothing else is said.
+                (output, reasoning) = (Some(said + more), Some(more));
+            }
         }
-        let mut reasoning = reasoning;
-        // Gemini counts thoughts in the total only.
-        if let (Some(input), Some(said), None, Some(total)) = (input, output, reasoning, figures.total_tokens.0)
-            && let Some(thought @ 1..) = total.checked_sub(input + said)
-        {
-            (output, reasoning) = (Some(said + thought), Some(thought));
-        }
-        let cached_input = cached.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
         let cost = match (figures.cost.0, figures.is_byok) {
             (Some(own), Flag(true)) => figures.cost_details.0.map(|behind| own + behind),
             (own, Flag(_)) => own.or(figures.estimated_cost.0).or(figures.cost_in_usd_ticks.dollars()),
         };
-        let cache_write = figures.prompt_tokens_details.and_then(|details| details.cache_write_tokens.0);
         Self { input, output, cached_input, reasoning, cache_write, cost: cost.and_then(Cost::dollars) }
     }
 }

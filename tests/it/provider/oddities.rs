@@ -177,6 +177,14 @@ async fn a_call_in_both_forms_is_one_call() {
 #[case::perplexity(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "reasoning_tokens": 2, "num_search_queries": 1}}), (9, 4, 0, 2))]
 #[case::gemini_counts_thoughts_in_the_total(json!({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 20, "total_tokens": 650}}), (8, 642, 0, 622))]
 #[case::nothing_but_the_sum(json!({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 20, "total_tokens": 28}}), (8, 20, 0, 0))]
+#[case::cached_tokens_beside_the_prompt(json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115,
+    "cache_read_input_tokens": 100}}), (110, 5, 100, 0))]
+#[case::read_from_a_cache_and_written_to_it(json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 135,
+    "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}}), (130, 5, 100, 0))]
+#[case::cached_tokens_within_the_prompt(json!({"choices": [], "usage": {"prompt_tokens": 110, "completion_tokens": 5, "total_tokens": 115,
+    "cache_read_input_tokens": 100}}), (110, 5, 100, 0))]
+#[case::details_that_are_none(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": 0,
+    "completion_tokens_details": ""}}), (9, 4, 0, 0))]
 #[case::other_names(json!({"choices": [], "usage": {"input_tokens": 9, "output_tokens": 4}}), (9, 4, 0, 0))]
 #[tokio::test]
 async fn figures_of_many_forms(#[case] figures: Value, #[case] expected: (u64, u64, u64, u64)) {
