@@ -264,11 +264,13 @@ fn is_specific(kind: ModelErrorKind) -> bool {
 
 fn kind_of_status(status: u16) -> ModelErrorKind {
     match status {
-        401 | 403 => ModelErrorKind::Auth,
+        // The last two are iFlow's.
+        401 | 403 | 434 | 439 => ModelErrorKind::Auth,
         402 => ModelErrorKind::Quota,
         408 => ModelErrorKind::Timeout,
         413 => ModelErrorKind::ContextOverflow,
-        429 => ModelErrorKind::RateLimit,
+        // The last one is iFlow's.
+        429 | 449 => ModelErrorKind::RateLimit,
         // Groq has a status of its own for it.
         498 | 503 | 529 => ModelErrorKind::Overloaded,
         // A generation that failed (Text Generation Inference), and a cancelled call (Google).
@@ -287,6 +289,9 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "model_max_prompt_tokens_exceeded"
         | "tokens_limit_reached"
         | "request_too_large"
+        | "tokens_too_long"
+        | "characters_too_long"
+        | "baidu_336103"
         // Zhipu's.
         | "1261" => ModelErrorKind::ContextOverflow,
         "insufficient_quota"
@@ -302,9 +307,26 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "payment_required"
         | "insufficient_balance_error"
         | "arrearage"
-        // Zhipu's.
+        | "quota_exceeded"
+        | "usage_limit_reached"
+        | "usage_not_included"
+        | "credit_limit"
+        | "servicequotaexceededexception"
+        // Volcengine's.
+        | "accountoverdueerror"
+        | "quotaexceeded"
+        | "setlimitexceeded"
+        // Of a day, and of all time.
+        | "baidu_17"
+        | "baidu_19"
+        // Zhipu's: of money, of a day, of hours, of a plan that has ended, of a week or month.
         | "1113"
-        | "minimax_1008" => ModelErrorKind::Quota,
+        | "1304"
+        | "1308"
+        | "1309"
+        | "1310"
+        | "minimax_1008"
+        | "minimax_2056" => ModelErrorKind::Quota,
         "invalid_api_key"
         | "api_key_invalid"
         | "incorrect_api_key_provided"
@@ -315,14 +337,34 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "unauthenticated"
         | "unauthorized"
         | "account_deactivated"
+        | "accessdeniedexception"
+        | "invalidapikey"
+        | "baidu_6"
+        | "baidu_13"
+        | "baidu_14"
+        | "baidu_110"
+        | "baidu_111"
         | "minimax_1004"
         | "minimax_2049" => ModelErrorKind::Auth,
         "rate_limit_exceeded"
         | "rate_limit_error"
         | "rate_limit_reached_error"
         | "too_many_requests"
+        | "throttlingexception"
+        // DashScope's.
+        | "throttling"
+        | "throttling.ratequota"
+        | "throttling.allocationquota"
+        | "throttling.burstrate"
+        | "limit_requests"
+        | "limit_burst_rate"
+        | "baidu_18"
+        | "baidu_336501"
+        | "baidu_336502"
         | "minimax_1002"
-        | "minimax_1039" => ModelErrorKind::RateLimit,
+        | "minimax_1039"
+        | "minimax_1041"
+        | "minimax_2045" => ModelErrorKind::RateLimit,
         "overloaded"
         | "overloaded_error"
         | "engine_overloaded"
@@ -330,6 +372,14 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "insufficient_system_resource"
         | "service_unavailable"
         | "service_unavailable_error"
+        | "server_is_overloaded"
+        | "slow_down"
+        | "serveroverloaded"
+        | "serviceunavailableexception"
+        | "service_tier_capacity_exceeded"
+        | "baidu_2"
+        | "baidu_4"
+        | "baidu_336100"
         // Cerebras, of a queue that all share.
         | "queue_exceeded"
         | "capacity_exceeded"
@@ -342,6 +392,11 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "invalid_prompt"
         | "data_inspection_failed"
         | "datainspectionfailed"
+        // Volcengine's.
+        | "sensitivecontentdetected"
+        | "inputtextsensitivecontentdetected"
+        | "inputimagesensitivecontentdetected"
+        | "outputtextsensitivecontentdetected"
         // Zhipu's.
         | "1301"
         | "minimax_1026"
@@ -349,8 +404,14 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "image_content_policy_violation" => ModelErrorKind::ContentFilter,
         // Groq and others refuse what their own model wrote; another try is another answer.
         "tool_use_failed" | "json_validate_failed" | "output_parse_failed" => ModelErrorKind::BadStream,
-        "server_error" | "internal_server_error" | "internal_error" | "api_error" | "internal" => ModelErrorKind::Unavailable,
-        "timeout" | "timeout_error" | "request_timeout" | "gateway_timeout" | "deadline_exceeded" | "minimax_1001" => {
+        "server_error"
+        | "internal_server_error"
+        | "internal_error"
+        | "api_error"
+        | "internal"
+        | "internalserverexception"
+        | "modelstreamerrorexception" => ModelErrorKind::Unavailable,
+        "timeout" | "timeout_error" | "request_timeout" | "gateway_timeout" | "deadline_exceeded" | "modeltimeoutexception" | "minimax_1001" => {
             ModelErrorKind::Timeout
         }
         "invalid_request_error"
@@ -372,6 +433,13 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "empty_image_file"
         | "failed_to_download_image"
         | "image_file_not_found"
+        | "invalidparameter"
+        | "validationexception"
+        | "baidu_3"
+        | "baidu_100"
+        | "baidu_336001"
+        | "baidu_336002"
+        | "baidu_336003"
         | "minimax_2013" => ModelErrorKind::InvalidRequest,
         _ => return None,
     })
@@ -544,6 +612,17 @@ mod tests {
     // L-32
     #[case(400, r#"{"error":{"message":"Failed to call a function. Please adjust your prompt.","type":"invalid_request_error","code":"tool_use_failed","failed_generation":"x"}}"#, ModelErrorKind::BadStream)]
     #[case(400, r#"{"error":{"message":"Failed to generate JSON.","type":"invalid_request_error","code":"json_validate_failed","failed_generation":""}}"#, ModelErrorKind::BadStream)]
+    // LM Studio and Bedrock, with their own grammar.
+    #[case(400, r#"{"error":"Trying to keep the first 9066 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens, which is not enough."}"#, ModelErrorKind::ContextOverflow)]
+    #[case(
+        400,
+        r#"{"message":"Too many input tokens. Max input tokens: 8192, request input token count: 9279"}"#,
+        ModelErrorKind::ContextOverflow
+    )]
+    #[case(429, r#"{"message":"Too many input tokens per minute"}"#, ModelErrorKind::RateLimit)]
+    #[case(429, r#"{"error":{"code":"1308","message":"Usage limit reached for 5 hour."}}"#, ModelErrorKind::Quota)]
+    #[case(400, r#"{"error":{"code":"tokens_too_long","message":"x"}}"#, ModelErrorKind::ContextOverflow)]
+    #[case(400, r#"{"error_code":336103,"error_msg":"x"}"#, ModelErrorKind::ContextOverflow)]
     #[case(498, r#"{"error":{"message":"Flex tier capacity exceeded","code":"capacity_exceeded"}}"#, ModelErrorKind::Overloaded)]
     #[case(424, r#"{"error":"Request failed during generation: x","error_type":"generation"}"#, ModelErrorKind::Unavailable)]
     #[case(429, r#"{"error":"Model is overloaded","error_type":"overloaded"}"#, ModelErrorKind::Overloaded)]
