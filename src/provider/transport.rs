@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, RequestBuilder, Response, Url, redirect};
+use serde::de::IgnoredAny;
 use tokio::time::{Instant, timeout_at};
 
 use super::limits::{Deadline, StreamLimits, Timed, timeout};
@@ -177,7 +178,11 @@ where
                 let head = futures_util::stream::iter(head.into_iter().map(Ok));
                 return Ok(Answer::Events(Box::pin(LineFrames::new(Box::pin(head.chain(rest))))));
             }
-            Some(b'{' | b'[') => return document(head, rest, total).await.map(Answer::Document),
+            Some(b'{' | b'[') => {
+                let body = document(head, rest, total).await?;
+                let is_stream = framing == Some(Framing::Events) && goes_on(&body);
+                return Ok(if is_stream { Answer::Events(events(body)) } else { Answer::Document(body) });
+            }
             Some(b'<') => {
                 return Err(ModelError::new(ModelErrorKind::BadStream, "the provider sent a page of HTML instead of an answer"));
             }
@@ -192,6 +197,20 @@ where
             },
         }
     }
+}
+
+/// Whether a body goes on after a first JSON document: gateways send one a line, or an error before the events of an answer.
+fn goes_on(body: &[u8]) -> bool {
+    let mut documents = serde_json::Deserializer::from_slice(body).into_iter::<IgnoredAny>();
+    let is_first_whole = matches!(documents.next(), Some(Ok(_)));
+    let rest = body.get(documents.byte_offset()..).unwrap_or_default();
+    is_first_whole && !rest.trim_ascii().is_empty()
+}
+
+/// The events of a body that is there already.
+fn events(body: Vec<u8>) -> Frames {
+    let body = Bytes::from(body.trim_ascii_start().to_vec());
+    Box::pin(SseFrames::new(Box::pin(futures_util::stream::iter([Ok(body)]))))
 }
 
 /// White space, or part of a UTF-8 byte order mark.

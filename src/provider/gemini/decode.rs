@@ -117,6 +117,7 @@ impl Decoder {
 
     fn json(&mut self, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let error = match serde_json::from_str::<Chunks<'_>>(data) {
+            Ok(chunks) if chunks.0.iter().all(Chunk::says_nothing) => return failure::unannounced(data).map_or(Ok(()), Err),
             Ok(chunks) => return self.chunks(chunks, out),
             Err(error) => error,
         };

@@ -29,6 +29,14 @@ pub(super) struct Chunk<'a> {
     pub(super) error: Option<Value>,
 }
 
+impl Chunk<'_> {
+    /// Whether it has nothing that a chunk has.
+    pub(super) fn says_nothing(&self) -> bool {
+        let Self { candidates, prompt_feedback, usage_metadata, error } = self;
+        candidates.is_none() && prompt_feedback.is_none() && usage_metadata.is_none() && error.is_none()
+    }
+}
+
 /// One answer of the model. We never ask for more than one.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::wire::Fragment;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::provider::json_text::Shape;
 use crate::support::text;
 
 /// More calls than any answer has: what comes with more is a flood.
@@ -308,7 +309,7 @@ impl Call {
             self.release(at, out);
         }
         let delta = text::storable(piece.arguments);
-        self.shape.feed(&delta);
+        self.shape.feed(delta.as_bytes());
         if self.arguments.is_empty() && delta.trim() == "{}" {
             self.held = true;
         } else {
@@ -408,56 +409,11 @@ impl<'a> Piece<'a> {
     /// Whether it has the beginning of an object and not all of it.
     fn begins_arguments(&self) -> bool {
         let mut shape = Shape::default();
-        shape.feed(self.arguments);
+        shape.feed(self.arguments.as_bytes());
         self.arguments.trim_start().starts_with('{') && shape.is_partial()
     }
 
     fn is_blank(&self) -> bool {
         self.id.is_empty() && self.name.is_empty() && self.arguments.is_empty()
-    }
-}
-
-/// How far a text is on its way to one JSON object. Counts brackets only: whether it parses is asked when it counts.
-#[derive(Debug, Default)]
-struct Shape {
-    depth: u32,
-    begun: bool,
-    in_text: bool,
-    escaped: bool,
-    complete: bool,
-}
-
-impl Shape {
-    fn has_begun(&self) -> bool {
-        self.begun
-    }
-
-    fn is_complete(&self) -> bool {
-        self.complete
-    }
-
-    fn is_partial(&self) -> bool {
-        self.begun && !self.complete
-    }
-
-    fn feed(&mut self, text: &str) {
-        for byte in text.bytes() {
-            if self.complete {
-                return;
-            }
-            self.begun |= !byte.is_ascii_whitespace();
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_text => self.escaped = true,
-                b'"' => self.in_text = !self.in_text,
-                _ if self.in_text => {}
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth = self.depth.saturating_sub(1);
-                    self.complete = self.depth == 0;
-                }
-                _ => {}
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::calls::Calls;
 use super::details::{self, Details};
 use super::own::{self, Own};
-use super::wire::{BaseResponse, Choice, Chunk, Delta, Fragment, Said};
+use super::wire::{BaseResponse, Choice, Chunk, Delta, Envelope, Fragment, Said, says_something};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::provider::dialect::{Decode, Progress};
 use crate::provider::failure;
@@ -227,8 +227,13 @@ impl Decoder {
     }
 
     fn json(&mut self, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let data = whole_characters(data);
-        let chunk = serde_json::from_str::<Chunk<'_>>(&data).map_err(|error| self.bad_frame(&error.to_string()))?;
+        let data = whole_characters(data.trim_start());
+        let other = |why: &str| failure::unannounced(&data).unwrap_or_else(|| self.bad_frame(why));
+        // A list would be read as the fields of an object.
+        if !data.starts_with('{') {
+            return Err(other("it is no JSON object"));
+        }
+        let chunk = serde_json::from_str::<Chunk<'_>>(&data).map_err(|error| other(&error.to_string()))?;
         self.chunk(chunk, &data, out)
     }
 
@@ -241,13 +246,21 @@ impl Decoder {
             // What stands beside the words may say more than they do.
             return Err(failure::from_event(&serde_json::from_str(data).unwrap_or_default()));
         }
-        if let Some(BaseResponse { status_code: status_code @ 1.., status_msg }) = &chunk.base_resp {
+        if let Some(BaseResponse { status_code: Some(status_code @ 1..), status_msg }) = &chunk.base_resp {
             return Err(failure::from_event(&json!({ "code": format!("minimax_{status_code}"), "message": status_msg.0 })));
+        }
+        if chunk.says_nothing() {
+            if let Some(error) = failure::unannounced(data) {
+                return Err(error);
+            }
+            if let Some((result, json)) = Envelope::open(data) {
+                return self.chunk(result, json, out);
+            }
         }
         for figures in [chunk.x_groq.as_ref().and_then(|groq| groq.usage), chunk.usage].into_iter().flatten() {
             self.tally.given(figures.into());
         }
-        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error) {
+        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error).filter(says_something) {
             return Err(failure::from_event(&error));
         }
         let mut choices = chunk.choices.0;
@@ -260,6 +273,8 @@ impl Decoder {
             choices.retain(|choice| choice.index.unwrap_or(0) == 0);
         }
         if choices.is_empty() {
+            // Cloudflare's own form names no reason in a document either.
+            self.is_message |= !chunk.response.0.is_empty() || !chunk.tool_calls.0.is_empty();
             let content = Said { text: chunk.response.0, ..Said::default() };
             return self.delta(Delta { content, tool_calls: chunk.tool_calls, ..Delta::default() }, out);
         }
@@ -269,7 +284,7 @@ impl Decoder {
 
     /// A choice. Its whole message, if it has one, counts unless it repeats what was said before.
     fn choice(&mut self, choice: Choice<'_>, repeats: bool, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        if let Some(error) = choice.error {
+        if let Some(error) = choice.error.filter(says_something) {
             return Err(failure::from_event(&error));
         }
         if let Some(figures) = choice.usage {
