@@ -159,7 +159,8 @@ impl Decoder {
         for part in candidate.content.and_then(|content| content.parts).into_iter().flatten() {
             self.part(part, out)?;
         }
-        if candidate.finish_reason.0.is_empty() {
+        // A reason that is not given, in the other way to say so.
+        if matches!(&*candidate.finish_reason.0, "" | "FINISH_REASON_UNSPECIFIED") {
             return Ok(());
         }
         self.finish_word(&candidate.finish_reason.0, &candidate.finish_message.0)
@@ -276,7 +277,7 @@ impl Decoder {
             "MISSING_THOUGHT_SIGNATURE" => {
                 return failed(ModelErrorKind::InvalidRequest, "the provider misses a signature in the history");
             }
-            "OTHER" | "MALFORMED_RESPONSE" | "FINISH_REASON_UNSPECIFIED" => {
+            "OTHER" | "MALFORMED_RESPONSE" => {
                 return failed(ModelErrorKind::BadStream, "the model stopped for a reason that its provider does not name");
             }
             _ => return failed(ModelErrorKind::BadStream, &format!("the model stopped for an unknown reason, {word:?}")),

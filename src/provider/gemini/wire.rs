@@ -8,6 +8,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor, value::MapAccessDes
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::provider::json_text::{object, whole_number};
 use crate::provider::tally::{self, Count};
 use crate::provider::words::Text;
 
@@ -23,7 +24,7 @@ pub(super) struct Chunk<'a> {
     pub(super) candidates: Option<Vec<Candidate<'a>>>,
     #[serde(borrow, default, alias = "prompt_feedback")]
     pub(super) prompt_feedback: Option<PromptFeedback<'a>>,
-    #[serde(default, alias = "usage_metadata")]
+    #[serde(default, alias = "usage_metadata", deserialize_with = "object")]
     pub(super) usage_metadata: Option<Figures>,
     #[serde(default)]
     pub(super) error: Option<Value>,
@@ -41,7 +42,7 @@ impl Chunk<'_> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Candidate<'a> {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
     #[serde(borrow, default)]
     pub(super) content: Option<Content<'a>>,

@@ -305,8 +305,9 @@ impl Decoder {
             self.delta(message, out)?;
         }
         self.spoke |= spoke;
-        if !matches!(&*choice.finish_reason.0, "" | "null") {
-            self.finish_word(&choice.finish_reason.0)?;
+        let words = [choice.finish_reason.0, choice.own_finish_reason.0];
+        if let Some(word) = words.iter().find(|word| !matches!(&***word, "" | "null")) {
+            self.finish_word(word)?;
         }
         Ok(())
     }
@@ -409,7 +410,7 @@ impl Decoder {
 
     /// The words for why a model stopped, of this dialect and of those that gateways translate it from.
     fn finish_word(&mut self, word: &str) -> Result<(), ModelError> {
-        let lower = word.to_ascii_lowercase();
+        let lower = word.to_ascii_lowercase().replace('-', "_");
         // Gemini's compatible endpoint says `content_filter: RECITATION` and `function_call_filter: MALFORMED_FUNCTION_CALL`.
         let finish = match lower.split(": ").next().unwrap_or_default() {
             "stop" | "end" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "stop_token" | "complete" | "completed"
@@ -420,6 +421,7 @@ impl Decoder {
             | "max_tokens"
             | "max_output_tokens"
             | "max_completion_tokens"
+            | "max_length"
             | "model_length"
             | "model_context_window_exceeded"
             // Cohere's, of its window.
@@ -440,7 +442,11 @@ impl Decoder {
             | "model_armor"
             | "image_safety"
             | "image_prohibited_content"
-            | "image_recitation" => ModelFinish::Refused,
+            | "image_recitation"
+            // Cohere's.
+            | "error_toxic" => ModelFinish::Refused,
+            // Gateways that were told no reason, or one that they have no word for: what else says that the answer is whole counts.
+            "other" | "unknown" => return Ok(()),
             "insufficient_system_resource" => {
                 return Err(ModelError::new(ModelErrorKind::Overloaded, "the provider ran out of capacity within the answer"));
             }

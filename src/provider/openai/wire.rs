@@ -109,6 +109,9 @@ pub(super) struct Choice<'a> {
     pub(super) message: Option<Delta<'a>>,
     #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
+    /// The same at Gemini's compatible endpoint, which has left the other one out.
+    #[serde(borrow, default, rename = "finishReason")]
+    pub(super) own_finish_reason: Text<'a>,
     #[serde(default, deserialize_with = "reported")]
     pub(super) error: Option<Value>,
     /// Moonshot's figures are here.
