@@ -225,8 +225,13 @@ where
     let mut body = head.concat();
     loop {
         let next = timeout_at(total.at, rest.next()).await.map_err(|_| timeout("the answer was not whole, waited", total.limit))?;
-        let Some(chunk) = next else { return Ok(body) };
-        body.extend_from_slice(&chunk?);
+        match next {
+            Some(Ok(chunk)) => body.extend_from_slice(&chunk),
+            // A document shows itself that it is whole.
+            Some(Err(_)) if serde_json::from_slice::<IgnoredAny>(&body).is_ok() => return Ok(body),
+            Some(Err(error)) => return Err(error),
+            None => return Ok(body),
+        }
         if body.len() > MAX_EVENT_BYTES {
             return Err(too_large("the answer", MAX_EVENT_BYTES));
         }

@@ -216,6 +216,31 @@ async fn an_envelope_in_place_of_an_answer(
     }
 }
 
+// L-12, L-38: a document shows itself that it is whole, whether or not its connection ends, and how.
+#[rstest]
+#[tokio::test]
+async fn a_document_whose_connection_does_not_end(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
+    let document = match dialect {
+        Chat => json!({"choices": [{"message": {"content": "Hel"}, "finish_reason": "stop"}]}),
+        Responses => {
+            json!({"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hel"}]}]})
+        }
+        Anthropic => json!({"type": "message", "content": [{"type": "text", "text": "Hel"}], "stop_reason": "end_turn"}),
+        _ => json!({"candidates": [{"content": {"parts": [{"text": "Hel"}]}, "finishReason": "STOP"}]}),
+    };
+    let document = document.to_string();
+    for last in [Step::Cut, Step::Hang] {
+        let asked = async |body: &str| {
+            let wire = Wire::play(vec![Answer::events(vec![Step::Send(body.as_bytes().to_vec()), last.clone()])]).await;
+            dialect.ask(&wire, |options| options.limits.idle = SHORT).await
+        };
+        let whole = asked(&document).await;
+        assert_eq!((whole.text().as_str(), whole.end), ("Hel", Ok(ModelFinish::Stop)));
+        let kind = if let Step::Cut = last { ModelErrorKind::IncompleteStream } else { ModelErrorKind::Timeout };
+        assert_eq!(asked(&document[..document.len() - 1]).await.error(), kind);
+    }
+}
+
 /// An answer that says with its first words why it ended, with figures or without.
 fn at_once(dialect: Dialect, has_figures: bool) -> String {
     let mut event = match dialect {
