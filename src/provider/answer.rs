@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use tokio::time::Sleep;
 
 use super::dialect::{Decode, Progress};
-use super::limits::StreamLimits;
+use super::limits::{StreamLimits, silence};
 use super::transport::{Frame, Frames};
 use crate::domain::model::{ModelError, ModelEvent};
 
@@ -28,6 +28,8 @@ pub(super) struct Events<D> {
 enum State {
     /// The model speaks.
     Open,
+    /// The model has said why it stopped, and may go on all the same. If nothing more comes, it does not.
+    MayGoOn,
     /// The model has said why it stopped; figures and the end mark may follow until the alarm.
     Closing(Pin<Box<Sleep>>),
     /// The end mark came. The end of the body is awaited until the alarm, so that the connection can serve the next call.
@@ -48,12 +50,13 @@ impl<D: Decode> Events<D> {
         match progress {
             Ok(Progress::Open) => {
                 // An answer that begins anew is not closing any more.
-                if let State::Closing(_) = self.state {
+                if let State::Closing(_) | State::MayGoOn = self.state {
                     self.state = State::Open;
                 }
             }
+            Ok(Progress::MayGoOn) => self.state = State::MayGoOn,
             Ok(Progress::Closing) => {
-                if let State::Open = self.state {
+                if let State::Open | State::MayGoOn = self.state {
                     self.state = State::Closing(Box::pin(tokio::time::sleep(self.limits.after_finish)));
                 }
             }
@@ -73,7 +76,7 @@ impl<D: Decode> Events<D> {
             return self.event(frame.event.as_deref(), &frame.data);
         }
         for line in frame.data.lines() {
-            if let State::Open | State::Closing(_) = self.state {
+            if let State::Open | State::MayGoOn | State::Closing(_) = self.state {
                 self.event(frame.event.as_deref(), line);
             }
         }
@@ -107,7 +110,8 @@ impl<D: Decode + Unpin> Stream for Events<D> {
                 (Poll::Ready(Some(Ok(frame))), _) => this.frame(&frame),
                 // What the model had to say is there; only figures can be missing.
                 (Poll::Ready(Some(Err(_))), State::Closing(_) | State::Draining(_)) => this.close(),
-                (Poll::Ready(Some(Err(error))), State::Open | State::Over) => this.take(Err(error)),
+                (Poll::Ready(Some(Err(error))), State::MayGoOn) if error == silence(this.limits.idle) => this.close(),
+                (Poll::Ready(Some(Err(error))), State::Open | State::MayGoOn | State::Over) => this.take(Err(error)),
                 (Poll::Ready(None), _) => this.close(),
                 (Poll::Pending, State::Closing(alarm) | State::Draining(alarm)) => {
                     if alarm.as_mut().poll(cx).is_pending() {
@@ -115,7 +119,7 @@ impl<D: Decode + Unpin> Stream for Events<D> {
                     }
                     this.close();
                 }
-                (Poll::Pending, State::Open | State::Over) => return Poll::Pending,
+                (Poll::Pending, State::Open | State::MayGoOn | State::Over) => return Poll::Pending,
             }
         }
     }

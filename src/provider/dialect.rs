@@ -50,6 +50,8 @@ pub(super) trait Dialect: Send + Sync + 'static {
 pub(super) enum Progress {
     /// The model speaks.
     Open,
+    /// The model has said why it stopped, in its first words and with figures; some servers do so with all words.
+    MayGoOn,
     /// The model has said why it stopped; figures and an end mark may follow.
     Closing,
     /// The end mark came.

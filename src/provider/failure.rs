@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use reqwest::StatusCode;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::wait::{self, retry_after};
 use super::{failure_words as words, refused_tool};
@@ -48,10 +48,64 @@ pub(super) fn from_event(error: &Value) -> ModelError {
     if said.words.is_empty() {
         said.words = "the provider broke off with an error".to_owned();
     }
-    let status = said.status.filter(|status| (400..600).contains(status));
-    let kind = classify(status, &said);
+    let (status, kind) = (said.status, classify(said.status, &said));
     let retry_after_ms = said.wait(kind).filter(|_| kind.retryable());
     ModelError { status, retry_after_ms, ..ModelError::new(kind, &said.words) }
+}
+
+/// The error that an event, or a whole answer, is without the form of one: a list that holds it (Google), or an envelope of some
+/// gateway's own in the place of an answer.
+pub(super) fn unannounced(data: &str) -> Option<ModelError> {
+    let said: Value = serde_json::from_str(data).ok()?;
+    let fails = |value: &&Value| value.as_object().is_some_and(says_failure);
+    let error = match &said {
+        Value::Array(items) => items.iter().find(|item| item.get("error").is_some() || fails(item)),
+        Value::Object(_) => Some(&said).filter(fails),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    };
+    error.map(from_event)
+}
+
+/// The fields that hold an error's words.
+const WORDS: [&str; 4] = ["message", "msg", "error_message", "error_msg"];
+
+/// The fields that hold its codes and its status.
+const CODES: [&str; 9] =
+    ["code", "error_code", "type", "error_type", "status", "status_code", "statusCode", "raw_status_code", "http_code"];
+
+/// Whether an object says that something failed: that it has, or so in words beside a code.
+fn says_failure(fields: &Map<String, Value>) -> bool {
+    let is_given = |name: &str| fields.get(name).is_some_and(|value| !value.is_null());
+    let mut words = WORDS.iter().filter_map(|name| fields.get(*name)?.as_str());
+    let has_words = words.any(|words| !words.is_empty() && !is_success(words));
+    let has_code = |name: &str| match fields.get(name) {
+        Some(Value::Number(code)) if name == "status" => code.as_u64().is_some_and(is_status),
+        Some(Value::Number(code)) => !is_success(&code.to_string()),
+        Some(Value::String(code)) => match name {
+            // Events of all kinds have a type, and many a status.
+            "type" | "status" => {
+                let code = code.to_ascii_lowercase();
+                let is_class = || ["error", "exception"].iter().any(|word| code.contains(word)) || kind_of_code(&code).is_some();
+                code.parse().map_or_else(|_| is_class(), is_status)
+            }
+            _ => !code.is_empty() && !is_success(code),
+        },
+        Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) | None => false,
+    };
+    let is_denied = fields.get("success") == Some(&Value::Bool(false));
+    is_given("detail") || is_denied || has_code("error_code") || (has_words && CODES.iter().any(|name| has_code(name)))
+}
+
+/// Whether a number is the status of a refusal.
+fn is_status(code: u64) -> bool {
+    (400..600).contains(&code)
+}
+
+/// Whether a code, or words, say that all is well.
+fn is_success(text: &str) -> bool {
+    // SiliconFlow counts from 20000.
+    let is_number = || text.parse::<u16>().is_ok_and(|code| matches!(code, 0 | 200..=299 | 20_000));
+    is_number() || ["success", "succeeded", "ok"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 /// The fields of an error's body that mean something.
@@ -132,7 +186,7 @@ impl Said {
                 if let Some(inner @ (Value::Object(_) | Value::Array(_))) = fields.get("message") {
                     self.take(inner, depth + 1);
                 }
-                for name in ["message", "msg", "error_message", "error_msg"] {
+                for name in WORDS {
                     if let Some(text) = fields.get(name).and_then(Value::as_str) {
                         self.add_words(text);
                     }
@@ -147,9 +201,15 @@ impl Said {
                 for detail in fields.get("details").and_then(Value::as_array).into_iter().flatten() {
                     self.take_detail(detail);
                 }
-                for name in ["code", "type", "error_type", "status", "status_code", "raw_status_code", "http_code"] {
+                for name in CODES {
                     match fields.get(name) {
                         Some(Value::String(code)) => self.add_code(code.to_ascii_lowercase()),
+                        // Baidu's are small numbers, which mean other things elsewhere.
+                        Some(Value::Number(number))
+                            if name == "error_code" && number.as_u64().is_none_or(|code| !is_status(code)) =>
+                        {
+                            self.add_code(format!("baidu_{number}"));
+                        }
                         Some(Value::Number(number)) => self.add_code(number.to_string()),
                         Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) | None => {}
                     }
@@ -183,7 +243,7 @@ impl Said {
     /// A code, or a status, which some write as a text.
     fn add_code(&mut self, code: String) {
         match code.parse::<u16>() {
-            Ok(status @ 400..=599) => self.status = self.status.or(Some(status)),
+            Ok(status) if is_status(status.into()) => self.status = self.status.or(Some(status)),
             Ok(_) | Err(_) => self.codes.push(code),
         }
     }
@@ -264,11 +324,13 @@ fn is_specific(kind: ModelErrorKind) -> bool {
 
 fn kind_of_status(status: u16) -> ModelErrorKind {
     match status {
-        401 | 403 => ModelErrorKind::Auth,
+        // The last two are iFlow's.
+        401 | 403 | 434 | 439 => ModelErrorKind::Auth,
         402 => ModelErrorKind::Quota,
         408 => ModelErrorKind::Timeout,
         413 => ModelErrorKind::ContextOverflow,
-        429 => ModelErrorKind::RateLimit,
+        // The last one is iFlow's.
+        429 | 449 => ModelErrorKind::RateLimit,
         // Groq has a status of its own for it.
         498 | 503 | 529 => ModelErrorKind::Overloaded,
         // A generation that failed (Text Generation Inference), and a cancelled call (Google).
@@ -287,6 +349,9 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "model_max_prompt_tokens_exceeded"
         | "tokens_limit_reached"
         | "request_too_large"
+        | "tokens_too_long"
+        | "characters_too_long"
+        | "baidu_336103"
         // Zhipu's.
         | "1261" => ModelErrorKind::ContextOverflow,
         "insufficient_quota"
@@ -302,9 +367,26 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "payment_required"
         | "insufficient_balance_error"
         | "arrearage"
-        // Zhipu's.
+        | "quota_exceeded"
+        | "usage_limit_reached"
+        | "usage_not_included"
+        | "credit_limit"
+        | "servicequotaexceededexception"
+        // Volcengine's.
+        | "accountoverdueerror"
+        | "quotaexceeded"
+        | "setlimitexceeded"
+        // Of a day, and of all time.
+        | "baidu_17"
+        | "baidu_19"
+        // Zhipu's: of money, of a day, of hours, of a plan that has ended, of a week or month.
         | "1113"
-        | "minimax_1008" => ModelErrorKind::Quota,
+        | "1304"
+        | "1308"
+        | "1309"
+        | "1310"
+        | "minimax_1008"
+        | "minimax_2056" => ModelErrorKind::Quota,
         "invalid_api_key"
         | "api_key_invalid"
         | "incorrect_api_key_provided"
@@ -315,14 +397,34 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "unauthenticated"
         | "unauthorized"
         | "account_deactivated"
+        | "accessdeniedexception"
+        | "invalidapikey"
+        | "baidu_6"
+        | "baidu_13"
+        | "baidu_14"
+        | "baidu_110"
+        | "baidu_111"
         | "minimax_1004"
         | "minimax_2049" => ModelErrorKind::Auth,
         "rate_limit_exceeded"
         | "rate_limit_error"
         | "rate_limit_reached_error"
         | "too_many_requests"
+        | "throttlingexception"
+        // DashScope's.
+        | "throttling"
+        | "throttling.ratequota"
+        | "throttling.allocationquota"
+        | "throttling.burstrate"
+        | "limit_requests"
+        | "limit_burst_rate"
+        | "baidu_18"
+        | "baidu_336501"
+        | "baidu_336502"
         | "minimax_1002"
-        | "minimax_1039" => ModelErrorKind::RateLimit,
+        | "minimax_1039"
+        | "minimax_1041"
+        | "minimax_2045" => ModelErrorKind::RateLimit,
         "overloaded"
         | "overloaded_error"
         | "engine_overloaded"
@@ -330,6 +432,14 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "insufficient_system_resource"
         | "service_unavailable"
         | "service_unavailable_error"
+        | "server_is_overloaded"
+        | "slow_down"
+        | "serveroverloaded"
+        | "serviceunavailableexception"
+        | "service_tier_capacity_exceeded"
+        | "baidu_2"
+        | "baidu_4"
+        | "baidu_336100"
         // Cerebras, of a queue that all share.
         | "queue_exceeded"
         | "capacity_exceeded"
@@ -342,6 +452,11 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "invalid_prompt"
         | "data_inspection_failed"
         | "datainspectionfailed"
+        // Volcengine's.
+        | "sensitivecontentdetected"
+        | "inputtextsensitivecontentdetected"
+        | "inputimagesensitivecontentdetected"
+        | "outputtextsensitivecontentdetected"
         // Zhipu's.
         | "1301"
         | "minimax_1026"
@@ -349,8 +464,14 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "image_content_policy_violation" => ModelErrorKind::ContentFilter,
         // Groq and others refuse what their own model wrote; another try is another answer.
         "tool_use_failed" | "json_validate_failed" | "output_parse_failed" => ModelErrorKind::BadStream,
-        "server_error" | "internal_server_error" | "internal_error" | "api_error" | "internal" => ModelErrorKind::Unavailable,
-        "timeout" | "timeout_error" | "request_timeout" | "gateway_timeout" | "deadline_exceeded" | "minimax_1001" => {
+        "server_error"
+        | "internal_server_error"
+        | "internal_error"
+        | "api_error"
+        | "internal"
+        | "internalserverexception"
+        | "modelstreamerrorexception" => ModelErrorKind::Unavailable,
+        "timeout" | "timeout_error" | "request_timeout" | "gateway_timeout" | "deadline_exceeded" | "modeltimeoutexception" | "minimax_1001" => {
             ModelErrorKind::Timeout
         }
         "invalid_request_error"
@@ -372,6 +493,13 @@ fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "empty_image_file"
         | "failed_to_download_image"
         | "image_file_not_found"
+        | "invalidparameter"
+        | "validationexception"
+        | "baidu_3"
+        | "baidu_100"
+        | "baidu_336001"
+        | "baidu_336002"
+        | "baidu_336003"
         | "minimax_2013" => ModelErrorKind::InvalidRequest,
         _ => return None,
     })
@@ -545,6 +673,17 @@ mod tests {
     // L-32
     #[case(400, r#"{"error":{"message":"Failed to call a function. Please adjust your prompt.","type":"invalid_request_error","code":"tool_use_failed","failed_generation":"x"}}"#, ModelErrorKind::BadStream)]
     #[case(400, r#"{"error":{"message":"Failed to generate JSON.","type":"invalid_request_error","code":"json_validate_failed","failed_generation":""}}"#, ModelErrorKind::BadStream)]
+    // LM Studio and Bedrock, with their own grammar.
+    #[case(400, r#"{"error":"Trying to keep the first 9066 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens, which is not enough."}"#, ModelErrorKind::ContextOverflow)]
+    #[case(
+        400,
+        r#"{"message":"Too many input tokens. Max input tokens: 8192, request input token count: 9279"}"#,
+        ModelErrorKind::ContextOverflow
+    )]
+    #[case(429, r#"{"message":"Too many input tokens per minute"}"#, ModelErrorKind::RateLimit)]
+    #[case(429, r#"{"error":{"code":"1308","message":"Usage limit reached for 5 hour."}}"#, ModelErrorKind::Quota)]
+    #[case(400, r#"{"error":{"code":"tokens_too_long","message":"x"}}"#, ModelErrorKind::ContextOverflow)]
+    #[case(400, r#"{"error_code":336103,"error_msg":"x"}"#, ModelErrorKind::ContextOverflow)]
     #[case(498, r#"{"error":{"message":"Flex tier capacity exceeded","code":"capacity_exceeded"}}"#, ModelErrorKind::Overloaded)]
     #[case(424, r#"{"error":"Request failed during generation: x","error_type":"generation"}"#, ModelErrorKind::Unavailable)]
     #[case(429, r#"{"error":"Model is overloaded","error_type":"overloaded"}"#, ModelErrorKind::Overloaded)]
@@ -613,9 +752,36 @@ mod tests {
     #[case(r#"{"type":"error","error":{"type":"x","message":"x","http_code":"429"}}"#, ModelErrorKind::RateLimit, Some(429))]
     #[case(r#"{"error":{"code":1301,"message":"x"}}"#, ModelErrorKind::ContentFilter, None)]
     #[case(r#"{"error":{"status":"RESOURCE_EXHAUSTED","message":"x"}}"#, ModelErrorKind::RateLimit, None)]
+    #[case(r#"{"type":"error","code":"slow_down","message":"x"}"#, ModelErrorKind::Overloaded, None)]
+    #[case(r#"{"error_code":429,"error_msg":"x"}"#, ModelErrorKind::RateLimit, Some(429))]
+    #[case(r#"{"code":"Throttling.RateQuota","message":"x","request_id":"r"}"#, ModelErrorKind::RateLimit, None)]
+    #[case(r#"{"code":"InvalidParameter","message":"x","request_id":"r"}"#, ModelErrorKind::InvalidRequest, None)]
+    #[case(r#"{"error":{"code":"AccountOverdueError","message":"x","type":"Forbidden"}}"#, ModelErrorKind::Quota, None)]
     fn errors_within_an_answer(#[case] body: &str, #[case] kind: ModelErrorKind, #[case] status: Option<u16>) {
         let error = from_event(&serde_json::from_str(body).unwrap());
         assert_eq!((error.kind, error.status, error.message.as_str()), (kind, status, "x"));
+    }
+
+    // L-01: what has the form of no error, and is one.
+    #[rstest]
+    #[case(r#"[{"x":1},{"error":{"code":503,"message":"x"}}]"#, Some(ModelErrorKind::Overloaded))]
+    #[case(r#"[{"code":401,"msg":"x"}]"#, Some(ModelErrorKind::Auth))]
+    #[case(r#"{"success":false}"#, Some(ModelErrorKind::Unavailable))]
+    #[case(r#"{"error_code":2}"#, Some(ModelErrorKind::Overloaded))]
+    #[case(r#"{"status":429,"message":"x"}"#, Some(ModelErrorKind::RateLimit))]
+    #[case(r#"{"type":"ThrottlingException","message":"x"}"#, Some(ModelErrorKind::RateLimit))]
+    #[case(r#"{"type":"SomeException","message":"x"}"#, Some(ModelErrorKind::Unavailable))]
+    #[case(r#"{"detail":"x"}"#, Some(ModelErrorKind::Unavailable))]
+    #[case(r#"{"detail":null,"success":true,"code":0,"error_code":0,"message":"x"}"#, None)]
+    #[case(r#"{"code":20000,"message":"OK"}"#, None)]
+    #[case(r#"{"code":"success","msg":"x"}"#, None)]
+    #[case(r#"{"code":1,"message":"ok"}"#, None)]
+    #[case(r#"{"code":401}"#, None)]
+    #[case(r#"{"type":"ping","status":7,"message":"x"}"#, None)]
+    #[case(r#"[1,[],{}]"#, None)]
+    #[case("x", None)]
+    fn errors_that_nothing_announces(#[case] data: &str, #[case] kind: Option<ModelErrorKind>) {
+        assert_eq!(unannounced(data).map(|error| error.kind), kind);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::domain::model::ModelErrorKind;
 
-const OVERFLOW: [&str; 30] = [
+const OVERFLOW: [&str; 33] = [
     "maximum context length",
     "context length exceeded",
     "exceeds the context",
@@ -34,8 +34,13 @@ const OVERFLOW: [&str; 30] = [
     // LM Studio.
     "initial prompt is greater than the context length",
     "context size has been exceeded",
+    "when context the overflows",
     // Cohere. Without the colon it is a limit of xAI and Bedrock.
     "too many tokens: ",
+    // Bedrock.
+    "too many input tokens. max input tokens",
+    // watsonx.
+    "cannot exceed the total tokens limit",
     // Ollama.
     "exceeded max context length",
     "exceeds maximum context",

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::Value;
 
 use crate::support::json::mend_surrogates;
@@ -71,11 +72,147 @@ impl<'de: 'a, 'a> Deserialize<'de> for Arguments<'a> {
     }
 }
 
+/// An object, or nothing, in one of the forms of it that gateways know. Anything else would be words that are lost.
+pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    struct Given<T>(PhantomData<T>);
+
+    impl<T> Given<T> {
+        fn nothing<E: Error>(self, is_nothing: bool, found: Unexpected<'_>) -> Result<Option<T>, E> {
+            if is_nothing { Ok(None) } else { Err(E::invalid_type(found, &"an object")) }
+        }
+    }
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Given<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_bool<E: Error>(self, truth: bool) -> Result<Self::Value, E> {
+            self.nothing(!truth, Unexpected::Bool(truth))
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+            self.nothing(number == 0, Unexpected::Signed(number))
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+            self.nothing(number == 0, Unexpected::Unsigned(number))
+        }
+
+        fn visit_f64<E: Error>(self, number: f64) -> Result<Self::Value, E> {
+            self.nothing(number == 0.0, Unexpected::Float(number))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            self.nothing(text.is_empty(), Unexpected::Str(text))
+        }
+
+        // Gateways written in Lua know no empty object.
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let is_empty = items.next_element::<IgnoredAny>()?.is_none();
+            self.nothing(is_empty, Unexpected::Seq)
+        }
+    }
+    deserializer.deserialize_any(Given(PhantomData))
+}
+
+/// A whole number, also as a text or with a point. What is none counts as absent.
+pub(super) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    struct Given;
+    impl Visitor<'_> for Given {
+        type Value = Option<i64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+            Ok(Some(number))
+        }
+
+        fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+            Ok(i64::try_from(number).ok())
+        }
+
+        fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+            Ok((number.fract() == 0.0).then_some(number as i64))
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(text.trim().parse().ok())
+        }
+    }
+    deserializer.deserialize_any(Given)
+}
+
 /// JSON text without escapes of half a character, which no parser takes and which are no reason to lose an answer.
 pub(super) fn whole_characters(json: &str) -> Cow<'_, str> {
     let may_hold_halves = json.contains("\\ud") || json.contains("\\uD");
     match may_hold_halves.then(|| mend_surrogates(json)).flatten() {
         Some(mended) => Cow::Owned(mended),
         None => Cow::Borrowed(json),
+    }
+}
+
+/// How far a text is on its way to one JSON object. Counts brackets only: whether it parses is asked when it counts.
+#[derive(Debug, Default)]
+pub(super) struct Shape {
+    depth: u32,
+    begun: bool,
+    in_text: bool,
+    escaped: bool,
+    complete: bool,
+}
+
+impl Shape {
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    pub(super) fn is_partial(&self) -> bool {
+        self.begun && !self.complete
+    }
+
+    pub(super) fn feed(&mut self, text: &[u8]) {
+        for byte in text.iter().copied() {
+            if self.complete {
+                return;
+            }
+            self.begun |= !byte.is_ascii_whitespace();
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_text => self.escaped = true,
+                b'"' => self.in_text = !self.in_text,
+                _ if self.in_text => {}
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.complete = self.depth == 0;
+                }
+                _ => {}
+            }
+        }
     }
 }

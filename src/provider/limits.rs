@@ -72,6 +72,14 @@ impl StreamLimits {
     }
 }
 
+/// What did not come where nothing came at all.
+const SILENCE: &str = "no byte came";
+
+/// The failure of a provider that says nothing for so long.
+pub(super) fn silence(limit: Duration) -> ModelError {
+    timeout(SILENCE, limit)
+}
+
 /// A time-out, in words.
 pub(super) fn timeout(what: &str, limit: Duration) -> ModelError {
     ModelError::new(ModelErrorKind::Timeout, &format!("{what} for {}", seconds(limit)))
@@ -112,6 +120,11 @@ pub(super) struct Timed<S> {
 }
 
 impl<S> Timed<S> {
+    /// A stream of bytes, which fails with [`silence`].
+    pub(super) fn bytes(inner: S, idle: Duration, deadline: Deadline) -> Self {
+        Self::new(inner, SILENCE, idle, deadline)
+    }
+
     pub(super) fn new(inner: S, what: &'static str, longest_wait: Duration, deadline: Deadline) -> Self {
         let first = Deadline::after(longest_wait).at.min(deadline.at);
         let alarm = Box::pin(tokio::time::sleep_until(first));

@@ -34,6 +34,7 @@ mod router;
 mod schema;
 mod secrets;
 mod sse;
+mod strays;
 mod tally;
 mod think;
 mod transport;

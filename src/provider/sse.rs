@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use sse_stream::{Sse, SseByteStream};
 
+use super::strays::Strays;
 use super::transport::{ByteStream, Frame};
 use crate::domain::model::{ModelError, ModelErrorKind};
 
@@ -36,7 +37,7 @@ pub(super) struct SseFrames {
 impl SseFrames {
     pub(super) fn new(bytes: ByteStream) -> Self {
         let since_event = Arc::new(AtomicUsize::new(0));
-        let counted = Counted { errors: ErrorFields::default(), bytes, total: 0, since_event: Arc::clone(&since_event) };
+        let counted = Counted { strays: Strays::default(), bytes, total: 0, since_event: Arc::clone(&since_event) };
         Self { parser: SseByteStream::new(counted), since_event, events: 0 }
     }
 }
@@ -71,64 +72,31 @@ fn as_model_error(error: sse_stream::Error, event: u64) -> ModelError {
     }
 }
 
+/// What gateways write into events to show that they are there.
+const SIGNS_OF_LIFE: [&str; 4] = ["ping", "keepalive", "keep-alive", "heartbeat"];
+
+/// How gateways write the mark of the end, beside `[DONE]`.
+const MARKS_OF_THE_END: [&str; 3] = ["[done]", "done", "\"[done]\""];
+
 fn frame(event: Sse) -> Frame {
+    let is_sign = |text: &str| SIGNS_OF_LIFE.contains(&text);
+    let is_named = |is: &dyn Fn(&str) -> bool| event.event.as_deref().is_some_and(is);
+    let data = event.data.as_deref().unwrap_or_default().trim();
     // A gateway that takes comments for data passes them on as `data: : still here`. No JSON begins so.
-    let data = event.data.filter(|data| !data.trim_start().starts_with(':'));
-    Frame { event: event.event, data: data.unwrap_or_default() }
-}
-
-/// How far a line is on its way to be `error: {`, a field that no parser knows. Older servers of llama.cpp report errors in it.
-#[derive(Debug, Default)]
-struct ErrorFields {
-    /// The bytes of [`ErrorFields::FIELD`] that the line began with.
-    seen: usize,
-    /// Whether the line is known to be another one.
-    is_other: bool,
-}
-
-impl ErrorFields {
-    const FIELD: &[u8] = b"error:";
-
-    /// The same bytes with such fields as events of the type `error`.
-    fn mend(&mut self, bytes: Bytes) -> Bytes {
-        let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
-        // Nearly always nothing is to be done.
-        let begins = |at: usize| bytes.get(at).is_some_and(|byte| *byte == Self::FIELD[0]);
-        let may_begin = (!self.is_other && (self.seen > 0 || begins(0)))
-            || bytes.windows(2).any(|pair| is_end(pair[0]) && pair[1] == Self::FIELD[0]);
-        if !may_begin {
-            match bytes.last() {
-                Some(last) if is_end(*last) => *self = Self::default(),
-                Some(_) => self.is_other = true,
-                None => {}
-            }
-            return bytes;
-        }
-        let mut mended = Vec::with_capacity(bytes.len() + 16);
-        for byte in bytes {
-            if !self.is_other {
-                if Self::FIELD.get(self.seen) == Some(&byte) {
-                    self.seen += 1;
-                    continue;
-                }
-                self.is_other = true;
-                match self.seen == Self::FIELD.len() {
-                    true => mended.extend_from_slice(b"event: error\ndata:"),
-                    false => mended.extend_from_slice(&Self::FIELD[..self.seen]),
-                }
-            }
-            mended.push(byte);
-            if is_end(byte) {
-                *self = Self::default();
-            }
-        }
-        mended.into()
-    }
+    let says_nothing = data.is_empty() || data.starts_with(':') || data == "null" || is_sign(data) || is_named(&is_sign);
+    let data = match event.data {
+        // It fails without a word.
+        _ if says_nothing && is_named(&|name| name == "error") => "{}".to_owned(),
+        _ if says_nothing => String::new(),
+        Some(data) if MARKS_OF_THE_END.iter().any(|mark| data.trim().eq_ignore_ascii_case(mark)) => "[DONE]".to_owned(),
+        data => data.unwrap_or_default(),
+    };
+    Frame { event: event.event, data }
 }
 
 /// Bytes with a count of those since the last event; the count is shared with [`SseFrames`], which sees the events.
 struct Counted {
-    errors: ErrorFields,
+    strays: Strays,
     bytes: ByteStream,
     total: usize,
     since_event: Arc<AtomicUsize>,
@@ -149,6 +117,6 @@ impl Stream for Counted {
             return Poll::Ready(Some(Err(too_large("the answer", MAX_ANSWER_BYTES))));
         }
         let chunk = chunk.clone();
-        Poll::Ready(Some(Ok(self.errors.mend(chunk))))
+        Poll::Ready(Some(Ok(self.strays.mend(chunk))))
     }
 }

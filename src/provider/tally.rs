@@ -25,6 +25,7 @@ impl<'de> Deserialize<'de> for Count {
         // Figures are no reason to lose an answer: what is no number counts as none.
         let number = Value::deserialize(deserializer)?;
         let count = number.as_u64().or_else(|| number.as_f64().filter(|float| *float >= 0.0).map(|float| float as u64));
+        let count = count.or_else(|| number.as_str()?.parse().ok());
         Ok(Self(count.filter(|count| *count < ABSURD_TOKENS)))
     }
 }
@@ -122,6 +123,11 @@ impl Tally {
         };
     }
 
+    /// Whether the provider has given figures.
+    pub(super) fn has_figures(&self) -> bool {
+        self.figures.input.is_some() && self.figures.output.is_some()
+    }
+
     /// The usage of the call.
     pub(super) fn usage(&self) -> Usage {
         let estimate = |bytes: usize| bytes.div_ceil(BYTES_PER_TOKEN) as u64;
@@ -134,7 +140,7 @@ impl Tally {
             reasoning_tokens: reasoning.unwrap_or(0),
             model_calls: 1,
             abandoned_calls: 0,
-            estimated: input.is_none() || output.is_none(),
+            estimated: !self.has_figures(),
             cost,
         }
     }

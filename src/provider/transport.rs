@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, RequestBuilder, Response, Url, redirect};
+use serde::de::IgnoredAny;
 use tokio::time::{Instant, timeout_at};
 
 use super::limits::{Deadline, StreamLimits, Timed, timeout};
@@ -149,7 +150,7 @@ pub(super) async fn send(
         }
     };
     let rest = raw.map(|chunk| chunk.map_err(cut_error));
-    begin(first, Timed::new(rest, "no byte came", limits.idle, total), framing, total).await
+    begin(first, Timed::bytes(rest, limits.idle, total), framing, total).await
 }
 
 /// Bounds what the rest of the program has to do with.
@@ -177,7 +178,11 @@ where
                 let head = futures_util::stream::iter(head.into_iter().map(Ok));
                 return Ok(Answer::Events(Box::pin(LineFrames::new(Box::pin(head.chain(rest))))));
             }
-            Some(b'{' | b'[') => return document(head, rest, total).await.map(Answer::Document),
+            Some(b'{' | b'[') => {
+                let body = document(head, rest, total).await?;
+                let is_stream = framing == Some(Framing::Events) && goes_on(&body);
+                return Ok(if is_stream { Answer::Events(events(body)) } else { Answer::Document(body) });
+            }
             Some(b'<') => {
                 return Err(ModelError::new(ModelErrorKind::BadStream, "the provider sent a page of HTML instead of an answer"));
             }
@@ -194,6 +199,20 @@ where
     }
 }
 
+/// Whether a body goes on after a first JSON document: gateways send one a line, or an error before the events of an answer.
+fn goes_on(body: &[u8]) -> bool {
+    let mut documents = serde_json::Deserializer::from_slice(body).into_iter::<IgnoredAny>();
+    let is_first_whole = matches!(documents.next(), Some(Ok(_)));
+    let rest = body.get(documents.byte_offset()..).unwrap_or_default();
+    is_first_whole && !rest.trim_ascii().is_empty()
+}
+
+/// The events of a body that is there already.
+fn events(body: Vec<u8>) -> Frames {
+    let body = Bytes::from(body.trim_ascii_start().to_vec());
+    Box::pin(SseFrames::new(Box::pin(futures_util::stream::iter([Ok(body)]))))
+}
+
 /// White space, or part of a UTF-8 byte order mark.
 fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, 0xef | 0xbb | 0xbf)
@@ -206,8 +225,13 @@ where
     let mut body = head.concat();
     loop {
         let next = timeout_at(total.at, rest.next()).await.map_err(|_| timeout("the answer was not whole, waited", total.limit))?;
-        let Some(chunk) = next else { return Ok(body) };
-        body.extend_from_slice(&chunk?);
+        match next {
+            Some(Ok(chunk)) => body.extend_from_slice(&chunk),
+            // A document shows itself that it is whole.
+            Some(Err(_)) if serde_json::from_slice::<IgnoredAny>(&body).is_ok() => return Ok(body),
+            Some(Err(error)) => return Err(error),
+            None => return Ok(body),
+        }
         if body.len() > MAX_EVENT_BYTES {
             return Err(too_large("the answer", MAX_EVENT_BYTES));
         }

@@ -74,7 +74,11 @@ impl Decode for Decoder {
     fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         self.frames += 1;
         let text = std::str::from_utf8(document).map_err(|error| self.bad_frame(&error.to_string()))?;
-        let text = text.trim_start_matches('\u{feff}');
+        let text = text.trim_start_matches('\u{feff}').trim_start();
+        // A list would be read as the fields of an object.
+        if !text.starts_with('{') {
+            return Err(self.no_event(text, "it is no JSON object"));
+        }
         let mended;
         let message = match serde_json::from_str::<Message<'_>>(text) {
             Ok(message) => message,
@@ -87,6 +91,11 @@ impl Decode for Decoder {
         };
         if message.error.is_some() {
             return Err(reported(text));
+        }
+        if message.content.is_none()
+            && let Some(error) = failure::unannounced(text)
+        {
+            return Err(error);
         }
         self.message(message, out)?;
         self.close(out)
@@ -146,6 +155,10 @@ impl Decoder {
     }
 
     fn json(&mut self, name: &str, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+        // A list would be read as the fields of an object.
+        if !data.starts_with('{') {
+            return Err(self.no_event(data, "it is no JSON object"));
+        }
         let error = match serde_json::from_str::<Event<'_>>(data) {
             Ok(event) => return self.event(name, event, data, out),
             Err(error) => error,
@@ -154,11 +167,16 @@ impl Decoder {
             return Err(reported(data));
         }
         // Half a surrogate pair is no character, and no reason to lose an answer.
-        let Some(mended) = json::mend_surrogates(data) else { return Err(self.bad_frame(&error.to_string())) };
+        let Some(mended) = json::mend_surrogates(data) else { return Err(self.no_event(data, &error.to_string())) };
         match serde_json::from_str::<Event<'_>>(&mended) {
             Ok(event) => self.event(name, event, &mended, out),
-            Err(error) => Err(self.bad_frame(&error.to_string())),
+            Err(error) => Err(self.no_event(&mended, &error.to_string())),
         }
+    }
+
+    /// The error that something is which is no event.
+    fn no_event(&self, data: &str, why: &str) -> ModelError {
+        failure::unannounced(data).unwrap_or_else(|| self.bad_frame(why))
     }
 
     fn bad_frame(&self, why: &str) -> ModelError {
@@ -201,7 +219,11 @@ impl Decoder {
                 self.marked_whole = true;
             }
             // Signs of life, and what is newer than this code.
-            _ => {}
+            _ => {
+                if let Some(error) = failure::unannounced(data) {
+                    return Err(error);
+                }
+            }
         }
         if let Some(figures) = event.usage {
             self.figures.update(figures);

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::provider::json_text::object;
 use crate::provider::tally::{self, Count};
 use crate::provider::words::Text;
 
@@ -20,7 +21,7 @@ pub(super) struct Event<'a> {
     pub(super) content_block: Option<Block<'a>>,
     #[serde(borrow, default)]
     pub(super) delta: Option<Delta<'a>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
     #[serde(default)]
     pub(super) error: Option<Value>,
@@ -33,7 +34,7 @@ pub(super) struct Message<'a> {
     pub(super) content: Option<Vec<Block<'a>>>,
     #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
     #[serde(default)]
     pub(super) error: Option<Value>,

@@ -75,7 +75,11 @@ impl Decode for Decoder {
         // Old models say why they stopped with every chunk, from the first one on: an answer that goes on has not stopped, and of
         // the first chunk it is not known yet.
         let may_go_on = said && (finished || !self.goes_on_unasked);
-        Ok(if may_go_on { Progress::Open } else { self.progress() })
+        Ok(match may_go_on {
+            true if self.finish.is_some() && !finished && self.figures.are_given() => Progress::MayGoOn,
+            true => Progress::Open,
+            false => self.progress(),
+        })
     }
 
     fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
@@ -113,6 +117,7 @@ impl Decoder {
 
     fn json(&mut self, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         let error = match serde_json::from_str::<Chunks<'_>>(data) {
+            Ok(chunks) if chunks.0.iter().all(Chunk::says_nothing) => return failure::unannounced(data).map_or(Ok(()), Err),
             Ok(chunks) => return self.chunks(chunks, out),
             Err(error) => error,
         };
@@ -154,7 +159,8 @@ impl Decoder {
         for part in candidate.content.and_then(|content| content.parts).into_iter().flatten() {
             self.part(part, out)?;
         }
-        if candidate.finish_reason.0.is_empty() {
+        // A reason that is not given, in the other way to say so.
+        if matches!(&*candidate.finish_reason.0, "" | "FINISH_REASON_UNSPECIFIED") {
             return Ok(());
         }
         self.finish_word(&candidate.finish_reason.0, &candidate.finish_message.0)
@@ -271,7 +277,7 @@ impl Decoder {
             "MISSING_THOUGHT_SIGNATURE" => {
                 return failed(ModelErrorKind::InvalidRequest, "the provider misses a signature in the history");
             }
-            "OTHER" | "MALFORMED_RESPONSE" | "FINISH_REASON_UNSPECIFIED" => {
+            "OTHER" | "MALFORMED_RESPONSE" => {
                 return failed(ModelErrorKind::BadStream, "the model stopped for a reason that its provider does not name");
             }
             _ => return failed(ModelErrorKind::BadStream, &format!("the model stopped for an unknown reason, {word:?}")),

@@ -8,6 +8,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor, value::MapAccessDes
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::provider::json_text::{object, whole_number};
 use crate::provider::tally::{self, Count};
 use crate::provider::words::Text;
 
@@ -23,17 +24,25 @@ pub(super) struct Chunk<'a> {
     pub(super) candidates: Option<Vec<Candidate<'a>>>,
     #[serde(borrow, default, alias = "prompt_feedback")]
     pub(super) prompt_feedback: Option<PromptFeedback<'a>>,
-    #[serde(default, alias = "usage_metadata")]
+    #[serde(default, alias = "usage_metadata", deserialize_with = "object")]
     pub(super) usage_metadata: Option<Figures>,
     #[serde(default)]
     pub(super) error: Option<Value>,
+}
+
+impl Chunk<'_> {
+    /// Whether it has nothing that a chunk has.
+    pub(super) fn says_nothing(&self) -> bool {
+        let Self { candidates, prompt_feedback, usage_metadata, error } = self;
+        candidates.is_none() && prompt_feedback.is_none() && usage_metadata.is_none() && error.is_none()
+    }
 }
 
 /// One answer of the model. We never ask for more than one.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Candidate<'a> {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
     #[serde(borrow, default)]
     pub(super) content: Option<Content<'a>>,
@@ -121,6 +130,11 @@ pub(super) struct Figures {
 }
 
 impl Figures {
+    /// Whether they are there.
+    pub(super) fn are_given(&self) -> bool {
+        self.prompt_token_count.0.is_some() && self.candidates_token_count.0.is_some()
+    }
+
     /// Takes in later figures, which replace those that they give again.
     pub(super) fn update(&mut self, later: Self) {
         let last = |old: Count, new: Count| Count(new.0.or(old.0));

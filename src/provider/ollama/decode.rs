@@ -85,16 +85,23 @@ impl Decoder {
             return Ok(());
         }
         // A list would be read as the fields of an object.
+        let other = |data: &str, why: &str| failure::unannounced(data).unwrap_or_else(|| self.bad_frame(why));
         if !data.starts_with('{') {
-            return Err(self.bad_frame("it is no JSON object"));
+            return Err(other(data, "it is no JSON object"));
         }
         let data = whole_characters(data);
         // The last line of a broken connection has no end, and looks like any other.
         let line = serde_json::from_str::<Line<'_>>(&data)
-            .map_err(|error| if error.is_eof() { unfinished() } else { self.bad_frame(&error.to_string()) })?;
+            .map_err(|error| if error.is_eof() { unfinished() } else { other(&data, &error.to_string()) })?;
         if line.error.is_some() {
             // What stands beside the words may say more than they do.
             return Err(failure::from_event(&serde_json::from_str(&data).unwrap_or_default()));
+        }
+        if line.message.is_none()
+            && !line.done
+            && let Some(error) = failure::unannounced(&data)
+        {
+            return Err(error);
         }
         self.tally.given(Figures { input: line.prompt_eval_count.0, output: line.eval_count.0, ..Figures::default() });
         if let Some(message) = line.message {

@@ -25,7 +25,7 @@ pub struct Accent {
     pub key_header: String,
     /// The name of the limit of output tokens.
     pub output_limit: OutputLimit,
-    /// Models that know the limit as `max_completion_tokens` only, by the start of their names.
+    /// Models that know the limit as `max_completion_tokens` only, by the start of their bare names.
     pub new_limit_models: Vec<String>,
     /// Where the system prompt stands.
     pub system: SystemPlace,
@@ -230,6 +230,13 @@ fn bare_name(model: &str) -> String {
 }
 
 impl Accent {
+    /// Whether a model knows the limit of output tokens by its newer name only.
+    #[must_use]
+    pub fn knows_new_limit_only(&self, model: &str) -> bool {
+        let bare = bare_name(model);
+        self.new_limit_models.iter().any(|start| bare.starts_with(start.as_str()))
+    }
+
     /// Whether a model takes `temperature`, `top_p` and `stop`.
     #[must_use]
     pub fn takes_sampling(&self, model: &str) -> bool {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::wire::Fragment;
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent};
+use crate::provider::json_text::Shape;
 use crate::support::text;
 
 /// More calls than any answer has: what comes with more is a flood.
@@ -148,7 +149,7 @@ impl Calls {
             return Ok(self.same_call_or_next(piece, at));
         }
         match self.with_id(piece.id) {
-            None if piece.name.is_empty() || piece.name == call.name => Ok(self.under_fresh_id(piece, at)),
+            None if piece.name.is_empty() || piece.name == call.name => self.under_fresh_id(piece, at),
             None => Ok(Target::New),
             Some(other) if self.calls[other].index == call.index => Ok(self.same_call_or_next(piece, other)),
             Some(_) => Err(ambiguous("index and id belong to different calls")),
@@ -157,15 +158,23 @@ impl Calls {
 
     /// A piece at the index of a call, under an id that nobody has shown, and with no other name: it belongs to that call while
     /// that is not complete.
-    fn under_fresh_id(&mut self, piece: &Piece<'_>, at: usize) -> Target {
+    fn under_fresh_id(&mut self, piece: &Piece<'_>, at: usize) -> Result<Target, ModelError> {
+        let has_twin = self.calls[..at].last().is_some_and(|before| before.is_twin_of(&self.calls[at]));
         let call = &mut self.calls[at];
         let says_nothing = piece.arguments.trim().is_empty();
+        // Two beginnings are two calls of a tool that takes nothing, unless ids are known to be made up for each piece.
+        if says_nothing && !piece.name.is_empty() && !call.shape.has_begun() && !call.renamed {
+            return Ok(Target::New);
+        }
         if !call.shape.is_complete() || (call.held && piece.name.is_empty() && piece.arguments.trim_start().starts_with('{')) {
+            if has_twin && !says_nothing {
+                return Err(ambiguous("it has another id than the two calls that were begun"));
+            }
             call.renamed = true;
-            return Target::Call(at);
+            return Ok(Target::Call(at));
         }
         // The last piece of a call often says nothing. Of calls that keep their ids it is the beginning of the next one.
-        if says_nothing && (piece.name.is_empty() || call.renamed) { Target::Nowhere } else { Target::New }
+        Ok(if says_nothing && (piece.name.is_empty() || call.renamed) { Target::Nowhere } else { Target::New })
     }
 
     fn with_new_index(&mut self, piece: &Piece<'_>, index: i64) -> Result<Target, ModelError> {
@@ -279,6 +288,12 @@ impl Calls {
 }
 
 impl Call {
+    /// Whether both were begun alike, at one index, and no arguments came for either.
+    fn is_twin_of(&self, other: &Self) -> bool {
+        let is_bare = !self.shape.has_begun() && !other.shape.has_begun();
+        is_bare && self.index == other.index && self.name == other.name
+    }
+
     fn take(&mut self, at: usize, piece: &Piece<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         if self.id.is_empty() {
             piece.id.clone_into(&mut self.id);
@@ -294,7 +309,7 @@ impl Call {
             self.release(at, out);
         }
         let delta = text::storable(piece.arguments);
-        self.shape.feed(&delta);
+        self.shape.feed(delta.as_bytes());
         if self.arguments.is_empty() && delta.trim() == "{}" {
             self.held = true;
         } else {
@@ -394,56 +409,11 @@ impl<'a> Piece<'a> {
     /// Whether it has the beginning of an object and not all of it.
     fn begins_arguments(&self) -> bool {
         let mut shape = Shape::default();
-        shape.feed(self.arguments);
+        shape.feed(self.arguments.as_bytes());
         self.arguments.trim_start().starts_with('{') && shape.is_partial()
     }
 
     fn is_blank(&self) -> bool {
         self.id.is_empty() && self.name.is_empty() && self.arguments.is_empty()
-    }
-}
-
-/// How far a text is on its way to one JSON object. Counts brackets only: whether it parses is asked when it counts.
-#[derive(Debug, Default)]
-struct Shape {
-    depth: u32,
-    begun: bool,
-    in_text: bool,
-    escaped: bool,
-    complete: bool,
-}
-
-impl Shape {
-    fn has_begun(&self) -> bool {
-        self.begun
-    }
-
-    fn is_complete(&self) -> bool {
-        self.complete
-    }
-
-    fn is_partial(&self) -> bool {
-        self.begun && !self.complete
-    }
-
-    fn feed(&mut self, text: &str) {
-        for byte in text.bytes() {
-            if self.complete {
-                return;
-            }
-            self.begun |= !byte.is_ascii_whitespace();
-            match byte {
-                _ if self.escaped => self.escaped = false,
-                b'\\' if self.in_text => self.escaped = true,
-                b'"' => self.in_text = !self.in_text,
-                _ if self.in_text => {}
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth = self.depth.saturating_sub(1);
-                    self.complete = self.depth == 0;
-                }
-                _ => {}
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::calls::Calls;
 use super::details::{self, Details};
 use super::own::{self, Own};
-use super::wire::{BaseResponse, Choice, Chunk, Delta, Fragment, Said};
+use super::wire::{BaseResponse, Choice, Chunk, Delta, Envelope, Fragment, Said, says_something};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest, Usage};
 use crate::provider::dialect::{Decode, Progress};
 use crate::provider::failure;
@@ -146,7 +146,11 @@ impl Decode for Decoder {
         // Some gateways say why the model stopped with every event, from the first one on, or between any two: an answer that goes
         // on has not stopped, and of the first event it is not known yet. A whole message does not go on.
         let may_go_on = (self.went_on || (said && !self.goes_on_unasked)) && !self.is_message;
-        Ok(if may_go_on { Progress::Open } else { self.progress() })
+        Ok(match may_go_on {
+            true if self.finish.is_some() && !self.went_on && self.tally.has_figures() => Progress::MayGoOn,
+            true => Progress::Open,
+            false => self.progress(),
+        })
     }
 
     fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
@@ -223,8 +227,13 @@ impl Decoder {
     }
 
     fn json(&mut self, data: &str, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        let data = whole_characters(data);
-        let chunk = serde_json::from_str::<Chunk<'_>>(&data).map_err(|error| self.bad_frame(&error.to_string()))?;
+        let data = whole_characters(data.trim_start());
+        let other = |why: &str| failure::unannounced(&data).unwrap_or_else(|| self.bad_frame(why));
+        // A list would be read as the fields of an object.
+        if !data.starts_with('{') {
+            return Err(other("it is no JSON object"));
+        }
+        let chunk = serde_json::from_str::<Chunk<'_>>(&data).map_err(|error| other(&error.to_string()))?;
         self.chunk(chunk, &data, out)
     }
 
@@ -237,13 +246,21 @@ impl Decoder {
             // What stands beside the words may say more than they do.
             return Err(failure::from_event(&serde_json::from_str(data).unwrap_or_default()));
         }
-        if let Some(BaseResponse { status_code: status_code @ 1.., status_msg }) = &chunk.base_resp {
+        if let Some(BaseResponse { status_code: Some(status_code @ 1..), status_msg }) = &chunk.base_resp {
             return Err(failure::from_event(&json!({ "code": format!("minimax_{status_code}"), "message": status_msg.0 })));
+        }
+        if chunk.says_nothing() {
+            if let Some(error) = failure::unannounced(data) {
+                return Err(error);
+            }
+            if let Some((result, json)) = Envelope::open(data) {
+                return self.chunk(result, json, out);
+            }
         }
         for figures in [chunk.x_groq.as_ref().and_then(|groq| groq.usage), chunk.usage].into_iter().flatten() {
             self.tally.given(figures.into());
         }
-        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error) {
+        if let Some(error) = chunk.x_groq.and_then(|groq| groq.error).filter(says_something) {
             return Err(failure::from_event(&error));
         }
         let mut choices = chunk.choices.0;
@@ -256,6 +273,8 @@ impl Decoder {
             choices.retain(|choice| choice.index.unwrap_or(0) == 0);
         }
         if choices.is_empty() {
+            // Cloudflare's own form names no reason in a document either.
+            self.is_message |= !chunk.response.0.is_empty() || !chunk.tool_calls.0.is_empty();
             let content = Said { text: chunk.response.0, ..Said::default() };
             return self.delta(Delta { content, tool_calls: chunk.tool_calls, ..Delta::default() }, out);
         }
@@ -265,7 +284,7 @@ impl Decoder {
 
     /// A choice. Its whole message, if it has one, counts unless it repeats what was said before.
     fn choice(&mut self, choice: Choice<'_>, repeats: bool, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        if let Some(error) = choice.error {
+        if let Some(error) = choice.error.filter(says_something) {
             return Err(failure::from_event(&error));
         }
         if let Some(figures) = choice.usage {
@@ -286,8 +305,9 @@ impl Decoder {
             self.delta(message, out)?;
         }
         self.spoke |= spoke;
-        if !matches!(&*choice.finish_reason.0, "" | "null") {
-            self.finish_word(&choice.finish_reason.0)?;
+        let words = [choice.finish_reason.0, choice.own_finish_reason.0];
+        if let Some(word) = words.iter().find(|word| !matches!(&***word, "" | "null")) {
+            self.finish_word(word)?;
         }
         Ok(())
     }
@@ -390,7 +410,7 @@ impl Decoder {
 
     /// The words for why a model stopped, of this dialect and of those that gateways translate it from.
     fn finish_word(&mut self, word: &str) -> Result<(), ModelError> {
-        let lower = word.to_ascii_lowercase();
+        let lower = word.to_ascii_lowercase().replace('-', "_");
         // Gemini's compatible endpoint says `content_filter: RECITATION` and `function_call_filter: MALFORMED_FUNCTION_CALL`.
         let finish = match lower.split(": ").next().unwrap_or_default() {
             "stop" | "end" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "stop_token" | "complete" | "completed"
@@ -401,6 +421,7 @@ impl Decoder {
             | "max_tokens"
             | "max_output_tokens"
             | "max_completion_tokens"
+            | "max_length"
             | "model_length"
             | "model_context_window_exceeded"
             // Cohere's, of its window.
@@ -421,7 +442,11 @@ impl Decoder {
             | "model_armor"
             | "image_safety"
             | "image_prohibited_content"
-            | "image_recitation" => ModelFinish::Refused,
+            | "image_recitation"
+            // Cohere's.
+            | "error_toxic" => ModelFinish::Refused,
+            // Gateways that were told no reason, or one that they have no word for: what else says that the answer is whole counts.
+            "other" | "unknown" => return Ok(()),
             "insufficient_system_resource" => {
                 return Err(ModelError::new(ModelErrorKind::Overloaded, "the provider ran out of capacity within the answer"));
             }

@@ -77,8 +77,7 @@ struct WireDefinition<'a> {
 pub(super) fn body(request: &ModelRequest, accent: &Accent, streaming: bool) -> Result<Vec<u8>, ModelError> {
     let options = &request.options;
     let (tools, tool_choice) = choice(request, accent)?;
-    let newer_name = accent.output_limit == OutputLimit::MaxCompletionTokens
-        || accent.new_limit_models.iter().any(|start| request.model.starts_with(start));
+    let newer_name = accent.output_limit == OutputLimit::MaxCompletionTokens || accent.knows_new_limit_only(&request.model);
     let limit = options.max_output_tokens;
     let samples = accent.takes_sampling(&request.model);
     let body = Body {

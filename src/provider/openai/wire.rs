@@ -8,9 +8,10 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::Arguments;
+use crate::provider::json_text::{Arguments, object, whole_number};
 use crate::provider::tally::{self, Count, Dollars, Flag, Ticks};
 use crate::provider::words::Text;
 
@@ -19,10 +20,10 @@ use crate::provider::words::Text;
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
     pub(super) choices: Choices<'a>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
     #[serde(default, deserialize_with = "reported")]
-    pub(super) error: Option<Value>,
+    error: Option<Value>,
     /// Cloudflare's errors.
     #[serde(default, deserialize_with = "reported")]
     errors: Option<Value>,
@@ -30,44 +31,53 @@ pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
     pub(super) object: Text<'a>,
     /// Groq's figures and errors are here.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub(super) x_groq: Option<Groq>,
     /// `MiniMax` says here how it went, with the status 200.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) base_resp: Option<BaseResponse<'a>>,
     /// Cloudflare's own form of an answer, which has no choices.
     #[serde(borrow, default)]
     pub(super) response: Text<'a>,
     #[serde(borrow, default)]
     pub(super) tool_calls: Fragments<'a>,
-    /// The fields of errors that stand in no field of their own.
-    #[serde(default)]
-    message: Option<Value>,
-    #[serde(default)]
-    detail: Option<Value>,
-    #[serde(default, rename = "type")]
-    kind: Option<Value>,
-    #[serde(default)]
-    code: Option<Value>,
 }
 
 impl Chunk<'_> {
+    /// Whether nothing of an answer is in it but, perhaps, figures.
+    pub(super) fn says_nothing(&self) -> bool {
+        self.choices.0.is_empty() && self.response.0.is_empty() && self.tool_calls.0.is_empty()
+    }
+
     /// Whether the whole event is an error.
     pub(super) fn is_error(&self) -> bool {
-        let is_bare = || {
-            let says_nothing = self.choices.0.is_empty() && self.response.0.is_empty() && self.tool_calls.0.is_empty();
-            // Spark's code 0 is success.
-            let has_code = self.kind.is_some() || self.code.as_ref().is_some_and(|code| code != 0 && code != "0");
-            says_nothing && (self.detail.is_some() || (has_code && matches!(self.message, Some(Value::String(_)))))
-        };
-        self.error.is_some() || self.errors.is_some() || self.object.0 == "error" || is_bare()
+        // Gateways give good events an error with empty fields.
+        let is_meant = |error: &Value| says_something(error) || self.says_nothing();
+        [&self.error, &self.errors].into_iter().flatten().any(is_meant) || self.object.0 == "error"
+    }
+}
+
+/// An answer in Cloudflare's envelope.
+#[derive(Debug, Deserialize)]
+pub(super) struct Envelope<'a> {
+    #[serde(borrow)]
+    result: &'a RawValue,
+}
+
+impl<'a> Envelope<'a> {
+    /// The answer in an event, if it has one, and its own JSON.
+    pub(super) fn open(event: &'a str) -> Option<(Chunk<'a>, &'a str)> {
+        let Self { result } = serde_json::from_str(event).ok()?;
+        // A list would be read as the fields of an object.
+        let json = Some(result.get()).filter(|json| json.starts_with('{'))?;
+        Some((serde_json::from_str(json).ok()?, json))
     }
 }
 
 /// What Groq adds.
 #[derive(Debug, Deserialize)]
 pub(super) struct Groq {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
     #[serde(default, deserialize_with = "reported")]
     pub(super) error: Option<Value>,
@@ -77,8 +87,8 @@ pub(super) struct Groq {
 #[derive(Debug, Deserialize)]
 pub(super) struct BaseResponse<'a> {
     /// 0 if all is well.
-    #[serde(default)]
-    pub(super) status_code: i64,
+    #[serde(default, deserialize_with = "whole_number")]
+    pub(super) status_code: Option<i64>,
     #[serde(borrow, default)]
     pub(super) status_msg: Text<'a>,
 }
@@ -90,19 +100,22 @@ pub(super) struct Choices<'a>(pub(super) Vec<Choice<'a>>);
 /// One answer of the model.
 #[derive(Debug, Deserialize)]
 pub(super) struct Choice<'a> {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) delta: Option<Delta<'a>>,
     /// In place of `delta` in an answer that is not streamed.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) message: Option<Delta<'a>>,
     #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
+    /// The same at Gemini's compatible endpoint, which has left the other one out.
+    #[serde(borrow, default, rename = "finishReason")]
+    pub(super) own_finish_reason: Text<'a>,
     #[serde(default, deserialize_with = "reported")]
     pub(super) error: Option<Value>,
     /// Moonshot's figures are here.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
 }
 
@@ -129,7 +142,7 @@ pub(super) struct Delta<'a> {
     #[serde(default)]
     pub(super) thinking_blocks: Value,
     /// The older form of the one call that there may be.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) function_call: Option<Function<'a>>,
     /// Gemini says here that the content is a thought, and signs it.
     #[serde(default)]
@@ -160,11 +173,11 @@ pub(super) struct Fragments<'a>(pub(super) Vec<Fragment<'a>>);
 /// A piece of a tool call. Which call it belongs to is a question of its own: see [`super::calls`].
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Fragment<'a> {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
     #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) function: Option<Function<'a>>,
     /// In place of `function` in Cloudflare's calls.
     #[serde(borrow, default)]
@@ -197,9 +210,9 @@ pub(super) struct Figures {
     completion_tokens: Count,
     #[serde(default)]
     total_tokens: Count,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     prompt_tokens_details: Option<PromptDetails>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     completion_tokens_details: Option<CompletionDetails>,
     /// `DeepSeek`'s name for the cached part.
     #[serde(default)]
@@ -207,6 +220,11 @@ pub(super) struct Figures {
     /// Moonshot's name for it.
     #[serde(default)]
     cached_tokens: Count,
+    /// Anthropic's names for what a cache had and what it got, which gateways pass on.
+    #[serde(default)]
+    cache_read_input_tokens: Count,
+    #[serde(default)]
+    cache_creation_input_tokens: Count,
     /// Perplexity's name for the reasoning part.
     #[serde(default)]
     reasoning_tokens: Count,
@@ -233,31 +251,34 @@ pub(super) struct Figures {
 
 impl From<Figures> for tally::Figures {
     fn from(figures: Figures) -> Self {
-        let cached = figures.prompt_tokens_details.and_then(|details| details.cached_tokens.0);
+        let details = figures.prompt_tokens_details.unwrap_or_default();
+        let cached_input = details.cached_tokens.0.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
+        let cached_input = cached_input.or(figures.cache_read_input_tokens.0);
+        let cache_write = details.cache_write_tokens.0.or(figures.cache_creation_input_tokens.0);
         let reasoning = figures.completion_tokens_details.and_then(|details| details.reasoning_tokens.0);
-        let reasoning = reasoning.or(figures.reasoning_tokens.0);
-        let input = figures.prompt_tokens.0.or(figures.input_tokens.0);
+        let mut reasoning = reasoning.or(figures.reasoning_tokens.0);
+        let mut input = figures.prompt_tokens.0.or(figures.input_tokens.0);
         let mut output = figures.completion_tokens.0.or(figures.output_tokens.0);
-        // xAI counts reasoning beside the completion; only the total tells.
-        if let (Some(input), Some(said), Some(thought), Some(total)) = (input, output, reasoning, figures.total_tokens.0)
-            && thought > 0
-            && total == input + said + thought
+        // What is counted beside the two is in the total only.
+        if let (Some(asked), Some(said), Some(total)) = (input, output, figures.total_tokens.0)
+            && let Some(more @ 1..) = total.checked_sub(asked + said)
         {
-            output = Some(said + thought);
+            let cached = cached_input.unwrap_or(0);
+            if reasoning == Some(more) {
+                // xAI's reasoning.
+                output = Some(said + more);
+            } else if more == cached || more == cached + cache_write.unwrap_or(0) {
+                // Claude's cache, as some gateways count it.
+                input = Some(asked + more);
+            } else if reasoning.is_none() {
+                // Gemini's thoughts, of which nothing else is said.
+                (output, reasoning) = (Some(said + more), Some(more));
+            }
         }
-        let mut reasoning = reasoning;
-        // Gemini counts thoughts in the total only.
-        if let (Some(input), Some(said), None, Some(total)) = (input, output, reasoning, figures.total_tokens.0)
-            && let Some(thought @ 1..) = total.checked_sub(input + said)
-        {
-            (output, reasoning) = (Some(said + thought), Some(thought));
-        }
-        let cached_input = cached.or(figures.prompt_cache_hit_tokens.0).or(figures.cached_tokens.0);
         let cost = match (figures.cost.0, figures.is_byok) {
             (Some(own), Flag(true)) => figures.cost_details.0.map(|behind| own + behind),
             (own, Flag(_)) => own.or(figures.estimated_cost.0).or(figures.cost_in_usd_ticks.dollars()),
         };
-        let cache_write = figures.prompt_tokens_details.and_then(|details| details.cache_write_tokens.0);
         Self { input, output, cached_input, reasoning, cache_write, cost: cost.and_then(Cost::dollars) }
     }
 }
@@ -289,6 +310,18 @@ fn reported<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>,
     }))
 }
 
+/// Whether anything is in a value.
+pub(super) fn says_something(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(truth) => *truth,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => list.iter().any(says_something),
+        Value::Object(fields) => fields.values().any(says_something),
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct List;
@@ -311,8 +344,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
                 let mut choices = Vec::new();
-                while let Some(choice) = items.next_element()? {
-                    choices.push(choice);
+                while let Some(choice) = items.next_element::<Option<Choice<'de>>>()? {
+                    choices.extend(choice);
                 }
                 Ok(Choices(choices))
             }

@@ -54,13 +54,13 @@ impl Decode for Decoder {
             let data = whole_characters(data);
             match serde_json::from_str::<Event<'_>>(&data) {
                 // A list would be read as the fields of an object.
-                Ok(_) if !data.starts_with('{') => return Err(self.bad_frame("it is no JSON object")),
+                Ok(_) if !data.starts_with('{') => return Err(self.no_event(&data, "it is no JSON object")),
                 Ok(parsed) => self.event(event, &parsed, &data, out)?,
                 // Not every gateway writes its errors as JSON.
                 Err(_) if event == Some("error") => return Err(failure::from_event(&Value::String(data.into_owned()))),
                 // What is new may have any form.
                 Err(_) if serde_json::from_str::<Kind<'_>>(&data).is_ok_and(|kind| !kind.is_known()) => {}
-                Err(error) => return Err(self.bad_frame(&error.to_string())),
+                Err(error) => return Err(self.no_event(&data, &error.to_string())),
             }
         }
         Ok(if self.finish.is_some() { Progress::Whole } else { Progress::Open })
@@ -69,11 +69,21 @@ impl Decode for Decoder {
     fn document(mut self, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         self.frames += 1;
         let text = std::str::from_utf8(document).map_err(|error| self.bad_frame(&error.to_string()))?;
-        let text = whole_characters(text.trim_start_matches('\u{feff}'));
+        let text = whole_characters(text.trim_start_matches('\u{feff}').trim_start());
+        // A list would be read as the fields of an object.
+        if !text.starts_with('{') {
+            return Err(self.no_event(&text, "it is no JSON object"));
+        }
         let response: Response<'_> = serde_json::from_str(&text)
             .map_err(|error| if error.is_eof() { unfinished() } else { self.bad_frame(&error.to_string()) })?;
         if response.object.0 == "error" {
             return Err(failure::from_event(&serde_json::from_str(&text).unwrap_or_default()));
+        }
+        if response.output.is_none()
+            && response.error.is_none()
+            && let Some(error) = failure::unannounced(&text)
+        {
+            return Err(error);
         }
         self.response("", &response, out)?;
         self.close(out)
@@ -106,6 +116,11 @@ fn unfinished() -> ModelError {
 }
 
 impl Decoder {
+    /// The error that something is which is no event.
+    fn no_event(&self, data: &str, why: &str) -> ModelError {
+        failure::unannounced(data).unwrap_or_else(|| self.bad_frame(why))
+    }
+
     fn bad_frame(&self, why: &str) -> ModelError {
         ModelError::new(ModelErrorKind::BadStream, &format!("bad_frame: event {} of the answer: {why}", self.frames))
     }
@@ -160,6 +175,11 @@ impl Decoder {
             _ => {
                 if let Some(error) = &event.error {
                     return Err(failure::from_event(error));
+                }
+                if !kind.starts_with("response.")
+                    && let Some(error) = failure::unannounced(data)
+                {
+                    return Err(error);
                 }
             }
         }

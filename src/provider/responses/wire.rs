@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::Arguments;
+use crate::provider::json_text::{Arguments, object};
 use crate::provider::tally::{self, Count, Dollars, Ticks};
 use crate::provider::words::Text;
 
@@ -80,7 +80,7 @@ pub(super) struct Response<'a> {
     pub(super) error: Option<Value>,
     #[serde(borrow, default)]
     pub(super) incomplete_details: Option<Incomplete<'a>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
     /// `error` if the whole answer is one.
     #[serde(borrow, default)]
@@ -160,9 +160,9 @@ pub(super) struct Figures {
     input_tokens: Count,
     #[serde(default)]
     output_tokens: Count,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     input_tokens_details: Option<InputDetails>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     output_tokens_details: Option<OutputDetails>,
     /// What the call cost (`OpenRouter`).
     #[serde(default)]

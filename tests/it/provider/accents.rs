@@ -137,6 +137,11 @@ async fn limits_and_system_prompts() {
     let body = asked("output_limit = 'max_completion_tokens'\nsystem = 'developer'", request.clone()).await;
     assert_eq!((&body["max_completion_tokens"], &body["max_tokens"]), (&json!(100), &Value::Null));
     assert_eq!(body["messages"][0], json!({"role": "developer", "content": "be brief"}));
+    for model in ["gpt-5-mini", "openai/gpt-5-mini", "OpenAI/o3"] {
+        request.model = model.to_owned();
+        let body = asked("", request.clone()).await;
+        assert_eq!((&body["max_completion_tokens"], &body["max_tokens"]), (&json!(100), &Value::Null), "{model}");
+    }
     request.model = "own-model".to_owned();
     let body = asked("new_limit_models = ['own']\noutput_schema = 'prompt'", request).await;
     assert_eq!((&body["max_completion_tokens"], &body["response_format"]), (&json!(100), &Value::Null));

@@ -155,6 +155,23 @@ const NO: Option<&str> = None;
     vec![piece(None, A, TIME, ""), piece(None, Some("c"), NO, "{\"x\":"), piece(None, Some("d"), NO, "1}"), piece(None, B, WEATHER, "{}")],
     vec![("a", "get_time", "{\"x\":1}"), ("b", "get_weather", "{}")]
 )]
+#[case::calls_without_arguments_under_one_index(
+    vec![piece(Some(0), A, TIME, ""), piece(Some(0), B, TIME, ""), piece(Some(0), Some("c"), TIME, "")],
+    vec![("a", "get_time", ""), ("b", "get_time", ""), ("c", "get_time", "")]
+)]
+#[case::one_of_them_goes_on(
+    vec![piece(Some(0), A, TIME, ""), piece(Some(0), B, TIME, ""), piece(Some(0), B, TIME, "{\"x\":"), piece(Some(0), B, NO, "1}")],
+    // In the order in which they are shown.
+    vec![("b", "get_time", "{\"x\":1}"), ("a", "get_time", "")]
+)]
+#[case::a_call_without_arguments_under_its_id_again(
+    vec![piece(Some(0), A, TIME, ""), piece(Some(0), A, TIME, ""), piece(Some(0), A, TIME, "")],
+    vec![("a", "get_time", "")]
+)]
+#[case::id_changes_in_every_piece_of_a_call_without_arguments(
+    vec![piece(Some(0), A, TIME, ""), piece(Some(0), B, NO, ""), piece(Some(0), Some("c"), TIME, "")],
+    vec![("a", "get_time", "")]
+)]
 #[case::next_call_of_the_same_tool_under_one_index(
     vec![piece(Some(0), A, TIME, "{\"x\":1}"), piece(Some(0), B, TIME, ""), piece(Some(0), B, NO, "{\"x\":2}")],
     vec![("a", "get_time", "{\"x\":1}"), ("b", "get_time", "{\"x\":2}")]
@@ -247,6 +264,9 @@ async fn an_empty_object_needs_an_end_like_any_other() {
 )]
 #[case::index_and_id_disagree(
     vec![piece(Some(0), A, TIME, "{\"x\""), piece(Some(1), B, WEATHER, "{\"y\""), piece(Some(0), B, NO, ":1}")]
+)]
+#[case::one_call_with_two_beginnings_or_two_calls(
+    vec![piece(Some(0), A, TIME, ""), piece(Some(0), B, TIME, ""), piece(Some(0), Some("c"), TIME, "{\"x\":1}")]
 )]
 #[case::name_changes(vec![piece(Some(0), A, TIME, "{\"x\""), piece(Some(0), A, WEATHER, ":1}")])]
 #[tokio::test]

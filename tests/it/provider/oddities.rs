@@ -177,6 +177,14 @@ async fn a_call_in_both_forms_is_one_call() {
 #[case::perplexity(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "reasoning_tokens": 2, "num_search_queries": 1}}), (9, 4, 0, 2))]
 #[case::gemini_counts_thoughts_in_the_total(json!({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 20, "total_tokens": 650}}), (8, 642, 0, 622))]
 #[case::nothing_but_the_sum(json!({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 20, "total_tokens": 28}}), (8, 20, 0, 0))]
+#[case::cached_tokens_beside_the_prompt(json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115,
+    "cache_read_input_tokens": 100}}), (110, 5, 100, 0))]
+#[case::read_from_a_cache_and_written_to_it(json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 135,
+    "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}}), (130, 5, 100, 0))]
+#[case::cached_tokens_within_the_prompt(json!({"choices": [], "usage": {"prompt_tokens": 110, "completion_tokens": 5, "total_tokens": 115,
+    "cache_read_input_tokens": 100}}), (110, 5, 100, 0))]
+#[case::details_that_are_none(json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": 0,
+    "completion_tokens_details": ""}}), (9, 4, 0, 0))]
 #[case::other_names(json!({"choices": [], "usage": {"input_tokens": 9, "output_tokens": 4}}), (9, 4, 0, 0))]
 #[tokio::test]
 async fn figures_of_many_forms(#[case] figures: Value, #[case] expected: (u64, u64, u64, u64)) {
@@ -190,6 +198,9 @@ async fn figures_of_many_forms(#[case] figures: Value, #[case] expected: (u64, u
 #[rstest]
 #[case::groq(json!({"choices": [], "x_groq": {"error": "over capacity"}}), ModelErrorKind::Unavailable)]
 #[case::minimax(json!({"choices": null, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}), ModelErrorKind::Quota)]
+#[case::minimax_as_a_text(json!({"choices": null, "base_resp": {"status_code": "1008", "status_msg": "insufficient balance"}}), ModelErrorKind::Quota)]
+#[case::minimax_of_a_plan(json!({"id": "", "choices": null, "created": 0, "base_resp": {"status_code": 2056, "status_msg": "usage limit exceeded"}}), ModelErrorKind::Quota)]
+#[case::nothing_but_an_empty_error(json!({"error": {"code": null, "message": ""}}), ModelErrorKind::Unavailable)]
 #[case::minimax_unknown(json!({"choices": null, "base_resp": {"status_code": 1000, "status_msg": "unknown"}}), ModelErrorKind::Unavailable)]
 #[case::litellm(json!({"error": {"message": "litellm.RateLimitError: slow", "type": "None", "param": "None", "code": "429"}}), ModelErrorKind::RateLimit)]
 #[case::litellm_key(json!({"error": {"message": "litellm.AuthenticationError: no", "type": "None", "param": "None", "code": "401"}}), ModelErrorKind::Auth)]
@@ -219,12 +230,94 @@ async fn errors_of_many_forms(#[case] error: Value, #[case] kind: ModelErrorKind
 #[case("repetition", ModelFinish::Length)]
 #[case("model_context_window_exceeded", ModelFinish::Length)]
 #[case("sensitive", ModelFinish::Refused)]
+#[case("max_length", ModelFinish::Length)]
+#[case("content-filter", ModelFinish::Refused)]
+#[case("ERROR_TOXIC", ModelFinish::Refused)]
 #[case("content_filter: PROHIBITED_CONTENT", ModelFinish::Refused)]
 #[case("content_filter: RECITATION", ModelFinish::Refused)]
 #[case("guardrail_intervened", ModelFinish::Refused)]
 #[tokio::test]
 async fn words_for_the_end(#[case] word: &str, #[case] expected: ModelFinish) {
     assert_eq!(outcome_of([delta(json!({"content": "Hel"})), finish(word), DONE.to_owned()].concat()).await.finish(), expected);
+}
+
+// L-05: a gateway that has no word for the reason has given none.
+#[rstest]
+#[tokio::test]
+async fn a_reason_that_names_none(#[values("other", "unknown")] word: &str) {
+    let text = delta(json!({"content": "Hel"}));
+    let call = |arguments: &str| {
+        delta(json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "get_time", "arguments": arguments}}]}))
+    };
+    for (said, end) in [
+        (text.clone(), Ok(ModelFinish::Stop)),
+        (call("{}"), Ok(ModelFinish::ToolCalls)),
+        (call("{\"x\""), Err(ModelErrorKind::IncompleteStream)),
+        (String::new(), Err(ModelErrorKind::IncompleteStream)),
+    ] {
+        let outcome = outcome_of([&said, &finish(word), DONE].concat()).await;
+        assert_eq!(outcome.end.map_err(|error| error.kind), end, "{said}");
+        assert_eq!(outcome_of([said, finish(word)].concat()).await.error(), ModelErrorKind::IncompleteStream);
+    }
+    let calls = outcome_of([&call("{}"), &finish("tool-calls"), DONE].concat()).await;
+    assert_eq!(calls.finish(), ModelFinish::ToolCalls);
+}
+
+// Gemini's compatible endpoint, as it was.
+#[tokio::test]
+async fn a_reason_to_stop_under_its_other_name() {
+    let choice = json!({"index": 0, "delta": {"content": "Hel"}, "finish_reason": null, "finishReason": "length"});
+    let outcome = outcome_of(event(&json!({"choices": [choice]}))).await;
+    assert_eq!((outcome.text().as_str(), outcome.end), ("Hel", Ok(ModelFinish::Length)));
+}
+
+// L-05, L-06
+#[rstest]
+#[tokio::test]
+async fn the_end_mark_in_other_spellings(
+    #[values("data: [done]", "data: DONE", "data: \"[DONE]\"", "event: done\ndata: done")] mark: &str,
+) {
+    let text = delta(json!({"content": "Hel"}));
+    let figures = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":\"7\",\"completion_tokens\":1.0}}\n\n";
+    for body in [text.clone(), [text.as_str(), &finish("stop"), figures].concat()] {
+        let outcome = outcome_of([&body, mark, "\n\n", &text].concat()).await;
+        assert_eq!((outcome.text().as_str(), outcome.end.clone()), ("Hel", Ok(ModelFinish::Stop)));
+        assert_eq!(outcome.usage().unwrap().estimated, !body.contains("usage"));
+    }
+}
+
+// L-07: nothing, as gateways write it where something may stand, and numbers in other dress.
+#[tokio::test]
+async fn nothing_in_many_forms() {
+    let nothing = [
+        "data: null\n\n",
+        "event: ping\ndata: ping\n\n",
+        "event: heartbeat\ndata: 2026-01-01\n\n",
+        "data: keep-alive\n\n",
+        "data: {\"choices\":[null]}\n\n",
+        "data: {\"choices\":[],\"usage\":\"\",\"x_groq\":\"\",\"base_resp\":null}\n\n",
+        "data: {\"choices\":[],\"usage\":[]}\n\n",
+        "data: {\"choices\":[{\"index\":0,\"delta\":\"\",\"finish_reason\":null}]}\n\n",
+        "data: {\"choices\":[{\"index\":0,\"delta\":[],\"message\":false,\"error\":{\"code\":0}}]}\n\n",
+        "data: {\"code\":200,\"message\":\"success\",\"choices\":[]}\n\n",
+        "data: {\"code\":\"0000\",\"message\":\"Success\",\"choices\":[]}\n\n",
+        "data: {\"type\":\"warning\",\"message\":\"this model is old\"}\n\n",
+        "data: {\"status\":\"processing\",\"message\":\"queued\"}\n\n",
+        "data: {\"result\":\"ok\"}\n\n",
+    ];
+    let good =
+        |error: Value| json!({"error": error, "choices": [{"index": "0", "delta": {"content": "Hel"}, "finish_reason": null}]});
+    let said = [good(json!({"code": null, "message": null})), good(json!({"code": 0, "message": ""})), good(json!(0))];
+    let call = json!({"index": 0.0, "id": "a", "function": {"name": "get_time", "arguments": "{"}});
+    let rest = json!({"index": "0", "function": {"arguments": "}"}});
+    let calls = [call, rest].map(|piece| delta(json!({"tool_calls": [piece], "function_call": ""})));
+    let body = [nothing.concat(), said.iter().map(event).collect(), nothing.concat(), calls.concat(), finish("tool_calls")];
+    let outcome = outcome_of(body.concat() + DONE).await;
+    assert_eq!((outcome.text().as_str(), outcome.end.clone()), ("HelHelHel", Ok(ModelFinish::ToolCalls)));
+    assert_eq!(outcome.calls(), [("a".to_owned(), "get_time".to_owned(), "{}".to_owned())]);
+    // Words are not lost where nobody looks for any.
+    let lost = "data: {\"choices\":[{\"delta\":\"Hello\"}]}\n\n";
+    assert_eq!(outcome_of([lost, &finish("stop"), DONE].concat()).await.error(), ModelErrorKind::BadStream);
 }
 
 // L-32: Gemini's compatible endpoint.
@@ -363,6 +456,16 @@ async fn the_forms_of_cloudflare() {
         assert_eq!((outcome.calls(), outcome.finish()), (expected.to_vec(), ModelFinish::ToolCalls));
     }
     let figures = json!({"response": "", "usage": {"prompt_tokens": 9, "completion_tokens": 4}});
+    let enveloped = |result: Value| json!({"result": result, "success": true, "errors": [], "messages": []});
+    let usage = json!({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7});
+    let inner = json!({"response": "Hello", "tool_calls": [], "usage": usage});
+    for whole in [inner.clone(), enveloped(inner)] {
+        let whole = outcome_document(&whole).await;
+        assert_eq!((whole.text().as_str(), whole.end.clone()), ("Hello", Ok(ModelFinish::Stop)));
+        assert_eq!(whole.usage().unwrap().input_tokens, 5);
+    }
+    let whole = outcome_document(&enveloped(json!({"response": null, "tool_calls": [call(1), call(2)]}))).await;
+    assert_eq!((whole.calls(), whole.finish()), (expected.to_vec(), ModelFinish::ToolCalls));
     let own = said(&[json!({"response": "Hel", "p": "ab"}), json!({"response": "lo"}), figures]).await;
     assert_eq!((own.text().as_str(), own.finish(), own.usage().unwrap().output_tokens), ("Hello", ModelFinish::Stop, 4));
 }

@@ -9,7 +9,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::drive::{self, Outcome, ask_through, options, question};
-use super::mutants::NewClient;
+use super::mutants::{self, Frames, NewClient};
 use crate::support::wire::{Answer, Step, Wire};
 use Dialect::{Anthropic, Chat, Gemini, Ollama, Responses};
 
@@ -110,6 +110,172 @@ async fn the_connection_is_closed_after_the_end(#[values(Chat, Responses, Anthro
     let outcome = dialect.ask(&wire, |options| options.limits.after_finish = SHORT).await;
     assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hel", ModelFinish::Stop));
     wire.hung_up(Duration::from_millis(250)).await;
+}
+
+fn overloaded() -> Value {
+    json!({"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE", "type": "x"}})
+}
+
+/// How the error of an answer is understood that also says that it is whole.
+async fn error_after(dialect: Dialect, before: &str, error: &str) -> (ModelErrorKind, String) {
+    let done = if dialect == Ollama { "" } else { "data: [DONE]\n\n" };
+    let body = [before, error, &dialect.end(), done].concat();
+    let outcome = mutants::outcome_of(dialect.client(), body).await;
+    assert_eq!(outcome.text(), if before.is_empty() { "" } else { "Hel" });
+    let error = outcome.end.unwrap_err();
+    (error.kind, error.message)
+}
+
+// L-01: as Gemini writes it between its events, over several lines and in no field.
+#[rstest]
+#[tokio::test]
+async fn an_error_in_no_field(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
+    let (before, expected) = (dialect.beginning().concat(), (ModelErrorKind::Overloaded, "The model is overloaded.".to_owned()));
+    let pretty = serde_json::to_string_pretty(&overloaded()).unwrap();
+    for error in [pretty.clone(), overloaded().to_string(), format!("[{pretty}\n]")] {
+        // With the end of the event before it, and without.
+        for before in [before.as_str(), before.trim_end_matches('\n')] {
+            let line_end = if before.ends_with('\n') { "" } else { "\n" };
+            for rest in ["\n", "\n\n", " ,\r\n\r\n"] {
+                assert_eq!(error_after(dialect, before, &format!("{line_end}{error}{rest}")).await, expected, "{error}{rest}");
+            }
+        }
+        let body = format!("{before}{error}");
+        let outcome = mutants::outcome_of(dialect.client(), &body).await;
+        assert_eq!(outcome.error(), ModelErrorKind::Overloaded, "{error}");
+        let cut = mutants::outcome_of(dialect.client(), &body[..body.len() - 2]).await;
+        assert_eq!(cut.error(), ModelErrorKind::IncompleteStream, "{error}");
+    }
+    let body = format!("{before}{pretty}\n");
+    let expected = mutants::outcome_of(dialect.client(), &body).await;
+    mutants::framing_does_not_matter(dialect.client(), Frames::Events, &body, &expected).await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn what_only_begins_like_a_document_is_overlooked(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
+    for stray in ["[INFO] ready\n", "[DONE]\n", "{\n", "{\"error\": [\n: a comment\n", "{\"a\": \"\n\n", "{}{\"error\": 7}\n"] {
+        let body = [dialect.beginning().concat(), stray.to_owned(), dialect.end()].concat();
+        let outcome = mutants::outcome_of(dialect.client(), &body).await;
+        assert_eq!((outcome.text().as_str(), outcome.end), ("Hel", Ok(ModelFinish::Stop)), "{stray}");
+    }
+}
+
+// L-01
+#[rstest]
+#[tokio::test]
+async fn an_error_without_a_word(
+    #[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect,
+    #[values("\n", "data:\n\n", "data: null\n\n", "data: {}\n\n")] data: &str,
+) {
+    let (kind, words) = error_after(dialect, &dialect.beginning().concat(), &format!("event: error\n{data}")).await;
+    assert_eq!((kind, words.as_str()), (ModelErrorKind::Unavailable, "the provider broke off with an error"));
+}
+
+// L-01: as Google writes it without an event stream, and gateways pass it on.
+#[rstest]
+#[tokio::test]
+async fn an_error_in_a_list(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let before = dialect.beginning().concat();
+    let (kind, words) = error_after(dialect, &before, &dialect.frame(&json!([overloaded()]))).await;
+    assert_eq!((kind, words.as_str()), (ModelErrorKind::Overloaded, "The model is overloaded."));
+    let (kind, words) = error_after(dialect, &before, &dialect.frame(&json!([1, 2]))).await;
+    assert!(kind == ModelErrorKind::BadStream && words.starts_with("bad_frame: "), "{words}");
+    let exhausted = json!([{"error": {"code": 429, "message": "Resource has been exhausted.", "status": "RESOURCE_EXHAUSTED"}}]);
+    let wire = Wire::play(vec![Answer::json(200, &exhausted.to_string())]).await;
+    assert_eq!(dialect.ask(&wire, |_| {}).await.error(), ModelErrorKind::RateLimit);
+}
+
+// L-01: the envelopes of z.ai and iFlow, of Baidu, of Azure's gateway, and of none in particular.
+#[rstest]
+#[case(json!({"code": 401, "msg": "token expired or incorrect", "success": false}), ModelErrorKind::Auth)]
+#[case(json!({"code": 500, "msg": "404 NOT_FOUND", "success": false}), ModelErrorKind::Unavailable)]
+#[case(json!({"status": "439", "msg": "Your API Token has expired.", "body": null}), ModelErrorKind::Auth)]
+#[case(json!({"error_code": 17, "error_msg": "Open api daily request limit reached", "id": "as-1"}), ModelErrorKind::Quota)]
+#[case(json!({"error_code": 110, "error_msg": "Access token invalid or no longer valid"}), ModelErrorKind::Auth)]
+#[case(json!({"error_code": 18, "error_msg": "Open api qps request limit reached"}), ModelErrorKind::RateLimit)]
+#[case(json!({"error_code": "REQUEST_LIMIT_EXCEEDED", "message": "slow"}), ModelErrorKind::Unavailable)]
+#[case(json!({"statusCode": 429, "message": "Rate limit is exceeded. Try again in 5 seconds."}), ModelErrorKind::RateLimit)]
+#[case(json!({"message": "Too many requests", "type": "rate_limit", "code": 429}), ModelErrorKind::RateLimit)]
+#[case(json!({"message": "no", "type": "authentication_error"}), ModelErrorKind::Auth)]
+#[tokio::test]
+async fn an_envelope_in_place_of_an_answer(
+    #[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect,
+    #[case] envelope: Value,
+    #[case] expected: ModelErrorKind,
+) {
+    let words = ["msg", "message", "error_msg"].iter().find_map(|name| envelope[name].as_str()).unwrap();
+    let wire = Wire::play(vec![Answer::json(200, &envelope.to_string())]).await;
+    let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (expected, words));
+    // Ollama's `message` is an object, and its lines are no events of a gateway.
+    if dialect != Ollama {
+        for before in [String::new(), dialect.beginning().concat()] {
+            assert_eq!(error_after(dialect, &before, &dialect.frame(&envelope)).await, (expected, words.to_owned()));
+        }
+    }
+}
+
+// L-12, L-38: a document shows itself that it is whole, whether or not its connection ends, and how.
+#[rstest]
+#[tokio::test]
+async fn a_document_whose_connection_does_not_end(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
+    let document = match dialect {
+        Chat => json!({"choices": [{"message": {"content": "Hel"}, "finish_reason": "stop"}]}),
+        Responses => {
+            json!({"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hel"}]}]})
+        }
+        Anthropic => json!({"type": "message", "content": [{"type": "text", "text": "Hel"}], "stop_reason": "end_turn"}),
+        _ => json!({"candidates": [{"content": {"parts": [{"text": "Hel"}]}, "finishReason": "STOP"}]}),
+    };
+    let document = document.to_string();
+    for last in [Step::Cut, Step::Hang] {
+        let asked = async |body: &str| {
+            let wire = Wire::play(vec![Answer::events(vec![Step::Send(body.as_bytes().to_vec()), last.clone()])]).await;
+            dialect.ask(&wire, |options| options.limits.idle = SHORT).await
+        };
+        let whole = asked(&document).await;
+        assert_eq!((whole.text().as_str(), whole.end), ("Hel", Ok(ModelFinish::Stop)));
+        let kind = if let Step::Cut = last { ModelErrorKind::IncompleteStream } else { ModelErrorKind::Timeout };
+        assert_eq!(asked(&document[..document.len() - 1]).await.error(), kind);
+    }
+}
+
+/// An answer that says with its first words why it ended, with figures or without.
+fn at_once(dialect: Dialect, has_figures: bool) -> String {
+    let mut event = match dialect {
+        Chat => json!({"choices": [{"index": 0, "delta": {"content": "Hel"}, "finish_reason": "stop"}]}),
+        _ => json!({"candidates": [{"content": {"parts": [{"text": "Hel"}]}, "finishReason": "STOP"}]}),
+    };
+    if has_figures {
+        event["usage"] = json!({"prompt_tokens": 9, "completion_tokens": 1});
+        event["usageMetadata"] = json!({"promptTokenCount": 9, "candidatesTokenCount": 1});
+    }
+    dialect.frame(&event)
+}
+
+// L-12, L-21: of an answer that says with its first words why it ended, silence tells that nothing more comes. A cut does not.
+#[rstest]
+#[tokio::test]
+async fn silence_after_a_finished_answer(#[values(Chat, Gemini)] dialect: Dialect) {
+    let asked = async |body: String, last: Step| {
+        let wire = Wire::play(vec![Answer::events(vec![Step::Send(body.into_bytes()), last])]).await;
+        dialect.ask(&wire, |options| (options.limits.idle, options.limits.after_finish) = (SHORT, SHORT / 10)).await
+    };
+    let whole = asked(at_once(dialect, true), Step::Hang).await;
+    assert_eq!((whole.text().as_str(), whole.end), ("Hel", Ok(ModelFinish::Stop)));
+    assert_eq!(asked(at_once(dialect, false), Step::Hang).await.error(), ModelErrorKind::Timeout);
+    assert_eq!(asked(at_once(dialect, true), Step::Cut).await.error(), ModelErrorKind::IncompleteStream);
+    // It went on, so that no reason of it says anything.
+    let twice = at_once(dialect, true).repeat(2);
+    assert_eq!(asked(twice, Step::Hang).await.error(), ModelErrorKind::Timeout);
+    // Signs of life are no silence.
+    let wire = Wire::play(vec![Answer::events(
+        [Step::Send(at_once(dialect, true).into_bytes())].into_iter().chain(signs(dialect, 200)).collect(),
+    )])
+    .await;
+    let outcome = dialect.ask(&wire, |options| (options.limits.idle, options.limits.progress) = (SHORT, SHORT * 2)).await;
+    assert_eq!(outcome.error(), ModelErrorKind::Timeout);
 }
 
 // L-06: Gemini has no mark of the end. Figures may follow the reason to stop, and nothing is made of another wire's mark.

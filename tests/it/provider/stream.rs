@@ -268,6 +268,20 @@ async fn an_answer_in_one_piece() {
     assert_eq!(outcome(answer).await.finish(), ModelFinish::Stop);
 }
 
+// L-42: one document a line, and an error before the events of an answer.
+#[tokio::test]
+async fn documents_without_a_field() {
+    let lines = [delta(json!({"content": "Hel"})), delta(json!({"content": "lo"})), finish("stop")].concat().replace("data: ", "");
+    for body in [lines.replace("\n\n", "\n"), lines.clone(), format!("\n {lines}")] {
+        let whole = outcome(Answer::json(200, &body)).await;
+        assert_eq!((whole.text().as_str(), whole.end), ("Hello", Ok(ModelFinish::Stop)), "{body}");
+        let cut = outcome(Answer::json(200, &body[..body.len() - 20])).await;
+        assert_eq!((cut.text().as_str(), cut.error()), ("Hello", ModelErrorKind::IncompleteStream), "{body}");
+    }
+    let error = r#"{"error":{"message":"x","code":"insufficient_quota"}}"#;
+    assert_eq!(outcome_of(format!("{error}\n\n{DONE}")).await.error(), ModelErrorKind::Quota);
+}
+
 #[rstest]
 #[case::no_reason_and_nothing_said(
     r#"{"choices":[{"message":{"content":""},"finish_reason":null}]}"#,

@@ -267,7 +267,7 @@ async fn an_answer_in_one_piece() {
 #[case::cut(r#"{"type":"message","content":[{"type":"text","text":"Hel"#, ModelErrorKind::IncompleteStream)]
 #[case::error(r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#, ModelErrorKind::Overloaded)]
 #[case::something_else(r#"{"ok":true}"#, ModelErrorKind::IncompleteStream)]
-#[case::list("[]", ModelErrorKind::IncompleteStream)]
+#[case::list("[]", ModelErrorKind::BadStream)]
 #[tokio::test]
 async fn a_document_that_is_no_answer(#[case] body: &str, #[case] kind: ModelErrorKind) {
     assert_eq!(said_by(Answer::json(200, body)).await.error(), kind);

@@ -202,6 +202,13 @@ async fn a_reason_with_every_chunk() {
     assert_eq!(ask_through(client(options).unwrap().as_ref(), question()).await.text(), "Hello");
 }
 
+// As proxies fill a field that has no value yet.
+#[tokio::test]
+async fn a_reason_that_is_not_given_is_none() {
+    let outcome = said(&[text("Hel"), finish("FINISH_REASON_UNSPECIFIED"), text("lo"), finish("STOP")]).await;
+    assert_eq!((outcome.text().as_str(), outcome.end), ("Hello", Ok(ModelFinish::Stop)));
+}
+
 // L-31
 #[rstest]
 #[case("SAFETY")]
@@ -245,7 +252,7 @@ async fn the_output_limit() {
 #[case("UNEXPECTED_TOOL_CALL", ModelErrorKind::BadStream)]
 #[case("TOO_MANY_TOOL_CALLS", ModelErrorKind::BadStream)]
 #[case("OTHER", ModelErrorKind::BadStream)]
-#[case("FINISH_REASON_UNSPECIFIED", ModelErrorKind::BadStream)]
+#[case("FINISH_REASON_UNSPECIFIED", ModelErrorKind::IncompleteStream)]
 #[case("SOMETHING_NEW", ModelErrorKind::BadStream)]
 #[case("MISSING_THOUGHT_SIGNATURE", ModelErrorKind::InvalidRequest)]
 #[tokio::test]

@@ -221,6 +221,9 @@ async fn another_call_in_one_place_is_not_swallowed() {
 // L-01
 #[case(json!({"type": "error", "code": "server_error", "message": "boom", "param": null}), ModelErrorKind::Unavailable)]
 #[case(json!({"type": "error", "error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": "pay"}}), ModelErrorKind::Quota)]
+#[case(json!({"type": "error", "code": "server_is_overloaded", "message": "Our servers are currently overloaded."}), ModelErrorKind::Overloaded)]
+#[case(json!({"type": "response.failed", "response": {"status": "failed", "error": {"code": "slow_down", "message": "x"}}}), ModelErrorKind::Overloaded)]
+#[case(json!({"type": "response.failed", "response": {"status": "failed", "error": {"code": "usage_limit_reached", "message": "x"}}}), ModelErrorKind::Quota)]
 #[case(json!({"type": "error", "code": null, "message": "maximum context length is 8 tokens"}), ModelErrorKind::ContextOverflow)]
 #[case(json!({"error": {"message": "over", "type": "overloaded_error"}}), ModelErrorKind::Overloaded)]
 #[case(json!({"type": "error", "error": {"type": "requests", "code": "429", "message": "slow"}}), ModelErrorKind::RateLimit)]
