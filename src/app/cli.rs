@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn the_role_of_a_key_is_not_that_of_the_process() {
-        for (arguments, expected) in [(&["--role", "admin"][..], "Admin"), (&[][..], "Member")] {
+        for (arguments, expected) in [(&["--role", "admin"][..], "Some(Admin)"), (&[][..], "None")] {
             let whole = ["capstan", "keys", "create", "--user", "ada"].iter().chain(arguments);
             let cli = Cli::try_parse_from(whole).unwrap();
             let Some(Command::Keys { command: KeysCommand::Create { role, .. } }) = cli.command else { panic!("another command") };
@@ -326,6 +326,7 @@ mod tests {
         let lines = [
             "keys create --user ada --role admin --data-dir d",
             "keys create --user ada",
+            "users role ada admin --data-dir d",
             "keys list",
             "secrets rotate --new-key --forget-lost --dry-run --data-dir d",
             "keys revoke cap_abcdef --data-dir d",
