@@ -59,7 +59,6 @@ async fn every_post_can_be_repeated() {
         (format!("/api/v1/runs/{run}/cancel"), json!({})),
         (format!("/api/v1/conversations/{conversation}/fork"), json!({})),
         ("/api/v1/agents".to_owned(), json!({"name": "helper"})),
-        ("/api/v1/mcp-servers".to_owned(), json!({"name": "tools", "entry": {"url": "http://127.0.0.1:9/mcp"}, "enabled": false})),
     ];
     for (path, body) in posts {
         let key = [("idempotency-key", path.as_str())];
