@@ -14,6 +14,7 @@ mod dialect;
 pub mod embeddings;
 mod endpoint;
 mod failure;
+mod failure_codes;
 mod failure_words;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
