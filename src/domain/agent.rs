@@ -149,12 +149,8 @@ pub struct LlmRetry {
     #[serde(skip_serializing_if = "is_two")]
     pub validation_retries: u32,
     /// Whether a fallback that is left takes over before the same model is tried again.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fallback_first: bool,
-}
-
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 fn is_two(count: &u32) -> bool {

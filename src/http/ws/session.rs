@@ -49,9 +49,11 @@ pub(super) enum Close {
 }
 
 impl Close {
-    fn frame(self) -> CloseFrame {
+    /// What is said; `None` to the peer's own close, to which the library has an answer, with the peer's code. It sends it when the
+    /// socket is looked at again.
+    fn frame(self) -> Option<CloseFrame> {
         let (code, reason) = match self {
-            Self::Answer => (1000, ""),
+            Self::Answer => return None,
             Self::Protocol => (1002, "protocol error"),
             Self::NotText => (1007, "text that is not UTF-8"),
             Self::TooBig => (1009, "message too big"),
@@ -62,7 +64,7 @@ impl Close {
             Self::NoAuth => (4408, "no authentication in time"),
             Self::TooMany => (4429, "too many WebSockets"),
         };
-        CloseFrame { code, reason: Utf8Bytes::from_static(reason) }
+        Some(CloseFrame { code, reason: Utf8Bytes::from_static(reason) })
     }
 }
 
@@ -188,10 +190,12 @@ async fn write(app: &App, socket: &mut WebSocket, lines: impl IntoIterator<Item 
 /// Says why, and lets the peer read it before the connection ends.
 async fn close(socket: &mut WebSocket, reason: Close) {
     let goodbye = async {
-        // The library has an answer to the peer's own close, with its code, and sends it when the socket is looked at again.
-        if reason == Close::Answer || socket.send(Message::Close(Some(reason.frame()))).await.is_ok() {
-            while let Some(Ok(_)) = socket.recv().await {}
+        if let Some(frame) = reason.frame()
+            && socket.send(Message::Close(Some(frame))).await.is_err()
+        {
+            return;
         }
+        while let Some(Ok(_)) = socket.recv().await {}
     };
     // A peer that does not answer is left.
     let _ = timeout(GOODBYE, goodbye).await;
