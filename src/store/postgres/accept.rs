@@ -5,7 +5,7 @@
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 
-use super::accept_alone::Head;
+use super::accept_alone::{Head, OwnerCap};
 use super::cancel::{self, Unfinished};
 use super::conversations::{has_all_conversations, lock_head, recorded_key};
 use super::errors::is_unique_violation;
@@ -79,7 +79,8 @@ impl PostgresStore {
             Some(taken) => (&self.log, taken),
             None => (&self.accept, self.accept.take().await?),
         };
-        let outcome = taken.ask(async |connection| accept_on(connection, accept, self.owner_cap, key).await).await?;
+        let cap = OwnerCap { most: self.owner_cap, since: self.low_water.marks().leases };
+        let outcome = taken.ask(async |connection| accept_on(connection, accept, cap, key).await).await?;
         kept.keep(taken);
         Ok(outcome)
     }
@@ -88,7 +89,7 @@ impl PostgresStore {
 async fn accept_on(
     connection: &mut PgConnection,
     accept: &AcceptRun,
-    cap: u32,
+    cap: OwnerCap,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Keyed<Accepted>> {
     let mut last = None;
@@ -119,7 +120,7 @@ async fn alone(
     connection: &mut PgConnection,
     head: Head,
     accept: &AcceptRun,
-    cap: u32,
+    cap: OwnerCap,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Accepted>> {
     if accept.files().is_empty() {
@@ -141,7 +142,7 @@ async fn alone(
 async fn accept_into(
     connection: &mut PgConnection,
     accept: &AcceptRun,
-    cap: u32,
+    cap: OwnerCap,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Keyed<Accepted>>> {
     if let Some(accepted) = alone(connection, Head::Idle, accept, cap, key).await? {

@@ -109,8 +109,8 @@ enum Claims {
     WithinCap,
 }
 
-/// Whether the owner may have one more run under way. `$25` is the most.
-const ROOM: &str = "WITH room AS MATERIALIZED (SELECT owner_room($2, $25) > 0 AS claims), ";
+/// Whether the owner may have one more run under way. `$25` is the most, `$26` the [mark](super::low_water::Marks::leases).
+const ROOM: &str = "WITH room AS MATERIALIZED (SELECT owner_room($2, $25, $26) > 0 AS claims), ";
 
 fn statement(head: &str, claims: Claims, keyed: bool) -> String {
     let (run_id, claimable_at, count) = match claims {
@@ -151,6 +151,15 @@ fn statement(head: &str, claims: Claims, keyed: bool) -> String {
     text
 }
 
+/// How many runs of an owner may be under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OwnerCap {
+    /// 0 for no limit.
+    pub(super) most: u32,
+    /// When the oldest of all leases was claimed, or before.
+    pub(super) since: i64,
+}
+
 /// What a message finds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Head {
@@ -182,7 +191,7 @@ pub(super) async fn write(
     connection: &mut PgConnection,
     head: Head,
     accept: &AcceptRun,
-    cap: u32,
+    cap: OwnerCap,
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Accepted>> {
     let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
@@ -197,7 +206,7 @@ pub(super) async fn write(
     let record = record(key, &accepted)?;
     let Accepted::Run { run, message, .. } = accepted else { return Ok(None) };
     let taker = accept.taker.as_ref();
-    let claims = match (taker, cap) {
+    let claims = match (taker, cap.most) {
         (None, _) => Claims::No,
         (Some(_), 0) => Claims::Yes,
         (Some(_), _) => Claims::WithinCap,
@@ -228,7 +237,8 @@ pub(super) async fn write(
         .bind(key.map(|key| key.now.0))
         .bind(taker.map(|taker| taker.node.as_str()))
         .bind(taker.map(|taker| millis(taker.lease_ms)))
-        .bind(i64::from(cap))
+        .bind(i64::from(cap.most))
+        .bind(cap.since)
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(None) };

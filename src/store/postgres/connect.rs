@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 
 use super::answer::{ANSWER_LIMIT, Line};
 use super::kept::{Kept, TEST_AFTER_IDLE};
+use super::low_water::LowWater;
 use super::{lineage, owners};
 use crate::store::{OnCopy, StoreError, StoreResult};
 
@@ -73,6 +74,8 @@ pub struct PostgresStore {
     pub(super) accepting: Semaphore,
     /// Runs of one owner that workers have at a time; 0 for no limit.
     pub(super) owner_cap: u32,
+    /// From where on the queue and the leases are read.
+    pub(super) low_water: LowWater,
     /// What messages are accepted with, of `api`.
     pub(super) accept: Kept,
     /// What the log writer writes with, of `worker`.
@@ -135,6 +138,7 @@ impl PostgresStore {
         let worker = api.beside(pool(options.worker_connections, timeout.max(WORKER_PATIENCE)), ANSWER_LIMIT);
         Ok(Self {
             owner_cap: options.max_running_per_owner,
+            low_water: LowWater::default(),
             accept: Kept::new(api.clone()),
             log: Kept::new(worker.clone()),
             chores: api.beside(api.pool.clone(), ANSWER_LIMIT),
@@ -195,6 +199,7 @@ fn migrations() -> Migrator {
         step(33, "spending", include_str!("../../../migrations/postgres/0033_spending.sql")),
         step(34, "contexts", include_str!("../../../migrations/postgres/0034_contexts.sql")),
         step(35, "seen_logins", include_str!("../../../migrations/postgres/0035_seen_logins.sql")),
+        step(36, "low_water", include_str!("../../../migrations/postgres/0036_low_water.sql")),
     ])
 }
 

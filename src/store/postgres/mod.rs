@@ -34,6 +34,7 @@ mod keys;
 mod lineage;
 mod load;
 mod log;
+mod low_water;
 mod mcp_logins;
 mod mcp_servers;
 mod named;

@@ -16,45 +16,64 @@ use crate::domain::trace::TraceId;
 use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken, rows};
 use crate::support::failpoint;
 
-/// Every owner with claimable runs and the time of the oldest, by hopping from owner to owner along the index: however many
-/// runs one of them has queued, it costs one step.
+/// Every owner with claimable runs and the time of the oldest. If there are few runs, by looking at all of them. Else by hopping
+/// from owner to owner along the index: however many runs one of them has queued, it costs one step. `$queue` is
+/// [`Marks::queue`](super::low_water::Marks::queue): of what has left the queue, only what came into it since then is passed.
 macro_rules! owners {
-    () => {
-        "WITH RECURSIVE owner AS (
-            (
-                SELECT owner_id, claimable_at FROM runs WHERE claimable_at IS NOT NULL
-                ORDER BY owner_id, claimable_at, id LIMIT 1
-            )
-            UNION ALL
-            SELECT n.owner_id, n.claimable_at FROM owner o CROSS JOIN LATERAL (
-                SELECT owner_id, claimable_at FROM runs WHERE claimable_at IS NOT NULL AND owner_id > o.owner_id
-                ORDER BY owner_id, claimable_at, id LIMIT 1
-            ) n
-        )"
+    ($queue:literal) => {
+        concat!(
+            "WITH RECURSIVE near AS MATERIALIZED (
+                SELECT owner_id, claimable_at FROM runs WHERE claimable_at >= ",
+            $queue,
+            " ORDER BY claimable_at LIMIT 1001
+            ), hop AS (
+                (
+                    SELECT owner_id, claimable_at FROM runs
+                    WHERE claimable_at >= ",
+            $queue,
+            " AND (SELECT count(*) FROM near) > 1000
+                    ORDER BY owner_id, claimable_at, id LIMIT 1
+                )
+                UNION ALL
+                SELECT n.owner_id, n.claimable_at FROM hop o CROSS JOIN LATERAL (
+                    SELECT owner_id, claimable_at FROM runs
+                    WHERE claimable_at >= ",
+            $queue,
+            " AND owner_id > o.owner_id
+                    ORDER BY owner_id, claimable_at, id LIMIT 1
+                ) n
+            ), owner AS (
+                SELECT owner_id, min(claimable_at) AS claimable_at FROM near
+                WHERE (SELECT count(*) FROM near) <= 1000 GROUP BY owner_id
+                UNION ALL
+                SELECT owner_id, claimable_at FROM hop
+            )"
+        )
     };
 }
 
 /// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
 /// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no
 /// limit). Locks are only taken where nobody holds them, so that a claim never waits for a commit, nor for another claim.
+/// `$5` and `$6` are the [marks](super::low_water::Marks).
 const CLAIM: &str = concat!(
-    owners!(),
+    owners!("$5"),
     ", clock AS MATERIALIZED (
         SELECT now_ms() AS now
     ), live AS (
-        SELECT owner_id, count(*) AS leases FROM run_leases GROUP BY owner_id
+        SELECT owner_id, count(*) AS leases FROM run_leases WHERE claimed_at >= $6 GROUP BY owner_id
     ), served AS (
         SELECT o.owner_id, coalesce(l.leases, 0) AS leases FROM owner o LEFT JOIN live l ON l.owner_id = o.owner_id
         WHERE o.claimable_at <= (SELECT now FROM clock) AND ($4 = 0 OR coalesce(l.leases, 0) < $4)
         ORDER BY leases, o.claimable_at LIMIT $2 * 2 + 8
     ), roomy AS MATERIALIZED (
-        SELECT owner_id, leases, CASE $4 WHEN 0 THEN $2 * 2 + 8 ELSE owner_room(owner_id, $4) END AS room FROM served
+        SELECT owner_id, leases, CASE $4 WHEN 0 THEN $2 * 2 + 8 ELSE owner_room(owner_id, $4, $6) END AS room FROM served
     ), candidate AS (
         SELECT q.id, q.conversation_id, q.claimable_at,
             s.leases + row_number() OVER (PARTITION BY s.owner_id ORDER BY q.claimable_at, q.id) AS rank
         FROM roomy s CROSS JOIN LATERAL (
             SELECT id, conversation_id, claimable_at FROM runs
-            WHERE owner_id = s.owner_id AND claimable_at <= (SELECT now FROM clock)
+            WHERE owner_id = s.owner_id AND claimable_at >= $5 AND claimable_at <= (SELECT now FROM clock)
             ORDER BY claimable_at, id LIMIT least($2 * 2 + 8, s.room)
         ) q
         ORDER BY rank, q.claimable_at, q.id LIMIT $2 * 4 + 16
@@ -82,18 +101,19 @@ const CLAIM: &str = concat!(
     FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank"
 );
 
+/// `$2` and `$3` are the [marks](super::low_water::Marks).
 const NEXT_CLAIMABLE: &str = concat!(
-    owners!(),
+    owners!("$2"),
     " SELECT greatest(min(claimable_at) - now_ms(), 0) FROM owner o
-      WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id) HAVING count(*) > 0"
+      WHERE $1 = 0 OR $1 > (SELECT count(*) FROM run_leases l WHERE l.owner_id = o.owner_id AND l.claimed_at >= $3) HAVING count(*) > 0"
 );
 
 /// Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. Who lost its lease can
-/// write nothing more, even before another has claimed the run.
+/// write nothing more, even before another has claimed the run. `$2` is the [mark](super::low_water::Marks::leases).
 const SWEEP: &str = "WITH expired AS (
         SELECT l.run_id, h.conversation_id
         FROM run_leases l JOIN runs r ON r.id = l.run_id JOIN conversation_heads h ON h.conversation_id = r.conversation_id
-        WHERE l.lease_until < (SELECT now_ms()) ORDER BY l.lease_until LIMIT $1 FOR UPDATE OF h, r, l SKIP LOCKED
+        WHERE l.claimed_at >= $2 AND l.lease_until < (SELECT now_ms()) ORDER BY l.lease_until LIMIT $1 FOR UPDATE OF h, r, l SKIP LOCKED
     ), gone AS (
         DELETE FROM run_leases l USING expired e WHERE l.run_id = e.run_id
     ), head AS (
@@ -122,10 +142,12 @@ const GIVE_UP: &str = "WITH locked AS MATERIALIZED (
 #[async_trait]
 impl QueueStore for PostgresStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
+        let marks = self.low_water.marks();
         let claim = || {
             ask(&self.worker, async |connection| {
                 let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
-                Ok(claim.bind(i64::from(self.owner_cap)).fetch_all(connection).await?)
+                let claim = claim.bind(i64::from(self.owner_cap)).bind(marks.queue).bind(marks.leases);
+                Ok(claim.fetch_all(connection).await?)
             })
         };
         let found = within(ANSWER_LIMIT, retried(claim)).await?;
@@ -212,7 +234,12 @@ impl QueueStore for PostgresStore {
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
-        within(ANSWER_LIMIT, ask(&self.lease, async |connection| sweep(connection, limit, despite_outage).await)).await
+        // Raised first: a lease that appeared before the mark is found by the very pass that looks through everything.
+        if let Err(error) = within(ANSWER_LIMIT, self.raise_low_water()).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "the queue could not be looked through");
+        }
+        let since = self.low_water.marks().leases;
+        within(ANSWER_LIMIT, ask(&self.lease, async |connection| sweep(connection, limit, despite_outage, since).await)).await
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
@@ -256,8 +283,10 @@ impl QueueStore for PostgresStore {
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
+        let marks = self.low_water.marks();
         let wait = ask(&self.worker, async |connection| {
             let wait = sqlx::query_scalar(NEXT_CLAIMABLE).bind(i64::from(self.owner_cap));
+            let wait = wait.bind(marks.queue).bind(marks.leases);
             Ok(wait.fetch_optional(connection).await?)
         });
         let wait: Option<i64> = within(ANSWER_LIMIT, wait).await?;
@@ -281,11 +310,12 @@ async fn raised_before(connection: &mut PgConnection, fence: &Fence, attempt: u3
     .await?)
 }
 
-async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
+async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool, since: i64) -> StoreResult<Sweep> {
     let (all, expired): (i64, i64) = sqlx::query_as(
         "SELECT count(*), count(*) FILTER (WHERE lease_until < clock.now)
-         FROM run_leases CROSS JOIN (SELECT now_ms() AS now) AS clock",
+         FROM run_leases CROSS JOIN (SELECT now_ms() AS now) AS clock WHERE claimed_at >= $1",
     )
+    .bind(since)
     .fetch_one(&mut *connection)
     .await?;
     if expired == 0 {
@@ -296,7 +326,8 @@ async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool) 
     }
     failpoint::reached("C28");
     // Every lock is taken without waiting for it, so nothing is tried again here: the next pass comes anyway.
-    let taken: Vec<(String, Option<String>)> = sqlx::query_as(SWEEP).bind(i64::from(limit)).fetch_all(connection).await?;
+    let taken: Vec<(String, Option<String>)> =
+        sqlx::query_as(SWEEP).bind(i64::from(limit)).bind(since).fetch_all(connection).await?;
     let taken = taken.into_iter();
     let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
     Ok(Sweep { expired: expired.unsigned_abs(), taken: taken.collect(), outage_suspected: false })

@@ -1,0 +1,137 @@
+//! From which moment on the queue and the leases are read.
+//!
+//! What is claimed and released leaves dead entries in the indexes, and whoever reads them from the start passes all of these. They
+//! are cleaned away soon, but not while somebody holds a snapshot, be it a report or a backup. So a process remembers a moment before
+//! which nothing is left in the queue, and another for the leases, and reads from there on.
+//!
+//! Owns both moments. The database's clock gives them. Whatever appears before them after all, since a transaction was long
+//! under way or that clock was set back, is found when everything is looked through, which is done as often as it costs little.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use tokio::time::Instant;
+
+use super::PostgresStore;
+use super::answer::ask;
+use crate::store::StoreResult;
+
+/// A run may become claimable with a time before the one at which it can be seen, by as long as its transaction takes. One that
+/// takes longer is found with everything.
+const QUEUE_SLACK_MS: i64 = 5_000;
+
+/// As long as no statement can take, by the time-out of the sessions: the limit of runs under way of an owner counts on seeing
+/// every lease.
+const LEASE_SLACK_MS: i64 = 12_000;
+
+/// Everything is looked through at most this often.
+const WHOLE_LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// And at most during this part of the time.
+const WHOLE_LOOK_SHARE: u32 = 50;
+
+/// The first moments of the queue and of the leases, read from the given ones on, and the moment of asking.
+const LOOK: &str = "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint),
+        (SELECT claimable_at FROM runs WHERE claimable_at >= $1 ORDER BY claimable_at LIMIT 1),
+        (SELECT claimed_at FROM run_leases WHERE claimed_at >= $2 ORDER BY claimed_at LIMIT 1)";
+
+/// Both moments, in milliseconds of the database's clock. At 0 everything is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// No run became claimable before.
+    pub(super) queue: i64,
+    /// No lease was claimed before.
+    pub(super) leases: i64,
+}
+
+impl Marks {
+    /// What can be relied on after a look that was taken at `now`.
+    fn after(now: i64, first_run: Option<i64>, first_lease: Option<i64>) -> Self {
+        let mark = |first: Option<i64>, slack: i64| first.unwrap_or(now).min(now - slack);
+        Self { queue: mark(first_run, QUEUE_SLACK_MS), leases: mark(first_lease, LEASE_SLACK_MS) }
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(super) struct LowWater {
+    queue: AtomicI64,
+    leases: AtomicI64,
+    /// When everything may be looked through again; at once, at first.
+    whole_look_at: Mutex<Option<Instant>>,
+}
+
+impl LowWater {
+    pub(super) fn marks(&self) -> Marks {
+        Marks { queue: self.queue.load(Ordering::Relaxed), leases: self.leases.load(Ordering::Relaxed) }
+    }
+
+    fn set(&self, marks: Marks) {
+        self.queue.store(marks.queue, Ordering::Relaxed);
+        self.leases.store(marks.leases, Ordering::Relaxed);
+    }
+
+    /// Whether it is time for everything.
+    fn whole_is_due(&self, now: Instant) -> bool {
+        self.whole_look_at.lock().unwrap_or_else(PoisonError::into_inner).is_none_or(|at| now >= at)
+    }
+
+    /// Everything was looked through, or could not be, in `took`.
+    fn looked_through(&self, now: Instant, took: Duration) {
+        let pause = WHOLE_LOOK_EVERY.max(took * WHOLE_LOOK_SHARE);
+        *self.whole_look_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now + pause);
+    }
+}
+
+impl PostgresStore {
+    /// Raises the marks to where the queue and the leases begin now, and lowers them to what appeared before them.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`](crate::store::StoreError::Unavailable), and of a look through everything that took too long.
+    /// The marks stay as they were, which costs time and nothing else.
+    pub(super) async fn raise_low_water(&self) -> StoreResult<()> {
+        let begun = Instant::now();
+        let whole = self.low_water.whole_is_due(begun);
+        let from = if whole { Marks::default() } else { self.low_water.marks() };
+        let found = ask(&self.worker, async |connection| look(connection, from).await).await;
+        if whole {
+            self.low_water.looked_through(Instant::now(), begun.elapsed());
+        }
+        self.low_water.set(found?);
+        Ok(())
+    }
+}
+
+async fn look(connection: &mut PgConnection, from: Marks) -> StoreResult<Marks> {
+    let found = sqlx::query_as(LOOK).bind(from.queue).bind(from.leases).fetch_one(connection).await?;
+    let (now, first_run, first_lease): (i64, Option<i64>, Option<i64>) = found;
+    Ok(Marks::after(now, first_run, first_lease))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_may_still_appear_lies_before_the_marks() {
+        assert_eq!(Marks::after(100_000, None, None), Marks { queue: 95_000, leases: 88_000 });
+        // What waits for long, or runs for long, keeps its mark.
+        assert_eq!(Marks::after(100_000, Some(20_000), Some(30_000)), Marks { queue: 20_000, leases: 30_000 });
+        // A timer of the future does not raise it.
+        assert_eq!(Marks::after(100_000, Some(500_000), Some(99_999)), Marks { queue: 95_000, leases: 88_000 });
+    }
+
+    #[test]
+    fn everything_is_looked_through_now_and_then_and_seldom_if_it_takes_long() {
+        let (low_water, now) = (LowWater::default(), Instant::now());
+        assert!(low_water.whole_is_due(now));
+        low_water.looked_through(now, Duration::from_millis(2));
+        assert!(!low_water.whole_is_due(now + Duration::from_millis(4_999)));
+        assert!(low_water.whole_is_due(now + Duration::from_secs(5)));
+        low_water.looked_through(now, Duration::from_secs(2));
+        assert!(!low_water.whole_is_due(now + Duration::from_secs(99)));
+        assert!(low_water.whole_is_due(now + Duration::from_secs(100)));
+    }
+}
