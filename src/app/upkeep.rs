@@ -35,6 +35,9 @@ const FILES_EVERY: Duration = Duration::from_secs(600);
 /// How often somebody is looked for who holds a snapshot of the database open.
 const SNAPSHOTS_EVERY: Duration = Duration::from_secs(30);
 
+/// How often it is found out from where on the queue is to be read.
+const LOW_WATER_EVERY: Duration = Duration::from_secs(1);
+
 /// How old a snapshot may become before the log tells of it: longer than a report takes.
 const OLD_SNAPSHOT: Duration = Duration::from_secs(300);
 
@@ -71,6 +74,7 @@ pub fn start(
     tasks.spawn(sort_samples(metrics, stop.clone()));
     tasks.spawn(count_runs(Arc::clone(store), stop.clone()));
     tasks.spawn(watch_snapshots(Arc::clone(store), stop.clone()));
+    tasks.spawn(raise_low_water(Arc::clone(store), stop.clone()));
     tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
     tasks.spawn(mark(Arc::clone(store), stop.clone()));
@@ -118,6 +122,15 @@ async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
             );
         }
         told = is_old;
+    }
+}
+
+async fn raise_low_water(store: Arc<dyn Store>, stop: CancellationToken) {
+    while pause(LOW_WATER_EVERY, &stop).await {
+        // A database that does not answer is the worker's to report.
+        if let Err(error) = store.raise_low_water().await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "the queue could not be looked through");
+        }
     }
 }
 

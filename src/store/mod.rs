@@ -400,6 +400,12 @@ pub trait Store:
         Ok(None)
     }
 
+    /// Finds out from where on the queue is to be read, so that claims do not pass what has left it. To be called every second or so;
+    /// whoever does not call it claims the same runs, only slower.
+    async fn raise_low_water(&self) -> StoreResult<()> {
+        Ok(())
+    }
+
     /// Removes idempotency records older than 24 hours, and what is left of conversations whose deletion was cut short. Returns how
     /// many records.
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64>;

@@ -129,6 +129,10 @@ impl Store for PostgresStore {
         Ok(Some(Duration::from_millis(age.and_then(|age| u64::try_from(age).ok()).unwrap_or(0))))
     }
 
+    async fn raise_low_water(&self) -> StoreResult<()> {
+        self.low_water.raise(&self.chores).await
+    }
+
     fn caps_owners(&self) -> bool {
         self.owner_cap > 0
     }

@@ -14,17 +14,12 @@ use std::time::Duration;
 use sqlx::PgConnection;
 use tokio::time::Instant;
 
-use super::PostgresStore;
-use super::answer::ask;
+use super::answer::Line;
 use crate::store::StoreResult;
 
-/// A run may become claimable with a time before the one at which it can be seen, by as long as its transaction takes. One that
-/// takes longer is found with everything.
-const QUEUE_SLACK_MS: i64 = 5_000;
-
-/// As long as no statement can take, by the time-out of the sessions: the limit of runs under way of an owner counts on seeing
-/// every lease.
-const LEASE_SLACK_MS: i64 = 12_000;
+/// A run becomes claimable, and a lease is claimed, before anybody can see it, by as long as its transaction takes. The time-out of
+/// the sessions lets no statement take longer than this: the limit of runs under way of an owner counts on seeing every lease.
+const SLACK_MS: i64 = 15_000;
 
 /// Everything is looked through at most this often.
 const WHOLE_LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -49,8 +44,8 @@ pub(super) struct Marks {
 impl Marks {
     /// What can be relied on after a look that was taken at `now`.
     fn after(now: i64, first_run: Option<i64>, first_lease: Option<i64>) -> Self {
-        let mark = |first: Option<i64>, slack: i64| first.unwrap_or(now).min(now - slack);
-        Self { queue: mark(first_run, QUEUE_SLACK_MS), leases: mark(first_lease, LEASE_SLACK_MS) }
+        let mark = |first: Option<i64>| first.unwrap_or(now).min(now - SLACK_MS);
+        Self { queue: mark(first_run), leases: mark(first_lease) }
     }
 }
 
@@ -73,6 +68,23 @@ impl LowWater {
         self.leases.store(marks.leases, Ordering::Relaxed);
     }
 
+    /// Raises the marks to where the queue and the leases begin now, and lowers them to what appeared before them.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`](crate::store::StoreError::Unavailable), and of a look through everything that took too long.
+    /// The marks stay as they were, which costs time and nothing else.
+    pub(super) async fn raise(&self, line: &Line) -> StoreResult<()> {
+        let begun = Instant::now();
+        let whole = self.whole_is_due(begun);
+        let from = if whole { Marks::default() } else { self.marks() };
+        let found = line.ask(async |connection| look(connection, from).await).await;
+        if whole {
+            self.looked_through(Instant::now(), begun.elapsed());
+        }
+        self.set(found?);
+        Ok(())
+    }
+
     /// Whether it is time for everything.
     fn whole_is_due(&self, now: Instant) -> bool {
         self.whole_look_at.lock().unwrap_or_else(PoisonError::into_inner).is_none_or(|at| now >= at)
@@ -82,25 +94,6 @@ impl LowWater {
     fn looked_through(&self, now: Instant, took: Duration) {
         let pause = WHOLE_LOOK_EVERY.max(took * WHOLE_LOOK_SHARE);
         *self.whole_look_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now + pause);
-    }
-}
-
-impl PostgresStore {
-    /// Raises the marks to where the queue and the leases begin now, and lowers them to what appeared before them.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`](crate::store::StoreError::Unavailable), and of a look through everything that took too long.
-    /// The marks stay as they were, which costs time and nothing else.
-    pub(super) async fn raise_low_water(&self) -> StoreResult<()> {
-        let begun = Instant::now();
-        let whole = self.low_water.whole_is_due(begun);
-        let from = if whole { Marks::default() } else { self.low_water.marks() };
-        let found = ask(&self.worker, async |connection| look(connection, from).await).await;
-        if whole {
-            self.low_water.looked_through(Instant::now(), begun.elapsed());
-        }
-        self.low_water.set(found?);
-        Ok(())
     }
 }
 
@@ -116,11 +109,11 @@ mod tests {
 
     #[test]
     fn nothing_that_may_still_appear_lies_before_the_marks() {
-        assert_eq!(Marks::after(100_000, None, None), Marks { queue: 95_000, leases: 88_000 });
+        assert_eq!(Marks::after(100_000, None, None), Marks { queue: 85_000, leases: 85_000 });
         // What waits for long, or runs for long, keeps its mark.
         assert_eq!(Marks::after(100_000, Some(20_000), Some(30_000)), Marks { queue: 20_000, leases: 30_000 });
         // A timer of the future does not raise it.
-        assert_eq!(Marks::after(100_000, Some(500_000), Some(99_999)), Marks { queue: 95_000, leases: 88_000 });
+        assert_eq!(Marks::after(100_000, Some(500_000), Some(99_999)), Marks { queue: 85_000, leases: 85_000 });
     }
 
     #[test]

@@ -234,10 +234,6 @@ impl QueueStore for PostgresStore {
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
-        // Raised first: a lease that appeared before the mark is found by the very pass that looks through everything.
-        if let Err(error) = within(ANSWER_LIMIT, self.raise_low_water()).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "the queue could not be looked through");
-        }
         let since = self.low_water.marks().leases;
         within(ANSWER_LIMIT, ask(&self.lease, async |connection| sweep(connection, limit, despite_outage, since).await)).await
     }

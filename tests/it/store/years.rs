@@ -121,9 +121,9 @@ async fn claims(world: &World, wanted: usize) -> Vec<Duration> {
     let claiming = async {
         let mut times = Vec::new();
         while times.len() < wanted {
-            // As often as at 200 runs/s the sweeper does.
-            if times.len().is_multiple_of(500) {
-                store.sweep(50, true).await.unwrap();
+            // As often as a server does with 200 runs/s.
+            if times.len().is_multiple_of(200) {
+                store.raise_low_water().await.unwrap();
             }
             let begun = Instant::now();
             let claims = store.claim_runs(&world.node, 64, LONG).await.unwrap();
@@ -273,7 +273,7 @@ async fn hurry_through_the_queue(world: &World, count: usize) {
         world.commit_one(write).await.unwrap();
     }
     let id = "lpad(to_hex(n), 32, '0')";
-    let at = format!("now_ms() - ({count} - n) * {} / {count}", 30 * 60 * 1000_u64);
+    let at = format!("now_ms() - ({count} - n) * {}::bigint / {count}", 30 * 60 * 1000);
     let owner = format!("'user_' || lpad(to_hex(n % {OWNERS}), 32, '0')");
     let ids = format!("'id', 'run_' || {id}, 'conversation_id', 'conv_' || {id}, 'owner_id', {owner}, 'claimable_at', {at}");
     for statement in [
@@ -315,8 +315,8 @@ async fn what_a_held_snapshot_keeps_is_not_passed_by_claims_on_postgres() {
         times.len()
     ));
     report.close().await.unwrap();
-    // What the claims of the test itself leave behind is passed for some seconds.
-    assert!(rows < 4_000 && (gone > USUAL || rows < i64::try_from(gone / 5).unwrap()), "{rows} rows for each claim");
+    // What the claims of the test itself leave behind is passed for some seconds: of many claims that is much.
+    assert!(gone > USUAL || rows < i64::try_from(gone / 5).unwrap(), "{rows} rows for each claim");
     // In the suite other tests have the machine, too.
     let limit = if gone == USUAL { 200 } else { 50 };
     assert!(most <= Duration::from_millis(limit), "p99 {most:?}");
