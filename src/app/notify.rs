@@ -149,7 +149,7 @@ async fn listen(notifier: &PgNotifier, hub: &Hub, peers: &Peers) {
             peers.heard();
         }
         match notice {
-            Notice::Log(conversations) => conversations.iter().for_each(|conversation| hub.hint(conversation)),
+            Notice::Log(conversations) => conversations.iter().for_each(|conversation| hub.has_grown(conversation)),
             // Which logs have grown the poller finds out; re-reading all of them here would be a storm.
             Notice::LogUnknown => {
                 peers.changed.notify();

@@ -13,7 +13,7 @@ use super::parts::Sources;
 use super::telemetry::UPKEEP;
 use crate::domain::ids::McpServerId;
 use crate::live::Hub;
-use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, poll_heads};
+use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, follow_logs};
 use crate::store::{SEARCH_PIECE, Store, StoreResult};
 use crate::support::clock::{SharedClock, UnixMillis};
 
@@ -79,7 +79,7 @@ pub fn start(
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
     tasks.spawn(mark(Arc::clone(store), stop.clone()));
     tasks.spawn(index(Arc::clone(store), stop.clone()));
-    tasks.spawn(poll_heads(Arc::clone(store), Arc::clone(hub), stop.clone()));
+    tasks.spawn(follow_logs(Arc::clone(store), Arc::clone(hub), stop.clone()));
 }
 
 /// Puts the samples of histograms into their buckets: until then, each takes room of its own.

@@ -3,7 +3,7 @@
 //! Each subscription has a bounded queue of its own. A reader that is too slow for it loses the queue, not events: it is told
 //! to read from the store ([`Tail::Reread`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Notify;
@@ -72,7 +72,7 @@ struct Audience {
     /// Those who will read from the store anyway, and cost nothing until they do.
     lagging: Crowd,
     next_number: u64,
-    /// The newest `seq` published while somebody listened.
+    /// The newest `seq` that those who listen have been told of.
     published: i64,
 }
 
@@ -83,6 +83,9 @@ type Listeners = BTreeMap<ConversationId, Audience>;
 pub struct Hub {
     limits: HubLimits,
     listeners: Mutex<Listeners>,
+    /// Logs that have grown in other processes since they were last looked at.
+    grown: Mutex<BTreeSet<ConversationId>>,
+    grown_signal: Signal,
     queue_signal: Signal,
     control_signal: Signal,
     reception: Reception,
@@ -143,6 +146,8 @@ impl Hub {
         Arc::new(Self {
             limits,
             listeners: Mutex::default(),
+            grown: Mutex::default(),
+            grown_signal: Signal::default(),
             queue_signal: Signal::default(),
             control_signal: Signal::default(),
             reception: Reception::default(),
@@ -163,6 +168,18 @@ impl Hub {
 
     /// Hands committed events of one conversation to its listeners. Call it after the commit, in `seq` order.
     pub fn publish(&self, conversation: &ConversationId, events: &[SharedEvent]) {
+        if events.is_empty() {
+            return;
+        }
+        self.relay(conversation, events);
+        let announce = lock(&self.announce).clone();
+        if let Some(announce) = announce {
+            announce(conversation);
+        }
+    }
+
+    /// The same with events that another process has committed, which nobody else has to hear of from here.
+    pub fn relay(&self, conversation: &ConversationId, events: &[SharedEvent]) {
         let Some(last) = events.last() else { return };
         let bytes: usize = events.iter().map(|event| event.data.len()).sum();
         let mut has_laggards = false;
@@ -186,13 +203,44 @@ impl Hub {
         if has_laggards && let Some(audience) = lock(&self.listeners).get_mut(conversation) {
             audience.put_laggards_aside();
         }
-        let announce = lock(&self.announce).clone();
-        if let Some(announce) = announce {
-            announce(conversation);
+    }
+
+    /// Says that the log of a conversation has grown in another process. Whoever waits for [`Hub::grown`] reads it once for all who
+    /// listen here.
+    pub fn has_grown(&self, conversation: &ConversationId) {
+        if lock(&self.listeners).contains_key(conversation) {
+            lock(&self.grown).insert(conversation.clone());
+            self.grown_signal.notify();
         }
     }
 
-    /// Says that something may have happened in a conversation, without saying what.
+    /// Waits for logs that have grown in other processes. Each comes with [`Hub::published`].
+    /// Cancel-safe.
+    pub async fn grown(&self) -> Vec<(ConversationId, i64)> {
+        loop {
+            self.grown_signal.wait().await;
+            let grown = std::mem::take(&mut *lock(&self.grown));
+            let listeners = lock(&self.listeners);
+            let heard = |conversation: ConversationId| {
+                let published = listeners.get(&conversation)?.published;
+                Some((conversation, published))
+            };
+            let grown: Vec<_> = grown.into_iter().filter_map(heard).collect();
+            if !grown.is_empty() {
+                return grown;
+            }
+        }
+    }
+
+    /// Has all who listen read the store, in which the log reaches to `head` or beyond. What comes after it can be relayed.
+    pub fn read_until(&self, conversation: &ConversationId, head: i64) {
+        if let Some(audience) = lock(&self.listeners).get_mut(conversation) {
+            audience.published = audience.published.max(head);
+        }
+        self.hint(conversation);
+    }
+
+    /// Says that something may have happened in a conversation, without saying what: all who listen read the store.
     pub fn hint(&self, conversation: &ConversationId) {
         for listener in self.of(conversation) {
             lock(&listener.queue).reread = true;
@@ -240,7 +288,7 @@ impl Hub {
         listeners.keys().cloned().collect()
     }
 
-    /// The newest `seq` that was published in a conversation since somebody began to listen to it; 0 if none was.
+    /// The newest `seq` that was told of in a conversation since somebody began to listen to it; 0 if none was.
     #[must_use]
     pub fn published(&self, conversation: &ConversationId) -> i64 {
         lock(&self.listeners).get(conversation).map_or(0, |audience| audience.published)

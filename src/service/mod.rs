@@ -17,6 +17,7 @@ mod explain;
 mod export;
 mod feedback;
 mod files;
+mod follower;
 mod going_on;
 mod importing;
 mod input;
@@ -27,7 +28,6 @@ mod mcp_servers;
 mod mcp_tokens;
 mod owned_log;
 mod pins;
-mod poller;
 mod providers;
 mod questions;
 mod retention;
@@ -55,6 +55,7 @@ pub use events::{Cursor, EventPage, StreamStart};
 pub use explain::RunExplanation;
 pub use export::ExportForm;
 pub use files::{FileDeps, FileLimits, FileReader, Unreadable, UploadSeat};
+pub use follower::follow_logs;
 pub use going_on::RetryCall;
 pub use importing::Document;
 pub use input::{Content, NewFilePart, NewPart, Replay, RequestKey, StartRun};
@@ -65,7 +66,6 @@ pub use mcp_servers::{
     AnyMcpServer, Import, Imported, McpDeps, McpServerPatch, NewMcpServer, ShownMcpServer, Variables, open_mcp_server,
 };
 pub use mcp_tokens::TokenKeeper;
-pub use poller::poll_heads;
 pub use providers::{
     Endpoints, NewProvider, ProviderDeps, ProviderPatch, ProviderTest, Target, Unfit, is_name as is_provider_name, open_target,
 };

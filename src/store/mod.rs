@@ -274,6 +274,10 @@ pub trait LogStore: Send + Sync {
 
     /// The newest `seq` of each conversation that has one. For what listens to them, which knows no owners.
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>>;
+
+    /// Of each log what follows the `seq` beside it, oldest first, as pages of [`LogStore::events`] are, of at most `limit` events
+    /// each; logs without any are left out. For what listens to them, which knows no owners.
+    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>>;
 }
 
 /// Users and their keys.

@@ -67,4 +67,33 @@ impl LogStore for PostgresStore {
             .map(|row| Ok((ConversationId::from_stored(row.try_get("conversation_id")?), row.try_get("last_seq")?)))
             .collect()
     }
+
+    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        let found = sqlx::query(
+            "SELECT w.id, e.seq, e.run_id, e.attempt, e.kind, e.at, e.data
+             FROM unnest($1::text[], $2::bigint[]) AS w (id, seq) CROSS JOIN LATERAL (
+                 SELECT page.*, sum(octet_length(data)) OVER (ORDER BY seq) - octet_length(data) AS before FROM (
+                     SELECT seq, run_id, attempt, kind, at, data FROM events
+                     WHERE conversation_id = w.id AND seq > w.seq ORDER BY seq LIMIT $3
+                 ) page
+             ) e WHERE e.before < $4 ORDER BY w.id, e.seq",
+        )
+        .bind(after.iter().map(|(conversation, _)| conversation.as_str()).collect::<Vec<_>>())
+        .bind(after.iter().map(|(_, seq)| *seq).collect::<Vec<_>>())
+        .bind(i64::from(limit.clamp(1, 1000)))
+        .bind(SQL_PAGE_BYTES)
+        .fetch_all(&self.chores)
+        .await?;
+        let mut news: Vec<(ConversationId, Vec<StoredEvent>)> = Vec::new();
+        for row in &found {
+            let id: &str = row.try_get("id")?;
+            if news.last().is_none_or(|(conversation, _)| conversation.as_str() != id) {
+                news.push((ConversationId::from_stored(id.to_owned()), Vec::new()));
+            }
+            if let Some((conversation, events)) = news.last_mut() {
+                events.push(rows::read_event(row, conversation)?);
+            }
+        }
+        Ok(news)
+    }
 }

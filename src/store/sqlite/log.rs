@@ -91,6 +91,23 @@ impl LogStore for SqliteStore {
         .await?;
         Ok(rows.into_iter().map(|(id, head)| (ConversationId::from_stored(id), head)).collect())
     }
+
+    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        let mut news = Vec::new();
+        // No other process writes: this is for what was stored and, since its task died, not published.
+        for (conversation, seq) in after {
+            let owner: Option<String> = sqlx::query_scalar("SELECT owner_id FROM conversation_heads WHERE conversation_id = ?")
+                .bind(conversation.as_str())
+                .fetch_optional(self.reader())
+                .await?;
+            let Some(owner) = owner else { continue };
+            let events = self.events(&UserId::from_stored(owner), conversation, *seq, limit).await?;
+            if !events.is_empty() {
+                news.push((conversation.clone(), events));
+            }
+        }
+        Ok(news)
+    }
 }
 
 impl SqliteStore {

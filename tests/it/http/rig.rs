@@ -21,7 +21,7 @@ use capstan::domain::tool::{ReplayClass, ToolCall, ToolDefinition, ToolOutcome};
 use capstan::http::{Auth, HttpLimits, HttpOptions, router};
 use capstan::live::{Hub, HubLimits};
 use capstan::service::{
-    ConfiguredProvider, Endpoints, ProviderDeps, Service, ServiceDeps, ServiceLimits, Target, Unfit, new_key, poll_heads,
+    ConfiguredProvider, Endpoints, ProviderDeps, Service, ServiceDeps, ServiceLimits, Target, Unfit, follow_logs, new_key,
 };
 use capstan::store::{Store, StoreOptions, open};
 use capstan::support::clock::{SystemClock, UnixMillis};
@@ -257,7 +257,7 @@ impl Rig {
 
     /// Looks for what other processes did to the database, as a server on Postgres does.
     pub fn poll(&mut self) {
-        self.servers.spawn(poll_heads(Arc::clone(&self.store), Arc::clone(&self.hub), CancellationToken::new()));
+        self.servers.spawn(follow_logs(Arc::clone(&self.store), Arc::clone(&self.hub), CancellationToken::new()));
     }
 
     /// Sends a request as it is.

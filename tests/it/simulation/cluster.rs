@@ -10,7 +10,7 @@ use capstan::domain::ids::NodeId;
 use capstan::domain::plan::Strategy;
 use capstan::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use capstan::live::{Elsewhere, Hub, HubLimits};
-use capstan::service::{Service, ServiceDeps, ServiceLimits, poll_heads};
+use capstan::service::{Service, ServiceDeps, ServiceLimits, follow_logs};
 use capstan::store::Store;
 use capstan::support::clock::{Clock, UnixMillis};
 use capstan::support::ids::SharedIds;
@@ -191,7 +191,7 @@ impl Cluster {
             }
         };
         let stop = CancellationToken::new();
-        tasks.spawn(poll_heads(store, Arc::clone(&hub), stop.clone()));
+        tasks.spawn(follow_logs(store, Arc::clone(&hub), stop.clone()));
         self.connect(&hub);
         dice.note(format_args!("{name} is up"));
         let gone = CancellationToken::new();

@@ -204,6 +204,9 @@ impl LogStore for Line {
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
         self.call("reads heads", self.model.heads(conversations), |_| {}).await
     }
+    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        self.call("reads news", self.model.news(after, limit), |_| {}).await
+    }
 }
 
 fn ends_run(write: &RunWrite) -> bool {

@@ -1,5 +1,6 @@
 //! The log: numbers, fences, batches.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use capstan::domain::change::{Change, StepKind, StepStatus};
@@ -299,8 +300,23 @@ async fn bounds_and_heads(world: &World) {
     let ids: Vec<ConversationId> = vec![one.conversation_id.clone(), two.conversation_id.clone(), conversation()];
     let mut heads = world.store.heads(&ids).await.unwrap();
     heads.sort_by_key(|(_, head)| *head);
-    assert_eq!(heads, [(two.conversation_id, 3), (one.conversation_id, 5)]);
+    assert_eq!(heads, [(two.conversation_id.clone(), 3), (one.conversation_id.clone(), 5)]);
     assert_eq!(world.store.heads(&[]).await.unwrap(), []);
+
+    let after = |seqs: [i64; 3]| -> Vec<(ConversationId, i64)> { ids.iter().cloned().zip(seqs).collect() };
+    let news = async |seqs, limit| {
+        let news = world.store.news(&after(seqs), limit).await.unwrap();
+        news.into_iter().map(|(id, events)| (id, events.iter().map(|event| event.seq).collect())).collect::<HashMap<_, Vec<i64>>>()
+    };
+    let found = news([1, 0, 0], 500).await;
+    assert_eq!(
+        found,
+        HashMap::from([(one.conversation_id.clone(), vec![2, 3, 4, 5]), (two.conversation_id.clone(), vec![1, 2, 3])])
+    );
+    assert_eq!(news([2, 3, 0], 2).await, HashMap::from([(one.conversation_id.clone(), vec![3, 4])]));
+    assert_eq!(world.store.news(&[], 2).await.unwrap(), []);
+    let events = world.store.events(&owner, &one.conversation_id, 1, 500).await.unwrap();
+    assert_eq!(world.store.news(&[(one.conversation_id.clone(), 1)], 500).await.unwrap(), [(one.conversation_id, events)]);
 }
 
 /// Writes with what the loop says of the conversation before their own event. What the answers tell of it is what is stored.

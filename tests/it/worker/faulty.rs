@@ -134,6 +134,9 @@ impl LogStore for FaultyStore {
     async fn heads(&self, conversations: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
         self.inner.heads(conversations).await
     }
+    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        self.inner.news(after, limit).await
+    }
 }
 
 #[async_trait]

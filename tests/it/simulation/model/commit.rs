@@ -35,13 +35,7 @@ impl LogStore for ModelStore {
         let state = self.state();
         let row = state.conversations.get(conversation).filter(|row| row.owner == *owner);
         let log = row.map(|row| row.log.as_slice()).unwrap_or_default();
-        let mut bytes = 0;
-        let page = log.iter().filter(|event| event.seq > after).take(limit.clamp(1, 1_000) as usize).take_while(|event| {
-            let fits = bytes < PAGE_BYTES;
-            bytes += event.data.len();
-            fits
-        });
-        Ok(page.cloned().collect())
+        Ok(page(log, after, limit))
     }
 
     async fn log_bounds(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<LogBounds>> {
@@ -55,6 +49,22 @@ impl LogStore for ModelStore {
         let heads = conversations.iter().filter_map(|id| Some((id.clone(), state.conversations.get(id)?.head())));
         Ok(heads.filter(|(_, head)| *head > 0).collect())
     }
+
+    async fn news(&self, after: &[(ConversationId, i64)], limit: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+        let state = self.state();
+        let pages = after.iter().filter_map(|(id, seq)| Some((id.clone(), page(&state.conversations.get(id)?.log, *seq, limit))));
+        Ok(pages.filter(|(_, page)| !page.is_empty()).collect())
+    }
+}
+
+fn page(log: &[StoredEvent], after: i64, limit: u32) -> Vec<StoredEvent> {
+    let mut bytes = 0;
+    let page = log.iter().filter(|event| event.seq > after).take(limit.clamp(1, 1_000) as usize).take_while(|event| {
+        let fits = bytes < PAGE_BYTES;
+        bytes += event.data.len();
+        fits
+    });
+    page.cloned().collect()
 }
 
 impl ModelStore {
