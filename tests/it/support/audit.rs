@@ -184,6 +184,8 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
     // The calls that were handed to their tools, and when last: the attempt, and how often the run had been taken up.
     let mut started: HashMap<String, (i64, usize)> = HashMap::new();
     let mut outcomes: HashSet<String> = HashSet::new();
+    // Calls of the answer that a retry begins with: their start stands in the run before.
+    let mut taken_over: HashSet<String> = HashSet::new();
     let mut taken_up = 0;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for Entry { seq, attempt: by, kind, data, .. } in entries.iter().copied() {
@@ -230,6 +232,10 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
                 }
             }
             "message.completed" => {
+                if *by == 0 {
+                    let parts = data["message"]["parts"].as_array().into_iter().flatten();
+                    taken_over.extend(parts.map(|part| text(&part["call_id"])));
+                }
                 let role = text(&data["message"]["role"]);
                 if !messages.remove(&text(&data["message"]["id"])) && role == "assistant" {
                     return Err(format!("message.completed at {seq} of a message that was not started"));
@@ -253,7 +259,7 @@ pub fn follow(entries: &[&Entry]) -> Result<(), String> {
             "tool.completed" | "tool.outcome_unknown" => {
                 let call = text(&data["call_id"]);
                 // One that is not let through has an outcome without having been started.
-                if kind == "tool.outcome_unknown" && !started.contains_key(&call) {
+                if kind == "tool.outcome_unknown" && !started.contains_key(&call) && !taken_over.contains(&call) {
                     return Err(format!("call {call} was not started, and is unknown at {seq}"));
                 }
                 if !outcomes.insert(call.clone()) {

@@ -203,8 +203,11 @@ impl State {
         let row = self.runs.get(&fence.run_id).filter(|row| !row.is_over() && self.is_newest(fence))?;
         let read = self.read_in(&fence.conversation_id).into_iter().filter(|(first_seq, _)| *first_seq <= row.first_seq);
         let mut history: Vec<Message> = read.map(|(_, message)| message).collect();
+        // One whose last message was taken out stands for nothing.
+        let place = |covers| history.iter().position(|message| message.id == covers);
         let summary = self.conversations.get(&fence.conversation_id).and_then(|conversation| conversation.summary.clone());
-        let at = summary.as_ref().map_or(0, |known| 1 + history.iter().position(|message| message.id == known.covers).unwrap());
+        let summary = summary.filter(|known| place(known.covers.clone()).is_some());
+        let at = summary.as_ref().and_then(|known| place(known.covers.clone())).map_or(0, |place| 1 + place);
         let later = history.split_off(at);
         let asked = summary.as_ref().map(|known| known.asked.clone()).unwrap_or_default();
         let is_own = |message: &Message| message.run_id == fence.run_id && message.role == Role::User;
