@@ -211,7 +211,7 @@ impl Cluster {
             }
         };
         let hear = others(self, hub);
-        hub.announce_with(Arc::new(move |conversation| hear().iter().for_each(|other: &Arc<Hub>| other.hint(conversation))));
+        hub.announce_with(Arc::new(move |conversation| hear().iter().for_each(|other: &Arc<Hub>| other.has_grown(conversation))));
         let wake = others(self, hub);
         hub.wake_elsewhere_with(Arc::new(move |what| {
             for other in wake() {

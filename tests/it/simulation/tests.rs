@@ -16,7 +16,7 @@ use crate::support::tell;
 const SEEDS: u64 = 400;
 
 /// Seeds within which a planted bug must be found.
-const ENOUGH: u64 = 600;
+const ENOUGH: u64 = 200;
 
 fn setting(name: &str) -> Option<u64> {
     #[expect(clippy::disallowed_methods, reason = "which seeds are played is a setting of the tests")]
