@@ -182,7 +182,8 @@ impl Site {
         let inherited = ["PATH", "HOME"].map(|name| (name, std::env::var(name).unwrap_or_default()));
         command.env_clear().envs(inherited).envs(&self.env).env("CAPSTAN_LISTEN", format!("127.0.0.1:{}", port.number));
         if let Some(mcp) = &self.mcp {
-            let file = self.folder.path().join("mcp.json");
+            // One file a server: another one may be reading its own in this moment.
+            let file = self.folder.path().join(format!("server-{count}.mcp.json"));
             std::fs::write(&file, mcp.to_string()).unwrap();
             command.env("CAPSTAN_MCP_CONFIG", file);
         }
