@@ -1,4 +1,5 @@
-//! What becomes of conversations in which nothing has happened for long: they are put away, and much later deleted.
+//! What becomes of conversations in which nothing has happened for long: they are put away, and much later deleted; sooner, if nothing was
+//! ever said in them.
 //!
 //! In pieces, each of which holds by itself: a process that dies over it leaves nothing to mend. Whether a conversation is still
 //! idle is looked at again in the write that tidies it.
@@ -20,6 +21,8 @@ pub struct TidyAges {
     pub archive_ms: Option<u64>,
     /// From then until it is deleted.
     pub delete_ms: Option<u64>,
+    /// From the last change until one is deleted in which nothing was ever said, and that nobody has named.
+    pub empty_ms: Option<u64>,
 }
 
 /// How many there were.
@@ -50,7 +53,8 @@ impl Tidier {
         // What is put away now is not deleted in the same pass.
         let archive = ages.archive_ms.map(|age| (Tidying::Archive, age));
         let delete = ages.delete_ms.map(|age| (Tidying::Delete, age));
-        let left = archive.into_iter().chain(delete).collect();
+        let empty = ages.empty_ms.map(|age| (Tidying::DeleteEmpty, age));
+        let left = [archive, delete, empty].into_iter().flatten().collect();
         Self { store, hub, mode, left, last: None, tidied: Tidied::default() }
     }
 
@@ -73,10 +77,10 @@ impl Tidier {
                 let ids: Vec<ConversationId> = found.iter().map(|(_, id)| id.clone()).collect();
                 self.store.archive_idle(&ids, age_ms).await?
             }
-            (FoldMode::Fold, Tidying::Delete) => {
+            (FoldMode::Fold, Tidying::Delete | Tidying::DeleteEmpty) => {
                 let mut deleted = 0;
                 for (owner, id) in &found {
-                    if self.store.delete_idle(owner, id, age_ms).await? {
+                    if self.store.delete_idle(owner, id, tidying, age_ms).await? {
                         deleted += 1;
                         if let Some(hub) = &self.hub {
                             hub.deleted(id);
@@ -88,7 +92,7 @@ impl Tidier {
         };
         match tidying {
             Tidying::Archive => self.tidied.archived += count,
-            Tidying::Delete => self.tidied.deleted += count,
+            Tidying::Delete | Tidying::DeleteEmpty => self.tidied.deleted += count,
         }
         if found.len() < PIECE as usize {
             self.left.pop();

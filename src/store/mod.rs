@@ -358,7 +358,7 @@ pub trait RetentionStore: Send + Sync {
     async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64>;
 
     /// Deletes a conversation of which that still holds, with all that belongs to it. False if it does not.
-    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool>;
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool>;
 }
 
 /// Everything, behind one handle.

@@ -238,6 +238,8 @@ pub enum Tidying {
     Archive,
     /// Those that were put away that long ago are deleted.
     Delete,
+    /// Those in which nothing was ever said, and that nobody has named, are deleted.
+    DeleteEmpty,
 }
 
 /// A conversation to make.

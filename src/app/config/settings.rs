@@ -572,13 +572,16 @@ pub struct RetentionConfig {
     pub archive_days: u32,
     /// Days from then until it is deleted; 0 for never.
     pub delete_days: u32,
+    /// Days without a change until a conversation is deleted in which nothing was ever said, unless it has a title or is pinned; 0
+    /// for never.
+    pub empty_days: u32,
     /// Days after its upload until a file that no message has is removed; 0 for never.
     pub unused_files_days: u32,
 }
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        Self { deltas_days: 7, audit_days: 365, archive_days: 30, delete_days: 90, unused_files_days: 1 }
+        Self { deltas_days: 7, audit_days: 365, archive_days: 30, delete_days: 90, empty_days: 7, unused_files_days: 1 }
     }
 }
 
@@ -592,7 +595,11 @@ impl RetentionConfig {
     /// When conversations are tidied.
     #[must_use]
     pub fn tidy_ages(&self) -> TidyAges {
-        TidyAges { archive_ms: days_ms(self.archive_days), delete_ms: days_ms(self.delete_days) }
+        TidyAges {
+            archive_ms: days_ms(self.archive_days),
+            delete_ms: days_ms(self.delete_days),
+            empty_ms: days_ms(self.empty_days),
+        }
     }
 
     /// The same of files that no message has.

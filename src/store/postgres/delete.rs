@@ -10,7 +10,6 @@ use super::PostgresStore;
 use super::answer::Line;
 use super::conversations::lock_head;
 use super::errors::retried;
-use super::retention::TO_DELETE;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::{DeletedConversation, StoreResult};
 
@@ -29,11 +28,17 @@ impl PostgresStore {
         Ok(deleted)
     }
 
-    /// The same of one that was put away `age_ms` ago, if nothing has happened in it since.
-    pub(super) async fn delete_if_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
-        let age_ms = i64::try_from(age_ms).unwrap_or(i64::MAX);
+    /// The same of one of which a condition holds, with `c` for its row and `$1` for `age_ms`.
+    pub(super) async fn delete_if(
+        &self,
+        owner: &UserId,
+        id: &ConversationId,
+        condition: &'static str,
+        age_ms: u64,
+    ) -> StoreResult<bool> {
+        let only_if = Some((condition, i64::try_from(age_ms).unwrap_or(i64::MAX)));
         let line = &self.chores;
-        let deleted = retried(|| line.ask(async |connection| take_away(connection, owner, id, Some(age_ms)).await)).await?;
+        let deleted = retried(|| line.ask(async |connection| take_away(connection, owner, id, only_if).await)).await?;
         if deleted.is_some() {
             remove_rest_or_later(line, id.as_str()).await;
         }
@@ -57,20 +62,20 @@ async fn remove_rest_or_later(line: &Line, id: &str) {
     }
 }
 
-/// With `idle_ms`, only one that was put away that long ago, and in which nothing has happened since.
+/// With a condition and what it asks about, only if it holds.
 async fn take_away(
     connection: &mut PgConnection,
     owner: &UserId,
     id: &ConversationId,
-    idle_ms: Option<i64>,
+    only_if: Option<(&'static str, i64)>,
 ) -> StoreResult<Option<DeletedConversation>> {
     let mut tx = connection.begin().await?;
     if lock_head(&mut tx, owner, id).await?.is_none() {
         return Ok(None);
     }
-    if let Some(idle_ms) = idle_ms {
-        let statement = format!("SELECT EXISTS (SELECT FROM conversations c WHERE id = $2 AND {TO_DELETE})");
-        let holds: bool = sqlx::query_scalar(AssertSqlSafe(statement)).bind(idle_ms).bind(id.as_str()).fetch_one(&mut *tx).await?;
+    if let Some((condition, age_ms)) = only_if {
+        let statement = format!("SELECT EXISTS (SELECT FROM conversations c WHERE id = $2 AND {condition})");
+        let holds: bool = sqlx::query_scalar(AssertSqlSafe(statement)).bind(age_ms).bind(id.as_str()).fetch_one(&mut *tx).await?;
         if !holds {
             return Ok(None);
         }

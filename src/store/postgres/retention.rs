@@ -45,13 +45,8 @@ impl RetentionStore for PostgresStore {
         after: Option<&ConversationId>,
         limit: u32,
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
-        let statement = format!(
-            "SELECT owner_id, id FROM conversations c WHERE id > $2 AND {} ORDER BY id LIMIT $3",
-            match tidying {
-                Tidying::Archive => TO_ARCHIVE,
-                Tidying::Delete => TO_DELETE,
-            }
-        );
+        let statement =
+            format!("SELECT owner_id, id FROM conversations c WHERE id > $2 AND {} ORDER BY id LIMIT $3", condition(tidying));
         let found: Vec<(String, String)> = sqlx::query_as(AssertSqlSafe(statement))
             .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
             .bind(after.map_or("", ConversationId::as_str))
@@ -72,8 +67,17 @@ impl RetentionStore for PostgresStore {
         Ok(archived.rows_affected())
     }
 
-    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
-        self.delete_if_idle(owner, id, age_ms).await
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {
+        self.delete_if(owner, id, condition(tidying), age_ms).await
+    }
+}
+
+/// Of which conversations `c` it holds that they are to be tidied so, of which nothing has changed for `$1`.
+fn condition(tidying: Tidying) -> &'static str {
+    match tidying {
+        Tidying::Archive => TO_ARCHIVE,
+        Tidying::Delete => TO_DELETE,
+        Tidying::DeleteEmpty => EMPTY,
     }
 }
 
@@ -83,9 +87,14 @@ const TO_ARCHIVE: &str = "c.archived_at IS NULL AND NOT c.pinned AND c.updated_a
     AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)";
 
 /// The same of those that were put away that long ago. What is left of deleted ones is somebody else's to remove.
-pub(super) const TO_DELETE: &str = "c.archived_at <= (SELECT now_ms()) - $1 AND NOT c.pinned
+const TO_DELETE: &str = "c.archived_at <= (SELECT now_ms()) - $1 AND NOT c.pinned
     AND c.updated_at <= (SELECT now_ms()) - $1 AND c.status IN ('idle', 'failed') AND c.owner_id <> ''
     AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)";
+
+/// The same of those in which nothing was ever said, and that nobody has named.
+const EMPTY: &str = "c.title = '' AND NOT c.pinned AND c.updated_at <= (SELECT now_ms()) - $1 AND c.owner_id <> ''
+    AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id)
+    AND NOT EXISTS (SELECT FROM messages m WHERE m.conversation_id = c.id)";
 
 async fn fold(
     connection: &mut PgConnection,

@@ -74,13 +74,8 @@ impl RetentionStore for SqliteStore {
         after: Option<&ConversationId>,
         limit: u32,
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
-        let statement = format!(
-            "SELECT owner_id, id FROM conversations c WHERE id > ?2 AND {} ORDER BY id LIMIT ?3",
-            match tidying {
-                Tidying::Archive => TO_ARCHIVE,
-                Tidying::Delete => TO_DELETE,
-            }
-        );
+        let statement =
+            format!("SELECT owner_id, id FROM conversations c WHERE id > ?2 AND {} ORDER BY id LIMIT ?3", condition(tidying));
         let found: Vec<(String, String)> = sqlx::query_as(AssertSqlSafe(statement))
             .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
             .bind(after.map_or("", ConversationId::as_str))
@@ -107,9 +102,9 @@ impl RetentionStore for SqliteStore {
         Ok(archived)
     }
 
-    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {
         let (_turn, mut tx) = self.write_in_turn().await?;
-        let statement = format!("SELECT EXISTS (SELECT 1 FROM conversations c WHERE id = ?2 AND {TO_DELETE})");
+        let statement = format!("SELECT EXISTS (SELECT 1 FROM conversations c WHERE id = ?2 AND {})", condition(tidying));
         let holds: bool = sqlx::query_scalar(AssertSqlSafe(statement))
             .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
             .bind(id.as_str())
@@ -123,12 +118,29 @@ impl RetentionStore for SqliteStore {
     }
 }
 
+/// Of which conversations `c` it holds that they are to be tidied so, of which nothing has changed for `?1`.
+fn condition(tidying: Tidying) -> &'static str {
+    match tidying {
+        Tidying::Archive => TO_ARCHIVE,
+        Tidying::Delete => TO_DELETE,
+        Tidying::DeleteEmpty => EMPTY,
+    }
+}
+
 /// Conversations `c` in which nothing has happened for `?1`.
 const TO_ARCHIVE: &str = concat!(
     "c.archived_at IS NULL AND c.pinned = 0 AND c.updated_at <= ",
     now!(),
     " - ?1 AND c.status IN ('idle', 'failed')
      AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)"
+);
+
+/// The same of those in which nothing was ever said, and that nobody has named.
+const EMPTY: &str = concat!(
+    "c.title = '' AND c.pinned = 0 AND c.updated_at <= ",
+    now!(),
+    " - ?1 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id)
+     AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = c.id)"
 );
 
 /// The same of those that were put away that long ago.

@@ -86,6 +86,17 @@ async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, 
             format!("UPDATE conversations SET updated_at = updated_at - {by}, archived_at = archived_at - {by} WHERE {old}");
         site.database.rows(&format!("{update} RETURNING id")).await;
     };
+    // Opened and left without a word.
+    let (_, empty) = server.post_json("/conversations", &json!({})).await;
+    let empty = empty["id"].as_str().unwrap();
+    let week = 7 * DAY_MS;
+    let older_by_a_week = format!("UPDATE conversations SET updated_at = updated_at - {week} WHERE id = '{empty}' RETURNING id");
+    let (ok, said) = site.command(&["cleanup"]).await;
+    assert!(ok && said.contains("conversations archived: 0; deleted: 0"), "{said}");
+    site.database.rows(&older_by_a_week).await;
+    let (ok, said) = site.command(&["cleanup"]).await;
+    assert!(ok && said.contains("conversations archived: 0; deleted: 1"), "{said}");
+    assert_eq!(server.get(&format!("/conversations/{empty}")).send().await.unwrap().status(), 404);
     older(31).await;
     let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
     assert!(ok && said.contains("conversations to archive: 1; to delete: 0"), "{said}");

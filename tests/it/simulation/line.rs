@@ -534,8 +534,8 @@ impl RetentionStore for Line {
     async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
         self.model.archive_idle(ids, age_ms).await
     }
-    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
-        self.model.delete_idle(owner, id, age_ms).await
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {
+        self.model.delete_idle(owner, id, tidying, age_ms).await
     }
 }
 

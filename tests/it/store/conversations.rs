@@ -28,6 +28,7 @@ contract! {
     what_is_somebody_elses_looks_missing,
     conversations_are_kept_in_order,
     idle_conversations_are_put_away_and_deleted,
+    conversations_without_a_word_are_deleted,
     an_owner_has_so_many_conversations,
 }
 
@@ -152,18 +153,43 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
     assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), 1, "only the one of which it holds");
     assert!(world.store.conversation(&owner, &ids[0]).await.unwrap().unwrap().archived_at.is_some());
     assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), 0);
-    assert!(!world.store.delete_idle(&owner, &ids[0], DAY).await.unwrap(), "it has only just been put away");
+    assert!(!world.store.delete_idle(&owner, &ids[0], Tidying::Delete, DAY).await.unwrap(), "it has only just been put away");
     // Put away as long ago, but pinned, busy, or changed since.
     let others = ids[1..4].iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
     world.database.rows(&format!("UPDATE conversations SET archived_at = 1 WHERE id IN ({others}) RETURNING id")).await;
     assert_eq!(mine(Tidying::Delete, None).await, [ids[4].clone()]);
     for id in &ids[1..4] {
-        assert!(!world.store.delete_idle(&owner, id, DAY).await.unwrap(), "{id}");
+        assert!(!world.store.delete_idle(&owner, id, Tidying::Delete, DAY).await.unwrap(), "{id}");
     }
-    assert!(!world.store.delete_idle(&user(), &ids[4], DAY).await.unwrap(), "somebody else's");
-    assert!(world.store.delete_idle(&owner, &ids[4], DAY).await.unwrap());
+    assert!(!world.store.delete_idle(&user(), &ids[4], Tidying::Delete, DAY).await.unwrap(), "somebody else's");
+    assert!(world.store.delete_idle(&owner, &ids[4], Tidying::Delete, DAY).await.unwrap());
     assert_eq!(world.store.conversation(&owner, &ids[4]).await.unwrap(), None);
-    assert!(!world.store.delete_idle(&owner, &ids[4], DAY).await.unwrap());
+    assert!(!world.store.delete_idle(&owner, &ids[4], Tidying::Delete, DAY).await.unwrap());
+}
+
+async fn conversations_without_a_word_are_deleted(world: &World) {
+    const DAY: u64 = 24 * 3_600_000;
+    let owner = user();
+    let mut ids = Vec::new();
+    for title in ["", "named", "", "", ""] {
+        ids.push(make(world, &owner, title, NOW).await);
+    }
+    let [empty, named, spoken, pinned, young] = [0, 1, 2, 3, 4].map(|at| ids[at].clone());
+    world.accept(hello(&owner, &spoken)).await;
+    let pin = ConversationChange { pinned: Some(true), ..ConversationChange::default() };
+    world.store.change_conversation(&owner, &pinned, &pin, NOW).await.unwrap();
+    world.database.rows(&format!("UPDATE conversations SET title = '' WHERE id = '{spoken}' RETURNING id")).await;
+    world.database.rows(&format!("UPDATE conversations SET updated_at = 9000000000000 WHERE id = '{young}' RETURNING id")).await;
+
+    let found = world.store.idle_conversations(Tidying::DeleteEmpty, DAY, None, 1_000).await.unwrap();
+    let mine: Vec<_> = found.into_iter().filter(|(whose, _)| *whose == owner).map(|(_, id)| id).collect();
+    assert_eq!(mine, [empty.clone()]);
+    for id in [&named, &spoken, &pinned, &young] {
+        assert!(!world.store.delete_idle(&owner, id, Tidying::DeleteEmpty, DAY).await.unwrap(), "{id}");
+    }
+    assert!(!world.store.delete_idle(&user(), &empty, Tidying::DeleteEmpty, DAY).await.unwrap(), "somebody else's");
+    assert!(world.store.delete_idle(&owner, &empty, Tidying::DeleteEmpty, DAY).await.unwrap());
+    assert_eq!(world.store.conversation(&owner, &empty).await.unwrap(), None);
 }
 
 async fn make(world: &World, owner: &capstan::domain::ids::UserId, title: &str, now: UnixMillis) -> ConversationId {

@@ -425,8 +425,8 @@ impl RetentionStore for FaultyStore {
     async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
         self.inner.archive_idle(ids, age_ms).await
     }
-    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, age_ms: u64) -> StoreResult<bool> {
-        self.inner.delete_idle(owner, id, age_ms).await
+    async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {
+        self.inner.delete_idle(owner, id, tidying, age_ms).await
     }
 }
 

@@ -159,7 +159,7 @@ impl RetentionStore for ModelStore {
     async fn archive_idle(&self, _ids: &[ConversationId], _age_ms: u64) -> StoreResult<u64> {
         Ok(0)
     }
-    async fn delete_idle(&self, _owner: &UserId, _id: &ConversationId, _age_ms: u64) -> StoreResult<bool> {
+    async fn delete_idle(&self, _owner: &UserId, _id: &ConversationId, _tidying: Tidying, _age_ms: u64) -> StoreResult<bool> {
         Ok(false)
     }
 }
