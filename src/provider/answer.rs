@@ -68,13 +68,16 @@ impl<D: Decode> Events<D> {
         }
     }
 
+    /// A frame. Where the line is missing that ends an event, several stand in one.
     fn frame(&mut self, frame: &Frame) {
-        let Some(documents) = several(&frame.data) else {
+        let is_json = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
+        let is_first_whole = frame.data.split_once('\n').is_some_and(|(first, _)| is_json(first));
+        if !is_first_whole || is_json(&frame.data) {
             return self.event(frame.event.as_deref(), &frame.data);
-        };
-        for document in documents {
+        }
+        for line in frame.data.lines() {
             if let State::Open | State::MayGoOn | State::Closing(_) = self.state {
-                self.event(frame.event.as_deref(), document);
+                self.event(frame.event.as_deref(), line);
             }
         }
     }
@@ -88,25 +91,6 @@ impl<D: Decode> Events<D> {
         self.failed = self.decoder.close(&mut self.ready).err();
         self.state = State::Over;
     }
-}
-
-/// The documents of a frame that has several: the line is missing that ends an event, or gateways have put them one behind the
-/// other. What comes last may be no document, such as a mark of the end.
-fn several(data: &str) -> Option<Vec<&str>> {
-    // Hardly a frame has either, so that nearly none is looked at twice.
-    if !data.contains('\n') && !data.contains("}{") && !data.contains("} {") && !data.ends_with("[DONE]") {
-        return None;
-    }
-    let mut values = serde_json::Deserializer::from_str(data).into_iter::<IgnoredAny>();
-    let (mut documents, mut rest) = (Vec::new(), data);
-    while let Some(Ok(_)) = values.next() {
-        let (document, behind) = data.split_at(values.byte_offset());
-        documents.push(document.get(data.len() - rest.len()..).unwrap_or_default());
-        rest = behind;
-    }
-    let is_one = documents.is_empty() || (documents.len() == 1 && rest.trim().is_empty());
-    documents.extend(rest.lines().filter(|line| !line.trim().is_empty()));
-    (!is_one).then_some(documents)
 }
 
 impl<D: Decode + Unpin> Stream for Events<D> {

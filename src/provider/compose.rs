@@ -58,10 +58,6 @@ pub(super) fn cannot_say(what: &str, way_out: &str) -> ModelError {
 
 /// The body of a request as JSON text.
 pub(super) fn written(body: &impl serde::Serialize) -> Result<Vec<u8>, ModelError> {
-    serde_json::to_vec(body).map_err(|error| not_written(&error))
-}
-
-/// The failure to write a request, or a part of it.
-pub(super) fn not_written(error: &serde_json::Error) -> ModelError {
-    ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}"))
+    serde_json::to_vec(body)
+        .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
 }

@@ -72,46 +72,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Arguments<'a> {
     }
 }
 
-/// A list, or what is the only item of one without its brackets. Nothing is the empty list, also within one.
-#[derive(Debug)]
-pub(super) struct OneOrMany<T>(pub(super) Vec<T>);
-
-impl<T> Default for OneOrMany<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Given<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Given<T> {
-            type Value = OneOrMany<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object or a list of objects")
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(OneOrMany::default())
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Ok(OneOrMany(vec![T::deserialize(MapAccessDeserializer::new(map))?]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut many = Vec::new();
-                while let Some(item) = items.next_element::<Option<T>>()? {
-                    many.extend(item);
-                }
-                Ok(OneOrMany(many))
-            }
-        }
-        deserializer.deserialize_any(Given(PhantomData))
-    }
-}
-
 /// An object, or nothing, in one of the forms of it that gateways know. Anything else would be words that are lost.
 pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     struct Given<T>(PhantomData<T>);

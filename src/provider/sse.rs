@@ -83,9 +83,7 @@ fn frame(event: Sse) -> Frame {
     let is_named = |is: &dyn Fn(&str) -> bool| event.event.as_deref().is_some_and(is);
     let data = event.data.as_deref().unwrap_or_default().trim();
     // A gateway that takes comments for data passes them on as `data: : still here`. No JSON begins so.
-    let says_nothing = data.is_empty() || data.starts_with(':') || data == "null" || is_sign(data);
-    // The name of the last of several events that stand in one says nothing of the others.
-    let says_nothing = says_nothing || (is_named(&is_sign) && !data.contains('\n'));
+    let says_nothing = data.is_empty() || data.starts_with(':') || data == "null" || is_sign(data) || is_named(&is_sign);
     let data = match event.data {
         // It fails without a word.
         _ if says_nothing && is_named(&|name| name == "error") => "{}".to_owned(),

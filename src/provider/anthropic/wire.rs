@@ -1,15 +1,10 @@
 //! What a provider sends, read without copying. Everything that is not needed is skipped.
 
-use std::borrow::Cow;
-use std::fmt;
-
 use serde::Deserialize;
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::json_text::{OneOrMany, object};
+use crate::provider::json_text::object;
 use crate::provider::tally::{self, Count};
 use crate::provider::words::Text;
 
@@ -36,7 +31,7 @@ pub(super) struct Event<'a> {
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Message<'a> {
     #[serde(borrow, default)]
-    pub(super) content: Option<Content<'a>>,
+    pub(super) content: Option<Vec<Block<'a>>>,
     #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
     #[serde(default, deserialize_with = "object")]
@@ -45,50 +40,8 @@ pub(super) struct Message<'a> {
     pub(super) error: Option<Value>,
 }
 
-/// The content of an answer: blocks, or one without a list around it, or its bare text.
-#[derive(Debug)]
-pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Given;
-        impl Given {
-            fn text(text: Cow<'_, str>) -> Content<'_> {
-                let block = Block { kind: Text(Cow::Borrowed("text")), text: Text(text), ..Block::default() };
-                Content(vec![block])
-            }
-        }
-
-        impl<'de> Visitor<'de> for Given {
-            type Value = Content<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of content blocks or a text")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Self::text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Self::text(Cow::Owned(text.to_owned())))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Ok(Content(vec![Block::deserialize(MapAccessDeserializer::new(map))?]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Self::Value, A::Error> {
-                let blocks = OneOrMany::deserialize(SeqAccessDeserializer::new(items))?;
-                Ok(Content(blocks.0))
-            }
-        }
-        deserializer.deserialize_any(Given)
-    }
-}
-
 /// A content block, whole or as it begins.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub(super) struct Block<'a> {
     #[serde(rename = "type", borrow, default)]
     pub(super) kind: Text<'a>,

@@ -141,9 +141,6 @@ impl Decoder {
         if let Some(error) = chunk.error {
             return Err(failure::from_event(&error));
         }
-        if let Some(inner) = chunk.response {
-            return self.chunk(*inner, out);
-        }
         if let Some(figures) = chunk.usage_metadata {
             self.figures.update(figures);
         }

@@ -1,16 +1,20 @@
 //! What a provider sends, read without copying. Everything that is not needed is skipped. Gateways write some names in the
 //! other spelling of this wire, with underscores.
 
+use std::fmt;
+
 use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::json_text::{OneOrMany, object, whole_number};
+use crate::provider::json_text::{object, whole_number};
 use crate::provider::tally::{self, Count};
 use crate::provider::words::Text;
 
 /// A chunk, or a list of them: what a gateway sends that drops `alt=sse`.
-pub(super) type Chunks<'a> = OneOrMany<Chunk<'a>>;
+#[derive(Debug)]
+pub(super) struct Chunks<'a>(pub(super) Vec<Chunk<'a>>);
 
 /// A part of a streamed answer, or all of it.
 #[derive(Debug, Deserialize)]
@@ -24,16 +28,13 @@ pub(super) struct Chunk<'a> {
     pub(super) usage_metadata: Option<Figures>,
     #[serde(default)]
     pub(super) error: Option<Value>,
-    /// The chunk, where a gateway has put it into an envelope (Code Assist).
-    #[serde(borrow, default, deserialize_with = "object")]
-    pub(super) response: Option<Box<Chunk<'a>>>,
 }
 
 impl Chunk<'_> {
     /// Whether it has nothing that a chunk has.
     pub(super) fn says_nothing(&self) -> bool {
-        let Self { candidates, prompt_feedback, usage_metadata, error, response } = self;
-        candidates.is_none() && prompt_feedback.is_none() && usage_metadata.is_none() && error.is_none() && response.is_none()
+        let Self { candidates, prompt_feedback, usage_metadata, error } = self;
+        candidates.is_none() && prompt_feedback.is_none() && usage_metadata.is_none() && error.is_none()
     }
 }
 
@@ -163,5 +164,31 @@ impl From<Figures> for tally::Figures {
             reasoning: figures.thoughts_token_count.0,
             ..Self::default()
         }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Chunks<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrMany;
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Chunks<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a chunk of an answer")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Ok(Chunks(vec![Chunk::deserialize(MapAccessDeserializer::new(map))?]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut chunks = Vec::new();
+                while let Some(chunk) = items.next_element()? {
+                    chunks.push(chunk);
+                }
+                Ok(Chunks(chunks))
+            }
+        }
+        deserializer.deserialize_any(OneOrMany)
     }
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provider::json_text::{Arguments, OneOrMany};
+use crate::provider::json_text::Arguments;
 use crate::provider::tally::Count;
 use crate::provider::words::Text;
 
@@ -32,7 +32,7 @@ pub(super) struct Message<'a> {
     #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
     #[serde(borrow, default)]
-    pub(super) tool_calls: OneOrMany<Call<'a>>,
+    pub(super) tool_calls: Option<Vec<Call<'a>>>,
 }
 
 /// A tool call, whole. Its index is not read: several calls share one.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::{Arguments, OneOrMany, object, whole_number};
+use crate::provider::json_text::{Arguments, object, whole_number};
 use crate::provider::tally::{self, Count, Dollars, Flag, Ticks};
 use crate::provider::words::Text;
 
@@ -167,7 +167,8 @@ pub(super) struct Said<'a> {
 }
 
 /// Pieces of tool calls: a list, or one piece alone (Text Generation Inference).
-pub(super) type Fragments<'a> = OneOrMany<Fragment<'a>>;
+#[derive(Debug, Default)]
+pub(super) struct Fragments<'a>(pub(super) Vec<Fragment<'a>>);
 
 /// A piece of a tool call. Which call it belongs to is a question of its own: see [`super::calls`].
 #[derive(Debug, Default, Deserialize)]
@@ -350,6 +351,36 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
             }
         }
         deserializer.deserialize_any(List)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fragments<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OneOrMany;
+        impl<'de> Visitor<'de> for OneOrMany {
+            type Value = Fragments<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a tool call or a list of them")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Fragments::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Ok(Fragments(vec![Fragment::deserialize(MapAccessDeserializer::new(map))?]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut fragments = Vec::new();
+                while let Some(fragment) = items.next_element::<Option<Fragment<'de>>>()? {
+                    fragments.extend(fragment);
+                }
+                Ok(Fragments(fragments))
+            }
+        }
+        deserializer.deserialize_any(OneOrMany)
     }
 }
 

@@ -98,19 +98,6 @@ fn without_figures(outcome: &Outcome) -> Vec<&ModelEvent> {
     outcome.events.iter().filter(|event| !matches!(event, ModelEvent::Usage(_))).collect()
 }
 
-/// A stream in which only each second division is as it was, and the others are another one.
-fn two_in_one(body: &str, division: &str, other: &str) -> String {
-    let mut pieces = body.split(division);
-    let mut joined = pieces.next().unwrap_or_default().to_owned();
-    for (number, piece) in pieces.enumerate() {
-        // The end of the stream stays what it is.
-        let is_kept = number % 2 == 1 || piece.trim().is_empty();
-        joined.push_str(if is_kept { division } else { other });
-        joined.push_str(piece);
-    }
-    joined
-}
-
 /// An event stream in other dress.
 fn events(body: &str) -> Vec<(&'static str, Vec<u8>)> {
     let crlf = body.replace('\n', "\r\n");
@@ -119,12 +106,7 @@ fn events(body: &str) -> Vec<(&'static str, Vec<u8>)> {
         let dress = |line: &str| line.strip_prefix(from).map_or(line.to_owned(), |rest| format!("{to}{rest}"));
         body.split_inclusive('\n').map(dress).collect::<String>()
     };
-    // Of events that have nothing but these fields.
-    let joined = |fields: &[&str], division: &str, other: &str| {
-        let is_known = |line: &str| line.is_empty() || fields.iter().any(|field| line.starts_with(field));
-        if body.lines().all(is_known) { two_in_one(body, division, other) } else { body.to_owned() }
-    };
-    let variants: [(&str, String); 16] = [
+    let variants: [(&str, String); 14] = [
         ("as recorded", body.to_owned()),
         ("crlf", crlf.clone()),
         ("cr", body.replace('\n', "\r")),
@@ -139,20 +121,17 @@ fn events(body: &str) -> Vec<(&'static str, Vec<u8>)> {
         ("other fields", each("id: 7\nretry: 10\nwhatever: x\n")),
         ("white space around", data("data: ", "data:  \t").replace("\n\n", " \n\n")),
         ("data in two lines", data("data: {", "data: {\ndata: ")),
-        ("no blank line after each second event", joined(&["data: ", "event: "], "\n\n", "\n")),
-        ("two events in one line", joined(&["data: "], "\n\ndata: ", "")),
     ];
     variants.map(|(name, body)| (name, body.into_bytes())).into()
 }
 
 /// A stream of lines in other dress.
 fn lines(body: &str) -> Vec<(&'static str, Vec<u8>)> {
-    let variants: [(&str, String); 5] = [
+    let variants: [(&str, String); 4] = [
         ("as recorded", body.to_owned()),
         ("crlf", body.replace('\n', "\r\n")),
         ("blank lines", body.replace('\n', "\n\n \n")),
         ("white space around", body.replace('\n', " \t\n  ")),
-        ("two documents in one line", two_in_one(body, "\n", "")),
     ];
     variants.map(|(name, body)| (name, body.into_bytes())).into()
 }

@@ -86,20 +86,6 @@ async fn framing_does_not_matter() {
     mutants::framing_does_not_matter(client, Frames::Lines, &body, &expected).await;
 }
 
-// What compatible servers send: one call without a list around it, its arguments as a text.
-#[rstest]
-#[case(json!({"function": {"name": "get_time", "arguments": {"zone": "UTC"}}}))]
-#[case(json!({"function": {"name": "get_time", "arguments": "{\"zone\":\"UTC\"}"}}))]
-#[case(json!([null, {"function": {"name": "get_time", "arguments": "{\"zone\":\"UTC\"}"}}]))]
-#[tokio::test]
-async fn calls_in_other_forms(#[case] calls: Value) {
-    let outcome = said(&[called(calls), done("stop")]).await;
-    assert_eq!(outcome.calls(), [(String::new(), "get_time".to_owned(), "{\"zone\":\"UTC\"}".to_owned())]);
-    assert_eq!(outcome.finish(), ModelFinish::ToolCalls);
-    let none = said(&[piece(json!({"content": "Hi", "tool_calls": null})), done("stop")]).await;
-    assert_eq!((none.text().as_str(), none.finish()), ("Hi", ModelFinish::Stop));
-}
-
 // A model whose template says nothing of its thoughts.
 #[tokio::test]
 async fn thoughts_in_the_text_are_reasoning() {

@@ -259,19 +259,6 @@ async fn an_answer_in_one_piece() {
     }
 }
 
-// Gateways answer with the bare text, or with one block without a list around it.
-#[rstest]
-#[case(json!("Grüße"))]
-#[case(json!({"type": "text", "text": "Grüße"}))]
-#[case(json!([null, {"type": "text", "text": "Grüße"}]))]
-#[tokio::test]
-async fn content_in_other_forms(#[case] content: Value) {
-    let whole = json!({"type": "message", "content": content, "stop_reason": "end_turn", "usage": {"output_tokens": 4}});
-    for outcome in [said_by(Answer::json(200, &whole.to_string())).await, said(&[event(&whole)]).await] {
-        assert_eq!((outcome.text().as_str(), outcome.finish()), ("Grüße", ModelFinish::Stop));
-    }
-}
-
 #[rstest]
 #[case::no_reason(
     r#"{"type":"message","content":[{"type":"text","text":"Hel"}],"stop_reason":null}"#,

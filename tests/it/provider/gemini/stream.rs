@@ -381,25 +381,6 @@ async fn refusals_of_the_server(#[case] status: u16, #[case] word: &str, #[case]
     }
 }
 
-// Code Assist, and gateways before it, put each answer into an envelope.
-#[tokio::test]
-async fn an_answer_in_an_envelope() {
-    let answer = json!({"candidates": [{"content": {"parts": [
-        {"text": "Hel"}, {"functionCall": {"name": "get_time", "args": {"zone": "UTC"}}}]}, "finishReason": "STOP"}],
-        "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 4, "totalTokenCount": 14}});
-    let enveloped = json!({"response": answer, "traceId": "t1"});
-    for body in [enveloped.to_string(), json!([enveloped]).to_string()] {
-        for outcome in [said(&[format!("data: {body}\n\n")]).await, said_by(Answer::json(200, &body)).await] {
-            assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hel", ModelFinish::ToolCalls));
-            assert_eq!((outcome.calls()[0].2.as_str(), outcome.usage().unwrap().input_tokens), (r#"{"zone":"UTC"}"#, 10));
-        }
-    }
-    let failed = chunk(&json!({"response": {"error": {"code": 503, "message": "x", "status": "UNAVAILABLE"}}}));
-    assert_eq!(said(&[text("Hel"), failed]).await.error(), ModelErrorKind::Overloaded);
-    let cut = chunk(&json!({"response": {"candidates": [{"content": {"parts": [{"text": "Hel"}]}}]}}));
-    assert_eq!(said(&[cut]).await.error(), ModelErrorKind::IncompleteStream);
-}
-
 #[tokio::test]
 async fn candidates_that_nobody_asked_for() {
     let other =
