@@ -236,7 +236,7 @@ impl Decoder {
         if let Some(figures) = message.usage {
             self.figures.update(figures);
         }
-        for (index, block) in (0..).zip(message.content.into_iter().flatten()) {
+        for (index, block) in (0..).zip(message.content.into_iter().flat_map(|content| content.0)) {
             self.blocks.start(Some(index), block, &mut self.tally, out)?;
             self.blocks.stop(Some(index), &mut self.tally, out);
         }

@@ -141,6 +141,9 @@ impl Decoder {
         if let Some(error) = chunk.error {
             return Err(failure::from_event(&error));
         }
+        if let Some(response) = chunk.response {
+            self.chunk(*response, out)?;
+        }
         if let Some(figures) = chunk.usage_metadata {
             self.figures.update(figures);
         }
@@ -156,7 +159,7 @@ impl Decoder {
     }
 
     fn candidate(&mut self, candidate: Candidate<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        for part in candidate.content.and_then(|content| content.parts).into_iter().flatten() {
+        for part in candidate.content.into_iter().flat_map(|content| content.parts) {
             self.part(part, out)?;
         }
         // A reason that is not given, in the other way to say so.

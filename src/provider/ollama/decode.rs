@@ -115,7 +115,7 @@ impl Decoder {
                 let told = self.tags.feed(&message.content.0);
                 self.tell(told, out);
             }
-            for call in message.tool_calls.into_iter().flatten() {
+            for call in message.tool_calls {
                 let held = self.tags.settle();
                 self.say(held.into(), out);
                 self.call(call, out)?;

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provider::json_text::Arguments;
+use crate::provider::json_text::{Arguments, many, object};
 use crate::provider::tally::Count;
 use crate::provider::words::Text;
 
@@ -31,8 +31,9 @@ pub(super) struct Message<'a> {
     pub(super) content: Text<'a>,
     #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
-    pub(super) tool_calls: Option<Vec<Call<'a>>>,
+    /// Proxies give one call alone.
+    #[serde(borrow, default, deserialize_with = "many")]
+    pub(super) tool_calls: Vec<Call<'a>>,
 }
 
 /// A tool call, whole. Its index is not read: several calls share one.
@@ -40,7 +41,7 @@ pub(super) struct Message<'a> {
 pub(super) struct Call<'a> {
     #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) function: Option<Function<'a>>,
 }
 

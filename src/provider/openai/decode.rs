@@ -274,7 +274,7 @@ impl Decoder {
         }
         if choices.is_empty() {
             // Cloudflare's own form names no reason in a document either.
-            self.is_message |= !chunk.response.0.is_empty() || !chunk.tool_calls.0.is_empty();
+            self.is_message |= !chunk.response.0.is_empty() || !chunk.tool_calls.is_empty();
             let content = Said { text: chunk.response.0, ..Said::default() };
             return self.delta(Delta { content, tool_calls: chunk.tool_calls, ..Delta::default() }, out);
         }
@@ -299,7 +299,7 @@ impl Decoder {
         if let Some(mut message) = choice.message.filter(|_| !repeats) {
             self.is_message = true;
             // The calls of a whole message are whole themselves, each with its place in the list.
-            for (place, call) in (0..).zip(&mut message.tool_calls.0) {
+            for (place, call) in (0..).zip(&mut message.tool_calls) {
                 call.index = Some(place);
             }
             self.delta(message, out)?;
@@ -353,12 +353,12 @@ impl Decoder {
         }
         self.say(refusal.0, out);
         // llama-cpp-python says each call in both forms.
-        let older = delta.function_call.filter(|_| delta.tool_calls.0.is_empty()).map(|function| Fragment {
+        let older = delta.function_call.filter(|_| delta.tool_calls.is_empty()).map(|function| Fragment {
             index: Some(0),
             function: Some(function),
             ..Fragment::default()
         });
-        for fragment in delta.tool_calls.0.iter().chain(&older) {
+        for fragment in delta.tool_calls.iter().chain(&older) {
             self.settle(out);
             self.pass_details_on(out);
             self.spoke = true;

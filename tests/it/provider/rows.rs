@@ -154,11 +154,47 @@ async fn an_error_in_no_field(#[values(Chat, Responses, Anthropic, Gemini)] dial
 #[rstest]
 #[tokio::test]
 async fn what_only_begins_like_a_document_is_overlooked(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
-    for stray in ["[INFO] ready\n", "[DONE]\n", "{\n", "{\"error\": [\n: a comment\n", "{\"a\": \"\n\n", "{}{\"error\": 7}\n"] {
+    for stray in [
+        "[INFO] ready\n",
+        "[INFO] {\"error\": 7}\n",
+        "[DONE]\n",
+        "{\n",
+        "{\"error\": [\n: a comment\n",
+        "{\"a\": \"\n\n",
+        "{} said {\"error\": 7}\n",
+    ] {
         let body = [dialect.beginning().concat(), stray.to_owned(), dialect.end()].concat();
         let outcome = mutants::outcome_of(dialect.client(), &body).await;
         assert_eq!((outcome.text().as_str(), outcome.end), ("Hel", Ok(ModelFinish::Stop)), "{stray}");
     }
+}
+
+// L-01, L-42: several documents in one line, in a field and in none. What is cut is not whole.
+#[rstest]
+#[tokio::test]
+async fn several_events_in_the_place_of_one(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let data = |event: &String| event.trim().trim_start_matches("data: ").to_owned();
+    let mut events: Vec<String> = dialect.beginning().iter().map(data).collect();
+    events.extend(dialect.end().lines().filter(|line| !line.is_empty()).map(|line| data(&line.to_owned())));
+    let field = if dialect == Ollama { "" } else { "data: " };
+    for list in [events.concat(), events.join(" "), format!("[{}]", events.join(","))] {
+        for body in [format!("{field}{list}\n\n"), format!("{list}\n")] {
+            let outcome = mutants::outcome_of(dialect.client(), &body).await;
+            assert_eq!((outcome.text().as_str(), outcome.end), ("Hel", Ok(ModelFinish::Stop)), "{body}");
+            let last = body.rfind('}').unwrap();
+            for at in [last, last - 5, body.rfind("{\"").unwrap()] {
+                for end in ["", "\n\n"] {
+                    let cut = mutants::outcome_of(dialect.client(), format!("{}{end}", &body[..at])).await;
+                    assert!(cut.end.is_err() && "Hel".starts_with(&cut.text()), "{}: {cut:?}", &body[..at]);
+                }
+            }
+        }
+    }
+    // An error among them counts, and nothing behind it does.
+    let (text, end) = (events[..dialect.beginning().len()].concat(), dialect.end().replace("data: ", ""));
+    let outcome = mutants::outcome_of(dialect.client(), format!("{field}{text}{}{}\n\n", overloaded(), end.trim())).await;
+    let end = outcome.end.clone().map_err(|error| error.kind);
+    assert_eq!((outcome.text().as_str(), end), ("Hel", Err(ModelErrorKind::Overloaded)));
 }
 
 // L-01
