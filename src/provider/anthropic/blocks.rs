@@ -137,7 +137,13 @@ impl Blocks {
         tally: &mut Tally,
         out: &mut VecDeque<ModelEvent>,
     ) -> Result<(), ModelError> {
-        let known = self.find(index);
+        let mut known = self.find(index);
+        // Gateways exist that begin one block for thoughts and text together.
+        if let Some(at) = known.filter(|at| self.is_of_another(*at, &delta.kind.0)) {
+            self.end(at, tally, out);
+            self.advance(out);
+            known = None;
+        }
         let at = match known {
             Some(at) => at,
             // Gateways exist that say nothing of the beginning of a block; a call without one has no name.
@@ -194,6 +200,12 @@ impl Blocks {
             self.end(at, tally, out);
         }
         self.advance(out);
+    }
+
+    /// Whether a piece of words fits no block of thoughts, or one of thoughts no block of words.
+    fn is_of_another(&self, at: usize, piece: &str) -> bool {
+        let kind = self.blocks.get(at).map(|block| &block.kind);
+        matches!((piece, kind), ("text_delta", Some(Kind::Thinking { .. })) | ("thinking_delta", Some(Kind::Text)))
     }
 
     fn find(&self, index: Option<i64>) -> Option<usize> {

@@ -84,7 +84,7 @@ impl Decode for Decoder {
             Ok(message) => message,
             Err(error) if error.is_eof() => return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer was cut")),
             Err(error) => {
-                let bad = |error: serde_json::Error| self.bad_frame(&error.to_string());
+                let bad = |error: serde_json::Error| self.no_event(text, &error.to_string());
                 mended = json::mend_surrogates(text).ok_or_else(|| bad(error))?;
                 serde_json::from_str::<Message<'_>>(&mended).map_err(bad)?
             }

@@ -122,11 +122,16 @@ impl Decoder {
             Err(error) => error,
         };
         // Half a surrogate pair is no character, and no reason to lose an answer.
-        let Some(mended) = json::mend_surrogates(data) else { return Err(self.bad_frame(&error.to_string())) };
+        let Some(mended) = json::mend_surrogates(data) else { return Err(self.no_event(data, &error.to_string())) };
         match serde_json::from_str::<Chunks<'_>>(&mended) {
             Ok(chunks) => self.chunks(chunks, out),
-            Err(error) => Err(self.bad_frame(&error.to_string())),
+            Err(error) => Err(self.no_event(&mended, &error.to_string())),
         }
+    }
+
+    /// The error that something is which is no event.
+    fn no_event(&self, data: &str, why: &str) -> ModelError {
+        failure::unannounced(data).unwrap_or_else(|| self.bad_frame(why))
     }
 
     fn chunks(&mut self, chunks: Chunks<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {

@@ -222,6 +222,41 @@ async fn an_error_in_a_list(#[values(Chat, Responses, Anthropic, Gemini, Ollama)
     assert_eq!(dialect.ask(&wire, |_| {}).await.error(), ModelErrorKind::RateLimit);
 }
 
+// L-01, L-10: what is no event of a wire is named, unless it is an error in spite of that.
+#[rstest]
+#[tokio::test]
+async fn what_is_no_event(
+    #[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect,
+    #[values("nonsense", "7", "true", "\"words\"", "[1]", "[\"x\"]", "[{},1]")] data: &str,
+) {
+    let event = if dialect == Ollama { format!("{data}\n") } else { format!("data: {data}\n\n") };
+    let (kind, words) = error_after(dialect, &dialect.beginning().concat(), &event).await;
+    assert_eq!(kind, ModelErrorKind::BadStream);
+    assert!(words.starts_with(&format!("bad_frame: event {} of the answer: ", dialect.beginning().len() + 1)), "{words}");
+    if data.starts_with('[') {
+        let wire = Wire::play(vec![Answer::json(200, data)]).await;
+        assert_eq!(dialect.ask(&wire, |_| {}).await.error(), ModelErrorKind::BadStream);
+    }
+}
+
+// L-01: fields of an answer beside the error, or something beside it in its list, do not hide it, whatever they are.
+#[rstest]
+#[case(json!({"code": 401, "msg": "token expired", "choices": 7, "output": 7, "output_index": {}, "delta": 7, "content": 7,
+    "candidates": 7, "message": 7}), ModelErrorKind::Auth, "token expired")]
+#[case(json!([1, overloaded()]), ModelErrorKind::Overloaded, "The model is overloaded.")]
+#[tokio::test]
+async fn an_error_beside_fields_that_cannot_be_read(
+    #[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect,
+    #[case] error: Value,
+    #[case] kind: ModelErrorKind,
+    #[case] words: &str,
+) {
+    assert_eq!(error_after(dialect, &dialect.beginning().concat(), &dialect.frame(&error)).await, (kind, words.to_owned()));
+    let wire = Wire::play(vec![Answer::json(200, &error.to_string())]).await;
+    let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (kind, words));
+}
+
 // L-01: the envelopes of z.ai and iFlow, of Baidu, of Azure's gateway, and of none in particular.
 #[rstest]
 #[case(json!({"code": 401, "msg": "token expired or incorrect", "success": false}), ModelErrorKind::Auth)]
