@@ -141,6 +141,14 @@ pub(super) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer:
             Ok(Vec::new())
         }
 
+        fn visit_bool<E: Error>(self, truth: bool) -> Result<Self::Value, E> {
+            if truth { Err(E::invalid_type(Unexpected::Bool(truth), &self)) } else { Ok(Vec::new()) }
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            if text.is_empty() { Ok(Vec::new()) } else { Err(E::invalid_type(Unexpected::Str(text), &self)) }
+        }
+
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
             Ok(vec![T::deserialize(MapAccessDeserializer::new(map))?])
         }

@@ -256,10 +256,10 @@ impl Decoder {
             return Ok(());
         }
         let stop = match word.to_ascii_lowercase().as_str() {
-            "end_turn" | "stop_sequence" | "stop" => Stop::Finish(ModelFinish::Stop),
-            "tool_use" | "tool_calls" => Stop::Finish(ModelFinish::ToolCalls),
-            "max_tokens" | "length" | "model_context_window_exceeded" => Stop::Finish(ModelFinish::Length),
-            "refusal" | "content_filter" | "content_filtered" | "guardrail_intervened" | "sensitive" => {
+            "end_turn" | "stop_sequence" | "stop" | "complete" | "completed" => Stop::Finish(ModelFinish::Stop),
+            "tool_use" | "tool_calls" | "tool_call" | "function_call" => Stop::Finish(ModelFinish::ToolCalls),
+            "max_tokens" | "max_output_tokens" | "length" | "model_context_window_exceeded" => Stop::Finish(ModelFinish::Length),
+            "refusal" | "content_filter" | "safety" | "content_filtered" | "guardrail_intervened" | "sensitive" => {
                 Stop::Finish(ModelFinish::Refused)
             }
             "pause_turn" => Stop::Paused,

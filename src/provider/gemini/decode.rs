@@ -267,8 +267,9 @@ impl Decoder {
             Err(ModelError::new(kind, &words))
         };
         let finish = match word.to_ascii_uppercase().as_str() {
-            "STOP" => ModelFinish::Stop,
-            "MAX_TOKENS" => ModelFinish::Length,
+            // The others are words of wires that gateways translate from.
+            "STOP" | "END_TURN" | "TOOL_CALLS" | "TOOL_USE" => ModelFinish::Stop,
+            "MAX_TOKENS" | "LENGTH" => ModelFinish::Length,
             "SAFETY"
             | "RECITATION"
             | "LANGUAGE"
@@ -278,7 +279,8 @@ impl Decoder {
             | "IMAGE_SAFETY"
             | "IMAGE_PROHIBITED_CONTENT"
             | "IMAGE_RECITATION"
-            | "MODEL_ARMOR" => ModelFinish::Refused,
+            | "MODEL_ARMOR"
+            | "CONTENT_FILTER" => ModelFinish::Refused,
             "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "TOO_MANY_TOOL_CALLS" => {
                 return failed(ModelErrorKind::BadStream, "the model wrote a tool call that its provider cannot take");
             }

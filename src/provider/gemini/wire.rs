@@ -46,7 +46,7 @@ impl Chunk<'_> {
 pub(super) struct Candidate<'a> {
     #[serde(default, deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) content: Option<Content<'a>>,
     #[serde(borrow, default, alias = "finish_reason")]
     pub(super) finish_reason: Text<'a>,

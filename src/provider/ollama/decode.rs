@@ -98,7 +98,7 @@ impl Decoder {
             return Err(failure::from_event(&serde_json::from_str(&data).unwrap_or_default()));
         }
         if line.message.is_none()
-            && !line.done
+            && !line.done.0
             && let Some(error) = failure::unannounced(&data)
         {
             return Err(error);
@@ -121,7 +121,7 @@ impl Decoder {
                 self.call(call, out)?;
             }
         }
-        if line.done {
+        if line.done.0 {
             self.finish = Some(finish(&line.done_reason.0)?);
         }
         Ok(())

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::provider::json_text::{Arguments, many, object};
-use crate::provider::tally::Count;
+use crate::provider::tally::{Count, Flag};
 use crate::provider::words::Text;
 
 /// One line of a stream, or a whole answer.
@@ -13,7 +13,7 @@ pub(super) struct Line<'a> {
     #[serde(borrow, default)]
     pub(super) message: Option<Message<'a>>,
     #[serde(default)]
-    pub(super) done: bool,
+    pub(super) done: Flag,
     #[serde(borrow, default)]
     pub(super) done_reason: Text<'a>,
     #[serde(default)]

@@ -291,7 +291,10 @@ impl Decoder {
             self.tally.given(figures.into());
         }
         let spoke = std::mem::take(&mut self.spoke);
-        if let Some(delta) = choice.delta {
+        let bare = choice.text.0;
+        let older = Some(bare).filter(|text| !text.is_empty() && choice.delta.is_none() && choice.message.is_none());
+        let older = older.map(|text| Delta { content: Said { text, ..Said::default() }, ..Delta::default() });
+        if let Some(delta) = choice.delta.or(older) {
             self.delta(delta, out)?;
         }
         // Perplexity repeats in each event all that was said before.
@@ -422,6 +425,10 @@ impl Decoder {
             | "max_output_tokens"
             | "max_completion_tokens"
             | "max_length"
+            | "maximum_tokens"
+            // MiniMax's, and watsonx's, of their windows.
+            | "max_output"
+            | "token_limit"
             | "model_length"
             | "model_context_window_exceeded"
             // Cohere's, of its window.
@@ -443,10 +450,12 @@ impl Decoder {
             | "image_safety"
             | "image_prohibited_content"
             | "image_recitation"
+            // GigaChat's.
+            | "blacklist"
             // Cohere's.
             | "error_toxic" => ModelFinish::Refused,
             // Gateways that were told no reason, or one that they have no word for: what else says that the answer is whole counts.
-            "other" | "unknown" => return Ok(()),
+            "other" | "unknown" | "not_finished" => return Ok(()),
             "insufficient_system_resource" => {
                 return Err(ModelError::new(ModelErrorKind::Overloaded, "the provider ran out of capacity within the answer"));
             }

@@ -107,6 +107,9 @@ pub(super) struct Choice<'a> {
     /// In place of `delta` in an answer that is not streamed.
     #[serde(borrow, default, deserialize_with = "object")]
     pub(super) message: Option<Delta<'a>>,
+    /// In place of both where a server answers as the older completions do. Beside them it says nothing new.
+    #[serde(borrow, default)]
+    pub(super) text: Text<'a>,
     #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
     /// The same at Gemini's compatible endpoint, which has left the other one out.

@@ -118,6 +118,15 @@ async fn reasons_to_stop(#[case] reason: &str, #[case] expected: Result<ModelFin
 }
 
 #[tokio::test]
+async fn a_line_that_says_nothing_of_its_end_is_not_the_last() {
+    for open in [json!(null), json!(""), json!(0), json!([])] {
+        let piece = json!({"message": {"content": "Hel", "tool_calls": ""}, "done": open, "done_reason": null});
+        assert_eq!(said(&[piece.clone(), text("lo"), done("stop")]).await.text(), "Hello");
+        assert_eq!(said(&[piece]).await.error(), ModelErrorKind::IncompleteStream);
+    }
+}
+
+#[tokio::test]
 async fn an_older_server_gives_no_reason_and_no_figures() {
     let outcome = said(&[text("Hello!"), json!({"done": true})]).await;
     let usage = outcome.usage().unwrap();

@@ -265,7 +265,7 @@ async fn an_error_beside_fields_that_cannot_be_read(
 #[case(json!({"error_code": 17, "error_msg": "Open api daily request limit reached", "id": "as-1"}), ModelErrorKind::Quota)]
 #[case(json!({"error_code": 110, "error_msg": "Access token invalid or no longer valid"}), ModelErrorKind::Auth)]
 #[case(json!({"error_code": 18, "error_msg": "Open api qps request limit reached"}), ModelErrorKind::RateLimit)]
-#[case(json!({"error_code": "REQUEST_LIMIT_EXCEEDED", "message": "slow"}), ModelErrorKind::Unavailable)]
+#[case(json!({"error_code": "REQUEST_LIMIT_EXCEEDED", "message": "slow"}), ModelErrorKind::RateLimit)]
 #[case(json!({"statusCode": 429, "message": "Rate limit is exceeded. Try again in 5 seconds."}), ModelErrorKind::RateLimit)]
 #[case(json!({"message": "Too many requests", "type": "rate_limit", "code": 429}), ModelErrorKind::RateLimit)]
 #[case(json!({"message": "no", "type": "authentication_error"}), ModelErrorKind::Auth)]

@@ -163,6 +163,10 @@ async fn pings_do_not_keep_an_answer_alive() {
 #[case("max_tokens", ModelFinish::Length, ModelFinish::Length)]
 #[case("model_context_window_exceeded", ModelFinish::Length, ModelFinish::Length)]
 #[case("refusal", ModelFinish::Refused, ModelFinish::Refused)]
+#[case("STOP", ModelFinish::Stop, ModelFinish::ToolCalls)]
+#[case("function_call", ModelFinish::ToolCalls, ModelFinish::ToolCalls)]
+#[case("max_output_tokens", ModelFinish::Length, ModelFinish::Length)]
+#[case("content_filter", ModelFinish::Refused, ModelFinish::Refused)]
 #[tokio::test]
 async fn reasons_to_stop(#[case] word: &str, #[case] with_text: ModelFinish, #[case] with_call: ModelFinish) {
     let outcome = said(&[begin(), text(0, "Hel"), finish(word), end()]).await;

@@ -210,6 +210,19 @@ async fn a_reason_that_is_not_given_is_none() {
     assert_eq!((outcome.text().as_str(), outcome.end), ("Hello", Ok(ModelFinish::Stop)));
 }
 
+// L-21, L-23, L-31: words of other wires, in which gateways leave the reason.
+#[rstest]
+#[case("stop", ModelFinish::Stop)]
+#[case("end_turn", ModelFinish::Stop)]
+#[case("tool_calls", ModelFinish::Stop)]
+#[case("length", ModelFinish::Length)]
+#[case("content_filter", ModelFinish::Refused)]
+#[tokio::test]
+async fn reasons_in_other_words(#[case] word: &str, #[case] expected: ModelFinish) {
+    let outcome = said(&[text("Hel"), finish(word)]).await;
+    assert_eq!((outcome.finish(), outcome.text().as_str()), (expected, "Hel"));
+}
+
 // L-31
 #[rstest]
 #[case("SAFETY")]
