@@ -6,13 +6,33 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
-use serde::de::IgnoredAny;
 use tokio::time::Sleep;
 
 use super::dialect::{Decode, Progress};
+use super::glued;
 use super::limits::{StreamLimits, silence};
 use super::transport::{Frame, Frames};
 use crate::domain::model::{ModelError, ModelEvent};
+
+/// Reads an answer that came in one piece. One in a list is that one; several are the events that a stream would have had.
+///
+/// # Errors
+/// If it is no whole answer.
+pub(super) fn whole<D: Decode>(mut decoder: D, document: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
+    let text = std::str::from_utf8(document).unwrap_or_default().trim_start_matches('\u{feff}').trim();
+    match glued::list(text).as_deref() {
+        None => decoder.document(document, out),
+        Some([only]) => decoder.document(only.as_bytes(), out),
+        Some(events) => {
+            for event in events {
+                if decoder.frame(None, event, out)? == Progress::Whole {
+                    break;
+                }
+            }
+            decoder.close(out)
+        }
+    }
+}
 
 /// The events of a streamed answer.
 pub(super) struct Events<D> {
@@ -68,16 +88,11 @@ impl<D: Decode> Events<D> {
         }
     }
 
-    /// A frame. Where the line is missing that ends an event, several stand in one.
     fn frame(&mut self, frame: &Frame) {
-        let is_json = |text: &str| serde_json::from_str::<IgnoredAny>(text).is_ok();
-        let is_first_whole = frame.data.split_once('\n').is_some_and(|(first, _)| is_json(first));
-        if !is_first_whole || is_json(&frame.data) {
-            return self.event(frame.event.as_deref(), &frame.data);
-        }
-        for line in frame.data.lines() {
+        let Some(events) = glued::events(&frame.data) else { return self.event(frame.event.as_deref(), &frame.data) };
+        for data in events {
             if let State::Open | State::MayGoOn | State::Closing(_) = self.state {
-                self.event(frame.event.as_deref(), line);
+                self.event(frame.event.as_deref(), data);
             }
         }
     }

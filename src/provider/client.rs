@@ -10,8 +10,8 @@ use reqwest::Client;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::answer::Events;
-use super::dialect::{Decode as _, Dialect};
+use super::answer::{self, Events};
+use super::dialect::Dialect;
 use super::limits::{Deadline, StreamLimits, Timed};
 use super::secrets::Secrets;
 use super::transport::{self, Answer};
@@ -208,7 +208,7 @@ impl<D: Dialect> DialectClient<D> {
             }
             Answer::Document(document) => {
                 let mut events = VecDeque::new();
-                decoder.document(&document, &mut events)?;
+                answer::whole(decoder, &document, &mut events)?;
                 Ok(Box::pin(futures_util::stream::iter(events.into_iter().map(Ok))))
             }
         }

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::catalogue;
 use super::project::Source;
@@ -57,7 +59,15 @@ pub(super) fn cannot_say(what: &str, way_out: &str) -> ModelError {
 }
 
 /// The body of a request as JSON text.
-pub(super) fn written(body: &impl serde::Serialize) -> Result<Vec<u8>, ModelError> {
-    serde_json::to_vec(body)
-        .map_err(|error| ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}")))
+pub(super) fn written(body: &impl Serialize) -> Result<Vec<u8>, ModelError> {
+    serde_json::to_vec(body).map_err(|error| cannot_write(&error))
+}
+
+/// A part of a body as JSON text, which is written into the body as it is.
+pub(super) fn raw(part: &impl Serialize) -> Result<Box<RawValue>, ModelError> {
+    to_raw_value(part).map_err(|error| cannot_write(&error))
+}
+
+fn cannot_write(error: &serde_json::Error) -> ModelError {
+    ModelError::new(ModelErrorKind::InvalidRequest, &format!("the request cannot be written: {error}"))
 }

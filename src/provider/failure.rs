@@ -71,8 +71,18 @@ pub(super) fn unannounced(data: &str) -> Option<ModelError> {
 const WORDS: [&str; 4] = ["message", "msg", "error_message", "error_msg"];
 
 /// The fields that hold its codes and its status.
-const CODES: [&str; 9] =
-    ["code", "error_code", "type", "error_type", "status", "status_code", "statusCode", "raw_status_code", "http_code"];
+const CODES: [&str; 10] = [
+    "code",
+    "error_code",
+    "type",
+    "error_type",
+    "status",
+    "status_code",
+    "statusCode",
+    "raw_status_code",
+    "http_code",
+    "http_status_code",
+];
 
 /// Whether an object says that something failed: that it has, or so in words beside a code.
 fn says_failure(fields: &Map<String, Value>) -> bool {
@@ -476,6 +486,7 @@ mod tests {
         ModelErrorKind::Quota
     )]
     #[case(403, r#"{"error":{"code":403,"message":"Key limit exceeded (total limit). Manage it using https://openrouter.ai/settings/keys"}}"#, ModelErrorKind::Quota)]
+    #[case(403, r#"{"code":30001,"message":"Sorry, your account balance is insufficient","data":null}"#, ModelErrorKind::Quota)]
     #[case(412, r#"{"error":{"message":"Account x is suspended, possibly due to reaching the monthly spending limit or failure to pay past invoices"}}"#, ModelErrorKind::Quota)]
     // L-31
     #[case(403, r#"{"error":{"code":403,"message":"Your input was flagged","metadata":{"reasons":["violence"],"flagged_input":"x","provider_name":"OpenAI"}}}"#, ModelErrorKind::ContentFilter)]
@@ -575,6 +586,18 @@ mod tests {
     #[case(r#"{"code":"Throttling.RateQuota","message":"x","request_id":"r"}"#, ModelErrorKind::RateLimit, None)]
     #[case(r#"{"code":"InvalidParameter","message":"x","request_id":"r"}"#, ModelErrorKind::InvalidRequest, None)]
     #[case(r#"{"error":{"code":"AccountOverdueError","message":"x","type":"Forbidden"}}"#, ModelErrorKind::Quota, None)]
+    #[case(
+        r#"{"error":{"code":"RateLimitExceeded.EndpointRPMExceeded","message":"x","type":"TooManyRequests"}}"#,
+        ModelErrorKind::RateLimit,
+        None
+    )]
+    #[case(r#"{"error":{"code":"SensitiveContentDetected.SevereViolation","message":"x"}}"#, ModelErrorKind::ContentFilter, None)]
+    #[case(r#"{"code":"InternalError.Algo","message":"x","request_id":"r"}"#, ModelErrorKind::Unavailable, None)]
+    #[case(r#"{"error":{"code":"1302","message":"x"}}"#, ModelErrorKind::RateLimit, None)]
+    #[case(r#"{"error":{"code":"1305","message":"x"}}"#, ModelErrorKind::Overloaded, None)]
+    #[case(r#"{"error":{"message":"x","http_status_code":422}}"#, ModelErrorKind::InvalidRequest, Some(422))]
+    #[case(r#"{"error_code":"REQUEST_LIMIT_EXCEEDED","message":"x"}"#, ModelErrorKind::RateLimit, None)]
+    #[case(r#"{"error_code":"TEMPORARILY_UNAVAILABLE","message":"x"}"#, ModelErrorKind::Overloaded, None)]
     fn errors_within_an_answer(#[case] body: &str, #[case] kind: ModelErrorKind, #[case] status: Option<u16>) {
         let error = from_event(&serde_json::from_str(body).unwrap());
         assert_eq!((error.kind, error.status, error.message.as_str()), (kind, status, "x"));

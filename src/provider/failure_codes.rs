@@ -88,15 +88,22 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "minimax_1004"
         | "minimax_2049" => ModelErrorKind::Auth,
         "rate_limit_exceeded"
+        | "ratelimitexceeded"
         | "rate_limit_error"
         | "rate_limit_reached_error"
         | "too_many_requests"
         | "throttlingexception"
+        // Databricks'.
+        | "request_limit_exceeded"
+        // Volcengine's.
+        | "requestbursttoofast"
+        | "modelaccountrpmratelimitexceeded"
+        | "modelaccounttpmratelimitexceeded"
+        // Zhipu's: of calls at a time, and per time.
+        | "1302"
+        | "1303"
         // DashScope's.
         | "throttling"
-        | "throttling.ratequota"
-        | "throttling.allocationquota"
-        | "throttling.burstrate"
         | "limit_requests"
         | "limit_burst_rate"
         | "baidu_18"
@@ -121,6 +128,10 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "baidu_2"
         | "baidu_4"
         | "baidu_336100"
+        // Databricks'.
+        | "temporarily_unavailable"
+        // Zhipu's.
+        | "1305"
         // Cerebras, of a queue that all share.
         | "queue_exceeded"
         | "capacity_exceeded"
@@ -151,6 +162,9 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "api_error"
         | "internal"
         | "internalserverexception"
+        // DashScope's and Volcengine's.
+        | "internalerror"
+        | "internalserviceerror"
         | "modelstreamerrorexception" => ModelErrorKind::Unavailable,
         "timeout" | "timeout_error" | "request_timeout" | "gateway_timeout" | "deadline_exceeded" | "modeltimeoutexception" | "minimax_1001" => {
             ModelErrorKind::Timeout
@@ -175,6 +189,9 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "failed_to_download_image"
         | "image_file_not_found"
         | "invalidparameter"
+        // Databricks'.
+        | "invalid_parameter_value"
+        | "resource_does_not_exist"
         | "validationexception"
         | "baidu_3"
         | "baidu_100"
@@ -182,6 +199,7 @@ pub(super) fn kind_of_code(code: &str) -> Option<ModelErrorKind> {
         | "baidu_336002"
         | "baidu_336003"
         | "minimax_2013" => ModelErrorKind::InvalidRequest,
-        _ => return None,
+        // DashScope and Volcengine say behind a point which of them it is, such as `Throttling.RateQuota`.
+        _ => return code.split_once('.').and_then(|(class, _)| kind_of_code(class)),
     })
 }

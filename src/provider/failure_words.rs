@@ -55,7 +55,7 @@ const OVERFLOW: [&str; 33] = [
 /// What says that a limit per time is meant.
 const VETO: [&str; 8] = ["rate limit", "rate_limit", "per minute", "per day", "per hour", "too many requests", "quota", "(tpm)"];
 
-const QUOTA: [&str; 10] = [
+const QUOTA: [&str; 11] = [
     // Anthropic.
     "credit balance is too low",
     "specified api usage limits",
@@ -72,6 +72,8 @@ const QUOTA: [&str; 10] = [
     "monthly spending limit",
     // DeepSeek, behind gateways.
     "insufficient balance",
+    // SiliconFlow.
+    "balance is insufficient",
 ];
 
 const BLOCKED: [&str; 2] = [

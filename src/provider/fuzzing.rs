@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use serde_json::Value;
 
-use super::answer::Events;
+use super::answer::{self, Events};
 use super::dialect::Decode;
 use super::limits::StreamLimits;
 use super::lines::LineFrames;
@@ -171,7 +171,7 @@ fn limits() -> StreamLimits {
 
 fn document(decoder: impl Decode, bytes: &[u8]) -> Said {
     let mut events = VecDeque::new();
-    let failed = decoder.document(bytes, &mut events).err().map(|error| error.kind);
+    let failed = answer::whole(decoder, bytes, &mut events).err().map(|error| error.kind);
     Said { events: events.into(), failed }
 }
 

@@ -126,6 +126,44 @@ pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserialize
     deserializer.deserialize_any(Given(PhantomData))
 }
 
+/// A list, what stands alone in place of a list of one, or nothing. Nothing within a list is overlooked.
+pub(super) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Given<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Given<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object or a list of them")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(Vec::new())
+        }
+
+        fn visit_bool<E: Error>(self, truth: bool) -> Result<Self::Value, E> {
+            if truth { Err(E::invalid_type(Unexpected::Bool(truth), &self)) } else { Ok(Vec::new()) }
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            if text.is_empty() { Ok(Vec::new()) } else { Err(E::invalid_type(Unexpected::Str(text), &self)) }
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            Ok(vec![T::deserialize(MapAccessDeserializer::new(map))?])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut all = Vec::new();
+            while let Some(item) = items.next_element::<Option<T>>()? {
+                all.extend(item);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_any(Given(PhantomData))
+}
+
 /// A whole number, also as a text or with a point. What is none counts as absent.
 pub(super) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     struct Given;

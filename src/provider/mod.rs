@@ -19,6 +19,7 @@ mod failure_words;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod gemini;
+mod glued;
 mod json_text;
 pub mod limits;
 mod lines;

@@ -22,7 +22,9 @@ enum Line {
     Field,
     /// It stands within a document outside of any field.
     Document(Document),
-    /// Such a document ended in it.
+    /// Such a document ended in it, and another may follow.
+    Between,
+    /// The rest of it is nothing to anybody.
     Rest,
 }
 
@@ -66,6 +68,11 @@ impl Strays {
                     }
                     self.0 = Line::Field;
                 }
+                Line::Between => match byte {
+                    b'{' | b'[' => self.0 = Line::Document(Document::default()),
+                    b',' | b' ' | b'\t' => rest = after,
+                    _ => self.0 = Line::Rest,
+                },
                 Line::Field | Line::Rest => {
                     let end = rest.iter().position(|byte| is_end(*byte));
                     let (line, after) = rest.split_at(end.map_or(rest.len(), |at| at + 1));
@@ -79,8 +86,7 @@ impl Strays {
                 Line::Document(document) if document.ends_before(byte) => self.0 = Line::Begun(0),
                 Line::Document(document) => {
                     if document.is_whole_with(byte) {
-                        document.say(&mut mended);
-                        self.0 = Line::Rest;
+                        self.0 = if document.say(&mut mended) { Line::Between } else { Line::Rest };
                     }
                     rest = after;
                 }
@@ -95,7 +101,7 @@ impl Strays {
         match &self.0 {
             Line::Begun(0) if begins(bytes.first()) => true,
             Line::Begun(0) | Line::Field => bytes.windows(2).any(|pair| is_end(pair[0]) && begins(pair.get(1))),
-            Line::Begun(_) | Line::Document(_) | Line::Rest => true,
+            Line::Begun(_) | Line::Document(_) | Line::Between | Line::Rest => true,
         }
     }
 }
@@ -121,15 +127,16 @@ impl Document {
         self.shape.is_complete()
     }
 
-    /// Says it as an event of its own, in one line, if it is JSON.
-    fn say(&mut self, mended: &mut Vec<u8>) {
+    /// Says it as an event of its own, in one line, if it is JSON; whether it is.
+    fn say(&mut self, mended: &mut Vec<u8>) -> bool {
         if serde_json::from_slice::<IgnoredAny>(&self.json).is_err() {
-            return;
+            return false;
         }
         self.json.iter_mut().filter(|byte| is_end(**byte)).for_each(|byte| *byte = b' ');
         // The event before it may lack its end, and the first of the two may be half of a line end that a CR has begun.
         mended.extend_from_slice(b"\n\ndata: ");
         mended.append(&mut self.json);
         mended.extend_from_slice(b"\n\n");
+        true
     }
 }

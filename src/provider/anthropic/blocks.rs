@@ -28,7 +28,7 @@ pub(super) struct Blocks {
 
 #[derive(Debug)]
 struct Open {
-    index: u64,
+    index: i64,
     kind: Kind,
     stopped: bool,
     waiting: Vec<ModelEvent>,
@@ -87,12 +87,12 @@ impl Blocks {
     /// A block begins.
     pub(super) fn start(
         &mut self,
-        index: Option<u64>,
+        index: Option<i64>,
         block: Block<'_>,
         tally: &mut Tally,
         out: &mut VecDeque<ModelEvent>,
     ) -> Result<(), ModelError> {
-        let index = index.unwrap_or(self.blocks.len() as u64);
+        let index = index.unwrap_or_else(|| self.next_index());
         match &*block.kind.0 {
             "text" => {
                 let at = self.open(index, Kind::Text)?;
@@ -132,17 +132,23 @@ impl Blocks {
     /// More of a block.
     pub(super) fn delta(
         &mut self,
-        index: Option<u64>,
+        index: Option<i64>,
         delta: Delta<'_>,
         tally: &mut Tally,
         out: &mut VecDeque<ModelEvent>,
     ) -> Result<(), ModelError> {
-        let known = self.find(index);
+        let mut known = self.find(index);
+        // Gateways exist that begin one block for thoughts and text together.
+        if let Some(at) = known.filter(|at| self.is_of_another(*at, &delta.kind.0)) {
+            self.end(at, tally, out);
+            self.advance(out);
+            known = None;
+        }
         let at = match known {
             Some(at) => at,
             // Gateways exist that say nothing of the beginning of a block; a call without one has no name.
             None => {
-                let index = index.unwrap_or(self.blocks.len() as u64);
+                let index = index.unwrap_or_else(|| self.next_index());
                 match &*delta.kind.0 {
                     "text_delta" => self.open(index, Kind::Text)?,
                     "thinking_delta" => self.open(index, Kind::Thinking { signature: String::new() })?,
@@ -182,7 +188,7 @@ impl Blocks {
     }
 
     /// A block is over.
-    pub(super) fn stop(&mut self, index: Option<u64>, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
+    pub(super) fn stop(&mut self, index: Option<i64>, tally: &mut Tally, out: &mut VecDeque<ModelEvent>) {
         let Some(at) = self.find(index) else { return };
         self.end(at, tally, out);
         self.advance(out);
@@ -196,14 +202,25 @@ impl Blocks {
         self.advance(out);
     }
 
-    fn find(&self, index: Option<u64>) -> Option<usize> {
+    /// Whether a piece of words fits no block of thoughts, or one of thoughts no block of words.
+    fn is_of_another(&self, at: usize, piece: &str) -> bool {
+        let kind = self.blocks.get(at).map(|block| &block.kind);
+        matches!((piece, kind), ("text_delta", Some(Kind::Thinking { .. })) | ("thinking_delta", Some(Kind::Text)))
+    }
+
+    fn find(&self, index: Option<i64>) -> Option<usize> {
         match index {
             Some(index) => self.blocks.iter().rposition(|block| block.index == index),
             None => self.blocks.len().checked_sub(1),
         }
     }
 
-    fn open(&mut self, index: u64, kind: Kind) -> Result<usize, ModelError> {
+    /// The index of a block that has none.
+    fn next_index(&self) -> i64 {
+        i64::try_from(self.blocks.len()).unwrap_or(i64::MAX)
+    }
+
+    fn open(&mut self, index: i64, kind: Kind) -> Result<usize, ModelError> {
         if self.blocks.len() == MAX_BLOCKS {
             return Err(violation(&format!("it has more than {MAX_BLOCKS} blocks")));
         }

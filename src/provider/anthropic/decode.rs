@@ -84,7 +84,7 @@ impl Decode for Decoder {
             Ok(message) => message,
             Err(error) if error.is_eof() => return Err(ModelError::new(ModelErrorKind::IncompleteStream, "the answer was cut")),
             Err(error) => {
-                let bad = |error: serde_json::Error| self.bad_frame(&error.to_string());
+                let bad = |error: serde_json::Error| self.no_event(text, &error.to_string());
                 mended = json::mend_surrogates(text).ok_or_else(|| bad(error))?;
                 serde_json::from_str::<Message<'_>>(&mended).map_err(bad)?
             }
@@ -236,7 +236,7 @@ impl Decoder {
         if let Some(figures) = message.usage {
             self.figures.update(figures);
         }
-        for (index, block) in (0..).zip(message.content.into_iter().flatten()) {
+        for (index, block) in (0..).zip(message.content.into_iter().flat_map(|content| content.0)) {
             self.blocks.start(Some(index), block, &mut self.tally, out)?;
             self.blocks.stop(Some(index), &mut self.tally, out);
         }
@@ -256,10 +256,10 @@ impl Decoder {
             return Ok(());
         }
         let stop = match word.to_ascii_lowercase().as_str() {
-            "end_turn" | "stop_sequence" | "stop" => Stop::Finish(ModelFinish::Stop),
-            "tool_use" | "tool_calls" => Stop::Finish(ModelFinish::ToolCalls),
-            "max_tokens" | "length" | "model_context_window_exceeded" => Stop::Finish(ModelFinish::Length),
-            "refusal" | "content_filter" | "content_filtered" | "guardrail_intervened" | "sensitive" => {
+            "end_turn" | "stop_sequence" | "stop" | "complete" | "completed" => Stop::Finish(ModelFinish::Stop),
+            "tool_use" | "tool_calls" | "tool_call" | "function_call" => Stop::Finish(ModelFinish::ToolCalls),
+            "max_tokens" | "max_output_tokens" | "length" | "model_context_window_exceeded" => Stop::Finish(ModelFinish::Length),
+            "refusal" | "content_filter" | "safety" | "content_filtered" | "guardrail_intervened" | "sensitive" => {
                 Stop::Finish(ModelFinish::Refused)
             }
             "pause_turn" => Stop::Paused,

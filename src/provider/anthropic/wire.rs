@@ -1,10 +1,15 @@
 //! What a provider sends, read without copying. Everything that is not needed is skipped.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::json_text::object;
+use crate::provider::json_text::{object, whole_number};
 use crate::provider::tally::{self, Count};
 use crate::provider::words::Text;
 
@@ -13,13 +18,13 @@ use crate::provider::words::Text;
 pub(super) struct Event<'a> {
     #[serde(rename = "type", borrow, default)]
     pub(super) kind: Text<'a>,
-    #[serde(default)]
-    pub(super) index: Option<u64>,
-    #[serde(borrow, default)]
+    #[serde(default, deserialize_with = "whole_number")]
+    pub(super) index: Option<i64>,
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) message: Option<Message<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) content_block: Option<Block<'a>>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) delta: Option<Delta<'a>>,
     #[serde(default, deserialize_with = "object")]
     pub(super) usage: Option<Figures>,
@@ -31,7 +36,7 @@ pub(super) struct Event<'a> {
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Message<'a> {
     #[serde(borrow, default)]
-    pub(super) content: Option<Vec<Block<'a>>>,
+    pub(super) content: Option<Content<'a>>,
     #[serde(borrow, default)]
     pub(super) stop_reason: Text<'a>,
     #[serde(default, deserialize_with = "object")]
@@ -40,8 +45,12 @@ pub(super) struct Message<'a> {
     pub(super) error: Option<Value>,
 }
 
+/// The blocks of an answer. Gateways that translate from other wires give a bare text, or one block alone.
+#[derive(Debug)]
+pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
+
 /// A content block, whole or as it begins.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Block<'a> {
     #[serde(rename = "type", borrow, default)]
     pub(super) kind: Text<'a>,
@@ -90,6 +99,53 @@ pub(super) struct Figures {
     cache_read_input_tokens: Count,
     #[serde(default)]
     output_tokens: Count,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Given;
+
+        impl Given {
+            fn bare<'a>(text: Cow<'a, str>) -> Content<'a> {
+                let is_empty = text.is_empty();
+                let block = Block { kind: Text(Cow::Borrowed("text")), text: Text(text), ..Block::default() };
+                Content(if is_empty { Vec::new() } else { vec![block] })
+            }
+        }
+
+        impl<'de> Visitor<'de> for Given {
+            type Value = Content<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of blocks, a block, or a text")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Content(Vec::new()))
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Self::bare(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Self::bare(Cow::Owned(text.to_owned())))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Ok(Content(vec![Block::deserialize(MapAccessDeserializer::new(map))?]))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut blocks = Vec::new();
+                while let Some(Content(more)) = items.next_element()? {
+                    blocks.extend(more);
+                }
+                Ok(Content(blocks))
+            }
+        }
+        deserializer.deserialize_any(Given)
+    }
 }
 
 impl Figures {

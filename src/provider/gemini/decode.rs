@@ -122,11 +122,16 @@ impl Decoder {
             Err(error) => error,
         };
         // Half a surrogate pair is no character, and no reason to lose an answer.
-        let Some(mended) = json::mend_surrogates(data) else { return Err(self.bad_frame(&error.to_string())) };
+        let Some(mended) = json::mend_surrogates(data) else { return Err(self.no_event(data, &error.to_string())) };
         match serde_json::from_str::<Chunks<'_>>(&mended) {
             Ok(chunks) => self.chunks(chunks, out),
-            Err(error) => Err(self.bad_frame(&error.to_string())),
+            Err(error) => Err(self.no_event(&mended, &error.to_string())),
         }
+    }
+
+    /// The error that something is which is no event.
+    fn no_event(&self, data: &str, why: &str) -> ModelError {
+        failure::unannounced(data).unwrap_or_else(|| self.bad_frame(why))
     }
 
     fn chunks(&mut self, chunks: Chunks<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
@@ -140,6 +145,9 @@ impl Decoder {
     fn chunk(&mut self, chunk: Chunk<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
         if let Some(error) = chunk.error {
             return Err(failure::from_event(&error));
+        }
+        if let Some(response) = chunk.response {
+            self.chunk(*response, out)?;
         }
         if let Some(figures) = chunk.usage_metadata {
             self.figures.update(figures);
@@ -156,7 +164,7 @@ impl Decoder {
     }
 
     fn candidate(&mut self, candidate: Candidate<'_>, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelError> {
-        for part in candidate.content.and_then(|content| content.parts).into_iter().flatten() {
+        for part in candidate.content.into_iter().flat_map(|content| content.parts) {
             self.part(part, out)?;
         }
         // A reason that is not given, in the other way to say so.
@@ -259,8 +267,9 @@ impl Decoder {
             Err(ModelError::new(kind, &words))
         };
         let finish = match word.to_ascii_uppercase().as_str() {
-            "STOP" => ModelFinish::Stop,
-            "MAX_TOKENS" => ModelFinish::Length,
+            // The others are words of wires that gateways translate from.
+            "STOP" | "END_TURN" | "TOOL_CALLS" | "TOOL_USE" => ModelFinish::Stop,
+            "MAX_TOKENS" | "LENGTH" => ModelFinish::Length,
             "SAFETY"
             | "RECITATION"
             | "LANGUAGE"
@@ -270,7 +279,8 @@ impl Decoder {
             | "IMAGE_SAFETY"
             | "IMAGE_PROHIBITED_CONTENT"
             | "IMAGE_RECITATION"
-            | "MODEL_ARMOR" => ModelFinish::Refused,
+            | "MODEL_ARMOR"
+            | "CONTENT_FILTER" => ModelFinish::Refused,
             "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "TOO_MANY_TOOL_CALLS" => {
                 return failed(ModelErrorKind::BadStream, "the model wrote a tool call that its provider cannot take");
             }

@@ -1,20 +1,18 @@
 //! What a provider sends, read without copying. Everything that is not needed is skipped. Gateways write some names in the
 //! other spelling of this wire, with underscores.
 
-use std::fmt;
-
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::provider::json_text::{object, whole_number};
+use crate::provider::json_text::{many, object, whole_number};
 use crate::provider::tally::{self, Count};
 use crate::provider::words::Text;
 
 /// A chunk, or a list of them: what a gateway sends that drops `alt=sse`.
-#[derive(Debug)]
-pub(super) struct Chunks<'a>(pub(super) Vec<Chunk<'a>>);
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Chunks<'a>(#[serde(borrow, deserialize_with = "many")] pub(super) Vec<Chunk<'a>>);
 
 /// A part of a streamed answer, or all of it.
 #[derive(Debug, Deserialize)]
@@ -28,13 +26,17 @@ pub(super) struct Chunk<'a> {
     pub(super) usage_metadata: Option<Figures>,
     #[serde(default)]
     pub(super) error: Option<Value>,
+    /// The chunk itself, in the envelope of Code Assist and of some proxies of Vertex.
+    #[serde(borrow, default, deserialize_with = "object")]
+    pub(super) response: Option<Box<Self>>,
 }
 
 impl Chunk<'_> {
     /// Whether it has nothing that a chunk has.
     pub(super) fn says_nothing(&self) -> bool {
-        let Self { candidates, prompt_feedback, usage_metadata, error } = self;
-        candidates.is_none() && prompt_feedback.is_none() && usage_metadata.is_none() && error.is_none()
+        let Self { candidates, prompt_feedback, usage_metadata, error, response } = self;
+        let is_bare = candidates.is_none() && prompt_feedback.is_none() && usage_metadata.is_none() && error.is_none();
+        is_bare && response.as_ref().is_none_or(|response| response.says_nothing())
     }
 }
 
@@ -44,7 +46,7 @@ impl Chunk<'_> {
 pub(super) struct Candidate<'a> {
     #[serde(default, deserialize_with = "whole_number")]
     pub(super) index: Option<i64>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) content: Option<Content<'a>>,
     #[serde(borrow, default, alias = "finish_reason")]
     pub(super) finish_reason: Text<'a>,
@@ -54,8 +56,8 @@ pub(super) struct Candidate<'a> {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Content<'a> {
-    #[serde(borrow, default)]
-    pub(super) parts: Option<Vec<Part<'a>>>,
+    #[serde(borrow, default, deserialize_with = "many")]
+    pub(super) parts: Vec<Part<'a>>,
 }
 
 /// A piece of an answer: text, a call, or something that is nothing to us.
@@ -164,31 +166,5 @@ impl From<Figures> for tally::Figures {
             reasoning: figures.thoughts_token_count.0,
             ..Self::default()
         }
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Chunks<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMany;
-        impl<'de> Visitor<'de> for OneOrMany {
-            type Value = Chunks<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a chunk of an answer")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Ok(Chunks(vec![Chunk::deserialize(MapAccessDeserializer::new(map))?]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut chunks = Vec::new();
-                while let Some(chunk) = items.next_element()? {
-                    chunks.push(chunk);
-                }
-                Ok(Chunks(chunks))
-            }
-        }
-        deserializer.deserialize_any(OneOrMany)
     }
 }

@@ -98,7 +98,7 @@ impl Decoder {
             return Err(failure::from_event(&serde_json::from_str(&data).unwrap_or_default()));
         }
         if line.message.is_none()
-            && !line.done
+            && !line.done.0
             && let Some(error) = failure::unannounced(&data)
         {
             return Err(error);
@@ -115,13 +115,13 @@ impl Decoder {
                 let told = self.tags.feed(&message.content.0);
                 self.tell(told, out);
             }
-            for call in message.tool_calls.into_iter().flatten() {
+            for call in message.tool_calls {
                 let held = self.tags.settle();
                 self.say(held.into(), out);
                 self.call(call, out)?;
             }
         }
-        if line.done {
+        if line.done.0 {
             self.finish = Some(finish(&line.done_reason.0)?);
         }
         Ok(())

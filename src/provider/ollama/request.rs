@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::domain::context::{json_tokens, prose_tokens};
 use crate::domain::message::{Message, Part, Role, ToolContent, ToolResultPart};
 use crate::domain::model::{ModelError, ModelRequest, ReasoningEffort, ToolChoice};
-use crate::provider::compose::{cannot_say, file_text, turn_begins, written};
+use crate::domain::tool::ToolDefinition;
+use crate::provider::compose::{cannot_say, file_text, raw, turn_begins, written};
 use crate::provider::project::{Source, not_sent};
 
 /// Models that know how hard to think, by the start of their names; the others only know whether to.
@@ -28,13 +30,35 @@ struct Body<'a> {
     model: &'a str,
     messages: Vec<WireMessage<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tools: Vec<Value>,
+    tools: Vec<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Value>,
     options: Options<'a>,
     stream: bool,
+}
+
+#[derive(Serialize)]
+struct Tool<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    description: &'a str,
+    parameters: &'a Value,
+}
+
+impl Tool<'_> {
+    /// A tool as it stands in the request. It is written once: its length is a part of what the window is made for.
+    fn written(tool: &ToolDefinition) -> Result<Box<RawValue>, ModelError> {
+        let function = Function { name: &tool.name, description: &tool.description, parameters: &tool.parameters };
+        raw(&Tool { kind: "function", function })
+    }
 }
 
 #[derive(Serialize)]
@@ -84,11 +108,8 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
             return Err(cannot_say(what, "remove options.tool_choice, or use another provider"));
         }
     };
-    let tools = request.tools.iter().filter(|_| offers_tools).map(|tool| {
-        let function = json!({ "name": tool.name, "description": tool.description, "parameters": *tool.parameters });
-        json!({ "type": "function", "function": function })
-    });
-    let (messages, tools) = (messages(request), tools.collect::<Vec<_>>());
+    let tools = request.tools.iter().filter(|_| offers_tools).map(|tool| Tool::written(tool));
+    let (messages, tools) = (messages(request), tools.collect::<Result<Vec<_>, _>>()?);
     let num_ctx = request.window.unwrap_or_else(|| window_for(&messages, &tools, options.max_output_tokens));
     written(&Body {
         model: &request.model,
@@ -110,13 +131,14 @@ pub(super) fn body(request: &ModelRequest, streaming: bool) -> Result<Vec<u8>, M
 
 /// A window in which a request and its answer have room, where nobody has said one. Without it the server takes its own, which is
 /// small, and cuts the beginning of what does not fit without a word; the whole window of the model may need more memory than it has.
-fn window_for(messages: &[WireMessage<'_>], tools: &[Value], max_output: Option<u32>) -> u64 {
-    let written = |values: &[Value]| values.iter().map(|value| json_tokens(value.to_string().len())).sum::<u64>();
+fn window_for(messages: &[WireMessage<'_>], tools: &[Box<RawValue>], max_output: Option<u32>) -> u64 {
     let of_messages = messages.iter().map(|message| {
         let words = prose_tokens(message.content.len() + message.thinking.len());
-        words + written(&message.tool_calls) + PICTURE * message.images.len() as u64
+        let calls = message.tool_calls.iter().map(|call| json_tokens(call.to_string().len())).sum::<u64>();
+        words + calls + PICTURE * message.images.len() as u64
     });
-    let needed = of_messages.sum::<u64>() + written(tools) + max_output.map_or(ANSWER, u64::from);
+    let of_tools = tools.iter().map(|tool| json_tokens(tool.get().len()));
+    let needed = of_messages.sum::<u64>() + of_tools.sum::<u64>() + max_output.map_or(ANSWER, u64::from);
     needed.next_power_of_two().max(LEAST_WINDOW)
 }
 

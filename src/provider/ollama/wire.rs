@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provider::json_text::Arguments;
-use crate::provider::tally::Count;
+use crate::provider::json_text::{Arguments, many, object};
+use crate::provider::tally::{Count, Flag};
 use crate::provider::words::Text;
 
 /// One line of a stream, or a whole answer.
@@ -13,7 +13,7 @@ pub(super) struct Line<'a> {
     #[serde(borrow, default)]
     pub(super) message: Option<Message<'a>>,
     #[serde(default)]
-    pub(super) done: bool,
+    pub(super) done: Flag,
     #[serde(borrow, default)]
     pub(super) done_reason: Text<'a>,
     #[serde(default)]
@@ -31,8 +31,9 @@ pub(super) struct Message<'a> {
     pub(super) content: Text<'a>,
     #[serde(borrow, default)]
     pub(super) thinking: Text<'a>,
-    #[serde(borrow, default)]
-    pub(super) tool_calls: Option<Vec<Call<'a>>>,
+    /// Proxies give one call alone.
+    #[serde(borrow, default, deserialize_with = "many")]
+    pub(super) tool_calls: Vec<Call<'a>>,
 }
 
 /// A tool call, whole. Its index is not read: several calls share one.
@@ -40,7 +41,7 @@ pub(super) struct Message<'a> {
 pub(super) struct Call<'a> {
     #[serde(borrow, default)]
     pub(super) id: Text<'a>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) function: Option<Function<'a>>,
 }
 

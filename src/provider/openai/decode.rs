@@ -274,7 +274,7 @@ impl Decoder {
         }
         if choices.is_empty() {
             // Cloudflare's own form names no reason in a document either.
-            self.is_message |= !chunk.response.0.is_empty() || !chunk.tool_calls.0.is_empty();
+            self.is_message |= !chunk.response.0.is_empty() || !chunk.tool_calls.is_empty();
             let content = Said { text: chunk.response.0, ..Said::default() };
             return self.delta(Delta { content, tool_calls: chunk.tool_calls, ..Delta::default() }, out);
         }
@@ -291,7 +291,10 @@ impl Decoder {
             self.tally.given(figures.into());
         }
         let spoke = std::mem::take(&mut self.spoke);
-        if let Some(delta) = choice.delta {
+        let bare = choice.text.0;
+        let older = Some(bare).filter(|text| !text.is_empty() && choice.delta.is_none() && choice.message.is_none());
+        let older = older.map(|text| Delta { content: Said { text, ..Said::default() }, ..Delta::default() });
+        if let Some(delta) = choice.delta.or(older) {
             self.delta(delta, out)?;
         }
         // Perplexity repeats in each event all that was said before.
@@ -299,7 +302,7 @@ impl Decoder {
         if let Some(mut message) = choice.message.filter(|_| !repeats) {
             self.is_message = true;
             // The calls of a whole message are whole themselves, each with its place in the list.
-            for (place, call) in (0..).zip(&mut message.tool_calls.0) {
+            for (place, call) in (0..).zip(&mut message.tool_calls) {
                 call.index = Some(place);
             }
             self.delta(message, out)?;
@@ -353,12 +356,12 @@ impl Decoder {
         }
         self.say(refusal.0, out);
         // llama-cpp-python says each call in both forms.
-        let older = delta.function_call.filter(|_| delta.tool_calls.0.is_empty()).map(|function| Fragment {
+        let older = delta.function_call.filter(|_| delta.tool_calls.is_empty()).map(|function| Fragment {
             index: Some(0),
             function: Some(function),
             ..Fragment::default()
         });
-        for fragment in delta.tool_calls.0.iter().chain(&older) {
+        for fragment in delta.tool_calls.iter().chain(&older) {
             self.settle(out);
             self.pass_details_on(out);
             self.spoke = true;
@@ -422,6 +425,10 @@ impl Decoder {
             | "max_output_tokens"
             | "max_completion_tokens"
             | "max_length"
+            | "maximum_tokens"
+            // MiniMax's, and watsonx's, of their windows.
+            | "max_output"
+            | "token_limit"
             | "model_length"
             | "model_context_window_exceeded"
             // Cohere's, of its window.
@@ -443,10 +450,12 @@ impl Decoder {
             | "image_safety"
             | "image_prohibited_content"
             | "image_recitation"
+            // GigaChat's.
+            | "blacklist"
             // Cohere's.
             | "error_toxic" => ModelFinish::Refused,
             // Gateways that were told no reason, or one that they have no word for: what else says that the answer is whole counts.
-            "other" | "unknown" => return Ok(()),
+            "other" | "unknown" | "not_finished" => return Ok(()),
             "insufficient_system_resource" => {
                 return Err(ModelError::new(ModelErrorKind::Overloaded, "the provider ran out of capacity within the answer"));
             }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::{Arguments, object, whole_number};
+use crate::provider::json_text::{Arguments, many, object, whole_number};
 use crate::provider::tally::{self, Count, Dollars, Flag, Ticks};
 use crate::provider::words::Text;
 
@@ -39,14 +39,14 @@ pub(super) struct Chunk<'a> {
     /// Cloudflare's own form of an answer, which has no choices.
     #[serde(borrow, default)]
     pub(super) response: Text<'a>,
-    #[serde(borrow, default)]
-    pub(super) tool_calls: Fragments<'a>,
+    #[serde(borrow, default, deserialize_with = "many")]
+    pub(super) tool_calls: Vec<Fragment<'a>>,
 }
 
 impl Chunk<'_> {
     /// Whether nothing of an answer is in it but, perhaps, figures.
     pub(super) fn says_nothing(&self) -> bool {
-        self.choices.0.is_empty() && self.response.0.is_empty() && self.tool_calls.0.is_empty()
+        self.choices.0.is_empty() && self.response.0.is_empty() && self.tool_calls.is_empty()
     }
 
     /// Whether the whole event is an error.
@@ -107,6 +107,9 @@ pub(super) struct Choice<'a> {
     /// In place of `delta` in an answer that is not streamed.
     #[serde(borrow, default, deserialize_with = "object")]
     pub(super) message: Option<Delta<'a>>,
+    /// In place of both where a server answers as the older completions do. Beside them it says nothing new.
+    #[serde(borrow, default)]
+    pub(super) text: Text<'a>,
     #[serde(borrow, default)]
     pub(super) finish_reason: Text<'a>,
     /// The same at Gemini's compatible endpoint, which has left the other one out.
@@ -136,8 +139,9 @@ pub(super) struct Delta<'a> {
     pub(super) reasoning_details: Value,
     #[serde(borrow, default)]
     pub(super) refusal: Text<'a>,
-    #[serde(borrow, default)]
-    pub(super) tool_calls: Fragments<'a>,
+    /// Text Generation Inference gives one piece alone.
+    #[serde(borrow, default, deserialize_with = "many")]
+    pub(super) tool_calls: Vec<Fragment<'a>>,
     /// `LiteLLM`'s form of Claude's reasoning, which goes back as it came.
     #[serde(default)]
     pub(super) thinking_blocks: Value,
@@ -165,10 +169,6 @@ pub(super) struct Said<'a> {
     pub(super) thought: Cow<'a, str>,
     pub(super) text: Cow<'a, str>,
 }
-
-/// Pieces of tool calls: a list, or one piece alone (Text Generation Inference).
-#[derive(Debug, Default)]
-pub(super) struct Fragments<'a>(pub(super) Vec<Fragment<'a>>);
 
 /// A piece of a tool call. Which call it belongs to is a question of its own: see [`super::calls`].
 #[derive(Debug, Default, Deserialize)]
@@ -351,36 +351,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
             }
         }
         deserializer.deserialize_any(List)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Fragments<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMany;
-        impl<'de> Visitor<'de> for OneOrMany {
-            type Value = Fragments<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a tool call or a list of them")
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Fragments::default())
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                Ok(Fragments(vec![Fragment::deserialize(MapAccessDeserializer::new(map))?]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-                let mut fragments = Vec::new();
-                while let Some(fragment) = items.next_element::<Option<Fragment<'de>>>()? {
-                    fragments.extend(fragment);
-                }
-                Ok(Fragments(fragments))
-            }
-        }
-        deserializer.deserialize_any(OneOrMany)
     }
 }
 

@@ -75,7 +75,7 @@ impl Decode for Decoder {
             return Err(self.no_event(&text, "it is no JSON object"));
         }
         let response: Response<'_> = serde_json::from_str(&text)
-            .map_err(|error| if error.is_eof() { unfinished() } else { self.bad_frame(&error.to_string()) })?;
+            .map_err(|error| if error.is_eof() { unfinished() } else { self.no_event(&text, &error.to_string()) })?;
         if response.object.0 == "error" {
             return Err(failure::from_event(&serde_json::from_str(&text).unwrap_or_default()));
         }

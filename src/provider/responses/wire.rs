@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::domain::cost::Cost;
-use crate::provider::json_text::{Arguments, object};
+use crate::provider::json_text::{Arguments, object, whole_number};
 use crate::provider::tally::{self, Count, Dollars, Ticks};
 use crate::provider::words::Text;
 
@@ -24,15 +24,15 @@ pub(super) struct Event<'a> {
     pub(super) arguments: Arguments<'a>,
     #[serde(borrow, default)]
     pub(super) item_id: Text<'a>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub(super) output_index: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub(super) content_index: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub(super) summary_index: Option<i64>,
     #[serde(borrow, default)]
     pub(super) item: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "object")]
     pub(super) part: Option<Content<'a>>,
     /// Large, and needed of the last event only.
     #[serde(borrow, default)]

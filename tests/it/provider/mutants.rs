@@ -122,16 +122,38 @@ fn events(body: &str) -> Vec<(&'static str, Vec<u8>)> {
         ("white space around", data("data: ", "data:  \t").replace("\n\n", " \n\n")),
         ("data in two lines", data("data: {", "data: {\ndata: ")),
     ];
-    variants.map(|(name, body)| (name, body.into_bytes())).into()
+    let glued = glued(body).into_iter().flatten();
+    variants.into_iter().chain(glued).map(|(name, body)| (name, body.into_bytes())).collect()
+}
+
+/// A stream in which several events are in the place of one, unless something in it stands in no field. The type of an event is in its data.
+fn glued(body: &str) -> Option<[(&'static str, String); 4]> {
+    let lines = || body.lines().filter(|line| !line.is_empty() && !line.starts_with("event:") && !line.starts_with(':'));
+    let data: Vec<&str> = lines().map(|line| line.strip_prefix("data:").map(str::trim)).collect::<Option<_>>()?;
+    let (mark, events): (Vec<&str>, Vec<&str>) = data.iter().partition(|data| **data == "[DONE]");
+    let mark: String = mark.iter().map(|mark| format!("data: {mark}\n\n")).collect();
+    let in_twos = |list: bool| {
+        let two =
+            |pair: &[&str]| if list { format!("data: [{}]\n\n", pair.join(",")) } else { format!("data: {}\n\n", pair.join(" ")) };
+        events.chunks(2).map(two).collect::<String>()
+    };
+    Some([
+        ("all in one line", format!("data: {}\n\n", data.concat())),
+        ("all in one line, with fields", format!("data: {}\n\n", data.join("data: "))),
+        ("two in one line", in_twos(false) + &mark),
+        ("two in a list", in_twos(true) + &mark),
+    ])
 }
 
 /// A stream of lines in other dress.
 fn lines(body: &str) -> Vec<(&'static str, Vec<u8>)> {
-    let variants: [(&str, String); 4] = [
+    let variants: [(&str, String); 6] = [
         ("as recorded", body.to_owned()),
         ("crlf", body.replace('\n', "\r\n")),
         ("blank lines", body.replace('\n', "\n\n \n")),
         ("white space around", body.replace('\n', " \t\n  ")),
+        ("all in one line", body.replace('\n', "") + "\n"),
+        ("all in one list", format!("{}[{}]\n", " \n", body.trim_end().replace('\n', ","))),
     ];
     variants.map(|(name, body)| (name, body.into_bytes())).into()
 }

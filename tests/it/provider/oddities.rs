@@ -304,6 +304,8 @@ async fn nothing_in_many_forms() {
         "data: {\"type\":\"warning\",\"message\":\"this model is old\"}\n\n",
         "data: {\"status\":\"processing\",\"message\":\"queued\"}\n\n",
         "data: {\"result\":\"ok\"}\n\n",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"\",\"tool_calls\":\"\"},\"finish_reason\":\"\"}]}\n\n",
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":false,\"reasoning\":{}},\"finish_reason\":\"not_finished\"}]}\n\n",
     ];
     let good =
         |error: Value| json!({"error": error, "choices": [{"index": "0", "delta": {"content": "Hel"}, "finish_reason": null}]});
@@ -479,6 +481,16 @@ async fn content_of_many_forms(#[case] content: Value) {
     let streamed = said(&[json!({"choices": [{"delta": {"content": content}, "finish_reason": "stop"}]})]).await;
     let whole = outcome_document(&json!({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})).await;
     assert_eq!((streamed.text().as_str(), whole.text().as_str()), ("Hello", "Hello"));
+}
+
+// As the older completions have it. Beside a delta it says the same again (Together).
+#[tokio::test]
+async fn text_in_place_of_a_delta() {
+    let piece = |text: &str| json!({"choices": [{"index": 0, "text": text, "logprobs": null, "finish_reason": null}]});
+    let both = json!({"choices": [{"index": 0, "text": " you", "delta": {"content": " you"}, "finish_reason": "stop"}]});
+    let outcome = said(&[piece("Hel"), piece("lo"), both]).await;
+    assert_eq!((outcome.text().as_str(), outcome.finish()), ("Hello you", ModelFinish::Stop));
+    assert_eq!(outcome_of([event(&piece("Hel")), event(&piece("lo"))].concat()).await.error(), ModelErrorKind::IncompleteStream);
 }
 
 // L-01, L-20: llama.cpp's own field for errors.

@@ -118,6 +118,15 @@ async fn reasons_to_stop(#[case] reason: &str, #[case] expected: Result<ModelFin
 }
 
 #[tokio::test]
+async fn a_line_that_says_nothing_of_its_end_is_not_the_last() {
+    for open in [json!(null), json!(""), json!(0), json!([])] {
+        let piece = json!({"message": {"content": "Hel", "tool_calls": ""}, "done": open, "done_reason": null});
+        assert_eq!(said(&[piece.clone(), text("lo"), done("stop")]).await.text(), "Hello");
+        assert_eq!(said(&[piece]).await.error(), ModelErrorKind::IncompleteStream);
+    }
+}
+
+#[tokio::test]
 async fn an_older_server_gives_no_reason_and_no_figures() {
     let outcome = said(&[text("Hello!"), json!({"done": true})]).await;
     let usage = outcome.usage().unwrap();
@@ -142,6 +151,11 @@ async fn a_call_at_the_output_limit_is_cut() {
 #[case::no_arguments(json!([{"function": {"name": "get_time"}}]), Some(vec![""]))]
 #[case::null_arguments(json!([{"function": {"name": "get_time", "arguments": null}}]), Some(vec![""]))]
 #[case::one_id_for_two(json!([{"id": "a", "function": {"name": "get_time", "arguments": {}}}, {"id": "a", "function": {"name": "get_time", "arguments": {}}}]), Some(vec!["{}", "{}"]))]
+#[case::one_alone(json!({"function": {"name": "get_time", "arguments": {"x": 1}}}), Some(vec!["{\"x\":1}"]))]
+#[case::one_alone_with_arguments_as_text(json!({"id": "a", "function": {"name": "get_time", "arguments": "{\"x\":1}"}}), Some(vec!["{\"x\":1}"]))]
+#[case::nothing_beside_one(json!([null, {"function": {"name": "get_time", "arguments": {}}}]), Some(vec!["{}"]))]
+#[case::words(json!("get_time"), None)]
+#[case::words_in_a_list(json!(["get_time"]), None)]
 #[case::nameless(json!([{"function": {"arguments": {}}}]), None)]
 #[case::empty(json!([{}]), None)]
 #[tokio::test]

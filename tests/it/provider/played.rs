@@ -1,10 +1,11 @@
-//! What each provider of chat completions sends, read in its own accent. The streams in `played/` have the form of the real ones:
+//! What each provider sends, chat completions read in its own accent. The streams in `played/` have the form of the real ones:
 //! their empty and doubled fields, their figures, their marks and ends.
 
 use std::sync::Arc;
 
 use capstan::domain::model::{ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
-use capstan::provider::{ModelClient, catalogue, openai};
+use capstan::provider::ModelClient;
+use capstan::provider::catalogue::{self, ProviderKind};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -16,10 +17,16 @@ fn stream(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A client in the accent of a provider, or in OpenAI's where nobody knows it.
+/// A client of the wire that a stream is named after; else of chat completions, in the accent of the provider, or in OpenAI's where
+/// nobody knows it.
 fn client(wire: &Wire, provider: &str) -> Arc<dyn ModelClient> {
     let known = catalogue::providers().unwrap().get(provider);
-    openai::client(options(wire), known.map(|known| known.accent.clone()).unwrap_or_default()).unwrap()
+    let kind = match provider.split('-').next() {
+        Some("anthropic") => ProviderKind::Anthropic,
+        Some("gemini") if provider != "gemini-compatible" => ProviderKind::Gemini,
+        _ => ProviderKind::Openai,
+    };
+    catalogue::client(kind, options(wire), known.map(|known| known.accent.clone()).unwrap_or_default()).unwrap()
 }
 
 async fn played(provider: &str, model: &str, answers: Vec<Answer>) -> Vec<Outcome> {
@@ -82,6 +89,24 @@ fn named(id: &'static str, call: (&'static str, &'static str, &'static str)) -> 
 #[case::spark("spark", "4.0Ultra", "", "Hello", vec![], [6, 1, 0, 0])]
 #[case::copilot("copilot", "claude-opus-4.5", "Hm.", "Hello", vec![], [9, 9, 0, 0])]
 #[case::lmstudio("lmstudio", "qwen3", "", "Hello", vec![named("365174485", CET)], [0; 4])]
+#[case::siliconflow("siliconflow", "deepseek-ai/DeepSeek-R1", "Hm.", "Hello", vec![], [14, 5, 0, 2])]
+#[case::volcengine("volcengine", "doubao-seed-1-6", "Hm.", "", vec![named("call_1", BERN)], [60, 24, 16, 9])]
+#[case::stepfun("stepfun", "step-3", "Hm.", "Hello", vec![], [7, 9, 2, 0])]
+#[case::baichuan("baichuan", "Baichuan4", "", "Hello", vec![], [5, 2, 0, 0])]
+#[case::ollama("ollama-compatible", "qwen3", "Hm.", "", vec![named("call_a", BERN), ("call_b", "get_weather", r#"{"city":"Bonn"}"#)], [70, 40, 0, 0])]
+#[case::databricks("databricks", "databricks-claude-sonnet-4-5", "Hm.", "Hello", vec![], [20, 6, 8, 0])]
+#[case::qianfan("qianfan", "ernie-4.5-turbo", "", "Hello", vec![], [3, 2, 0, 0])]
+#[case::hunyuan("hunyuan", "hunyuan-t1", "Hm.", "Using get_weather", vec![named("call_1", BERN)], [8, 15, 0, 0])]
+#[case::gigachat("gigachat", "GigaChat-2", "", "", vec![BERN], [80, 22, 0, 0])]
+#[case::anthropic("anthropic", "claude-opus-4-5", "Hm.", "I look.", vec![named("toolu_1", BERN)], [40, 25, 6, 0])]
+#[case::anthropic_bedrock("anthropic-bedrock", "claude-sonnet-4-5", "", "Hello", vec![], [12, 5, 0, 0])]
+#[case::anthropic_vertex("anthropic-vertex", "claude-sonnet-4-5", "", "Hello", vec![], [12, 5, 0, 0])]
+#[case::anthropic_minimax("anthropic-minimax", "MiniMax-M2", "Hm.", "", vec![named("call_function_1", BERN)], [50, 21, 6, 0])]
+#[case::anthropic_deepseek("anthropic-deepseek", "deepseek-chat", "Hm.", "Hello", vec![], [9, 7, 0, 0])]
+#[case::anthropic_litellm("anthropic-litellm", "any", "", "", vec![named("call_1", BERN)], [31, 17, 0, 0])]
+#[case::anthropic_one_block("anthropic-one-block", "any", "Hm.", "Hello", vec![], [5, 6, 0, 0])]
+#[case::gemini_vertex("gemini-vertex", "gemini-3-pro", "Hm.", "", vec![BERN], [12, 13, 4, 8])]
+#[case::gemini_code_assist("gemini-code-assist", "gemini-3-pro", "Hm.", "Hello", vec![], [9, 5, 0, 3])]
 #[case::gateway("gateway", "any", "", "Hello", vec![], [0; 4])]
 #[case::openwebui("openwebui", "any", "", "Let me see.", vec![named("call_1", CET)], [0; 4])]
 #[case::repeating("repeating", "any", "", "", vec![named("call_1", CET)], [0; 4])]

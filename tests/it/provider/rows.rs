@@ -154,11 +154,47 @@ async fn an_error_in_no_field(#[values(Chat, Responses, Anthropic, Gemini)] dial
 #[rstest]
 #[tokio::test]
 async fn what_only_begins_like_a_document_is_overlooked(#[values(Chat, Responses, Anthropic, Gemini)] dialect: Dialect) {
-    for stray in ["[INFO] ready\n", "[DONE]\n", "{\n", "{\"error\": [\n: a comment\n", "{\"a\": \"\n\n", "{}{\"error\": 7}\n"] {
+    for stray in [
+        "[INFO] ready\n",
+        "[INFO] {\"error\": 7}\n",
+        "[DONE]\n",
+        "{\n",
+        "{\"error\": [\n: a comment\n",
+        "{\"a\": \"\n\n",
+        "{} said {\"error\": 7}\n",
+    ] {
         let body = [dialect.beginning().concat(), stray.to_owned(), dialect.end()].concat();
         let outcome = mutants::outcome_of(dialect.client(), &body).await;
         assert_eq!((outcome.text().as_str(), outcome.end), ("Hel", Ok(ModelFinish::Stop)), "{stray}");
     }
+}
+
+// L-01, L-42: several documents in one line, in a field and in none. What is cut is not whole.
+#[rstest]
+#[tokio::test]
+async fn several_events_in_the_place_of_one(#[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect) {
+    let data = |event: &String| event.trim().trim_start_matches("data: ").to_owned();
+    let mut events: Vec<String> = dialect.beginning().iter().map(data).collect();
+    events.extend(dialect.end().lines().filter(|line| !line.is_empty()).map(|line| data(&line.to_owned())));
+    let field = if dialect == Ollama { "" } else { "data: " };
+    for list in [events.concat(), events.join(" "), format!("[{}]", events.join(","))] {
+        for body in [format!("{field}{list}\n\n"), format!("{list}\n")] {
+            let outcome = mutants::outcome_of(dialect.client(), &body).await;
+            assert_eq!((outcome.text().as_str(), outcome.end), ("Hel", Ok(ModelFinish::Stop)), "{body}");
+            let last = body.rfind('}').unwrap();
+            for at in [last, last - 5, body.rfind("{\"").unwrap()] {
+                for end in ["", "\n\n"] {
+                    let cut = mutants::outcome_of(dialect.client(), format!("{}{end}", &body[..at])).await;
+                    assert!(cut.end.is_err() && "Hel".starts_with(&cut.text()), "{}: {cut:?}", &body[..at]);
+                }
+            }
+        }
+    }
+    // An error among them counts, and nothing behind it does.
+    let (text, end) = (events[..dialect.beginning().len()].concat(), dialect.end().replace("data: ", ""));
+    let outcome = mutants::outcome_of(dialect.client(), format!("{field}{text}{}{}\n\n", overloaded(), end.trim())).await;
+    let end = outcome.end.clone().map_err(|error| error.kind);
+    assert_eq!((outcome.text().as_str(), end), ("Hel", Err(ModelErrorKind::Overloaded)));
 }
 
 // L-01
@@ -186,6 +222,41 @@ async fn an_error_in_a_list(#[values(Chat, Responses, Anthropic, Gemini, Ollama)
     assert_eq!(dialect.ask(&wire, |_| {}).await.error(), ModelErrorKind::RateLimit);
 }
 
+// L-01, L-10: what is no event of a wire is named, unless it is an error in spite of that.
+#[rstest]
+#[tokio::test]
+async fn what_is_no_event(
+    #[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect,
+    #[values("nonsense", "7", "true", "\"words\"", "[1]", "[\"x\"]", "[{},1]")] data: &str,
+) {
+    let event = if dialect == Ollama { format!("{data}\n") } else { format!("data: {data}\n\n") };
+    let (kind, words) = error_after(dialect, &dialect.beginning().concat(), &event).await;
+    assert_eq!(kind, ModelErrorKind::BadStream);
+    assert!(words.starts_with(&format!("bad_frame: event {} of the answer: ", dialect.beginning().len() + 1)), "{words}");
+    if data.starts_with('[') {
+        let wire = Wire::play(vec![Answer::json(200, data)]).await;
+        assert_eq!(dialect.ask(&wire, |_| {}).await.error(), ModelErrorKind::BadStream);
+    }
+}
+
+// L-01: fields of an answer beside the error, or something beside it in its list, do not hide it, whatever they are.
+#[rstest]
+#[case(json!({"code": 401, "msg": "token expired", "choices": 7, "output": 7, "output_index": {}, "delta": 7, "content": 7,
+    "candidates": 7, "message": 7}), ModelErrorKind::Auth, "token expired")]
+#[case(json!([1, overloaded()]), ModelErrorKind::Overloaded, "The model is overloaded.")]
+#[tokio::test]
+async fn an_error_beside_fields_that_cannot_be_read(
+    #[values(Chat, Responses, Anthropic, Gemini, Ollama)] dialect: Dialect,
+    #[case] error: Value,
+    #[case] kind: ModelErrorKind,
+    #[case] words: &str,
+) {
+    assert_eq!(error_after(dialect, &dialect.beginning().concat(), &dialect.frame(&error)).await, (kind, words.to_owned()));
+    let wire = Wire::play(vec![Answer::json(200, &error.to_string())]).await;
+    let error = dialect.ask(&wire, |_| {}).await.end.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (kind, words));
+}
+
 // L-01: the envelopes of z.ai and iFlow, of Baidu, of Azure's gateway, and of none in particular.
 #[rstest]
 #[case(json!({"code": 401, "msg": "token expired or incorrect", "success": false}), ModelErrorKind::Auth)]
@@ -194,7 +265,7 @@ async fn an_error_in_a_list(#[values(Chat, Responses, Anthropic, Gemini, Ollama)
 #[case(json!({"error_code": 17, "error_msg": "Open api daily request limit reached", "id": "as-1"}), ModelErrorKind::Quota)]
 #[case(json!({"error_code": 110, "error_msg": "Access token invalid or no longer valid"}), ModelErrorKind::Auth)]
 #[case(json!({"error_code": 18, "error_msg": "Open api qps request limit reached"}), ModelErrorKind::RateLimit)]
-#[case(json!({"error_code": "REQUEST_LIMIT_EXCEEDED", "message": "slow"}), ModelErrorKind::Unavailable)]
+#[case(json!({"error_code": "REQUEST_LIMIT_EXCEEDED", "message": "slow"}), ModelErrorKind::RateLimit)]
 #[case(json!({"statusCode": 429, "message": "Rate limit is exceeded. Try again in 5 seconds."}), ModelErrorKind::RateLimit)]
 #[case(json!({"message": "Too many requests", "type": "rate_limit", "code": 429}), ModelErrorKind::RateLimit)]
 #[case(json!({"message": "no", "type": "authentication_error"}), ModelErrorKind::Auth)]

@@ -163,6 +163,10 @@ async fn pings_do_not_keep_an_answer_alive() {
 #[case("max_tokens", ModelFinish::Length, ModelFinish::Length)]
 #[case("model_context_window_exceeded", ModelFinish::Length, ModelFinish::Length)]
 #[case("refusal", ModelFinish::Refused, ModelFinish::Refused)]
+#[case("STOP", ModelFinish::Stop, ModelFinish::ToolCalls)]
+#[case("function_call", ModelFinish::ToolCalls, ModelFinish::ToolCalls)]
+#[case("max_output_tokens", ModelFinish::Length, ModelFinish::Length)]
+#[case("content_filter", ModelFinish::Refused, ModelFinish::Refused)]
 #[tokio::test]
 async fn reasons_to_stop(#[case] word: &str, #[case] with_text: ModelFinish, #[case] with_call: ModelFinish) {
     let outcome = said(&[begin(), text(0, "Hel"), finish(word), end()]).await;
@@ -257,6 +261,55 @@ async fn an_answer_in_one_piece() {
             assert_eq!(outcome.usage().unwrap().output_tokens, 4);
         }
     }
+}
+
+// L-42: as gateways write it that translate from another wire. What tools of the provider gave says nothing here.
+#[rstest]
+#[case::text(json!("wait"))]
+#[case::block(json!({"type": "text", "text": "wait"}))]
+#[case::texts(json!(["wa", null, "it"]))]
+#[case::both(json!(["wa", {"type": "text", "text": "it"}]))]
+#[case::results(json!([{"type": "text", "text": "wait"}, {"type": "web_fetch_tool_result", "tool_use_id": "s", "content": "x"},
+    {"type": "document", "content": "y", "source": {"type": "text", "data": "z"}}]))]
+#[tokio::test]
+async fn content_of_many_forms(#[case] content: Value) {
+    let whole = json!({"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"});
+    let begun = event(&json!({"type": "message_start", "message": {"content": content, "stop_reason": null}}));
+    for outcome in [
+        said_by(Answer::json(200, &whole.to_string())).await,
+        said_by(Answer::json(200, &json!([whole]).to_string())).await,
+        said(&[event(&whole)]).await,
+        said(&[begun.clone(), finish("end_turn"), end()]).await,
+    ] {
+        assert_eq!((outcome.text().as_str(), outcome.end), ("wait", Ok(ModelFinish::Stop)));
+    }
+    assert_eq!(said(&[begun]).await.error(), ModelErrorKind::IncompleteStream);
+    let cut = json!({"type": "message", "content": content, "stop_reason": null}).to_string();
+    assert_eq!(said_by(Answer::json(200, &cut)).await.error(), ModelErrorKind::IncompleteStream);
+}
+
+// Fields that say nothing, and places in other dress.
+#[tokio::test]
+async fn nothing_in_many_forms() {
+    let start = |index: Value| {
+        event(&json!({"type": "content_block_start", "index": index, "content_block": {"type": "text"}, "delta": ""}))
+    };
+    let piece = |index: Value, text: &str| {
+        event(
+            &json!({"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}, "content_block": []}),
+        )
+    };
+    let outcome = said(&[
+        event(&json!({"type": "message_start", "message": {"content": "", "usage": []}})),
+        start(json!("0")),
+        piece(json!(0.0), "Hel"),
+        event(&json!({"type": "content_block_delta", "index": 0, "delta": null})),
+        piece(json!("0"), "lo"),
+        stop(0),
+        event(&json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": ""})),
+    ])
+    .await;
+    assert_eq!((outcome.text().as_str(), outcome.end), ("Hello", Ok(ModelFinish::Stop)));
 }
 
 #[rstest]

@@ -6,6 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::drive::{Outcome, ask_through, options, question};
+use super::super::mutants;
 use super::{chunk, client, finish, outcome_of, parts, said, said_by, text};
 use crate::support::wire::{Answer, Step, Wire};
 
@@ -209,6 +210,19 @@ async fn a_reason_that_is_not_given_is_none() {
     assert_eq!((outcome.text().as_str(), outcome.end), ("Hello", Ok(ModelFinish::Stop)));
 }
 
+// L-21, L-23, L-31: words of other wires, in which gateways leave the reason.
+#[rstest]
+#[case("stop", ModelFinish::Stop)]
+#[case("end_turn", ModelFinish::Stop)]
+#[case("tool_calls", ModelFinish::Stop)]
+#[case("length", ModelFinish::Length)]
+#[case("content_filter", ModelFinish::Refused)]
+#[tokio::test]
+async fn reasons_in_other_words(#[case] word: &str, #[case] expected: ModelFinish) {
+    let outcome = said(&[text("Hel"), finish(word)]).await;
+    assert_eq!((outcome.finish(), outcome.text().as_str()), (expected, "Hel"));
+}
+
 // L-31
 #[rstest]
 #[case("SAFETY")]
@@ -339,6 +353,42 @@ async fn an_answer_in_one_piece() {
     for at in 1..list.trim_end().len() {
         assert_eq!(said_by(Answer::json(200, &list[..at])).await.error(), ModelErrorKind::IncompleteStream, "cut at {at}");
     }
+}
+
+// L-42: as Code Assist and proxies of Vertex wrap it.
+#[tokio::test]
+async fn an_answer_in_an_envelope() {
+    let wrapped = |chunk: &Value| json!({"response": chunk, "traceId": "t", "metadata": {}});
+    let chunks = [
+        json!({"candidates": [{"content": {"parts": [{"text": "hm", "thought": true}, {"text": "wa"}]}, "index": 0}]}),
+        json!({"candidates": [{"content": {"parts": {"text": "it"}}}]}),
+        json!({"candidates": [{"content": {"parts": [{"functionCall": {"name": "get_time", "args": {"zone": "UTC"}}}]}}]}),
+        json!({"candidates": [{"content": {}, "finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 4}}),
+    ];
+    let bare = outcome_of(client, chunks.iter().map(chunk).collect::<String>()).await;
+    assert_eq!((bare.text().as_str(), bare.reasoning().as_str(), bare.calls().len()), ("wait", "hm", 1));
+    assert_eq!((bare.finish(), bare.usage().unwrap().output_tokens), (ModelFinish::ToolCalls, 4));
+    let events: Vec<String> = chunks.iter().map(|bare| chunk(&wrapped(bare))).collect();
+    let body = events.concat();
+    assert_eq!(outcome_of(client, &body).await, bare);
+    mutants::framing_does_not_matter(client, mutants::Frames::Events, &body, &bare).await;
+    mutants::a_cut_is_never_whole(client, &body, body.len(), &bare).await;
+
+    let list = json!(chunks.iter().map(wrapped).collect::<Vec<_>>());
+    let whole = wrapped(&json!({"candidates": [{"content": {"parts": [{"text": "wait"}]}, "finishReason": "STOP"}]}));
+    for (body, calls) in [(list, 1), (whole.clone(), 0), (json!([whole]), 0)] {
+        for streaming in [true, false] {
+            let wire = Wire::play(vec![Answer::json(200, &body.to_string())]).await;
+            let client = client(ClientOptions { streaming, ..options(&wire) }).unwrap();
+            let outcome = ask_through(client.as_ref(), question()).await;
+            assert_eq!((outcome.text().as_str(), outcome.calls().len(), outcome.end.is_ok()), ("wait", calls, true));
+        }
+    }
+    let error = wrapped(&json!({"error": {"code": 503, "message": "x", "status": "UNAVAILABLE"}}));
+    assert_eq!(said(&[events[0].clone(), chunk(&error), events[3].clone()]).await.error(), ModelErrorKind::Overloaded);
+    let blocked = wrapped(&json!({"promptFeedback": {"blockReason": "SAFETY"}}));
+    assert_eq!(said(&[chunk(&blocked)]).await.finish(), ModelFinish::Refused);
+    assert_eq!(said(&[chunk(&wrapped(&json!({})))]).await.error(), ModelErrorKind::IncompleteStream);
 }
 
 #[rstest]

@@ -360,6 +360,28 @@ async fn pieces_that_fit_no_single_call_fail() {
     assert_eq!(outcome.error(), ModelErrorKind::BadStream);
 }
 
+// L-26: places in other dress.
+#[tokio::test]
+async fn places_may_be_texts() {
+    let dressed = |event: Value, place: Value| {
+        let mut event = event;
+        event["output_index"] = place;
+        (event["content_index"], event["part"]) = (json!("0"), json!(""));
+        event
+    };
+    let expected = calls(&[("call_a", "get_time", "{}"), ("call_b", "get_time", "{\"x\":1}")]);
+    let outcome = said(&[
+        created(),
+        dressed(added(0, call("", "call_a", "get_time", "")), json!("0")),
+        dressed(added(1, call("", "call_b", "get_time", "")), json!(1.0)),
+        dressed(arguments_delta(1, "", "{\"x\":1}"), json!("1")),
+        dressed(arguments_delta(0, "", "{}"), json!(0.0)),
+        completed(json!([])),
+    ])
+    .await;
+    assert_eq!((outcome.calls(), outcome.finish()), (expected, ModelFinish::ToolCalls));
+}
+
 // L-24: arguments as an object.
 #[tokio::test]
 async fn arguments_may_be_an_object() {
