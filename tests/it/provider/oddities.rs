@@ -508,6 +508,23 @@ async fn an_error_in_a_field_of_its_own(#[case] error: &str, #[case] kind: Model
     mutants::framing_does_not_matter(chat, Frames::Events, &body, &expected).await;
 }
 
+// L-09: gateways that drop the blank line before the mark of the end, or put events one behind the other.
+#[rstest]
+#[case::no_blank_line("\ndata: ")]
+#[case::one_line("")]
+#[tokio::test]
+async fn several_events_in_one(#[case] between: &str) {
+    let chunk = |text: &str| json!({"choices": [{"index": 0, "delta": {"content": text}}]}).to_string();
+    let closing = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).to_string();
+    // Brackets within the words of the model divide nothing.
+    let body = format!("data: {}\n\n", [chunk("a}{"), chunk("} {b\n{"), closing.clone(), "[DONE]".to_owned()].join(between));
+    let outcome = outcome_of(body).await;
+    assert_eq!((outcome.text().as_str(), outcome.finish()), ("a}{} {b\n{", ModelFinish::Stop));
+    let damaged = format!("data: {}{between}{}\n\n", chunk("Hel"), closing.trim_end_matches('}'));
+    let outcome = outcome_of(damaged).await;
+    assert_eq!((outcome.text().as_str(), outcome.error()), ("Hel", ModelErrorKind::BadStream));
+}
+
 // Copilot divides an answer of Claude among choices; Foundry Local counts events instead of choices.
 #[tokio::test]
 async fn an_answer_may_be_in_several_choices() {
