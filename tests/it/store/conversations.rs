@@ -183,7 +183,7 @@ async fn conversations_without_a_word_are_deleted(world: &World) {
 
     let found = world.store.idle_conversations(Tidying::DeleteEmpty, DAY, None, 1_000).await.unwrap();
     let mine: Vec<_> = found.into_iter().filter(|(whose, _)| *whose == owner).map(|(_, id)| id).collect();
-    assert_eq!(mine, [empty.clone()]);
+    assert_eq!(mine, std::slice::from_ref(&empty));
     for id in [&named, &spoken, &pinned, &young] {
         assert!(!world.store.delete_idle(&owner, id, Tidying::DeleteEmpty, DAY).await.unwrap(), "{id}");
     }
