@@ -128,7 +128,7 @@ async fn watch_snapshots(store: Arc<dyn Store>, stop: CancellationToken) {
 async fn raise_low_water(store: Arc<dyn Store>, stop: CancellationToken) {
     while pause(LOW_WATER_EVERY, &stop).await {
         // A database that does not answer is the worker's to report.
-        if let Err(error) = store.raise_low_water().await {
+        if let Some(Err(error)) = stop.run_until_cancelled(store.raise_low_water()).await {
             tracing::debug!(error = &error as &dyn std::error::Error, "the queue could not be looked through");
         }
     }

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::event::SharedEvent;
@@ -22,31 +24,56 @@ const EVERY_ALONE: Duration = Duration::from_secs(2);
 /// Events of a log that are read at a time: what the queue of a listener holds.
 const NEWS: u32 = 256;
 
-/// Logs that are read at a time. Together they are 16 MiB at most.
+/// Logs that are read with one query. Together they are 16 MiB at most.
 const LOGS: usize = 16;
+
+/// Queries of that kind at a time.
+const AT_A_TIME: usize = 4;
+
+/// How long one may take. Then those who listen read for themselves: of all streams, one connection that hangs must stop only those
+/// that wait for it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads the logs of which it hears that they have grown, and asks the store every 250 ms (2 s if it is not
 /// [`Store::is_shared`]), in one query, how far those are that somebody here listens to. Notifications are faster, and only an
-/// addition to it. Ends with `stop`.
+/// addition to it. Neither waits for the other. Ends with `stop`.
 pub async fn follow_logs(store: Arc<dyn Store>, hub: Arc<Hub>, stop: CancellationToken) {
-    let mut poll = Poll { store: Arc::clone(&store), hub: Arc::clone(&hub), seen: HashMap::new(), failing: false };
-    let mut ticks = tokio::time::interval(if store.is_shared() { EVERY } else { EVERY_ALONE });
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => poll.heads().await,
-            grown = hub.grown() => {
-                for logs in grown.chunks(LOGS) {
-                    if let Err(error) = relay_news(store.as_ref(), &hub, logs).await {
-                        tracing::debug!(error = &error as &dyn std::error::Error, "streams read for themselves");
-                        logs.iter().for_each(|(conversation, _)| hub.hint(conversation));
-                    }
-                }
-            }
+    let every = if store.is_shared() { EVERY } else { EVERY_ALONE };
+    stop.run_until_cancelled(follow(store.as_ref(), &hub, every)).await;
+}
+
+async fn follow(store: &dyn LogStore, hub: &Hub, every: Duration) {
+    let polling = async {
+        let mut poll = Poll { store, hub, seen: HashMap::new(), failing: false };
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            poll.heads().await;
         }
+    };
+    let relaying = async {
+        loop {
+            let grown = hub.grown().await;
+            let relayed = |logs| relay_in_time(store, hub, logs);
+            stream::iter(grown.chunks(LOGS)).for_each_concurrent(AT_A_TIME, relayed).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        never = relaying => never,
+        never = polling => never,
     }
+}
+
+/// Relays what is new in some logs, or has those who listen to them read for themselves.
+async fn relay_in_time(store: &dyn LogStore, hub: &Hub, logs: &[(ConversationId, i64)]) {
+    match tokio::time::timeout(PATIENCE, relay_news(store, hub, logs)).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "streams read for themselves"),
+        Err(_elapsed) => tracing::debug!(logs = logs.len(), "streams read for themselves: the news does not come"),
+    }
+    logs.iter().for_each(|(conversation, _)| hub.hint(conversation));
 }
 
 /// Reads what is new in some logs, and hands it to those who listen.
@@ -73,17 +100,17 @@ pub(super) async fn relay_news(store: &dyn LogStore, hub: &Hub, logs: &[(Convers
     Ok(())
 }
 
-struct Poll {
-    store: Arc<dyn Store>,
-    hub: Arc<Hub>,
+struct Poll<'a> {
+    store: &'a dyn LogStore,
+    hub: &'a Hub,
     /// The heads as they were last found.
     seen: HashMap<ConversationId, i64>,
     failing: bool,
 }
 
-impl Poll {
+impl Poll<'_> {
     async fn heads(&mut self) {
-        let hub = &self.hub;
+        let hub = self.hub;
         let watched = hub.watched();
         if watched.is_empty() {
             self.seen.clear();
@@ -120,5 +147,127 @@ impl Poll {
             }
         }
         self.seen = heads;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::domain::event::StoredEvent;
+    use crate::domain::ids::UserId;
+    use crate::domain::record::RunWrite;
+    use crate::live::{HubLimits, Tail};
+    use crate::store::{Committed, LogBounds, Refused};
+    use crate::support::clock::UnixMillis;
+
+    /// A store that is slow to say how far logs reach, and has one more event of each log that is asked for, or never answers.
+    struct Slow {
+        heads: Duration,
+        hangs: Option<ConversationId>,
+        asked: Mutex<usize>,
+        newest: Mutex<i64>,
+    }
+
+    impl Slow {
+        fn new(heads: Duration, hangs: Option<ConversationId>) -> Self {
+            Self { heads, hangs, asked: Mutex::default(), newest: Mutex::new(1) }
+        }
+    }
+
+    #[async_trait]
+    impl LogStore for Slow {
+        async fn commit(&self, _: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
+            Ok(Vec::new())
+        }
+
+        async fn events(&self, _: &UserId, _: &ConversationId, _: i64, _: u32) -> StoreResult<Vec<StoredEvent>> {
+            Ok(Vec::new())
+        }
+
+        async fn log_bounds(&self, _: &UserId, _: &ConversationId) -> StoreResult<Option<LogBounds>> {
+            Ok(None)
+        }
+
+        async fn heads(&self, logs: &[ConversationId]) -> StoreResult<Vec<(ConversationId, i64)>> {
+            *self.asked.lock().unwrap() += 1;
+            tokio::time::sleep(self.heads).await;
+            Ok(logs.iter().map(|log| (log.clone(), *self.newest.lock().unwrap())).collect())
+        }
+
+        async fn news(&self, after: &[(ConversationId, i64)], _: u32) -> StoreResult<Vec<(ConversationId, Vec<StoredEvent>)>> {
+            if after.iter().any(|(log, _)| Some(log) == self.hangs.as_ref()) {
+                std::future::pending::<()>().await;
+            }
+            *self.newest.lock().unwrap() = after.iter().map(|(_, seq)| seq + 1).max().unwrap();
+            Ok(after.iter().map(|(log, seq)| (log.clone(), vec![event(log, seq + 1)])).collect())
+        }
+    }
+
+    fn log(number: u8) -> ConversationId {
+        ConversationId::parse(&format!("conv_019800000000700080000000000000{number:02x}")).unwrap()
+    }
+
+    fn event(log: &ConversationId, seq: i64) -> StoredEvent {
+        StoredEvent {
+            seq,
+            kind: "part.delta".into(),
+            conversation_id: log.clone(),
+            run_id: None,
+            attempt: 1,
+            at: UnixMillis(0),
+            data: "{}".into(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_grown_is_told_however_slow_the_look_at_all_logs_is() {
+        let store = Slow::new(Duration::from_millis(400), None);
+        let hub = Hub::new(HubLimits::default());
+        let tail = hub.subscribe(&log(0));
+        hub.publish(&log(0), &[Arc::new(event(&log(0), 1))]);
+        tail.next().await;
+        let told = async {
+            for seq in 2..20 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let grown = Instant::now();
+                hub.has_grown(&log(0));
+                assert_eq!(tail.next().await, Tail::Events(vec![Arc::new(event(&log(0), seq))]));
+                assert!(grown.elapsed() < Duration::from_millis(50), "{:?} for event {seq}", grown.elapsed());
+            }
+        };
+        tokio::select! {
+            () = told => {}
+            () = follow(&store, &hub, EVERY) => {}
+        }
+        assert!(*store.asked.lock().unwrap() >= 4, "it was looked at all logs meanwhile");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_read_that_hangs_stops_nobody_for_long() {
+        let store = Slow::new(Duration::ZERO, Some(log(0)));
+        let hub = Hub::new(HubLimits::default());
+        // One more than is read at a time: the last one is in another query than the first.
+        let tails: Vec<_> = (0..=16).map(|number| hub.subscribe(&log(number))).collect();
+        for (number, tail) in (0..).zip(&tails) {
+            hub.publish(&log(number), &[Arc::new(event(&log(number), 1))]);
+            tail.next().await;
+            hub.has_grown(&log(number));
+        }
+        let told = async {
+            let began = Instant::now();
+            assert_eq!(tails[16].next().await, Tail::Events(vec![Arc::new(event(&log(16), 2))]));
+            assert!(began.elapsed() < Duration::from_millis(50), "{:?}", began.elapsed());
+            assert_eq!(tails[0].next().await, Tail::Reread);
+            assert!(began.elapsed() <= PATIENCE + Duration::from_millis(50), "{:?}", began.elapsed());
+        };
+        tokio::select! {
+            () = told => {}
+            () = follow(&store, &hub, Duration::from_secs(3_600)) => {}
+        }
     }
 }

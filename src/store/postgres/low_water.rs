@@ -18,7 +18,8 @@ use super::answer::Line;
 use crate::store::StoreResult;
 
 /// A run becomes claimable, and a lease is claimed, before anybody can see it, by as long as its transaction takes. The time-out of
-/// the sessions lets no statement take longer than this: the limit of runs under way of an owner counts on seeing every lease.
+/// the sessions lets no statement take longer than this. What a commit waits for beyond it, such as a standby, and a transaction of
+/// several slow statements are found when everything is looked through.
 const SLACK_MS: i64 = 15_000;
 
 /// Everything is looked through at most this often.
@@ -26,6 +27,9 @@ const WHOLE_LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// And at most during this part of the time.
 const WHOLE_LOOK_SHARE: u32 = 50;
+
+/// One that has failed is taken again after this time at the latest: until then nobody looks at what appeared before the marks.
+const FAILED_LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The first moments of the queue and of the leases, read from the given ones on, and the moment of asking.
 const LOOK: &str = "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint),
@@ -74,12 +78,19 @@ impl LowWater {
     /// [`StoreError::Unavailable`](crate::store::StoreError::Unavailable), and of a look through everything that took too long.
     /// The marks stay as they were, which costs time and nothing else.
     pub(super) async fn raise(&self, line: &Line) -> StoreResult<()> {
-        let begun = Instant::now();
-        let whole = self.whole_is_due(begun);
+        let whole = self.whole_is_due(Instant::now());
         let from = if whole { Marks::default() } else { self.marks() };
-        let found = line.ask(async |connection| look(connection, from).await).await;
+        // Of the look alone: waiting for a connection is no reason to look more seldom.
+        let mut took = Duration::ZERO;
+        let timed = async |connection: &mut PgConnection| {
+            let begun = Instant::now();
+            let found = look(connection, from).await;
+            took = begun.elapsed();
+            found
+        };
+        let found = line.ask(timed).await;
         if whole {
-            self.looked_through(Instant::now(), begun.elapsed());
+            self.looked_through(Instant::now(), took, found.is_ok());
         }
         self.set(found?);
         Ok(())
@@ -91,8 +102,9 @@ impl LowWater {
     }
 
     /// Everything was looked through, or could not be, in `took`.
-    fn looked_through(&self, now: Instant, took: Duration) {
-        let pause = WHOLE_LOOK_EVERY.max(took * WHOLE_LOOK_SHARE);
+    fn looked_through(&self, now: Instant, took: Duration, is_done: bool) {
+        let share = took * WHOLE_LOOK_SHARE;
+        let pause = WHOLE_LOOK_EVERY.max(if is_done { share } else { share.min(FAILED_LOOK_AGAIN) });
         *self.whole_look_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now + pause);
     }
 }
@@ -120,11 +132,16 @@ mod tests {
     fn everything_is_looked_through_now_and_then_and_seldom_if_it_takes_long() {
         let (low_water, now) = (LowWater::default(), Instant::now());
         assert!(low_water.whole_is_due(now));
-        low_water.looked_through(now, Duration::from_millis(2));
+        low_water.looked_through(now, Duration::from_millis(2), true);
         assert!(!low_water.whole_is_due(now + Duration::from_millis(4_999)));
         assert!(low_water.whole_is_due(now + Duration::from_secs(5)));
-        low_water.looked_through(now, Duration::from_secs(2));
+        low_water.looked_through(now, Duration::from_secs(2), true);
         assert!(!low_water.whole_is_due(now + Duration::from_secs(99)));
         assert!(low_water.whole_is_due(now + Duration::from_secs(100)));
+        // A look that has failed says nothing of how long one takes.
+        low_water.looked_through(now, Duration::ZERO, false);
+        assert!(low_water.whole_is_due(now + Duration::from_secs(5)));
+        low_water.looked_through(now, Duration::from_secs(10), false);
+        assert!(low_water.whole_is_due(now + Duration::from_secs(60)));
     }
 }

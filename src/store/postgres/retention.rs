@@ -91,8 +91,10 @@ const TO_DELETE: &str = "c.archived_at <= (SELECT now_ms()) - $1 AND NOT c.pinne
     AND c.updated_at <= (SELECT now_ms()) - $1 AND c.status IN ('idle', 'failed') AND c.owner_id <> ''
     AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)";
 
-/// The same of those in which nothing was ever said, and that nobody has named.
-const EMPTY: &str = "c.title = '' AND NOT c.pinned AND c.updated_at <= (SELECT now_ms()) - $1 AND c.owner_id <> ''
+/// The same of those in which nothing was ever said, and that nobody has named or prepared for something.
+const EMPTY: &str =
+    "c.title = '' AND c.tags = '[]' AND c.system_prompt IS NULL AND c.instructions IS NULL AND c.forked_from IS NULL
+    AND NOT c.pinned AND c.updated_at <= (SELECT now_ms()) - $1 AND c.owner_id <> ''
     AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id)
     AND NOT EXISTS (SELECT FROM messages m WHERE m.conversation_id = c.id)";
 

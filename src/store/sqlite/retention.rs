@@ -135,9 +135,10 @@ const TO_ARCHIVE: &str = concat!(
      AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id AND r.finished_at IS NULL)"
 );
 
-/// The same of those in which nothing was ever said, and that nobody has named.
+/// The same of those in which nothing was ever said, and that nobody has named or prepared for something.
 const EMPTY: &str = concat!(
-    "c.title = '' AND c.pinned = 0 AND c.updated_at <= ",
+    "c.title = '' AND c.tags = '[]' AND c.system_prompt IS NULL AND c.instructions IS NULL AND c.forked_from IS NULL
+     AND c.pinned = 0 AND c.updated_at <= ",
     now!(),
     " - ?1 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.conversation_id = c.id)
      AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.conversation_id = c.id)"

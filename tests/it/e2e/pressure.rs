@@ -126,9 +126,12 @@ async fn stalled_readers_are_closed_and_harm_nobody() {
     assert!(lengths.iter().all(|length| *length == lengths[0]), "a reader missed words: {lengths:?}");
     let part = |from: usize, to: usize| all.iter().flat_map(|words| words[from..to].to_vec()).collect::<Vec<_>>();
     let (quiet, pressed) = (p99(&part(quiet.min(1_000) / 2, quiet)), p99(&part(from, from + events)));
+    // Until their buffers are full they are readers like any other, and so many of them.
+    let stands = p99(&part(from + events.min(6_000) / 3, from + events));
     let each = peak.saturating_sub(before) / stalled as u64;
     tell(&format!(
-        "{stalled} stalled readers: {each} KiB each at most, closed after {closed_at:?} words; p99 of readers {quiet} ms before, {pressed} ms with them"
+        "{stalled} stalled readers: {each} KiB each at most, closed after {closed_at:?} words; p99 of readers {quiet} ms before, {pressed} ms with them, \
+         {stands} ms once they stand still"
     ));
     assert!(closed_at.is_some(), "readers that do not read are closed");
     assert!(each <= 1_126, "{each} KiB for each stalled reader");

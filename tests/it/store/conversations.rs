@@ -178,13 +178,24 @@ async fn conversations_without_a_word_are_deleted(world: &World) {
     world.accept(hello(&owner, &spoken)).await;
     let pin = ConversationChange { pinned: Some(true), ..ConversationChange::default() };
     world.store.change_conversation(&owner, &pinned, &pin, NOW).await.unwrap();
+    let prepared = [
+        ConversationChange { tags: Some(vec!["later".to_owned()]), ..ConversationChange::default() },
+        ConversationChange { system_prompt: Some("You are a cook.".to_owned()), ..ConversationChange::default() },
+        ConversationChange { instructions: Some("Be brief.".to_owned()), ..ConversationChange::default() },
+    ];
+    let mut kept = vec![named, spoken.clone(), pinned.clone(), young.clone()];
+    for change in prepared {
+        let id = make(world, &owner, "", NOW).await;
+        world.store.change_conversation(&owner, &id, &change, NOW).await.unwrap();
+        kept.push(id);
+    }
     world.database.rows(&format!("UPDATE conversations SET title = '' WHERE id = '{spoken}' RETURNING id")).await;
     world.database.rows(&format!("UPDATE conversations SET updated_at = 9000000000000 WHERE id = '{young}' RETURNING id")).await;
 
     let found = world.store.idle_conversations(Tidying::DeleteEmpty, DAY, None, 1_000).await.unwrap();
     let mine: Vec<_> = found.into_iter().filter(|(whose, _)| *whose == owner).map(|(_, id)| id).collect();
     assert_eq!(mine, std::slice::from_ref(&empty));
-    for id in [&named, &spoken, &pinned, &young] {
+    for id in &kept {
         assert!(!world.store.delete_idle(&owner, id, Tidying::DeleteEmpty, DAY).await.unwrap(), "{id}");
     }
     assert!(!world.store.delete_idle(&user(), &empty, Tidying::DeleteEmpty, DAY).await.unwrap(), "somebody else's");
