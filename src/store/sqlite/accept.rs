@@ -4,6 +4,7 @@ use sqlx::Row as _;
 
 use super::SqliteStore;
 use super::apply::insert_message;
+use super::batch::Batch;
 use super::cancel::{Ask, end_unstarted, request};
 use super::connection::Tx;
 use super::conversations::{has_all_conversations, insert_conversation};
@@ -124,7 +125,9 @@ async fn steer(tx: &mut Tx, accept: &AcceptRun, active: RunRow) -> StoreResult<A
     let event = compose::message_created(&message, unsigned(active.attempt), accept.now);
     let events = append(tx, &accept.conversation_id, vec![event]).await?;
     let first_seq = events.first().map_or(0, |event| event.seq);
-    insert_message(tx, &message, first_seq).await?;
+    let mut batch = Batch::default();
+    insert_message(&mut batch, &message, first_seq)?;
+    batch.run(tx).await?;
     // The run's worker cannot end the run before it has heard of it.
     sqlx::query("UPDATE conversation_heads SET joined = joined + 1 WHERE conversation_id = ?")
         .bind(accept.conversation_id.as_str())
@@ -247,7 +250,9 @@ pub(super) async fn store_run(tx: &mut Tx, new: NewRun<'_>) -> StoreResult<(RunR
     .execute(&mut **tx)
     .await?;
     if let Some(message) = &message {
-        insert_message(tx, message, first_seq).await?;
+        let mut batch = Batch::default();
+        insert_message(&mut batch, message, first_seq)?;
+        batch.run(tx).await?;
     }
     let row = find_run(tx, new.owner, new.id).await?;
     let row = row.ok_or_else(|| crate::store::StoreError::Statement(sqlx::Error::RowNotFound))?;

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
 use super::SqliteStore;
+use super::batch::Batch;
 use super::connection::Tx;
 use crate::domain::audit::{AuditOutcome, AuditRecord};
 use crate::domain::ids::{CallId, ConversationId, RunId, UserId};
@@ -11,22 +12,17 @@ use crate::store::rows::{AUDIT_COLUMNS, audit_page};
 use crate::store::{AUDIT_PIECE, AuditCursor, AuditFilter, AuditStore, Page, PageRequest, StoreResult};
 
 /// Keeps the end of a call, whose row has its outcome already.
-pub(super) async fn insert(tx: &mut Tx, call: &CallId, outcome: AuditOutcome, duration_ms: u64) -> StoreResult<()> {
-    sqlx::query(concat!(
+pub(super) fn insert(batch: &mut Batch, call: &CallId, outcome: AuditOutcome, duration_ms: u64) {
+    batch.add(concat!(
         "INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
                                  decided_by, duration_ms, at)
-         SELECT c.id, c.owner_id, r.conversation_id, c.run_id, r.agent, c.name, c.server, c.arguments_hash, ?2,
+         SELECT c.id, c.owner_id, r.conversation_id, c.run_id, r.agent, c.name, c.server, c.arguments_hash, ?,
                 (SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id AND q.kind = 'approval'
-                   AND q.resolved_by IS NOT NULL), ?3, ",
+                   AND q.resolved_by IS NOT NULL), ?, ",
         now!(),
-        " FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?1"
-    ))
-    .bind(call.as_str())
-    .bind(outcome.as_str())
-    .bind(i64::try_from(duration_ms).unwrap_or(i64::MAX))
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
+        " FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?"
+    ));
+    batch.bind(outcome.as_str()).bind(i64::try_from(duration_ms).unwrap_or(i64::MAX)).bind(call.as_str());
 }
 
 /// The calls of a conversation that is being deleted and that may be under way: nobody will hear how they end.
@@ -37,9 +33,11 @@ pub(super) async fn insert_abandoned(tx: &mut Tx, conversation: &ConversationId)
     .bind(conversation.as_str())
     .fetch_all(&mut **tx)
     .await?;
+    let mut batch = Batch::default();
     for call in abandoned {
-        insert(tx, &CallId::from_stored(call), AuditOutcome::Unknown, 0).await?;
+        insert(&mut batch, &CallId::from_stored(call), AuditOutcome::Unknown, 0);
     }
+    batch.run(tx).await?;
     Ok(())
 }
 

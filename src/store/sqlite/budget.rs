@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 
 use super::SqliteStore;
+use super::batch::Batch;
 use super::connection::Tx;
 use crate::domain::budget::{Amount, Lost, Reserve, Reserved};
 use crate::domain::ids::{RunId, UserId};
@@ -160,18 +161,12 @@ async fn of_conversation(tx: &mut Tx, fence: &Fence) -> StoreResult<Amount> {
 }
 
 /// What a reserved call has come to.
-pub(super) async fn settle(tx: &mut Tx, run: &RunId, day: i64, amount: Amount) -> StoreResult<()> {
+pub(super) fn settle(batch: &mut Batch, run: &RunId, day: i64, amount: Amount) {
     let (tokens, cost) = budget::parts(amount);
-    sqlx::query(
-        "UPDATE spending SET tokens = min(tokens + ?3, ?5), cost = min(cost + ?4, ?5), held_tokens = 0, held_cost = 0, held_epoch = NULL
-         WHERE owner_id = (SELECT owner_id FROM runs WHERE id = ?1) AND day = ?2 AND run_id = ?1",
-    )
-    .bind(run.as_str())
-    .bind(day)
-    .bind(tokens)
-    .bind(cost)
-    .bind(i64::try_from(budget::MOST).unwrap_or(i64::MAX))
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
+    let most = i64::try_from(budget::MOST).unwrap_or(i64::MAX);
+    batch.add(
+        "UPDATE spending SET tokens = min(tokens + ?, ?), cost = min(cost + ?, ?), held_tokens = 0, held_cost = 0, held_epoch = NULL
+         WHERE owner_id = (SELECT owner_id FROM runs WHERE id = ?) AND day = ? AND run_id = ?",
+    );
+    batch.bind(tokens).bind(most).bind(cost).bind(most).bind(run.as_str()).bind(day).bind(run.as_str());
 }

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
 
 use super::SqliteStore;
+use super::batch::Batch;
 use super::connection::Tx;
 use super::grants;
 use super::idempotency;
@@ -29,8 +30,9 @@ pub(super) async fn open_of(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<InputRe
 }
 
 /// Stores a question of a run. The owner is that of the run.
-pub(super) async fn insert(tx: &mut Tx, request: &InputRequest) -> StoreResult<()> {
-    sqlx::query(concat!(
+pub(super) fn insert(batch: &mut Batch, request: &InputRequest) -> StoreResult<()> {
+    let question = encode_storable("input_requests", "question", request.id.as_str(), &request.question)?;
+    batch.add(concat!(
         "INSERT INTO input_requests (id, conversation_id, run_id, owner_id, call_id, kind, question, state, created_at,
              expires_at)
          SELECT ?, conversation_id, id, owner_id, ?, ?, ?, ?, ",
@@ -38,32 +40,21 @@ pub(super) async fn insert(tx: &mut Tx, request: &InputRequest) -> StoreResult<(
         ", ",
         now!(),
         " + ? FROM runs WHERE id = ?"
-    ))
-    .bind(request.id.as_str())
-    .bind(request.call_id.as_ref().map(crate::domain::ids::CallId::as_str))
-    .bind(request.kind.as_str())
-    .bind(encode_storable("input_requests", "question", request.id.as_str(), &request.question)?)
-    .bind(request.state.as_str())
-    .bind(request.expires_in_ms.map(|left| i64::try_from(left).unwrap_or(i64::MAX / 4)))
-    .bind(request.run_id.as_str())
-    .execute(&mut **tx)
-    .await?;
+    ));
+    let call = request.call_id.as_ref().map(crate::domain::ids::CallId::as_str);
+    batch.bind(request.id.as_str()).bind(call).bind(request.kind.as_str()).bind(question).bind(request.state.as_str());
+    batch.bind(request.expires_in_ms.map(|left| i64::try_from(left).unwrap_or(i64::MAX / 4))).bind(request.run_id.as_str());
     Ok(())
 }
 
 /// A question needs no answer any more.
-pub(super) async fn close(tx: &mut Tx, run: &RunId, id: &InputId, state: InputState) -> StoreResult<()> {
-    sqlx::query(concat!(
+pub(super) fn close(batch: &mut Batch, run: &RunId, id: &InputId, state: InputState) {
+    batch.add(concat!(
         "UPDATE input_requests SET state = ?, resolved_at = coalesce(resolved_at, ",
         now!(),
         ") WHERE id = ? AND run_id = ?"
-    ))
-    .bind(state.as_str())
-    .bind(id.as_str())
-    .bind(run.as_str())
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
+    ));
+    batch.bind(state.as_str()).bind(id.as_str()).bind(run.as_str());
 }
 
 async fn find(tx: &mut Tx, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {

@@ -10,6 +10,7 @@ use sqlx::Row as _;
 
 use super::SqliteStore;
 use super::apply::{Applied, apply};
+use super::batch::Batch;
 use super::connection::Tx;
 use crate::domain::change::Change;
 use crate::domain::event::{NewEvent, StoredEvent};
@@ -153,8 +154,10 @@ impl SqliteStore {
             head.changed |= !write.events.is_empty();
             answers.push(Ok(Committed { first_seq: base + 1, next_waits, completed }));
         }
-        events.insert(&mut tx).await?;
-        write_heads(&mut tx, &heads).await?;
+        let mut batch = Batch::default();
+        events.insert(&mut batch)?;
+        write_heads(&mut batch, &heads);
+        batch.run(&mut tx).await?;
         tx.commit().await?;
         Ok(Attempt::Committed(answers))
     }
@@ -213,21 +216,18 @@ async fn read_heads(tx: &mut Tx, writes: &[RunWrite]) -> StoreResult<HashMap<Str
 }
 
 /// The heads were read in this transaction, which is the only one that writes: nothing can have changed them since.
-async fn write_heads(tx: &mut Tx, heads: &HashMap<String, Head>) -> StoreResult<()> {
+fn write_heads(batch: &mut Batch, heads: &HashMap<String, Head>) {
     let changed: Vec<_> =
         heads.iter().filter(|(_, head)| head.changed).map(|(id, head)| json!([id, head.last_seq, head.run_id])).collect();
     if changed.is_empty() {
-        return Ok(());
+        return;
     }
-    sqlx::query(
+    batch.add(
         "UPDATE conversation_heads SET last_seq = new.last_seq, run_id = new.run_id
          FROM (SELECT value ->> 0 AS id, value ->> 1 AS last_seq, value ->> 2 AS run_id FROM json_each(?)) AS new
          WHERE conversation_id = new.id",
-    )
-    .bind(json!(changed).to_string())
-    .execute(&mut **tx)
-    .await?;
-    Ok(())
+    );
+    batch.bind(json!(changed).to_string());
 }
 
 /// Events to insert with one statement.
@@ -244,18 +244,17 @@ impl<'a> Rows<'a> {
         self.0.push((conversation, Arc::clone(owner), seq, event.run_id.as_ref(), event.attempt, event.kind, event.at, data));
     }
 
-    async fn insert(self, tx: &mut Tx) -> StoreResult<()> {
+    fn insert(self, batch: &mut Batch) -> StoreResult<()> {
         if self.0.is_empty() {
             return Ok(());
         }
-        sqlx::query(
+        let rows = encode("events", "data", "batch", &self.0)?;
+        batch.add(
             "INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
              SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
              FROM json_each(?)",
-        )
-        .bind(encode("events", "data", "batch", &self.0)?)
-        .execute(&mut **tx)
-        .await?;
+        );
+        batch.bind(rows);
         Ok(())
     }
 }
@@ -278,6 +277,8 @@ pub(super) async fn append(tx: &mut Tx, conversation: &ConversationId, events: V
     for (seq, event) in (head - count + 1..).zip(&events) {
         rows.push(conversation, &owner, seq, event, None);
     }
-    rows.insert(tx).await?;
+    let mut batch = Batch::default();
+    rows.insert(&mut batch)?;
+    batch.run(tx).await?;
     Ok((head - count + 1..).zip(events).map(|(seq, event)| stored(event, conversation, seq)).collect())
 }

@@ -16,6 +16,7 @@ mod accept;
 mod agents;
 mod apply;
 mod audit;
+mod batch;
 mod budget;
 mod cancel;
 mod clock;

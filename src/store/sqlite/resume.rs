@@ -4,6 +4,7 @@ use sqlx::Row as _;
 
 use super::accept::{Beginning, NewRun, store_run, unfinished_runs};
 use super::apply::{add_tool_calls, insert_message};
+use super::batch::Batch;
 use super::connection::Tx;
 use super::load::tool_calls;
 use super::runs::find_run;
@@ -154,8 +155,10 @@ async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationI
 /// The new run begins where its predecessor had the answer with these calls.
 async fn take_over(tx: &mut Tx, resume: &ResumeRun, batch: &CallBatch, position: i64) -> StoreResult<()> {
     let new = &resume.new_run_id;
-    insert_message(tx, &batch.message, position).await?;
-    add_tool_calls(tx, new, &batch.calls).await?;
+    let mut rows = Batch::default();
+    insert_message(&mut rows, &batch.message, position)?;
+    add_tool_calls(&mut rows, new, &batch.calls)?;
+    rows.run(tx).await?;
     sqlx::query(concat!(
         "INSERT INTO run_steps (run_id, owner_id, step, kind, status, attempt, started_at) VALUES (?, ?, 1, 'tools', 'started', 1, ",
         now!(),

@@ -2,6 +2,7 @@
 
 use sqlx::Row as _;
 
+use super::batch::Batch;
 use super::connection::Tx;
 use super::conversations::find;
 use super::log::append;
@@ -12,19 +13,16 @@ use crate::store::rows::{decode, encode_storable, history};
 use crate::store::{Compact, Compacted, StoreResult, compose};
 
 /// Has it stand from now on.
-pub(super) async fn summarize(tx: &mut Tx, conversation: &ConversationId, summary: &ContextSummary) -> StoreResult<()> {
-    sqlx::query(concat!(
+pub(super) fn summarize(batch: &mut Batch, conversation: &ConversationId, summary: &ContextSummary) -> StoreResult<()> {
+    let body = encode_storable("context_summaries", "body", conversation.as_str(), summary)?;
+    batch.add(concat!(
         "INSERT INTO context_summaries (conversation_id, owner_id, covers, body, updated_at)
-         SELECT conversation_id, owner_id, ?2, ?3, ",
+         SELECT conversation_id, owner_id, ?, ?, ",
         now!(),
-        " FROM conversation_heads WHERE conversation_id = ?1 ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body,
+        " FROM conversation_heads WHERE conversation_id = ? ON CONFLICT (conversation_id) DO UPDATE SET covers = excluded.covers, body = excluded.body,
            updated_at = excluded.updated_at"
-    ))
-    .bind(conversation.as_str())
-    .bind(summary.covers.as_str())
-    .bind(encode_storable("context_summaries", "body", conversation.as_str(), summary)?)
-    .execute(&mut **tx)
-    .await?;
+    ));
+    batch.bind(summary.covers.as_str()).bind(body).bind(conversation.as_str());
     Ok(())
 }
 
@@ -68,7 +66,9 @@ pub(super) async fn compact_in(tx: &mut Tx, compact: &Compact) -> StoreResult<Co
     let after = compacted(policy, before.as_ref(), &history(id, &bodies)?);
     let (done, event) = compose::compacted(before, after, *now);
     if let (Compacted::Done { summary: Some(summary), .. }, Some(_)) = (&done, &event) {
-        summarize(tx, conversation, summary).await?;
+        let mut batch = Batch::default();
+        summarize(&mut batch, conversation, summary)?;
+        batch.run(tx).await?;
     }
     let events = append(tx, conversation, event.into_iter().collect()).await?;
     Ok(done.with(events))

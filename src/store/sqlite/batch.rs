@@ -1,0 +1,115 @@
+//! Statements of a transaction that go to the connection's thread together: the way there and back takes longer than most of them.
+//!
+//! What they answer is not seen, but for whether each has changed anything. A text that is put together from the same statements is
+//! the same text, which the connection has prepared already.
+
+use futures_util::TryStreamExt as _;
+use sqlx::error::BoxDynError;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Arguments as _, AssertSqlSafe, Either, Encode, Executor as _, Sqlite, Type};
+
+use super::connection::Tx;
+use crate::store::StoreResult;
+
+/// See the module documentation.
+#[derive(Default)]
+pub(super) struct Batch {
+    text: String,
+    arguments: SqliteArguments,
+    /// What is wrong if a statement changes nothing, for each of them.
+    wants: Vec<Option<&'static str>>,
+    /// A value that is none for the database.
+    unfit: Option<BoxDynError>,
+}
+
+impl Batch {
+    /// Adds a statement. Its parameters have no numbers, since the arguments of all statements stand in one row.
+    pub(super) fn add(&mut self, statement: &'static str) -> &mut Self {
+        debug_assert!(!has_numbers(statement), "a numbered parameter counts from the first statement on: {statement}");
+        self.text.push_str(statement);
+        self.text.push(';');
+        self.wants.push(None);
+        self
+    }
+
+    /// Adds the next argument of the statement.
+    pub(super) fn bind<'t, T: Encode<'t, Sqlite> + Type<Sqlite>>(&mut self, value: T) -> &mut Self {
+        if let Err(error) = self.arguments.add(value) {
+            self.unfit.get_or_insert(error);
+        }
+        self
+    }
+
+    /// The batch is refused for this reason if the statement changes nothing.
+    pub(super) fn or_refused(&mut self, reason: &'static str) -> &mut Self {
+        if let Some(last) = self.wants.last_mut() {
+            *last = Some(reason);
+        }
+        self
+    }
+
+    /// Carries all of them out, if there are any, and is empty then. The first reason why they are refused: the transaction is to be given
+    /// up.
+    pub(super) async fn run(&mut self, tx: &mut Tx) -> StoreResult<Option<&'static str>> {
+        let Self { text, arguments, wants, unfit } = std::mem::take(self);
+        if wants.is_empty() {
+            return Ok(None);
+        }
+        if let Some(error) = unfit {
+            return Err(sqlx::Error::Encode(error).into());
+        }
+        let mut wants = wants.into_iter();
+        let mut refused = None;
+        let mut results = (&mut **tx).fetch_many(sqlx::query_with(AssertSqlSafe(text), arguments));
+        while let Some(result) = results.try_next().await? {
+            if let Either::Left(done) = result {
+                refused = refused.or(wants.next().flatten().filter(|_| done.rows_affected() == 0));
+            }
+        }
+        Ok(refused)
+    }
+}
+
+fn has_numbers(statement: &str) -> bool {
+    statement.split('?').skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::SqliteStore;
+    use crate::store::{Store as _, StoreOptions};
+
+    #[tokio::test]
+    async fn each_statement_has_its_own_arguments_and_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("batch.db").display());
+        let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
+        let mut tx = store.begin_write().await.unwrap();
+        let mut batch = Batch::default();
+        assert_eq!(batch.run(&mut tx).await.unwrap(), None, "none are none");
+        // Twice: the second time the text is prepared already.
+        for round in 0_i64..2 {
+            batch.add("CREATE TABLE IF NOT EXISTS t (n INTEGER, w TEXT)");
+            batch.add("INSERT INTO t VALUES (?, ?)").bind(round).bind("one").or_refused("nothing is inserted");
+            batch.add("INSERT INTO t SELECT ? + 10, ? WHERE ?").bind(round).bind(None::<&str>).bind(true);
+            batch.add("UPDATE t SET n = n WHERE w = ?").bind("nobody").or_refused("nobody is there");
+            batch.add("DELETE FROM t WHERE n = ?").bind(99).or_refused("nothing is deleted");
+            assert_eq!(batch.run(&mut tx).await.unwrap(), Some("nobody is there"));
+        }
+        let rows: Vec<(i64, Option<String>)> = sqlx::query_as("SELECT n, w FROM t").fetch_all(&mut *tx).await.unwrap();
+        let one = || Some("one".to_owned());
+        assert_eq!(rows, [(0, one()), (10, None), (1, one()), (11, None)]);
+        batch.add("INSERT INTO t VALUES (5, 'kept')").add("INSERT INTO nowhere VALUES (1)");
+        assert!(batch.run(&mut tx).await.is_err());
+        assert_eq!(batch.run(&mut tx).await.unwrap(), None, "what has failed is not made again");
+        drop(tx);
+        store.close().await;
+    }
+
+    #[test]
+    fn numbers_are_seen() {
+        assert!(has_numbers("SELECT ?, ?2"));
+        assert!(!has_numbers("SELECT ?, ? WHERE '?'"));
+    }
+}
