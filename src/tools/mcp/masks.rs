@@ -7,7 +7,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value};
 
-use super::arguments;
+use super::{arguments, encoded};
 use crate::support::redact::{self, REDACTED, names_secret, redacted_as};
 
 /// Shorter texts are no secrets worth the name, and would be found everywhere.
@@ -30,19 +30,26 @@ pub struct Masks {
     known: Vec<Secret>,
     /// Finds those that are looked for in answers, all in one pass. Made when there is the first answer.
     finder: Arc<OnceLock<Option<Finder>>>,
-    tokens: Arc<Mutex<Vec<Secret>>>,
+    tokens: Arc<Mutex<Tokens>>,
+}
+
+/// The tokens of a login.
+#[derive(Default)]
+struct Tokens {
+    known: Vec<Secret>,
+    finder: Option<Finder>,
 }
 
 #[derive(Clone)]
 struct Secret {
     value: SecretString,
     /// What stands in its place in answers; `None` where it is not looked for.
-    shown: Option<String>,
+    shown: Option<Arc<str>>,
 }
 
 impl Secret {
     fn new(name: &str, value: &str, is_whole: bool) -> Self {
-        let shown = (is_whole && value.len() >= SHORTEST_IN_ANSWERS).then(|| redacted_as(name));
+        let shown = (is_whole && value.len() >= SHORTEST_IN_ANSWERS).then(|| Arc::from(redacted_as(name)));
         Self { value: SecretString::from(value), shown }
     }
 
@@ -51,10 +58,46 @@ impl Secret {
     }
 }
 
+/// Finds secrets, as they are and encoded.
 struct Finder {
     machine: AhoCorasick,
     /// What stands in the place of each of its patterns.
-    shown: Vec<String>,
+    shown: Vec<Arc<str>>,
+}
+
+impl Finder {
+    /// Of those that are looked for in answers; `None` if there are none.
+    fn of(secrets: &[Secret]) -> Option<Self> {
+        let (mut patterns, mut shown) = (Vec::new(), Vec::new());
+        for secret in secrets {
+            let Some(stands_for) = &secret.shown else { continue };
+            let forms = encoded::forms(secret.value()).into_iter().map(SecretString::from);
+            for form in forms.chain([secret.value.clone()]) {
+                patterns.push(form);
+                shown.push(Arc::clone(stands_for));
+            }
+        }
+        if shown.is_empty() {
+            return None;
+        }
+        // Fails for more bytes of secrets than an entry can hold.
+        let patterns = patterns.iter().map(|pattern| pattern.expose_secret());
+        let machine = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns).ok()?;
+        Some(Self { machine, shown })
+    }
+
+    /// The text without them; `None` if there are none in it.
+    fn without(&self, text: &str) -> Option<String> {
+        if !self.machine.is_match(text) {
+            return None;
+        }
+        let mut shown = String::with_capacity(text.len());
+        self.machine.replace_all_with(text, &mut shown, |found, _, shown| {
+            shown.push_str(self.shown.get(found.pattern().as_usize()).map_or(REDACTED, |shown| shown.as_ref()));
+            true
+        });
+        Some(shown)
+    }
 }
 
 impl Masks {
@@ -104,21 +147,25 @@ impl Masks {
     /// Adds a token.
     pub fn add_token(&self, name: &str, token: &SecretString) {
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        if tokens.iter().any(|known| known.value() == token.expose_secret()) {
+        if tokens.known.iter().any(|known| known.value() == token.expose_secret()) {
             return;
         }
-        if tokens.len() >= TOKENS {
-            tokens.remove(0);
+        if tokens.known.len() >= TOKENS {
+            tokens.known.remove(0);
         }
-        tokens.push(Secret::new(name, token.expose_secret(), true));
+        tokens.known.push(Secret::new(name, token.expose_secret(), true));
+        tokens.finder = Finder::of(&tokens.known);
     }
 
     /// The text without the secrets.
     #[must_use]
     pub fn hide(&self, text: &str) -> String {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = tokens.iter().chain(&self.known).filter(|secret| !secret.value().is_empty());
-        all.fold(text.to_owned(), |text, secret| text.replace(secret.value(), REDACTED))
+        let plain = {
+            let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = tokens.known.iter().chain(&self.known).filter(|secret| !secret.value().is_empty());
+            all.fold(text.to_owned(), |text, secret| text.replace(secret.value(), REDACTED))
+        };
+        self.hide_in_text(plain)
     }
 
     /// Takes the secrets out of what a tool has answered, and says which they were. The time that it takes grows with the answer only.
@@ -149,37 +196,10 @@ impl Masks {
 
     /// The text without the secrets that are looked for in answers; `None` if there are none in it.
     fn found_in(&self, text: &str) -> Option<String> {
-        let mut shown = self.finder().filter(|finder| finder.machine.is_match(text)).map(|finder| {
-            let mut shown = String::with_capacity(text.len());
-            finder.machine.replace_all_with(text, &mut shown, |found, _, shown| {
-                shown.push_str(finder.shown.get(found.pattern().as_usize()).map_or(REDACTED, String::as_str));
-                true
-            });
-            shown
-        });
-        for token in self.tokens.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            let Some(stands_for) = &token.shown else { continue };
-            let text = shown.as_deref().unwrap_or(text);
-            if text.contains(token.value()) {
-                shown = Some(text.replace(token.value(), stands_for));
-            }
-        }
-        shown
-    }
-
-    fn finder(&self) -> Option<&Finder> {
-        let made = self.finder.get_or_init(|| {
-            let wanted = || self.known.iter().filter_map(|secret| Some((secret, secret.shown.as_ref()?)));
-            let shown: Vec<String> = wanted().map(|(_, shown)| shown.clone()).collect();
-            if shown.is_empty() {
-                return None;
-            }
-            // Fails for more bytes of secrets than an entry can hold.
-            let machine =
-                AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(wanted().map(|(secret, _)| secret.value()));
-            machine.ok().map(|machine| Finder { machine, shown })
-        });
-        made.as_ref()
+        let shown = self.finder.get_or_init(|| Finder::of(&self.known)).as_ref().and_then(|finder| finder.without(text));
+        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let again = tokens.finder.as_ref().and_then(|finder| finder.without(shown.as_deref().unwrap_or(text)));
+        again.or(shown)
     }
 
     /// The same for an error that is shown: without what looks like a secret, too, and bounded.
@@ -273,6 +293,17 @@ mod tests {
         // With a pass for each it would be minutes.
         assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
         assert_eq!(answer[0], text);
+    }
+
+    #[test]
+    fn encoded_secrets_are_hidden_too() {
+        let mut masks = Masks::default();
+        masks.add("PASSWORD", "hunter-22");
+        masks.add_token("access_token", &SecretString::from("later/token"));
+        // `ada:hunter-22`, as in a header; the characters around it hold bits of it and of its neighbours.
+        assert_eq!(masks.hide_in_text("Basic YWRhOmh1bnRlci0yMg==".to_owned()), "Basic YWRhOm[redacted:PASSWORD]g==");
+        assert_eq!(masks.hide_in_text("/?t=later%2Ftoken&a".to_owned()), "/?t=[redacted:access_token]&a");
+        assert_eq!(masks.hide("68756e7465722d3232 hunter-22"), "[redacted:PASSWORD] [redacted]");
     }
 
     #[test]

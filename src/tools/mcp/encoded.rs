@@ -1,0 +1,106 @@
+//! The forms in which a secret stands in texts that programs have encoded.
+//!
+//! A tool that is asked for the headers of a request answers with `Authorization: Basic ...`, in which no password can be read, and
+//! everybody who sees it has the password. Found are the encodings that programs use by themselves: base64, hexadecimal digits,
+//! percent signs, the escapes of JSON. What somebody encodes on purpose, twice or in another way, cannot be found by anybody.
+
+use base64::Engine as _;
+use base64::engine::GeneralPurpose;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// Longer secrets are looked for as they are only: each form needs some memory for each of its characters.
+const LONGEST: usize = 4096;
+
+/// What stands for itself in a component of an address (RFC 3986, 2.3).
+const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The forms, other than the secret itself and each once.
+pub fn forms(secret: &str) -> Vec<String> {
+    if secret.len() > LONGEST {
+        return Vec::new();
+    }
+    let percent = utf8_percent_encode(secret, COMPONENT).to_string();
+    let digits: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let mut forms = vec![digits.to_uppercase(), digits, lower_digits(&percent), percent.replace("%20", "+"), percent];
+    if let Ok(quoted) = serde_json::to_string(secret) {
+        forms.push(quoted[1..quoted.len() - 1].to_owned());
+    }
+    for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+        forms.extend((0..3).map(|before| within_base64(&engine, secret, before)));
+    }
+    forms.retain(|form| form != secret && !form.is_empty());
+    forms.sort_unstable();
+    forms.dedup();
+    forms
+}
+
+/// The characters that the secret alone decides in the base64 of a text in which it begins at the byte `before`, modulo 3: a character is six bits, so
+/// that the first and the last may have bits of what stands around it.
+fn within_base64(engine: &GeneralPurpose, secret: &str, before: usize) -> String {
+    let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(secret.bytes()).collect();
+    let (start, end) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
+    engine.encode(&bytes).get(start..end).unwrap_or_default().to_owned()
+}
+
+/// The same with small hexadecimal digits behind the percent signs.
+fn lower_digits(percent: &str) -> String {
+    let mut left = 0;
+    let lower = |c: char| {
+        let is_digit = left > 0;
+        left = if c == '%' { 2 } else { left.max(1) - 1 };
+        if is_digit { c.to_ascii_lowercase() } else { c }
+    };
+    percent.chars().map(lower).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+    use super::*;
+
+    fn is_found(secret: &str, text: &str) -> bool {
+        forms(secret).iter().any(|form| text.contains(form.as_str()))
+    }
+
+    #[test]
+    fn it_is_found_wherever_it_stands_in_base64() {
+        for secret in ["hunter-22", "p\u{e4}ss>>>?w\u{f6}rd", "\u{ff}\u{ff}\u{ff}~~~~???"] {
+            for before in ["", "a", "ad", "ada", "ada:"] {
+                for after in ["", "\n", "@h", "@host"] {
+                    let text = format!("{before}{secret}{after}");
+                    assert!(is_found(secret, &STANDARD.encode(&text)), "{text}");
+                    assert!(is_found(secret, &URL_SAFE.encode(&text)), "{text}");
+                    assert!(!is_found(secret, &STANDARD.encode(text.to_uppercase())), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_found_in_addresses_digits_and_json() {
+        let secret = "p\u{e4}ss/wOrd \"1\"";
+        for text in [
+            "?key=p%C3%A4ss%2FwOrd%20%221%22&x",
+            "?key=p%c3%a4ss%2fwOrd%20%221%22&x",
+            "key=p%C3%A4ss%2FwOrd+%221%22",
+            "70c3a473732f774f7264202231220a",
+            "70C3A473732F774F726420223122",
+            r#"{"key": "päss/wOrd \"1\""}"#,
+        ] {
+            assert!(is_found(secret, text), "{text}");
+        }
+    }
+
+    #[test]
+    fn plain_words_have_the_forms_that_differ() {
+        let forms = forms("secret-1");
+        assert_eq!(forms, ["7365637265742D31", "7365637265742d31", "NlY3JldC0x", "c2VjcmV0LT", "zZWNyZXQtM"]);
+    }
+
+    #[test]
+    fn long_ones_have_none() {
+        assert!(forms(&"x".repeat(LONGEST + 1)).is_empty());
+    }
+}
