@@ -74,7 +74,9 @@ pub(super) fn must_go_on(draft: &Draft<'_>, message: &Message, finish: ModelFini
         Shortfall::Incomplete => record.counters.continuations < analysis.incomplete,
         Shortfall::Deflection => {
             let most = analysis.deflection_calls as usize;
-            record.counters.deflections < analysis.deflection && (most == 0 || record.calls.len() < most)
+            // A model that asks a human who has said no does what it should.
+            let was_denied = record.calls.iter().any(|call| call.state == ToolCallState::Denied);
+            !was_denied && record.counters.deflections < analysis.deflection && (most == 0 || record.calls.len() < most)
         }
     };
     may_be_told.then_some(shortfall)

@@ -264,6 +264,10 @@ pub(super) fn too_many_calls(limit: u32) -> String {
 pub(super) const UNKNOWN_BEFORE: &str = "not carried out: the same call with the same arguments was made before in this run, and it is not \
      known whether it took effect. Find out without repeating it, or tell the user.";
 
+/// The outcome of a call that stands twice in one answer.
+pub(super) const TWIN_CALL: &str = "not carried out: the same call with the same arguments stands before this one in your answer, and is made \
+     once.";
+
 /// The outcome of a call that was answered before.
 pub(super) fn duplicate_call(earlier: &str) -> String {
     format!(

@@ -51,7 +51,7 @@ pub(super) fn planned(
     // What is not on offer was narrowed down, not taken away: a model that knows of it may call it.
     let callable = draft.base.callable_tools();
     let calls = message.tool_calls().zip(0_u32..);
-    calls
+    let mut planned: Vec<Planned> = calls
         .map(|(part, position)| {
             // The turn has the model's own text; without it, the part's arguments are what there is.
             let (parsed, fixes) = match raw.next() {
@@ -97,7 +97,23 @@ pub(super) fn planned(
             let outcome = refused(draft, &call, &callable, &meant, parsed.fault.as_deref(), completeness);
             Planned { call, outcome }
         })
-        .collect()
+        .collect();
+    if draft.profile().duplicate_calls > 0 {
+        refuse_twins(&mut planned);
+    }
+    planned
+}
+
+/// Of equal calls in one answer the first is made: a model that writes one twice wants it once, and so does who pays for it.
+fn refuse_twins(planned: &mut [Planned]) {
+    for at in 1..planned.len() {
+        let (before, after) = planned.split_at_mut(at);
+        let Some(twin) = after.first_mut().filter(|twin| twin.outcome.is_none()) else { continue };
+        if before.iter().any(|first| first.outcome.is_none() && is_same(&first.call, &twin.call)) {
+            let failed = ToolOutcome::failed(texts::TWIN_CALL, 0);
+            twin.outcome = Some(ToolOutcome { state: ToolCallState::Cancelled, ..failed });
+        }
+    }
 }
 
 /// The arguments of a call, mended if they have to be and the agent wants that, and what was mended. What may be cut is not.
@@ -156,7 +172,9 @@ fn refused(
         return by_rule(texts::UNKNOWN_BEFORE.to_owned());
     }
     let content = earlier.outcome.as_ref().map_or(&[][..], |outcome| &outcome.content);
-    let text = texts::duplicate_call(&results::gist(content, QUOTED_CHARS));
+    // Where older results are shortened the first answer may not be there any more, and this is the only way back to it.
+    let most = if profile.context.compress_results { profile.tool_result_chars } else { QUOTED_CHARS };
+    let text = texts::duplicate_call(&results::gist(content, most));
     Some(ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(text)], is_error: false, duration_ms: 0 })
 }
 
@@ -167,7 +185,10 @@ fn answered_before<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d Tool
     let quotes_all = profile.duplicate_calls > 0;
     let mut same = record.calls.iter().map(Arc::as_ref).filter(|earlier| earlier.step < call.step && is_same(earlier, call));
     match profile.strategy {
-        Strategy::Loop if quotes_all => same.find(|earlier| earlier.state == ToolCallState::Done),
+        // What was read is read again when it may have changed.
+        Strategy::Loop if quotes_all => same.find(|earlier| {
+            earlier.state == ToolCallState::Done && !(repeats_nothing(earlier) && has_changed_since(record, earlier, call))
+        }),
         Strategy::Loop => None,
         // The steps of a plan are meant, each of them: what has changed between two of them, the second one shall see.
         Strategy::PlanExecute if plan::has_made(record, &call.id) => {

@@ -30,14 +30,23 @@ fn step(server: Option<&str>, description: &str) -> Option<PlanStep> {
 }
 
 /// `[step("files", "move a.png to b.png")]` and so on, up to `[done()]`; `[answer("...")]` if there is nothing to do. A call that is
-/// written as one, `[files.move_file(source="a.png")]`, is a step of its server.
+/// written as one, `[files.move_file(source="a.png")]`, is a step of its server. A bracket may hold several, with commas between them.
 fn bracketed(text: &str) -> Option<Planned> {
     let mut steps = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('[') {
-        rest = &rest[at + 1..];
-        let Some((call, after)) = call(rest) else { continue };
-        rest = after;
+    let (mut rest, mut is_within) = (text, false);
+    loop {
+        if !is_within {
+            let Some(at) = rest.find('[') else { break };
+            rest = &rest[at + 1..];
+        }
+        let Some((call, after)) = call(rest) else {
+            is_within = false;
+            continue;
+        };
+        is_within = matches!(after, After::Call(_));
+        rest = match after {
+            After::Call(rest) | After::Bracket(rest) => rest,
+        };
         let argument = |at: usize| call.arguments.get(at).map(String::as_str);
         match call.name {
             "done" | "plan.done" => break,
@@ -64,13 +73,46 @@ struct Call<'t> {
     written: &'t str,
 }
 
-/// A call up to its `)]`, and what stands behind it.
-fn call(text: &str) -> Option<(Call<'_>, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"_.-".contains(c))?;
-    let (name, inner) = (&text[..end], text[end..].strip_prefix('(')?);
-    if name.is_empty() {
-        return None;
+/// What follows a call.
+enum After<'t> {
+    /// Another one in the same bracket.
+    Call(&'t str),
+    /// The rest of the text.
+    Bracket(&'t str),
+}
+
+/// The name of the call that a text begins with, and what stands behind its `(`.
+fn opened(text: &str) -> Option<(&str, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"_.-".contains(c)).filter(|end| *end > 0)?;
+    Some((&text[..end], text[end..].strip_prefix('(')?))
+}
+
+/// What follows a `)`, if that ends a call.
+fn after_end(text: &str) -> Option<After<'_>> {
+    let text = text.trim_start();
+    if let Some(rest) = text.strip_prefix(']') {
+        return Some(After::Bracket(rest));
     }
+    let next = text.strip_prefix(',')?.trim_start();
+    opened(next).map(|_| After::Call(next))
+}
+
+/// Whether a quote ends its argument there. Planners write quotes inside of others, and do not escape them.
+fn ends_argument(after: &str) -> bool {
+    let after = after.trim_start();
+    if let Some(rest) = after.strip_prefix(')') {
+        return after_end(rest).is_some();
+    }
+    let Some(next) = after.strip_prefix(',').map(str::trim_start) else { return false };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let named = next.trim_start_matches(is_name).trim_start().starts_with('=');
+    let is_value = next.starts_with(|c: char| "\"'[{-".contains(c) || c.is_ascii_digit());
+    named || is_value || ["true", "false", "null", "None"].iter().any(|word| next.starts_with(word))
+}
+
+/// A call up to its `)`, and what follows it.
+fn call(text: &str) -> Option<(Call<'_>, After<'_>)> {
+    let (name, inner) = opened(text)?;
     let mut arguments = vec![String::new()];
     let (mut quote, mut is_escaped) = (None, false);
     for (at, c) in inner.char_indices() {
@@ -81,16 +123,18 @@ fn call(text: &str) -> Option<(Call<'_>, &str)> {
                 is_escaped = false;
             }
             (Some(_), '\\') => is_escaped = true,
-            (Some(open), _) if c == open => quote = None,
+            (Some(open), _) if c == open && ends_argument(&inner[at + 1..]) => quote = None,
             (Some(_), _) => last.push(c),
             (None, '"' | '\'') if last.trim().is_empty() || last.ends_with('=') => quote = Some(c),
             (None, ',') => arguments.push(String::new()),
-            (None, ')') if inner[at + 1..].trim_start().starts_with(']') => {
-                let arguments =
-                    arguments.into_iter().map(|argument| argument.trim().to_owned()).filter(|argument| !argument.is_empty());
-                let after = inner[at + 1..].trim_start().strip_prefix(']')?;
-                return Some((Call { name, arguments: arguments.collect(), written: &inner[..at] }, after));
-            }
+            (None, ')') => match after_end(&inner[at + 1..]) {
+                None => last.push(c),
+                Some(after) => {
+                    let arguments = arguments.into_iter().map(|argument| argument.trim().to_owned());
+                    let arguments = arguments.filter(|argument| !argument.is_empty()).collect();
+                    return Some((Call { name, arguments, written: &inner[..at] }, after));
+                }
+            },
             (None, _) => last.push(c),
         }
     }
@@ -139,6 +183,12 @@ mod tests {
     #[case("Sure!\n1. [step(\"say \\\"hi\\\" (now)\")]", &[(None, "say \"hi\" (now)")])]
     #[case("[files.move_file(source=\"a\", to=\"b\")] [done()]", &[(Some("files"), "files.move_file(source=\"a\", to=\"b\")")])]
     #[case("[files__list(path=x)]", &[(Some("files"), "files__list(path=x)")])]
+    #[case(r#"[step("ocr", "read a.png"), step("files","rename it")]"#, &[(Some("ocr"), "read a.png"), (Some("files"), "rename it")])]
+    #[case(r#"[ocr.extract(path="a", deep=f(1)), files.move(source="a"), done()] [step("x", "y")]"#,
+        &[(Some("ocr"), "ocr.extract(path=\"a\", deep=f(1))"), (Some("files"), "files.move(source=\"a\")")])]
+    #[case(r#"[step("files","rename "a, b.png" to c")] [step("x", "take "a", then (b)")]"#,
+        &[(Some("files"), r#"rename "a, b.png" to c"#), (Some("x"), r#"take "a", then (b)"#)])]
+    #[case(r#"[files.cut(path="a", at=3, "b", 5, true)]"#, &[(Some("files"), r#"files.cut(path="a", at=3, "b", 5, true)"#)])]
     #[case(r#"```json
 {"needs_tools": true, "direct_response": null, "steps": [{"number": 1, "server": "ocr", "description": "read"}, {"description": "move"}]}
 ```"#, &[(Some("ocr"), "read"), (None, "move")])]
@@ -149,6 +199,7 @@ mod tests {
 
     #[rstest]
     #[case("[answer(\"Paris, of course.\")]", Some("Paris, of course."))]
+    #[case(r#"[answer("The word "tea", says he, is old.")]"#, Some(r#"The word "tea", says he, is old."#))]
     #[case(r#"{"needs_tools": false, "direct_response": "Paris.", "steps": []}"#, Some("Paris."))]
     #[case("Paris.", None)]
     #[case("", None)]

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::world::{Say, World, call};
 use crate::domain::agent::{AgentProfile, OnLimit, ToolsPolicy};
+use crate::domain::approval::ApprovalMode;
 use crate::domain::event::EventBody;
 use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
@@ -14,6 +15,7 @@ use crate::domain::record::ClaimCause;
 use crate::domain::response_analysis::ResponseAnalysis;
 use crate::domain::run::{FinishReason, Notice, RunStatus};
 use crate::domain::sampling::{Sampling, SamplingByTurn};
+use crate::domain::tool::ToolCallState;
 use crate::engine::{Input, texts};
 
 const TIRED: &str = "I've renamed 3 files. There are 4 remaining.";
@@ -89,6 +91,23 @@ fn a_model_that_asks_back_is_told_to_go_on_three_times_in_a_turn_and_then_believ
     world.says_text(ASKS);
     assert_eq!(world.ended().status, RunStatus::Completed);
     assert_eq!(answers(&world.rows.history).last().unwrap(), ASKS);
+}
+
+/// The human has said no: a model that asks them how to go on does as it was told.
+#[test]
+fn a_model_that_was_denied_a_call_may_ask() {
+    let mut profile = analysing(3, 3);
+    profile.approval.tools.insert("pay".to_owned(), ApprovalMode::Ask);
+    let mut world = at_work(profile);
+    works(&mut world, 1);
+    world.calls(&[call("pay", &json!({}))]);
+    assert!(world.human_decides("deny", None));
+    world.claim(ClaimCause::Request);
+    assert_eq!(world.rows.calls.last().unwrap().state, ToolCallState::Denied);
+    world.says_text(TIRED);
+    assert!(world.ending.is_none(), "what is left is left");
+    world.says_text(ASKS);
+    assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
 #[rstest]
@@ -256,8 +275,9 @@ fn what_was_changed_or_may_have_been_may_be_claimed() {
 
 #[test]
 fn calls_with_and_without_tools_are_sampled_apart() {
-    let tool_turn = Sampling { temperature: Some(0.1), top_p: Some(0.2) };
-    let sampling = SamplingByTurn { tool_turn, talk_turn: Sampling { temperature: Some(0.7), top_p: Some(0.9) } };
+    let tool_turn = Sampling { temperature: Some(0.1), top_p: Some(0.2), ..Sampling::default() };
+    let sampling =
+        SamplingByTurn { tool_turn, talk_turn: Sampling { temperature: Some(0.7), top_p: Some(0.9), ..Sampling::default() } };
     let options = ModelOptions { top_p: Some(0.5), ..ModelOptions::default() };
     let mut world = World::started(AgentProfile { sampling, options, max_rounds: 1, ..AgentProfile::default() });
     let sampled = |world: &World| {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::world::{Say, World, call, tool};
 use crate::domain::agent::{AgentProfile, BreakerAction, NameRepair, OnLimit, OnUnknown, RepairPolicy, ToolErrorPolicy};
+use crate::domain::context::ContextPolicy;
 use crate::domain::event::EventBody;
 use crate::domain::message::Part;
 use crate::domain::model::ModelFinish;
@@ -163,6 +164,57 @@ fn repeated_calls_are_quoted_and_then_end_the_run() {
     assert_eq!(world.hints(), [texts::FORCED_DUPLICATES]);
     world.says_text("It was written.");
     assert_eq!(world.ended().reason, Some(FinishReason::Stop));
+}
+
+/// Only the tool itself knows what a file holds that was written meanwhile.
+#[test]
+fn what_may_have_changed_is_read_again() {
+    let mut world = World::started(AgentProfile::default());
+    let reads = || call("read", &json!({"path": "a"}));
+    world.calls(&[reads()]);
+    world.tool_says(0, "one");
+    world.calls(&[reads()]);
+    assert!(world.under_way.is_empty() && world.results()[0].contains("one"), "nothing lies between: {:?}", world.results());
+    world.calls(&[call("write", &json!({"path": "a"}))]);
+    world.tool_says(0, "written");
+    world.calls(&[reads()]);
+    world.tool_says(0, "two");
+    world.calls(&[reads()]);
+    assert!(world.under_way.is_empty() && world.results()[0].contains("two"), "{:?}", world.results());
+    // What has an effect is not made again, whatever lies between.
+    world.calls(&[call("write", &json!({"path": "b"}))]);
+    world.tool_says(0, "written");
+    world.calls(&[call("write", &json!({"path": "a"}))]);
+    assert!(world.under_way.is_empty());
+}
+
+#[test]
+fn a_call_that_stands_twice_in_an_answer_is_made_once() {
+    let twice = || [call("pay", &json!({"to": "ann"})), call("pay", &json!({"to": "bob"})), call("pay", &json!({"to": "ann"}))];
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&twice());
+    assert_eq!(world.states(), [ToolCallState::Started, ToolCallState::Started, ToolCallState::Cancelled]);
+    world.tool_says(0, "paid");
+    world.tool_says(0, "paid");
+    assert!(world.results()[2].contains("made once"), "{:?}", world.results());
+    // Whoever turns the guard off has said that they are meant.
+    let mut world = World::started(AgentProfile { duplicate_calls: 0, ..AgentProfile::default() });
+    world.calls(&twice());
+    assert_eq!(world.under_way.len(), 3);
+}
+
+/// Where older results are shortened, this is the only way back to one of them.
+#[test]
+fn a_repeated_call_quotes_as_much_as_a_result_may_have_where_results_are_shortened() {
+    for compress_results in [false, true] {
+        let context = ContextPolicy { compress_results, ..ContextPolicy::default() };
+        let mut world = World::started(AgentProfile { context, tool_result_chars: 3_000, ..AgentProfile::default() });
+        world.calls(&[call("read", &json!({}))]);
+        world.tool_says(0, &"x".repeat(5_000));
+        world.calls(&[call("read", &json!({}))]);
+        let quoted = world.results()[0].chars().filter(|c| *c == 'x').count();
+        assert!(if compress_results { quoted > 2_500 } else { quoted == 500 }, "{quoted}");
+    }
 }
 
 #[test]
