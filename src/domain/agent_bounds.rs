@@ -47,7 +47,8 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
 }
 
 /// Takes what goes beyond the agent of the settings out of one that comes with the program, for members: they can use it wherever
-/// they can use that one.
+/// they can use that one. Its guards against models that go in circles stay as they are, also if it has fewer of them: they are what
+/// the preset is.
 pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
     profile.max_rounds = profile.max_rounds.min(base.max_rounds);
     profile.tool_timeout_ms = profile.tool_timeout_ms.min(base.tool_timeout_ms);
@@ -57,8 +58,10 @@ pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
     if base.context.limit.is_some() && is_larger {
         profile.context = base.context.clone();
     }
-    if base.tools_policy == ToolsPolicy::None {
-        profile.tools_policy = ToolsPolicy::None;
+    profile.tool_result_chars = profile.tool_result_chars.min(base.tool_result_chars);
+    profile.llm_retry.max_retry_after_ms = profile.llm_retry.max_retry_after_ms.min(base.llm_retry.max_retry_after_ms);
+    if !offers_no_more_often(base.tools_policy, profile.tools_policy) {
+        profile.tools_policy = base.tools_policy;
     }
     if profile.on_unknown == OnUnknown::Rerun {
         profile.on_unknown = base.on_unknown;
@@ -77,12 +80,15 @@ fn offers_no_more(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Inv
     if !may_offer {
         return refuse("tools", "only an administrator can offer tools that the server's own agent does not".to_owned());
     }
-    let is_stricter = base.tools_policy == ToolsPolicy::EveryRound || profile.tools_policy == ToolsPolicy::None;
-    if !is_stricter && profile.tools_policy != base.tools_policy {
+    if !offers_no_more_often(base.tools_policy, profile.tools_policy) {
         let reason = "only an administrator can offer tools more often than the server's own agent does";
         return refuse("tools_policy", reason.to_owned());
     }
     Ok(())
+}
+
+fn offers_no_more_often(base: ToolsPolicy, wanted: ToolsPolicy) -> bool {
+    base == ToolsPolicy::EveryRound || wanted == ToolsPolicy::None || wanted == base
 }
 
 /// A rule of an agent comes before what the entry of the tool's server says, so that any but the strictest may ease that.
@@ -224,6 +230,14 @@ mod tests {
             assert_eq!(larger.context, small.context);
         }
         assert_eq!((preset.max_rounds, preset.tool_parallelism, preset.tools_policy), (3, 1, ToolsPolicy::None));
+        let first = profile(
+            &AgentProfile::default(),
+            json!({"tools_policy": "first_round_only", "tool_result_chars": 2_000, "llm_retry": {"max_retry_after_ms": 1_000}}),
+        );
+        let mut preset = profile(&AgentProfile::default(), json!({"tool_result_chars": 6_000, "duplicate_calls": 0}));
+        bring_within(&first, &mut preset);
+        assert_eq!((preset.tools_policy, preset.tool_result_chars), (ToolsPolicy::FirstRoundOnly, 2_000));
+        assert_eq!((preset.llm_retry.max_retry_after_ms, preset.duplicate_calls), (1_000, 0), "guards are the preset's own");
         assert_eq!(preset.on_unknown, OnUnknown::TellModel);
     }
 }

@@ -326,6 +326,12 @@ impl Service {
             if let Err(InvalidOption { field, reason }) = options.check() {
                 return Err(Error::field(&format!("/options/{field}"), reason));
             }
+            if let (Some(most), Some(wanted)) = (profile.options.max_output_tokens, options.max_output_tokens)
+                && wanted > most
+            {
+                let reason = format!("the agent's answers have at most {most}, which a request can lower and not raise");
+                return Err(Error::field("/options/max_output_tokens", reason));
+            }
             profile.options = options.clone().over(std::mem::take(&mut profile.options));
         }
         if let Some(limits) = request.limits {

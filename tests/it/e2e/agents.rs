@@ -129,6 +129,14 @@ async fn a_request_lowers_limits_and_never_raises_them() {
         let (status, problem) = server.post_json("/runs", &json!({"input": "x", "agent": "short", "limits": limits})).await;
         assert!(status == 400 && problem["errors"][0]["pointer"] == pointer, "{problem}");
     }
+    make(&server, &json!({"name": "brief", "profile": {"options": {"max_output_tokens": 100}}})).await;
+    let brief =
+        |tokens: u32| json!({"input": "[[id:brief]][[say:ok]]", "agent": "brief", "options": {"max_output_tokens": tokens}});
+    let (status, problem) = server.post_json("/runs", &brief(101)).await;
+    assert!(status == 400 && problem["errors"][0]["pointer"] == "/options/max_output_tokens", "{problem}");
+    let run = server.start_run(&brief(50)).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!(model.exchanges("brief")[0].request["max_tokens"], 50);
 }
 
 #[rstest]
