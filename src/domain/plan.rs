@@ -36,17 +36,49 @@ pub struct PlanPolicy {
     pub max_steps: u32,
     /// How many tools a step is offered of more than that.
     pub k: usize,
+    /// What happens where these cannot be told by what they mean.
+    #[serde(skip_serializing_if = "WithoutVectors::is_default")]
+    pub without_vectors: WithoutVectors,
+    /// Worked examples for the planner, behind its rules; at most 10,000 characters.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub examples: String,
+}
+
+/// How the tools of a step are found without vectors: none are configured, or none came in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WithoutVectors {
+    /// By words.
+    #[default]
+    Words,
+    /// Not at all: the loop takes over.
+    Loop,
+}
+
+impl WithoutVectors {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for PlanPolicy {
     fn default() -> Self {
-        Self { planner: None, router: None, max_steps: Self::MAX_STEPS, k: 15 }
+        Self {
+            planner: None,
+            router: None,
+            max_steps: Self::MAX_STEPS,
+            k: 15,
+            without_vectors: WithoutVectors::default(),
+            examples: String::new(),
+        }
     }
 }
 
 impl PlanPolicy {
     /// The most steps that a plan may have. Each is a model call.
     pub const MAX_STEPS: u32 = 10;
+    /// The longest examples, in characters.
+    pub const MAX_EXAMPLES: usize = 10_000;
 
     /// Whether it is as it is by itself.
     #[must_use]
@@ -70,6 +102,9 @@ impl PlanPolicy {
         }
         if !(1..=ToolFilter::MAX_K).contains(&self.k) {
             return Err(("k".to_owned(), format!("must be 1 to {}", ToolFilter::MAX_K)));
+        }
+        if self.examples.chars().count() > Self::MAX_EXAMPLES {
+            return Err(("examples".to_owned(), format!("has at most {} characters", Self::MAX_EXAMPLES)));
         }
         Ok(())
     }

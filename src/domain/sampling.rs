@@ -26,6 +26,9 @@ pub struct Sampling {
     /// 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
+    /// The most tokens of an answer. An answer in words can come from a call with tools, too, and is cut there as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_output_tokens: Option<u32>,
 }
 
 impl Sampling {
@@ -34,7 +37,8 @@ impl Sampling {
     }
 
     fn options(self) -> ModelOptions {
-        ModelOptions { temperature: self.temperature, top_p: self.top_p, ..ModelOptions::default() }
+        let Self { temperature, top_p, max_output_tokens } = self;
+        ModelOptions { temperature, top_p, max_output_tokens, ..ModelOptions::default() }
     }
 }
 
@@ -47,9 +51,8 @@ impl SamplingByTurn {
 
     /// Fills in what `options` do not say.
     pub fn fill(&self, options: &mut ModelOptions, has_tools: bool) {
-        let Sampling { temperature, top_p } = if has_tools { self.tool_turn } else { self.talk_turn };
-        options.temperature = options.temperature.or(temperature);
-        options.top_p = options.top_p.or(top_p);
+        let turn = if has_tools { self.tool_turn } else { self.talk_turn };
+        *options = std::mem::take(options).over(turn.options());
     }
 
     /// Looks for values that no provider takes.
@@ -70,8 +73,8 @@ mod tests {
 
     #[test]
     fn options_come_first_and_the_kind_of_call_fills_in_the_rest() {
-        let tool_turn = Sampling { temperature: Some(0.1), top_p: Some(0.2) };
-        let sampling = SamplingByTurn { tool_turn, talk_turn: Sampling { temperature: Some(0.7), top_p: None } };
+        let tool_turn = Sampling { temperature: Some(0.1), top_p: Some(0.2), max_output_tokens: Some(300) };
+        let sampling = SamplingByTurn { tool_turn, talk_turn: Sampling { temperature: Some(0.7), ..Sampling::default() } };
         let filled = |temperature, has_tools| {
             let mut options = ModelOptions { temperature, ..ModelOptions::default() };
             sampling.fill(&mut options, has_tools);
@@ -80,8 +83,18 @@ mod tests {
         assert_eq!(filled(None, true), (Some(0.1), Some(0.2)));
         assert_eq!(filled(None, false), (Some(0.7), None));
         assert_eq!(filled(Some(1.0), true), (Some(1.0), Some(0.2)));
-        let hot = SamplingByTurn { talk_turn: Sampling { temperature: Some(3.0), top_p: None }, ..SamplingByTurn::default() };
-        assert_eq!(hot.check().unwrap_err().0, "talk_turn/temperature");
+        for (said, has_tools, most) in [(None, true, Some(300)), (Some(50), true, Some(50)), (None, false, None)] {
+            let mut options = ModelOptions { max_output_tokens: said, ..ModelOptions::default() };
+            sampling.fill(&mut options, has_tools);
+            assert_eq!(options.max_output_tokens, most);
+        }
+        let hot = Sampling { temperature: Some(3.0), ..Sampling::default() };
+        assert_eq!(SamplingByTurn { talk_turn: hot, ..SamplingByTurn::default() }.check().unwrap_err().0, "talk_turn/temperature");
+        let silent = Sampling { max_output_tokens: Some(0), ..Sampling::default() };
+        assert_eq!(
+            SamplingByTurn { tool_turn: silent, ..SamplingByTurn::default() }.check().unwrap_err().0,
+            "tool_turn/max_output_tokens"
+        );
         assert!(sampling.check().is_ok());
     }
 }

@@ -42,7 +42,14 @@ pub fn extended(
     };
     match policy.strategy {
         ContextStrategy::Summarize => {}
-        ContextStrategy::DropOldest | ContextStrategy::None => return Some(summary),
+        // What was summed up before, by another agent or because its owner wished it, stays; nothing is added to it.
+        ContextStrategy::DropOldest | ContextStrategy::None => {
+            if let Some(before) = before {
+                summary.text.clone_from(&before.text);
+                summary.files.clone_from(&before.files);
+            }
+            return Some(summary);
+        }
     }
     let old = before.map_or("", |before| before.text.as_str());
     let mut lines: Vec<String> = old.lines().filter(|line| *line != OMITTED).map(str::to_owned).collect();

@@ -24,11 +24,11 @@ use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelFinish, ModelTurn, ToolChoice};
-use crate::domain::plan::{Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep, Strategy};
+use crate::domain::plan::{Plan, PlanPhase, PlanStep, PlanStepState, PlannedStep, Strategy, WithoutVectors};
 use crate::domain::record::RunRecord;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
-use crate::domain::tool_filter::{RankedTools, ToolFilter};
+use crate::domain::tool_filter::{ChosenBy, RankedTools, ToolFilter};
 use crate::support::words::words;
 
 /// Answers of the router for one step that may hold no call.
@@ -386,6 +386,11 @@ pub(super) fn ranked(draft: &mut Draft<'_>, ranked: &RankedTools) -> bool {
         return false;
     }
     if draft.open_tool_step().is_some() || !is_unranked(draft) {
+        return true;
+    }
+    if ranked.by == ChosenBy::Lexical && draft.profile().plan.without_vectors == WithoutVectors::Loop {
+        leave(draft);
+        model_step::begin(draft);
         return true;
     }
     let filter = ToolFilter { k: draft.profile().plan.k, ..draft.profile().tool_filter.clone() };

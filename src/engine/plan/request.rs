@@ -58,7 +58,11 @@ pub(in crate::engine) fn request(source: &Source<'_>) -> Option<ModelRequest> {
             let areas = offer::areas(&profile.tool_filter, &source.usable());
             let messages = newest(history::sendable(source));
             let again = plan.short.as_ref().map(|step| format!("\n\n{AGAIN}{}", step.description)).unwrap_or_default();
-            (under_layers(&format!("{PLANNER}\n\nThe areas:{areas}{again}")), messages)
+            let examples = match profile.plan.examples.as_str() {
+                "" => String::new(),
+                examples => format!("\n\nExamples:\n{examples}"),
+            };
+            (under_layers(&format!("{PLANNER}{examples}\n\nThe areas:{areas}{again}")), messages)
         }
         PlanPhase::Executing => {
             tools = offered(source.usable(), record, PlanPhase::Executing).into_iter().cloned().collect();

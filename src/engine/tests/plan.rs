@@ -9,7 +9,7 @@ use crate::domain::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
 use crate::domain::event::EventBody;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
-use crate::domain::plan::{PlanPhase, PlanPolicy, PlanStepState, Strategy};
+use crate::domain::plan::{PlanPhase, PlanPolicy, PlanStepState, Strategy, WithoutVectors};
 use crate::domain::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
@@ -96,6 +96,29 @@ fn a_plan_is_made_carried_out_and_told() {
     assert_eq!((calls, world.states()), (2, vec![ToolCallState::Done; 2]));
     assert_eq!(world.followed(), world.rows.history[1..]);
     world.check_next_turn();
+}
+
+/// The fourth of the ways back: the tools of a step cannot be told by what they mean.
+#[test]
+fn without_vectors_words_decide_or_the_loop_takes_over() {
+    for (without_vectors, expected) in [(WithoutVectors::Words, "small/router"), (WithoutVectors::Loop, "main/model")] {
+        let plan = PlanPolicy { k: 1, without_vectors, ..planning().plan };
+        let mut world = World::started(AgentProfile { plan, ..planning() });
+        world.says_text(TWO);
+        assert_eq!(asked(&world).0, expected);
+        let is_left = without_vectors == WithoutVectors::Loop;
+        assert_eq!(world.asked.as_ref().unwrap().tools.len(), if is_left { 3 } else { 1 });
+        let skipped = [(1, PlanStepState::Skipped), (2, PlanStepState::Skipped)];
+        assert_eq!(ended(&world), if is_left { &skipped[..] } else { &[] });
+    }
+}
+
+#[test]
+fn a_planner_reads_the_examples_of_its_agent() {
+    let plan = PlanPolicy { examples: "\"Tidy up\" is [step(\"files\", \"list all\")]".to_owned(), ..planning().plan };
+    let world = World::started(AgentProfile { plan, ..planning() });
+    let system = &world.asked.as_ref().unwrap().system;
+    assert!(system.contains("Examples:\n\"Tidy up\" is [step"), "{system}");
 }
 
 #[test]
