@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::change::StepKind;
 use super::conversation::ConversationStatus;
 use super::run::WaitReason;
 
@@ -10,8 +11,8 @@ use super::run::WaitReason;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StatusWords {
-    /// `idle`, `processing` (it waits for a worker), `locked` (a worker has it), `tool_loop`, `awaiting_approval`, `awaiting_input`,
-    /// `failed`.
+    /// `idle`, `processing` (it waits for a worker, or a model has been asked), `locked` (a worker has it, and has not begun), `tool_loop` (from
+    /// its first calls of tools to its end), `awaiting_approval`, `awaiting_input`, `failed`.
     Cms,
     /// `idle`, `thinking`, `calling_tools`, `error`.
     Chat,
@@ -27,19 +28,28 @@ impl StatusWords {
         }
     }
 
-    /// The word for a status; `reason` is what its run waits for, if it does.
+    /// Whether the words tell apart how far a run has come.
     #[must_use]
-    pub fn word(self, status: ConversationStatus, reason: Option<WaitReason>) -> &'static str {
+    pub fn tell_steps(self) -> bool {
+        self == Self::Cms
+    }
+
+    /// The word for a status; `reason` is what its run waits for, if it does, and `reached` how far it has come, if it has begun.
+    #[must_use]
+    pub fn word(self, status: ConversationStatus, reason: Option<WaitReason>, reached: Option<StepKind>) -> &'static str {
         let asks = matches!(reason, Some(WaitReason::Approval | WaitReason::Input));
         match (self, status) {
             (_, ConversationStatus::Idle) => "idle",
-            (Self::Cms, ConversationStatus::Queued) => "processing",
-            (Self::Cms, ConversationStatus::Processing) => "locked",
             (Self::Cms, ConversationStatus::ToolLoop) => "tool_loop",
-            (Self::Cms, ConversationStatus::Waiting) => match reason {
+            (Self::Cms, ConversationStatus::Waiting) if asks => match reason {
                 Some(WaitReason::Approval) => "awaiting_approval",
-                Some(WaitReason::Input) => "awaiting_input",
-                Some(WaitReason::Backoff | WaitReason::Budget) | None => "processing",
+                _ => "awaiting_input",
+            },
+            (Self::Cms, ConversationStatus::Queued | ConversationStatus::Processing | ConversationStatus::Waiting) => match reached
+            {
+                Some(StepKind::Tools) => "tool_loop",
+                None if status == ConversationStatus::Processing => "locked",
+                Some(StepKind::Model) | None => "processing",
             },
             (Self::Cms, ConversationStatus::Failed) => "failed",
             // Whoever is asked is asked about a tool.
@@ -60,12 +70,29 @@ mod tests {
         let reasons =
             [None, Some(WaitReason::Approval), Some(WaitReason::Input), Some(WaitReason::Backoff), Some(WaitReason::Budget)];
         let words = |of: StatusWords| {
-            let all = ConversationStatus::ALL.into_iter().flat_map(|status| reasons.map(|reason| of.word(status, reason)));
+            let steps = [None, Some(StepKind::Model), Some(StepKind::Tools)];
+            let all = ConversationStatus::ALL.into_iter().flat_map(|status| reasons.map(|reason| (status, reason)));
+            let all = all.flat_map(|(status, reason)| steps.map(|reached| of.word(status, reason, reached)));
             all.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
         };
         assert_eq!(words(StatusWords::Chat), ["calling_tools", "error", "idle", "thinking"]);
         let cms = ["awaiting_approval", "awaiting_input", "failed", "idle", "locked", "processing", "tool_loop"];
         assert_eq!(words(StatusWords::Cms), cms);
-        assert_eq!(StatusWords::Chat.word(ConversationStatus::Waiting, Some(WaitReason::Backoff)), "thinking");
+        assert_eq!(StatusWords::Chat.word(ConversationStatus::Waiting, Some(WaitReason::Backoff), None), "thinking");
+    }
+
+    #[test]
+    fn from_its_first_calls_to_its_end_a_run_of_the_cms_is_in_its_loop() {
+        let word = |status, reached| StatusWords::Cms.word(status, None, reached);
+        for (status, reached, expected) in [
+            (ConversationStatus::Queued, None, "processing"),
+            (ConversationStatus::Processing, None, "locked"),
+            (ConversationStatus::Processing, Some(StepKind::Model), "processing"),
+            (ConversationStatus::Processing, Some(StepKind::Tools), "tool_loop"),
+            (ConversationStatus::Queued, Some(StepKind::Tools), "tool_loop"),
+            (ConversationStatus::Idle, Some(StepKind::Tools), "idle"),
+        ] {
+            assert_eq!(word(status, reached), expected, "{status:?} {reached:?}");
+        }
     }
 }

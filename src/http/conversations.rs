@@ -23,6 +23,7 @@ use super::types::{
 use crate::domain::conversation::Conversation;
 use crate::domain::ids::ConversationId;
 use crate::domain::message::Message;
+use crate::domain::principal::Principal;
 use crate::domain::run::Run;
 use crate::domain::status_words::StatusWords;
 use crate::service::{Access, ConversationChange, ConversationFilter, NewConversationRequest, Page};
@@ -115,9 +116,19 @@ pub(crate) struct ConversationInWords {
 }
 
 impl WordsParams {
-    fn show(&self, conversation: Conversation) -> ConversationInWords {
-        let word = self.words.map(|words| words.word(conversation.status, conversation.reason));
-        ConversationInWords { conversation, word }
+    async fn show(&self, app: &App, principal: &Principal, conversations: Vec<Conversation>) -> Answer<Vec<ConversationInWords>> {
+        let runs = match self.words {
+            Some(words) if words.tell_steps() => conversations.iter().filter_map(|shown| shown.active_run_id.clone()).collect(),
+            Some(_) | None => Vec::new(),
+        };
+        let reached = app.service.reached(principal, &runs).await?;
+        let show = |conversation: Conversation| {
+            let run = conversation.active_run_id.as_ref();
+            let reached = reached.iter().find(|(id, _)| Some(id) == run).map(|(_, kind)| *kind);
+            let word = self.words.map(|words| words.word(conversation.status, conversation.reason, reached));
+            ConversationInWords { conversation, word }
+        };
+        Ok(conversations.into_iter().map(show).collect())
     }
 }
 
@@ -161,7 +172,7 @@ pub(crate) async fn list(
         rest.push_str(&format!("&words={}", words.as_str()));
     }
     let Page { items, next } = app.service.conversations(&principal, filter, &request).await?;
-    let items = items.into_iter().map(|conversation| words.show(conversation)).collect();
+    let items = words.show(&app, &principal, items).await?;
     Ok(page::answer(Page { items, next }, request.limit, "/api/v1/conversations", &rest))
 }
 
@@ -184,7 +195,8 @@ pub(crate) async fn get(
     Params(words): Params<WordsParams>,
     request: HeaderMap,
 ) -> Answer<Response> {
-    let conversation = words.show(app.service.conversation(&principal, &id).await?);
+    let conversation = app.service.conversation(&principal, &id).await?;
+    let conversation = words.show(&app, &principal, vec![conversation]).await?.pop();
     Ok(page::tagged(&request, StatusCode::OK, &conversation))
 }
 

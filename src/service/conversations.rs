@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::input::{Replay, RequestKey, keyed};
 use super::runs::publish;
 use super::{Error, ExportForm, Result, Service};
+use crate::domain::change::StepKind;
 use crate::domain::context::ContextSummary;
 use crate::domain::conversation::Conversation;
-use crate::domain::ids::ConversationId;
+use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
 use crate::store::{
@@ -69,6 +70,14 @@ impl Service {
     /// One conversation.
     pub async fn conversation(&self, principal: &Principal, id: &ConversationId) -> Result<Conversation> {
         self.store.conversation(&principal.user_id, id).await?.ok_or(Error::NotFound("conversation"))
+    }
+
+    /// How far runs of a principal have come, of those that have begun.
+    pub async fn reached(&self, principal: &Principal, runs: &[RunId]) -> Result<Vec<(RunId, StepKind)>> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.store.reached(&principal.user_id, runs).await?)
     }
 
     /// A page of conversations, newest first.

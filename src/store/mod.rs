@@ -59,6 +59,7 @@ use async_trait::async_trait;
 
 use crate::domain::approval::ToolGrant;
 use crate::domain::audit::AuditRecord;
+use crate::domain::change::StepKind;
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
@@ -91,6 +92,10 @@ pub trait ConversationStore: Send + Sync {
         filter: &ConversationFilter,
         page: &PageRequest<ConversationCursor>,
     ) -> StoreResult<Page<Conversation>>;
+
+    /// How far these runs of an owner have come: [`StepKind::Tools`] for one that has called tools, [`StepKind::Model`] for one that has only
+    /// asked a model; those that have done neither are left out.
+    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>>;
 
     /// Changes what its owner says of it, and appends `conversation.updated`. `None` if there is no such conversation.
     async fn change_conversation(

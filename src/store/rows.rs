@@ -10,6 +10,7 @@ use super::{AuditCursor, Claim, EndedRun, InputCursor, Page, RunView, StoreError
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::{ApprovalPolicy, ToolGrant};
 use crate::domain::audit::{AuditOutcome, AuditRecord};
+use crate::domain::change::StepKind;
 use crate::domain::context::ContextPolicy;
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{EventBody, NewEvent, StoredEvent};
@@ -207,6 +208,15 @@ impl ConversationRow {
             updated_at: UnixMillis(self.updated_at).to_rfc3339(),
         })
     }
+}
+
+/// How far runs have come, by the greater word of the kinds of their steps: whoever has called tools has asked a model.
+pub(super) fn reached(found: Vec<(String, String)>) -> StoreResult<Vec<(RunId, StepKind)>> {
+    let read = |(run, kind): (String, String)| {
+        let kind = word("run_steps", "kind", &run, &kind, StepKind::from_word)?;
+        Ok((RunId::from_stored(run), kind))
+    };
+    found.into_iter().map(read).collect()
 }
 
 /// What a conversation adds to the system prompts of its runs.

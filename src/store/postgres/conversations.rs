@@ -6,11 +6,12 @@ use sqlx::{Connection as _, PgConnection, Postgres, QueryBuilder, Row as _};
 
 use super::PostgresStore;
 use super::errors::{is_unique_violation, retried};
+use crate::domain::change::StepKind;
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::store::rows::ConversationRow;
+use crate::store::rows::{ConversationRow, reached};
 use crate::store::{
     Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
     Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
@@ -144,6 +145,17 @@ impl ConversationStore for PostgresStore {
         let last = last_made.zip(items.last()).filter(|_| more);
         let next = last.map(|(created_at, last)| ConversationCursor { created_at, id: last.id.clone() }.to_string());
         Ok(Page { items, next })
+    }
+
+    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
+        let found: Vec<(String, String)> = sqlx::query_as(
+            "SELECT run_id, max(kind COLLATE \"C\") FROM run_steps WHERE owner_id = $1 AND run_id = ANY($2::text[]) GROUP BY run_id",
+        )
+        .bind(owner.as_str())
+        .bind(runs.iter().map(RunId::as_str).collect::<Vec<_>>())
+        .fetch_all(&self.api)
+        .await?;
+        reached(found)
     }
 
     async fn change_conversation(

@@ -2,17 +2,19 @@
 
 use async_trait::async_trait;
 use futures_util::TryStreamExt as _;
+use serde_json::json;
 use sqlx::Row as _;
 
 use super::SqliteStore;
 use super::connection::Tx;
 use super::log::append;
 use super::{audit, idempotency};
+use crate::domain::change::StepKind;
 use crate::domain::conversation::{Conversation, ConversationStatus};
 use crate::domain::event::{NewEvent, StoredEvent};
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::store::rows::{ConversationRow, encode_storable};
+use crate::store::rows::{ConversationRow, encode_storable, reached};
 use crate::store::{
     Compact, Compacted, ConversationChange, ConversationCursor, ConversationFilter, ConversationStore, Copied, CopyConversation,
     Created, DeletedConversation, IdempotencyClaim, Keyed, MessageCursor, NewConversation, NewestMessages, Page, PageRequest,
@@ -122,6 +124,17 @@ impl ConversationStore for SqliteStore {
         let last = last_made.zip(items.last()).filter(|_| more);
         let next = last.map(|(created_at, last)| ConversationCursor { created_at, id: last.id.clone() }.to_string());
         Ok(Page { items, next })
+    }
+
+    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
+        let found: Vec<(String, String)> = sqlx::query_as(
+            "SELECT run_id, max(kind) FROM run_steps WHERE owner_id = ? AND run_id IN (SELECT value FROM json_each(?)) GROUP BY run_id",
+        )
+        .bind(owner.as_str())
+        .bind(json!(runs).to_string())
+        .fetch_all(self.reader())
+        .await?;
+        reached(found)
     }
 
     async fn change_conversation(

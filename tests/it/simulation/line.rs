@@ -8,7 +8,7 @@ use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::budget::{Reserve, Reserved};
-use capstan::domain::change::Change;
+use capstan::domain::change::{Change, StepKind};
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::feedback::FeedbackRecord;
@@ -278,6 +278,9 @@ impl QueueStore for Line {
 
 #[async_trait]
 impl ConversationStore for Line {
+    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
+        self.call("reads steps", self.model.reached(owner, runs), |_| {}).await
+    }
     async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
         self.call("creates", self.model.create_conversation(new, key), |_| {}).await
     }

@@ -7,6 +7,7 @@ use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::budget::{Reserve, Reserved};
+use capstan::domain::change::StepKind;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::feedback::FeedbackRecord;
@@ -198,6 +199,9 @@ impl QueueStore for FaultyStore {
 
 #[async_trait]
 impl ConversationStore for FaultyStore {
+    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
+        self.inner.reached(owner, runs).await
+    }
     async fn create_conversation(&self, new: NewConversation, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Created>> {
         self.inner.create_conversation(new, key).await
     }

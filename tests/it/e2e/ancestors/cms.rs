@@ -128,10 +128,10 @@ enum Dies {
 /// stored in one write with the beginning of the next model call.
 #[rstest]
 #[case::before_the_model_call(Dies::At("C04=kill@1"), "processing", 1)]
-#[case::during_the_model_call(Dies::WhileTheModelTalks, "locked", 1)]
+#[case::during_the_model_call(Dies::WhileTheModelTalks, "processing", 1)]
 #[case::after_the_calls_are_saved(Dies::At("C09=kill@1"), "tool_loop", 1)]
 #[case::during_the_execution(Dies::At("C13=kill@1"), "tool_loop", 2)]
-#[case::after_the_results_are_saved(Dies::At("C15=kill@1"), "locked", 1)]
+#[case::after_the_results_are_saved(Dies::At("C15=kill@1"), "tool_loop", 1)]
 #[tokio::test(flavor = "multi_thread")]
 async fn each_row_of_the_table_of_crashes(
     #[case] dies: Dies,
@@ -167,6 +167,8 @@ async fn each_row_of_the_table_of_crashes(
     let mut watcher = site.start_with(&[("CAPSTAN_SERVER__ROLE", "api")]).await;
     let seen = watcher.get_json(&format!("{conversation}?words=cms")).await;
     assert_eq!(seen["word"], stands, "{seen}");
+    let listed = watcher.get_json("/conversations?words=cms").await;
+    assert_eq!(listed["data"][0]["word"], stands, "{listed}");
     watcher.signal("TERM").await;
     watcher.exit().await;
     // Nobody has to clean up or to ask again: the run is taken up as it stands.

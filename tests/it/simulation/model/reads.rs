@@ -1,6 +1,7 @@
 //! Conversations and runs as their owners see them.
 
 use async_trait::async_trait;
+use capstan::domain::change::StepKind;
 use capstan::domain::conversation::{Conversation, ConversationStatus};
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
@@ -53,6 +54,17 @@ impl ConversationStore for ModelStore {
     async fn conversation(&self, owner: &UserId, id: &ConversationId) -> StoreResult<Option<Conversation>> {
         let state = self.state();
         Ok(state.conversation_of(owner, id).and_then(|_| state.shown(id)))
+    }
+
+    async fn reached(&self, owner: &UserId, runs: &[RunId]) -> StoreResult<Vec<(RunId, StepKind)>> {
+        let state = self.state();
+        let of = |run: &RunId| {
+            let row = state.runs.get(run).filter(|row| row.owner == *owner)?;
+            let has_tools = row.steps.iter().any(|(step, _)| step.kind == StepKind::Tools);
+            let kind = if has_tools { StepKind::Tools } else { row.steps.first()?.0.kind };
+            Some((run.clone(), kind))
+        };
+        Ok(runs.iter().filter_map(of).collect())
     }
 
     async fn conversations(
