@@ -108,6 +108,7 @@ pub fn tools(
     // The program that runs, even if its file has been replaced since.
     options.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
     options.connections = config.mcp.connections();
+    options.start_patience = Duration::from_millis(config.mcp.start_patience_ms);
     options.containers = config.mcp.containers.clone();
     options.homes = Some(config.server.data_dir.join("servers"));
     options.reach = reach_of_members(config);

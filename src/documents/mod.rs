@@ -6,7 +6,7 @@
 mod office;
 mod pdf;
 
-use crate::domain::file::{FileFacts, FileText, picture_type};
+use crate::domain::file::{FileFacts, FileText, picture_fault, picture_type};
 use crate::support::text;
 
 /// What is accepted, in words for whoever sends something else.
@@ -85,7 +85,9 @@ pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&Fil
     }
     let (media_type, text) = match Kind::of(bytes) {
         Kind::Picture(media_type) => {
-            check_picture(bytes)?;
+            if let Some(fault) = picture_fault(bytes) {
+                return refused(fault);
+            }
             (media_type, None)
         }
         Kind::Pdf => match pdf::open(bytes) {
@@ -104,29 +106,6 @@ pub fn read(bytes: &[u8], name: &str, most_chars: usize, known: impl FnOnce(&Fil
         Kind::Other => (text_type(name), Some(plain(bytes, most_chars)?)),
     };
     Ok(FileFacts { media_type: media_type.to_owned(), text: text.filter(|text| !text.words.trim().is_empty()) })
-}
-
-/// A picture that begins like one and is none would be refused by the provider in each turn of its conversation from then on.
-fn check_picture(bytes: &[u8]) -> Result<(), Refused> {
-    match imagesize::blob_size(bytes) {
-        Ok(size) if size.width > 0 && size.height > 0 => {}
-        Ok(_) | Err(_) => return refused("the picture is damaged: it does not say how large it is"),
-    }
-    if is_cut_off(bytes) {
-        return refused("the picture is damaged: its end is missing");
-    }
-    Ok(())
-}
-
-/// Whether a picture lacks the mark of its end, or is shorter than it says: an upload was broken off. Of a GIF that cannot be told.
-fn is_cut_off(bytes: &[u8]) -> bool {
-    let has = |mark: &[u8]| bytes.windows(mark.len()).rev().any(|at| at == mark);
-    match bytes {
-        [0x89, ..] => !has(b"IEND"),
-        [0xff, ..] => !has(&[0xff, 0xd9]),
-        [b'R', b'I', b'F', b'F', a, b, c, d, ..] => (bytes.len() as u64) < u64::from(u32::from_le_bytes([*a, *b, *c, *d])) + 8,
-        _ => false,
-    }
 }
 
 /// Which sort of text; the only thing that a name decides.

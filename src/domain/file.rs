@@ -48,6 +48,27 @@ pub fn picture_type(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
+/// Why a picture is none after all, though it begins like one: every provider would refuse it, in each turn of its conversation from then
+/// on.
+#[must_use]
+pub fn picture_fault(bytes: &[u8]) -> Option<&'static str> {
+    if !imagesize::blob_size(bytes).is_ok_and(|size| size.width > 0 && size.height > 0) {
+        return Some("the picture is damaged: it does not say how large it is");
+    }
+    is_cut_off(bytes).then_some("the picture is damaged: its end is missing")
+}
+
+/// Whether a picture lacks the mark of its end, or is shorter than it says: it was broken off. Of a GIF that cannot be told.
+fn is_cut_off(bytes: &[u8]) -> bool {
+    let has = |mark: &[u8]| bytes.windows(mark.len()).rev().any(|at| at == mark);
+    match bytes {
+        [0x89, ..] => !has(b"IEND"),
+        [0xff, ..] => !has(&[0xff, 0xd9]),
+        [b'R', b'I', b'F', b'F', a, b, c, d, ..] => (bytes.len() as u64) < u64::from(u32::from_le_bytes([*a, *b, *c, *d])) + 8,
+        _ => false,
+    }
+}
+
 /// The text of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileText {

@@ -176,6 +176,12 @@ impl RunState {
         self.capacities.iter().find(|(known, _)| known == model).map(|(_, capacity)| *capacity).unwrap_or_default()
     }
 
+    /// The tokens that requests to the run's model have room in, where somebody has said it.
+    #[must_use]
+    pub fn said_window(&self) -> Option<u64> {
+        self.record.profile.context.said_window(self.capacity_of(self.record.model()).window)
+    }
+
     /// Takes in what the model may be told of the servers of its tools.
     pub fn know_servers(&mut self, servers: Vec<ServerNote>) {
         self.servers = servers;

@@ -47,12 +47,26 @@ impl Service {
         let owner = &principal.user_id;
         let asked = self.store.input_request(owner, id).await?.ok_or(Error::NotFound(APPROVAL))?;
         let terms = asked.request.question.approval.as_deref().ok_or(Error::NotFound(APPROVAL))?;
+        if answer.decision == Decision::Allow && asked.request.state == InputState::Pending {
+            self.check_reachable(principal, terms).await?;
+        }
         let grant = self.grant(&asked, terms, &answer);
         let answer = self.checked_decision(terms, answer)?;
         let resolve = ResolveInput { owner: owner.clone(), id: id.clone(), answer, grant, now: self.clock.now() };
         let (record, replay) = self.resolve_question(resolve, key, APPROVAL).await?;
         let approval = Approval::of(record).ok_or(Error::NotFound(APPROVAL))?;
         Ok((approval, replay))
+    }
+
+    /// A call that could reach nobody is not allowed: the answer would be used up for nothing.
+    async fn check_reachable(&self, principal: &Principal, terms: &ApprovalTerms) -> Result<()> {
+        let (Some(server), Some(deps)) = (&terms.server, &self.mcp_servers) else { return Ok(()) };
+        if deps.servers.has(&principal.user_id, server).await {
+            return Ok(());
+        }
+        let detail =
+            "the MCP server of the tool is not there any more, or is not enabled: enable it and answer again, or deny the call";
+        Err(Error::Conflict(detail.to_owned()))
     }
 
     /// Answers that hold for later calls, newest first.

@@ -17,11 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::handle::Pause;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::input::{Elicitation, InputAnswer};
+use crate::domain::message::Role;
+use crate::domain::model::ModelOptions;
 use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 
@@ -60,6 +63,37 @@ pub struct Handle {
     pub stored: tokio::sync::oneshot::Sender<()>,
 }
 
+/// What a server wants a model to say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingRequest {
+    /// The system prompt; empty for none.
+    pub system: String,
+    /// Who says what, in turns, the user first.
+    pub turns: Vec<(Role, String)>,
+    /// How the model answers; the most tokens are among it.
+    pub options: ModelOptions,
+}
+
+/// What the model has said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sampled {
+    /// Which model.
+    pub model: String,
+    /// Its words.
+    pub text: String,
+    /// Whether they ended with the room for them.
+    pub is_cut: bool,
+}
+
+/// Such a request, and where the answer goes, or in words why there is none.
+#[derive(Debug)]
+pub struct Samples {
+    /// What is asked.
+    pub request: SamplingRequest,
+    /// Whoever waits for it.
+    pub answer: oneshot::Sender<Result<Sampled, String>>,
+}
+
 /// What a call says before its end.
 #[derive(Debug)]
 pub enum Report {
@@ -67,6 +101,8 @@ pub enum Report {
     Progress(Progress),
     /// What its server asks. Its time does not run until there is an answer.
     Asks(Box<Asks>),
+    /// What its server wants a model to say. Its time does not run until there is an answer.
+    Samples(Box<Samples>),
     /// Its server goes on by itself, and can be asked for what becomes of it.
     Handle(Handle),
     /// Its server lets go of it until it knows more. Nothing follows but the end of the execution, whose outcome is none.

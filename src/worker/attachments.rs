@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::ids::{FileId, UserId};
-use crate::domain::message::{FilePart, Part};
+use crate::domain::message::{FilePart, Part, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::provider::catalogue;
 use crate::store::{AttachedFile, Store, StoreResult};
@@ -98,6 +98,19 @@ fn references(request: &mut ModelRequest) -> impl Iterator<Item = (&mut FilePart
     })
 }
 
+/// Has the pictures in the answers of tools named, for a model that sees none: its provider would refuse the request for them.
+fn name_pictures_of_tools(request: &mut ModelRequest) {
+    let results = request.messages.iter_mut().flat_map(|message| &mut message.parts).filter_map(|part| match part {
+        Part::ToolResult(result) => Some(result),
+        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
+    });
+    for content in results.flat_map(|result| &mut result.content) {
+        if let ToolContent::Image { media_type, .. } = content {
+            *content = ToolContent::text(format!("[picture, {media_type}: not shown, since you see no pictures]"));
+        }
+    }
+}
+
 impl Attachments {
     /// The request with what its messages refer to. A file that is gone becomes a note; what a model cannot see, its text.
     ///
@@ -119,11 +132,14 @@ impl Attachments {
     }
 
     async fn fill(&self, store: &dyn Store, mut request: ModelRequest) -> StoreResult<Expanded> {
+        let sees = catalogue::model(&request.model).vision;
+        if sees == Some(false) {
+            name_pictures_of_tools(&mut request);
+        }
         let ids: Vec<FileId> = references(&mut request).map(|(_, id)| id).collect();
         let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else { return Ok(Expanded { request, _room: None }) };
         let found = store.attached_files(&owner, &ids).await?;
         let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
-        let sees = catalogue::model(&request.model).vision;
         let (mut native, mut bytes) = (HashMap::new(), 0_u64);
         for id in &ids {
             let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| !native.contains_key(id)) else { continue };

@@ -368,6 +368,7 @@ impl Drive<'_> {
     /// Decides, commits, and begins what was decided.
     async fn follow(&mut self, input: Input) -> ControlFlow<End> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
+        self.spent.add(self.tools.take_spent());
         // What may be lost without harm: a model can be asked again, and a tool that only reads.
         let can_wait = match &input {
             Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved | Input::ModelFinished { .. } => true,

@@ -1,5 +1,6 @@
 //! Shows what a tool says of its progress.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
 use super::log_writer::{RunLog, Urgency};
+use super::sampler::Sampler;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
 use crate::domain::handle::{Handle as Kept, Pause};
@@ -34,11 +36,11 @@ pub async fn show(
     log: &RunLog,
     call: &CallId,
     mut reports: mpsc::Receiver<Report>,
-    asker: Option<&Asker>,
+    company: Option<(&Asker, &Sampler)>,
     by_itself: &CancellationToken,
 ) -> Option<Pause> {
     let mut pause = None;
-    let mut asked = FuturesUnordered::new();
+    let mut asked: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send + '_>>> = FuturesUnordered::new();
     let mut newest: Option<Progress> = None;
     let mut next = Instant::now();
     loop {
@@ -50,7 +52,16 @@ pub async fn show(
             biased;
             report = reports.recv() => match report {
                 Some(Report::Progress(report)) => newest = Some(report),
-                Some(Report::Asks(asks)) => asked.extend(asker.map(|asker| asker.ask(call, *asks))),
+                Some(Report::Asks(asks)) => {
+                    if let Some((asker, _)) = company {
+                        asked.push(Box::pin(asker.ask(call, *asks)));
+                    }
+                }
+                Some(Report::Samples(samples)) => {
+                    if let Some((_, sampler)) = company {
+                        asked.push(Box::pin(sampler.answer(*samples)));
+                    }
+                }
                 Some(Report::Handle(Handle { id, stored })) => {
                     // If it cannot be stored, the run is about to be loaded again.
                     if log.commit(&[], vec![Change::ToolHandle(call.clone(), Some(Kept::Task(id)))]).await.is_ok() {

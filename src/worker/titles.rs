@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -14,10 +13,11 @@ use tracing::Instrument as _;
 
 use super::WorkerDeps;
 use super::driver::Surround;
+use super::one_answer::one_answer;
 use crate::domain::agent::TitlePolicy;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelRequest, Usage};
-use crate::engine::{Assembler, RunState, cleaned_title, title_request};
+use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest, Usage};
+use crate::engine::{RunState, cleaned_title, title_request};
 use crate::store::{StoreResult, TitleMade};
 
 /// Titles that are asked for at a time. While so many are, conversations wait for their next turn.
@@ -86,32 +86,19 @@ impl Wanted {
         let Self { owner, conversation, run, is_budgeted, request, patience } = self;
         let budget_of = is_budgeted.then(|| run.clone());
         let model = request.model.clone();
-        let mut answer = Assembler::new(run, conversation.clone(), model.clone(), 0).asked(&request);
-        let asked = async {
-            let mut stream = deps.models.stream(request).await?;
-            while let Some(event) = stream.next().await {
-                let event = event?;
-                let is_over = matches!(event, ModelEvent::Finished(_));
-                answer.push(event, deps.ids.as_ref());
-                if is_over {
-                    break;
-                }
+        let over = async {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => ModelError::new(ModelErrorKind::Unavailable, "the process ends"),
+                () = tokio::time::sleep(patience) => ModelError::new(ModelErrorKind::Timeout, "the title did not come in time"),
             }
-            Ok(())
         };
-        let late = || ModelError::new(ModelErrorKind::Timeout, "the title did not come in time");
-        let asked = tokio::select! {
-            biased;
-            () = stop.cancelled() => Err(ModelError::new(ModelErrorKind::Unavailable, "the process ends")),
-            asked = tokio::time::timeout(patience, asked) => asked.unwrap_or_else(|_| Err(late())),
-        };
-        let spent = answer.spent();
-        let finished = asked.and_then(|()| answer.finish(deps.ids.as_ref(), deps.clock.now()));
-        let (title, usage) = match finished {
-            Ok((message, turn, _)) => (cleaned_title(&message.text()), turn.usage),
+        let (finished, usage) = one_answer(deps, request, (run, conversation.clone()), over).await;
+        let title = match finished {
+            Ok((message, _)) => cleaned_title(&message.text()),
             Err(error) => {
                 tracing::warn!(code = error.kind.code(), error = %error.message, "no title was made; the first words stay");
-                (None, spent)
+                None
             }
         };
         count(title.is_some(), &usage);

@@ -17,8 +17,10 @@ use super::driver::Surround;
 use super::log_writer::RunLog;
 use super::progress;
 use super::registry::Held;
+use super::sampler::{Sampler, Spending};
 use crate::domain::handle::{Handle, Pause};
 use crate::domain::ids::CallId;
+use crate::domain::model::Usage;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::engine::RunState;
 use crate::support::failpoint;
@@ -56,6 +58,7 @@ pub struct ToolCalls {
     stop: CancellationToken,
     leave: CancellationToken,
     has_left: bool,
+    spending: Spending,
 }
 
 impl ToolCalls {
@@ -78,6 +81,15 @@ impl ToolCalls {
             tool: call.name.clone(),
             expires_ms: state.record.profile.ask_expires_ms,
         };
+        let sampler = Sampler {
+            deps: surround.deps.clone(),
+            fence: held.fence.clone(),
+            owner: owner.clone(),
+            model: state.record.model().to_owned(),
+            window: state.said_window(),
+            tool: call.name.clone(),
+            spending: self.spending.clone(),
+        };
         self.under_way.push(Box::pin(async move {
             let id = call.id.clone();
             let Some(definition) = definition else {
@@ -95,7 +107,7 @@ impl ToolCalls {
                 by_itself.cancel();
             }
             let (progress, reports) = mpsc::channel(16);
-            let shown = progress::show(&log, &id, reports, Some(&asker), &by_itself);
+            let shown = progress::show(&log, &id, reports, Some((&asker, &sampler)), &by_itself);
             let execution = tools.execute(&owner, &definition, &call, timeout, progress, stop);
             // The reports end when the execution drops its sender; its outcome must not wait for them.
             let carried_out = futures_util::future::join(execution, shown);
@@ -128,6 +140,11 @@ impl ToolCalls {
             failpoint::reached("reconciled");
             (call.id.clone(), ToolSays::Reconciled(said))
         }));
+    }
+
+    /// What models have used for the servers of calls, and nobody has charged yet.
+    pub fn take_spent(&self) -> Usage {
+        self.spending.take()
     }
 
     /// Whether no call is under way here.

@@ -444,13 +444,24 @@ pub struct McpServersConfig {
     pub idle_ms: u64,
     /// Processes of servers in this process at a time, containers among them. 0 for no limit.
     pub max_processes: u32,
+    /// How long a server may take from its start to its list of tools, in milliseconds.
+    pub start_timeout_ms: u64,
+    /// How long a run that begins waits for servers that are not connected yet, in milliseconds: it goes on without their tools then.
+    pub start_patience_ms: u64,
     /// What servers may have that run in containers.
     pub containers: ContainerOptions,
 }
 
 impl Default for McpServersConfig {
     fn default() -> Self {
-        Self { allow_user_commands: false, idle_ms: 1_800_000, max_processes: 100, containers: ContainerOptions::default() }
+        Self {
+            allow_user_commands: false,
+            idle_ms: 1_800_000,
+            max_processes: 100,
+            start_timeout_ms: 60_000,
+            start_patience_ms: 15_000,
+            containers: ContainerOptions::default(),
+        }
     }
 }
 
@@ -462,6 +473,7 @@ impl McpServersConfig {
         ConnectionLimits {
             idle: (self.idle_ms > 0).then(|| Duration::from_millis(self.idle_ms)),
             processes: (processes > 0).then_some(processes),
+            start: Duration::from_millis(self.start_timeout_ms),
         }
     }
 }

@@ -109,24 +109,43 @@ fn replay(config: &ServerConfig, tool: &Tool) -> ReplayClass {
     }
 }
 
-/// Only texts for people and models are cleaned and cut: in names, patterns and values every character counts.
+/// Keywords of JSON Schema whose texts are names, patterns or values, in which every character counts.
+const EXACT: [&str; 16] = [
+    "enum",
+    "const",
+    "default",
+    "required",
+    "dependentRequired",
+    "type",
+    "format",
+    "pattern",
+    "$ref",
+    "$dynamicRef",
+    "$id",
+    "$schema",
+    "$anchor",
+    "$dynamicAnchor",
+    "contentEncoding",
+    "contentMediaType",
+];
+/// Keywords under which schemas stand by names of the server's choice.
+const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
+
+/// Texts for people and models are cleaned and cut, also where no keyword of JSON Schema stands: some providers are sent all there is.
 fn clean_descriptions(schema: &mut Value) {
     match schema {
+        Value::String(said) => *said = text::prefix_chars(&visible(said), MAX_DESCRIPTION).to_owned(),
+        Value::Array(items) => items.iter_mut().for_each(clean_descriptions),
         Value::Object(map) => {
             for (key, value) in map.iter_mut() {
                 match value {
-                    Value::String(said) if matches!(key.as_str(), "description" | "title" | "$comment") => {
-                        *said = text::prefix_chars(&visible(said), MAX_DESCRIPTION).to_owned();
-                    }
-                    Value::Object(_) | Value::Array(_) if !matches!(key.as_str(), "enum" | "const" | "default" | "examples") => {
-                        clean_descriptions(value);
-                    }
-                    Value::Object(_) | Value::Array(_) | Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+                    Value::Object(schemas) if NAMED.contains(&key.as_str()) => schemas.values_mut().for_each(clean_descriptions),
+                    value if !EXACT.contains(&key.as_str()) => clean_descriptions(value),
+                    _ => {}
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(clean_descriptions),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -193,5 +212,23 @@ mod tests {
         let x = &schema["properties"]["x"];
         assert_eq!(x["description"].as_str().unwrap().chars().count(), MAX_DESCRIPTION);
         assert_eq!(x["enum"][0].as_str().unwrap().chars().count(), 2_000, "a value is what it is");
+        // What is called like a keyword and is none, and what no keyword knows.
+        let long = || "\u{200b}".to_owned() + &"y".repeat(2_000);
+        let mut schema = json!({
+            "properties": {"default": {"description": long()}, "enum": {"title": long(), "const": long()}},
+            "$defs": {"examples": {"description": long()}}, "x-note": {"deep": [long()]}, "examples": [long()], "pattern": long(),
+        });
+        clean_descriptions(&mut schema);
+        let said = |pointer: &str| schema.pointer(pointer).unwrap().as_str().unwrap().len();
+        for pointer in [
+            "/properties/default/description",
+            "/properties/enum/title",
+            "/$defs/examples/description",
+            "/x-note/deep/0",
+            "/examples/0",
+        ] {
+            assert_eq!(said(pointer), MAX_DESCRIPTION, "{pointer}");
+        }
+        assert_eq!((said("/properties/enum/const"), said("/pattern")), (2_003, 2_003));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,8 @@ pub struct Common {
     pub clock: SharedClock,
     /// Limits how many servers start at the same time.
     pub starts: Semaphore,
+    /// How long each may take, from its turn to its list of tools.
+    pub start_limit: Duration,
     /// Limits how many processes there are.
     pub processes: Processes,
     /// Cancelled when the servers are shut down.

@@ -13,6 +13,7 @@ use super::container::Container;
 use super::masks::Masks;
 use super::oauth::OAuthEntry;
 use super::process::HOME;
+use super::sampling::SamplingRules;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::ids::McpServerId;
 use crate::domain::tool::ReplayClass;
@@ -75,10 +76,20 @@ pub struct ServerConfig {
     pub concurrency: usize,
     /// Whether it may ask the user of a call for input. Each owner then has a connection of their own.
     pub elicitation: bool,
+    /// How much it may have a model say, if it may. Each owner then has a connection of their own.
+    pub sampling: Option<SamplingRules>,
     /// The folders that it is told to work in, as `file:` URIs.
     pub roots: Arc<[String]>,
     /// Whether one connection, or one process, serves all owners. Otherwise each has one of their own.
     pub shared: bool,
+}
+
+impl ServerConfig {
+    /// Whether it may ask a person or a model in the middle of a call: its question does not say which call it is of.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.elicitation || self.sampling.is_some()
+    }
 }
 
 /// How a server is reached. Values that often are secrets are wrapped.
@@ -199,6 +210,7 @@ impl Entry<'_> {
             max_timeout: None,
             concurrency: DEFAULT_CONCURRENCY,
             elicitation: false,
+            sampling: None,
             roots: self.roots(entry.get("capstan").and_then(|extra| extra.get("roots")))?,
             shared: false,
         };
@@ -377,6 +389,7 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
                 }
             }
             "elicitation" => server.elicitation = flag(key, value)?,
+            "sampling" => server.sampling = SamplingRules::read(value)?,
             "shared" => server.shared = flag(key, value)?,
             // The word of before, when all were shared that did not say otherwise.
             "per_owner" if extra.contains_key("shared") => {
@@ -397,13 +410,15 @@ fn read_capstan(extra: &Map<String, Value>, server: &mut ServerConfig) -> Result
             unknown => return Err(format!("capstan.{unknown} is not known")),
         }
     }
-    if server.elicitation && !extra.contains_key("concurrency") {
+    if server.asks() && !extra.contains_key("concurrency") {
         server.concurrency = CONCURRENCY_OF_ASKERS;
     }
-    if server.elicitation && server.shared {
+    if server.asks() && server.shared {
         if extra.contains_key("shared") {
-            return Err("a server with capstan.elicitation cannot be capstan.shared: a question does not say whose call it is of"
-                .to_owned());
+            let what = if server.elicitation { "elicitation" } else { "sampling" };
+            return Err(format!(
+                "a server with capstan.{what} cannot be capstan.shared: a question does not say whose call it is of"
+            ));
         }
         server.shared = false;
     }
@@ -550,7 +565,8 @@ mod tests {
     #[case(json!({"command": "a", "capstan": {"roots": ["/data/../etc"]}}), "without ..")]
     #[case(json!({"command": "a", "capstan": {"roots": ["/a".repeat(2_049)]}}), "capstan.roots")]
     #[case(json!({"command": "a", "capstan": {"roots": vec!["/a"; 33]}}), "at most 32")]
-    #[case(json!({"command": "a", "capstan": {"sampling": true}}), "capstan.sampling is not known")]
+    #[case(json!({"command": "a", "capstan": {"sampling": "yes"}}), "capstan.sampling must be")]
+    #[case(json!({"command": "a", "capstan": {"shared": true, "sampling": true}}), "capstan.sampling cannot be capstan.shared")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:"}}}), "capstan.replay.t")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta."}}}), "capstan.replay.t")]
     #[case(json!({"command": "a", "capstan": {"replay": {"t": "keyed:_meta.progressToken"}}}), "capstan.replay.t")]
@@ -586,6 +602,7 @@ mod tests {
     #[rstest]
     #[case(json!({}), 4)]
     #[case(json!({"elicitation": true}), 1)]
+    #[case(json!({"sampling": true}), 1)]
     #[case(json!({"elicitation": true, "concurrency": 3}), 3)]
     fn who_may_ask_works_on_one_call_at_a_time(#[case] capstan: Value, #[case] concurrency: usize) {
         let config = parse(&json!({"mcpServers": {"s": {"command": "a", "capstan": capstan}}}));

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::RoleClient;
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CancelledNotificationParam, ClientRequest, ErrorCode, InputRequest, InputRequests,
     InputRequiredResult, InputResponses, JsonObject, MetaObject, PaginatedRequestParams, PingRequest, Prompt, ProtocolVersion,
-    RequestId, RequestMetaObject, Resource, ServerResult, Tool,
+    RequestId, RequestMetaObject, Resource, ServerResult,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
@@ -29,7 +29,7 @@ use super::attentive::Attentive;
 use super::container::{Containers, Launch};
 use super::content;
 use super::fates::{self, Fate};
-use super::handler::{Allowed, Handler, Heard, MAX_QUESTIONS, readable, result_of};
+use super::handler::{Allowed, Handler, Heard, MAX_QUESTIONS, Wanted, readable, result_of};
 use super::masks::Masks;
 use super::oauth::Login;
 use super::orphans::Words;
@@ -38,6 +38,8 @@ use super::remote::Remote;
 use super::rounds;
 use super::stdio::{Ending, StdioTransport};
 use super::tasks::Task;
+use super::thought::{Thought, answer_of, put};
+use super::tool_list::{self, Page, ToolList};
 use crate::domain::handle::Round;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
@@ -50,8 +52,6 @@ const MAX_PAGES: usize = 100;
 const MAX_LISTED: usize = 1_000;
 /// The most bytes of JSON that they may have together.
 const MAX_LISTED_BYTES: usize = 8 * 1024 * 1024;
-/// The largest schema of a tool, in bytes of JSON.
-const MAX_SCHEMA: usize = 64 * 1024;
 /// How long telling a server of a cancelled call may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// How long a server may take to give a sign of life.
@@ -315,25 +315,19 @@ impl Connection {
     ///
     /// # Errors
     /// If the server refuses or the connection is lost.
-    pub async fn list_tools(&self) -> Result<Vec<Tool>, Fault> {
-        let page = |asked| async move {
-            let page = self.peer.list_tools(Some(asked)).await?;
-            Ok((self.of_bearable_size(page.tools), page.next_cursor))
+    pub async fn list_tools(&self) -> Result<ToolList, Fault> {
+        let holds_for = Mutex::new(None::<Duration>);
+        let page = |asked| {
+            let holds_for = &holds_for;
+            async move {
+                let Page { tools, next, holds_for: this } = tool_list::page(&self.name, &self.peer, asked).await?;
+                let mut shortest = holds_for.lock().unwrap_or_else(PoisonError::into_inner);
+                *shortest = this.into_iter().chain(*shortest).min();
+                Ok((tools, next))
+            }
         };
-        self.all("tools", page).await
-    }
-
-    /// The tools without those whose schemas are too large.
-    fn of_bearable_size(&self, mut tools: Vec<Tool>) -> Vec<Tool> {
-        let is_bearable = |schema: &JsonObject| size_of(schema) <= MAX_SCHEMA;
-        let count = tools.len();
-        tools.retain(|tool| is_bearable(&tool.input_schema) && tool.output_schema.as_deref().is_none_or(is_bearable));
-        let left_out = count - tools.len();
-        if left_out > 0 {
-            let limit = MAX_SCHEMA;
-            tracing::warn!(mcp.server = self.name, left_out, limit, "MCP server offers tools with schemas that are too large");
-        }
-        tools
+        let tools = self.all("tools", page).await?;
+        Ok(ToolList { tools, holds_for: holds_for.into_inner().unwrap_or_else(PoisonError::into_inner) })
     }
 
     /// Asks for all resources; a server that does not say that it has any has none.
@@ -375,7 +369,7 @@ impl Connection {
             let (items, next) = match page(PaginatedRequestParams::default().with_cursor(cursor)).await {
                 Ok(page) => page,
                 // A server may have none at all.
-                Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => break,
+                Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok(all),
                 Err(error) => {
                     return Err(Fault::after(format!("its {what} could not be listed: {}", self.shown(&error)), self.last_words()));
                 }
@@ -389,9 +383,10 @@ impl Connection {
                 }
                 all.push(item);
             }
-            let Some(next) = next.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { break };
+            let Some(next) = next.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { return Ok(all) };
             cursor = Some(next);
         }
+        tracing::warn!(mcp.server = self.name, what, pages = MAX_PAGES, "MCP server has more pages, which are left out");
         Ok(all)
     }
 
@@ -501,9 +496,14 @@ impl Connection {
         let mut end = Instant::now() + whole;
         let mut limit = (Instant::now() + silence).min(end);
         let mut furthest = f64::NEG_INFINITY;
-        // Since when a person thinks about which question, and what else the server wants to know.
-        let (mut thinks, mut queue): (Option<(Instant, Thought)>, VecDeque<Asks>) = (None, VecDeque::new());
+        // Since when somebody thinks about what the server wants to know, and what else it does.
+        let (mut thinks, mut queue): (Option<Thought>, VecDeque<Wanted>) = (None, VecDeque::new());
+        let mut samples = 0;
         loop {
+            // One thing after the other is asked.
+            if thinks.is_none() {
+                thinks = put(queue.pop_front(), progress).await;
+            }
             tokio::select! {
                 biased;
                 response = &mut handle.rx => {
@@ -522,25 +522,28 @@ impl Connection {
                     underway.is_over = true;
                     return Once::Reply(Reply::Cancelled);
                 }
-                answer = answer_of(&mut thinks) => {
-                    let Some((since, thought)) = thinks.take() else { continue };
-                    let answer = answer.unwrap_or_else(|| InputAnswer::new(CANCEL, None));
-                    let _ = thought.server.send(answer);
-                    // The server's time does not run while a person thinks.
+                () = answer_of(&mut thinks) => {
+                    let Some(Thought { since, .. }) = thinks.take() else { continue };
+                    // The server's time does not run while somebody thinks.
                     end += since.elapsed();
                     limit = end.min(Instant::now() + silence);
-                    thinks = put(queue.pop_front(), progress).await;
                 }
                 said = reports.next() => match said {
                     Report::Asks(asks) => {
                         questions += 1;
                         if questions > MAX_QUESTIONS {
                             let _ = asks.answer.send(InputAnswer::new(DECLINE, None));
-                        } else if thinks.is_some() {
-                            // A person is asked one thing after the other.
-                            queue.push_back(*asks);
                         } else {
-                            thinks = put(Some(*asks), progress).await;
+                            queue.push_back(Wanted::Asks(asks));
+                        }
+                    }
+                    Report::Samples(wanted) => {
+                        samples += 1;
+                        let most = self.allowed.samples.map_or(0, |rules| rules.max_calls);
+                        if samples > most {
+                            let _ = wanted.answer.send(Err(format!("a model answers {most} times during one call")));
+                        } else {
+                            queue.push_back(Wanted::Samples(wanted));
                         }
                     }
                     // Both are answers.
@@ -666,28 +669,6 @@ enum Once {
     Asks(InputRequiredResult),
 }
 
-/// A question that a person thinks about, and the server that waits for the answer.
-struct Thought {
-    person: oneshot::Receiver<InputAnswer>,
-    server: oneshot::Sender<InputAnswer>,
-}
-
-/// Puts a question to a person, if there is one.
-async fn put(asks: Option<Asks>, progress: &ProgressSender) -> Option<(Instant, Thought)> {
-    let Asks { text, elicitation, answer: server } = asks?;
-    let (answer, person) = oneshot::channel();
-    let _ = progress.send(Report::Asks(Box::new(Asks { text, elicitation, answer }))).await;
-    Some((Instant::now(), Thought { person, server }))
-}
-
-/// What the person answers, if they do. Never resolves while there is no question.
-async fn answer_of(thinks: &mut Option<(Instant, Thought)>) -> Option<InputAnswer> {
-    match thinks {
-        Some((_, thought)) => (&mut thought.person).await.ok(),
-        None => std::future::pending().await,
-    }
-}
-
 /// A call that was sent. If whoever made it goes away without an answer, such as a run that was lost or deleted, the server is
 /// told: it would work on for nobody.
 struct Underway<'a> {
@@ -737,7 +718,7 @@ impl OpenError {
 }
 
 /// How much something takes as JSON. What cannot be written as JSON was not read from it.
-fn size_of(item: &impl Serialize) -> usize {
+pub fn size_of(item: &impl Serialize) -> usize {
     serde_json::to_vec(item).map_or(0, |json| json.len())
 }
 

@@ -1,7 +1,10 @@
 //! What a tool answered, as content that is stored and shown to models.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use crate::domain::file::{picture_fault, picture_type};
 use crate::domain::message::ToolContent;
 
 /// The most that the pictures of one answer may hold together, in bytes of base64. What is beyond it is named in a text: it
@@ -62,10 +65,7 @@ pub fn is_error(result: &Value) -> bool {
 /// The content itself, or words about a picture that there is no room for.
 fn within(content: ToolContent, room: &mut usize) -> ToolContent {
     match content {
-        ToolContent::Image { media_type, data } if data.len() > *room => ToolContent::text(format!(
-            "[picture, {media_type}, {} bytes: left out, the pictures of one answer are too large]",
-            data.trim_end_matches('=').len() * 3 / 4
-        )),
+        ToolContent::Image { media_type, data } if data.len() > *room => ToolContent::text(too_large(&media_type, &data)),
         ToolContent::Image { media_type, data } => {
             *room -= data.len();
             ToolContent::Image { media_type, data }
@@ -86,7 +86,7 @@ fn word<'a>(block: &'a Value, key: &str) -> &'a str {
 fn from_block(block: &Value) -> ToolContent {
     match word(block, "type") {
         "text" => ToolContent::text(word(block, "text")),
-        "image" => ToolContent::Image { media_type: word(block, "mimeType").to_owned(), data: word(block, "data").to_owned() },
+        "image" => picture(block, "data"),
         "audio" => ToolContent::text(format!("[audio, {}: cannot be shown]", described(block, "data"))),
         "resource" => from_resource(block.get("resource").unwrap_or(&Value::Null)),
         "resource_link" => {
@@ -105,9 +105,33 @@ fn from_resource(resource: &Value) -> ToolContent {
     }
     let media_type = word(resource, "mimeType");
     if media_type.starts_with("image/") {
-        return ToolContent::Image { media_type: media_type.to_owned(), data: word(resource, "blob").to_owned() };
+        return picture(resource, "blob");
     }
     ToolContent::text(format!("[file {uri}, {}: cannot be shown]", described(resource, "blob")))
+}
+
+/// A picture, if it is one that models can be shown: told by its bytes, whatever the server calls it. Another one is named in a text,
+/// since providers refuse all of a request for it, and it would be in every request that follows.
+fn picture(block: &Value, key: &str) -> ToolContent {
+    let data: String = word(block, key).split_ascii_whitespace().collect();
+    // Larger ones have no room in any case.
+    let bytes = (data.len() <= PICTURE_BYTES).then(|| STANDARD.decode(&data).ok());
+    match bytes
+        .as_ref()
+        .map(|bytes| bytes.as_deref().and_then(|bytes| picture_type(bytes).filter(|_| picture_fault(bytes).is_none())))
+    {
+        Some(Some(media_type)) => ToolContent::Image { media_type: media_type.to_owned(), data },
+        Some(None) => ToolContent::text(format!(
+            "[picture, {}: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]",
+            described(block, key)
+        )),
+        None => ToolContent::text(too_large(word(block, "mimeType"), &data)),
+    }
+}
+
+fn too_large(media_type: &str, data: &str) -> String {
+    let bytes = data.trim_end_matches('=').len() * 3 / 4;
+    format!("[picture, {media_type}, {bytes} bytes: left out, the pictures of one answer are too large]")
 }
 
 /// Media type and size of base64 data.
@@ -124,11 +148,17 @@ fn described(block: &Value, key: &str) -> String {
 mod tests {
     use super::*;
 
+    /// One pixel.
+    const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+
     #[test]
     fn every_kind_is_mapped_or_named() {
         let result = json!({"content": [
             {"type": "text", "text": "hello"},
-            {"type": "image", "mimeType": "image/png", "data": "AAAA"},
+            {"type": "image", "mimeType": "image/jpg", "data": format!("{}\n{}", &PNG[..20], &PNG[20..])},
+            {"type": "image", "mimeType": "image/png", "data": "%%%"},
+            {"type": "image", "mimeType": "image/svg+xml", "data": "PHN2Zy8+"},
+            {"type": "image", "data": &PNG[..40]},
             {"type": "audio", "mimeType": "audio/wav", "data": "AAAAAA=="},
             {"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}},
             {"type": "resource", "resource": {"uri": "file:///b", "mimeType": "application/zip", "blob": "AAAA"}},
@@ -139,7 +169,14 @@ mod tests {
             from_result(&result),
             [
                 ToolContent::text("hello"),
-                ToolContent::Image { media_type: "image/png".to_owned(), data: "AAAA".to_owned() },
+                ToolContent::Image { media_type: "image/png".to_owned(), data: PNG.to_owned() },
+                ToolContent::text("[picture, image/png, 2 bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]"),
+                ToolContent::text(
+                    "[picture, image/svg+xml, 6 bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]"
+                ),
+                ToolContent::text(
+                    "[picture, unknown type, 30 bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]"
+                ),
                 ToolContent::text("[audio, audio/wav, 4 bytes: cannot be shown]"),
                 ToolContent::text("[file:///a]\ninside"),
                 ToolContent::text("[file file:///b, application/zip, 3 bytes: cannot be shown]"),
@@ -164,14 +201,19 @@ mod tests {
 
     #[test]
     fn pictures_have_room_together() {
-        let picture = |bytes: usize| json!({"type": "image", "mimeType": "image/png", "data": "A".repeat(bytes)});
-        let result = json!({"content": [picture(PICTURE_BYTES - 8), picture(12), picture(8)]});
+        // What stands behind the end of a picture is nobody's business.
+        let picture = |bytes: usize| {
+            let mut png = STANDARD.decode(PNG).unwrap();
+            png.resize(bytes * 3 / 4, 0);
+            json!({"type": "image", "mimeType": "image/png", "data": STANDARD.encode(png)})
+        };
+        let result = json!({"content": [picture(PICTURE_BYTES - 120), picture(124), picture(120), picture(PICTURE_BYTES + 4)]});
         let content = from_result(&result);
         assert!(matches!(&content[0], ToolContent::Image { .. }) && matches!(&content[2], ToolContent::Image { .. }));
-        assert_eq!(
-            content[1],
-            ToolContent::text("[picture, image/png, 9 bytes: left out, the pictures of one answer are too large]")
-        );
+        for (at, bytes) in [(1, 93), (3, PICTURE_BYTES * 3 / 4 + 3)] {
+            let words = format!("[picture, image/png, {bytes} bytes: left out, the pictures of one answer are too large]");
+            assert_eq!(content[at], ToolContent::text(words));
+        }
     }
 
     #[test]

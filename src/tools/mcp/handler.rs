@@ -6,18 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability, ErrorData,
-    ExtensionCapabilities, FormElicitationCapability, Implementation, JsonObject, ListRootsRequestMethod,
-    ProgressNotificationParam, ProgressToken, RootsCapabilities, TASKS_EXTENSION_ID, UrlElicitationCapability,
+    ClientCapabilities, ClientConfig, CreateMessageRequestMethod, ElicitRequestParams, ElicitResult, ElicitationAction,
+    ElicitationCapability, ErrorData, ExtensionCapabilities, FormElicitationCapability, Implementation, JsonObject,
+    ListRootsRequestMethod, ProgressNotificationParam, ProgressToken, RootsCapabilities, SamplingCapability, TASKS_EXTENSION_ID,
+    UrlElicitationCapability,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{mpsc, oneshot};
 
 use super::masks::Masks;
+use super::sampling::{self, SamplingRules};
 use crate::domain::form;
 use crate::domain::input::{ACCEPT, DECLINE, Elicitation, InputAnswer};
-use crate::tools::{Asks, Progress, Report};
+use crate::tools::{Asks, Progress, Report, Sampled, Samples, SamplingRequest};
 
 /// How many reports of one call may wait; more are dropped.
 const REPORTS: usize = 16;
@@ -41,7 +43,16 @@ pub struct Heard {
 #[derive(Clone)]
 struct Listener {
     reports: mpsc::Sender<Progress>,
-    questions: mpsc::Sender<Asks>,
+    questions: mpsc::Sender<Wanted>,
+}
+
+/// What a server wants to know in the middle of a call.
+#[derive(Debug)]
+pub enum Wanted {
+    /// Of a person.
+    Asks(Box<Asks>),
+    /// Of a model.
+    Samples(Box<Samples>),
 }
 
 impl Heard {
@@ -64,17 +75,31 @@ impl Heard {
         }
     }
 
-    /// Asks the user of the one call that is under way. A question does not say which call it belongs to: with two of them, or after
-    /// one that was given up, it could reach somebody whom it is not for.
-    async fn ask(&self, text: String, elicitation: Elicitation) -> InputAnswer {
-        let only = {
-            let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut calls = calls.values();
-            calls.next().filter(|_| calls.next().is_none() && !self.has_strays.load(Ordering::SeqCst)).cloned()
-        };
+    /// The one call that is under way. A question does not say which call it belongs to: with two of them, or after one that was given up,
+    /// it could reach somebody whom it is not for.
+    fn only_call(&self) -> Option<Listener> {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = calls.values();
+        calls.next().filter(|_| calls.next().is_none() && !self.has_strays.load(Ordering::SeqCst)).cloned()
+    }
+
+    /// Has a model say something for the one call that is under way.
+    async fn sample(&self, request: SamplingRequest) -> Result<Sampled, String> {
         let (answer, answered) = oneshot::channel();
-        let asked = only.is_some_and(|listener| listener.questions.try_send(Asks { text, elicitation, answer }).is_ok());
-        match asked {
+        let samples = Wanted::Samples(Box::new(Samples { request, answer }));
+        let is_asked = self.only_call().is_some_and(|listener| listener.questions.try_send(samples).is_ok());
+        if !is_asked {
+            return Err("it is not clear which call this is for: one at a time may ask for a model's words".to_owned());
+        }
+        answered.await.unwrap_or_else(|_| Err("the call is over".to_owned()))
+    }
+
+    /// Asks the user of the one call that is under way.
+    async fn ask(&self, text: String, elicitation: Elicitation) -> InputAnswer {
+        let (answer, answered) = oneshot::channel();
+        let asks = Wanted::Asks(Box::new(Asks { text, elicitation, answer }));
+        let is_asked = self.only_call().is_some_and(|listener| listener.questions.try_send(asks).is_ok());
+        match is_asked {
             true => answered.await.unwrap_or_else(|_| InputAnswer::new(crate::domain::input::CANCEL, None)),
             false => InputAnswer::new(DECLINE, None),
         }
@@ -96,7 +121,7 @@ pub struct Reports {
     heard: Arc<Heard>,
     token: ProgressToken,
     receiver: mpsc::Receiver<Progress>,
-    asked: mpsc::Receiver<Asks>,
+    asked: mpsc::Receiver<Wanted>,
     is_answered: bool,
 }
 
@@ -105,7 +130,10 @@ impl Reports {
     pub async fn next(&mut self) -> Report {
         tokio::select! {
             biased;
-            Some(asks) = self.asked.recv() => Report::Asks(Box::new(asks)),
+            Some(wanted) = self.asked.recv() => match wanted {
+                Wanted::Asks(asks) => Report::Asks(asks),
+                Wanted::Samples(samples) => Report::Samples(samples),
+            },
             Some(report) = self.receiver.recv() => Report::Progress(report),
             else => std::future::pending().await,
         }
@@ -163,6 +191,8 @@ pub fn result_of(answer: InputAnswer) -> ElicitResult {
 pub struct Allowed {
     /// Whether it may ask the users of its calls.
     pub elicits: bool,
+    /// How much it may have a model say, if it may.
+    pub samples: Option<SamplingRules>,
     /// The folders that it is told to work in, as URIs. With none it is not told that there could be any.
     pub roots: Arc<[String]>,
 }
@@ -194,8 +224,8 @@ impl ClientHandler for Handler {
     // after the answer that the server sent behind it.
 
     fn get_info(&self) -> ClientConfig {
-        // No server may ask for model calls.
         let mut capabilities = ClientCapabilities::default();
+        capabilities.sampling = self.allowed.samples.map(|_| SamplingCapability::default());
         if !self.allowed.roots.is_empty() {
             // They stay what they are as long as the connection.
             capabilities.roots = Some(RootsCapabilities::default());
@@ -215,6 +245,17 @@ impl ClientHandler for Handler {
         let readable = readable(&self.server, &self.masks, request).filter(|_| self.allowed.elicits);
         let Some((text, elicitation)) = readable else { return Ok(ElicitResult::new(ElicitationAction::Decline)) };
         Ok(result_of(self.heard.ask(text, elicitation).await))
+    }
+
+    #[expect(deprecated, reason = "servers go on asking for it")]
+    async fn create_message(
+        &self,
+        params: rmcp::model::CreateMessageRequestParams,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<rmcp::model::CreateMessageResult, ErrorData> {
+        let rules = self.allowed.samples.ok_or_else(ErrorData::method_not_found::<CreateMessageRequestMethod>)?;
+        let wanted = sampling::wanted(&self.masks, rules, params).map_err(|reason| ErrorData::invalid_params(reason, None))?;
+        sampling::answered(self.heard.sample(wanted).await)
     }
 
     #[expect(deprecated, reason = "servers of before may ask, and get an answer")]

@@ -130,7 +130,7 @@ mod tests {
         let params = json!({"mode": "form", "message": "Is token-canary yours?", "requestedSchema": schema});
         let asked =
             json!({"resultType": "input_required", "inputRequests": {"q": {"method": "elicitation/create", "params": params}}});
-        let allowed = Allowed { elicits: true, roots: std::sync::Arc::default() };
+        let allowed = Allowed { elicits: true, samples: None, roots: std::sync::Arc::default() };
         let pause = read(("s", &masks), &allowed, serde_json::from_value(asked).unwrap(), None).unwrap();
         assert_eq!((pause.asks["q"].0.as_str(), pause.number), ("Is [redacted:API_TOKEN] yours?", 1));
     }

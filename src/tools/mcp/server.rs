@@ -1,6 +1,7 @@
 //! One configured server: connected when it is first needed, and again when its connection was lost.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,7 @@ use super::rounds::Pauses;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::tasks::{self, Task};
+use super::tool_list::{ToolList, stale_at};
 use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, listed};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
@@ -33,8 +35,9 @@ use crate::domain::tool::ToolDefinition;
 use crate::support::clock::UnixMillis;
 use crate::tools::{Progress, ProgressSender, Report, ServerStatus, names};
 
-/// How long a server may take from its start to its list of tools.
-const START_LIMIT: Duration = Duration::from_secs(60);
+/// For which part of the time that it may take a server that starts keeps others from starting: 10 s of the 60 s by default. What takes
+/// longer most often waits for something else than this machine.
+const TURN_PART: u32 = 6;
 /// How long a list of tools that changed may take.
 const REFRESH_LIMIT: Duration = Duration::from_secs(10);
 /// How long a run or a call waits for that.
@@ -109,10 +112,18 @@ pub struct Live {
     pub connection: Connection,
     tools: RwLock<Vec<Arc<ToolDefinition>>>,
     outputs: Outputs,
+    /// When the list is to be asked for again without anybody having said that it changed.
+    stale_at: Mutex<Option<Instant>>,
     /// Held while the tools are listed again.
     listing: Arc<tokio::sync::Mutex<()>>,
     /// That of its process, if it has one.
     _place: Option<Place>,
+}
+
+impl Live {
+    fn is_stale(&self) -> bool {
+        lock(&self.stale_at).is_some_and(|at| at <= Instant::now())
+    }
 }
 
 impl Server {
@@ -129,7 +140,7 @@ impl Server {
         // Who writes the configuration decides where its servers are, and restarts this program to change it.
         let destination = (key == id.as_str()).then(|| config.transport.destination());
         // What is far away is one for everybody, whoever calls it; but nobody waits until somebody else has answered a question.
-        let slots = slots.filter(|_| matches!(config.transport, ServerTransport::Http { .. }) && !config.elicitation);
+        let slots = slots.filter(|_| matches!(config.transport, ServerTransport::Http { .. }) && !config.asks());
         let slots = slots.unwrap_or_else(|| Arc::new(Semaphore::new(config.concurrency)));
         let (phase, since) = (watch::Sender::new(Phase::Unknown), Mutex::new(common.clock.now()));
         let (setbacks, used) = (Mutex::default(), Mutex::new(Instant::now()));
@@ -300,7 +311,7 @@ impl Server {
             Ok(slot) => slot,
             Err(unsent) => return unsent,
         };
-        if self.config.elicitation {
+        if self.config.asks() {
             until = Instant::now() + timeout;
         }
         let reply = match self.send(arguments, timeout, until, &call).await {
@@ -385,7 +396,7 @@ impl Server {
     /// A place among the calls that it works on; an error is the answer to a call that was not sent.
     async fn turn(&self, until: Instant, timeout: Duration, call: &McpCall<'_>) -> Result<SemaphorePermit<'_>, McpAnswer> {
         let slot = async {
-            match self.config.elicitation {
+            match self.config.asks() {
                 // A person may think about the call before it, which is over within its own limits.
                 true => Ok(self.slot(&call.progress).await),
                 false => tokio::time::timeout_at(until, self.slot(&call.progress)).await,
@@ -610,11 +621,10 @@ impl Server {
 
     async fn start(self: Arc<Self>) {
         let _attempt = Attempt(Arc::clone(&self));
-        let opened = tokio::select! {
+        let result = tokio::select! {
             () = self.common.closing.cancelled() => return,
-            opened = tokio::time::timeout(START_LIMIT, self.open()) => opened,
+            opened = self.open_in_turn() => opened,
         };
-        let result = opened.unwrap_or_else(|_| Err(format!("the server did not start within {START_LIMIT:?}").into()));
         let next = match result {
             Ok(live) => {
                 lock(&self.setbacks).runs();
@@ -659,29 +669,46 @@ impl Server {
         }
     }
 
-    async fn open(self: &Arc<Self>) -> Result<Live, Fault> {
-        let ServerConfig { transport, masks, .. } = &self.config;
+    /// Opens it when it is its turn. Its time begins then: waiting for others is no fault of its own.
+    async fn open_in_turn(self: &Arc<Self>) -> Result<Live, Fault> {
         // What is far away costs this machine nothing to start, and may be as slow as it likes without anybody else waiting for it.
-        let (place, _permit) = match transport {
+        let (place, turn) = match &self.config.transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
                 let place = self.common.processes.place(self).await?;
                 self.common.guard.watch();
-                if matches!(transport, ServerTransport::Container { .. })
+                if matches!(self.config.transport, ServerTransport::Container { .. })
                     && let Some((engine, variables)) = self.common.containers.engine().await
                 {
                     self.common.guard.watch_containers(&engine, &variables);
                 }
-                let permit = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
-                (Some(place), Some(permit))
+                let turn = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
+                (Some(place), Some(turn))
             }
             ServerTransport::Http { .. } => (None, None),
         };
+        let limit = self.common.start_limit;
+        let mut opening = pin!(tokio::time::timeout(limit, self.open(place)));
+        let opened = tokio::select! {
+            biased;
+            opened = &mut opening => opened,
+            () = tokio::time::sleep(limit / TURN_PART) => {
+                drop(turn);
+                opening.await
+            }
+        };
+        let late = || format!("the server did not start within {limit:?}: mcp.start_timeout_ms gives all of them more time");
+        opened.unwrap_or_else(|_| Err(late().into()))
+    }
+
+    async fn open(self: &Arc<Self>, place: Option<Place>) -> Result<Live, Fault> {
+        let ServerConfig { transport, masks, .. } = &self.config;
         let Common { words, containers, .. } = &*self.common;
         let login = self.login.as_ref();
         if let Some(login) = login {
             login.look_again().await;
         }
-        let allowed = Allowed { elicits: self.config.elicitation, roots: Arc::clone(&self.config.roots) };
+        let ServerConfig { elicitation, sampling, roots, .. } = &self.config;
+        let allowed = Allowed { elicits: *elicitation, samples: *sampling, roots: Arc::clone(roots) };
         let server = Endpoint {
             name: &self.name,
             transport,
@@ -695,17 +722,18 @@ impl Server {
             login,
         };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
-        let tools = connection.list_tools().await?;
+        let ToolList { tools, holds_for } = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);
         let tools = catalogue::definitions(self.labels(), &self.config, &tools);
-        Ok(Live { connection, tools: RwLock::new(tools), outputs, listing: Arc::default(), _place: place })
+        let stale_at = Mutex::new(stale_at(holds_for));
+        Ok(Live { connection, tools: RwLock::new(tools), outputs, stale_at, listing: Arc::default(), _place: place })
     }
 
-    /// Lists the tools again if the server has said that they changed. Whoever comes meanwhile waits for it, but not for long: a
+    /// Lists the tools again if the server has said that they changed, or until when the list holds. Whoever comes meanwhile waits for it, but not for long: a
     /// server that does not answer holds up nobody's run.
     async fn refresh(self: &Arc<Self>, live: &Arc<Live>) {
         if let Ok(busy) = Arc::clone(&live.listing).try_lock_owned()
-            && live.connection.heard().take_tools_changed()
+            && (live.connection.heard().take_tools_changed() || live.is_stale())
         {
             let (server, live) = (Arc::clone(self), Arc::clone(live));
             self.common.tasks.spawn(async move {
@@ -723,7 +751,8 @@ impl Server {
             listed = tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()) => listed,
         };
         match listed {
-            Ok(Ok(tools)) => {
+            Ok(Ok(ToolList { tools, holds_for })) => {
+                *lock(&live.stale_at) = stale_at(holds_for);
                 live.outputs.replace(&tools);
                 *live.tools.write().await = catalogue::definitions(self.labels(), &self.config, &tools);
             }

@@ -54,11 +54,13 @@ pub struct ConnectionLimits {
     pub idle: Option<Duration>,
     /// The most processes of servers at a time, containers among them; absent for no limit.
     pub processes: Option<usize>,
+    /// How long a server may take from its start to its list of tools.
+    pub start: Duration,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { idle: Some(Duration::from_secs(1_800)), processes: Some(100) }
+        Self { idle: Some(Duration::from_secs(1_800)), processes: Some(100), start: Duration::from_secs(60) }
     }
 }
 
@@ -177,6 +179,7 @@ impl McpServers {
             homes,
             tokens: kept.as_ref().and_then(|kept| kept.tokens()),
             starts: Semaphore::new(PARALLEL_STARTS),
+            start_limit: limits.start,
             processes: Processes::new(limits.processes),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -340,6 +343,15 @@ impl McpServers {
 
     /// The kept servers that an owner's runs may use. No name of a server of the configuration changes because of one of them, and
     /// none of everybody's because of one of the owner's.
+    /// Whether an owner has a server now, enabled, with which tools were frozen. What cannot be read is not held against anybody.
+    pub async fn has(&self, owner: &UserId, key: &str) -> bool {
+        if self.configured.iter().any(|offer| offer.identity.key == key) {
+            return true;
+        }
+        let Some(kept) = &self.kept else { return false };
+        kept.of(owner).await.map_or(true, |servers| servers.iter().any(|server| server.id.as_str() == key))
+    }
+
     async fn offers(&self, owner: &UserId) -> Vec<Offer> {
         let Some(kept) = &self.kept else { return Vec::new() };
         let kept = match kept.of(owner).await {

@@ -188,6 +188,69 @@ async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Pos
     audit::assert_sound(&site.database).await;
 }
 
+/// Two clients that say yes in the same moment, and one that says no.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_answers_at_once_one_is_taken(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let server = site.start().await;
+    for round in 0..10 {
+        let input = format!(r#"[[id:twice-{round}]][[call:ledger__append {{"text":"{round}"}}]][[next]][[say:bye]]"#);
+        let (run, path) = waiting(&server, &input).await;
+        let mut socket = WsClient::connect(&server.url, None).await;
+        let id = path.rsplit('/').next().unwrap();
+        let (allow, second) = (json!({"decision": "allow"}), if round % 2 == 0 { "allow" } else { "deny" });
+        let over_http = server.post_json(&path, &allow);
+        let over_socket = socket.call("approval.resolve", json!({"id": id, "decision": second}));
+        let (over_http, over_socket) = tokio::join!(over_http, over_socket);
+        let taken = [over_http.0 == 200, over_socket["error"].is_null()];
+        assert_eq!(taken.iter().filter(|taken| **taken).count(), 1, "{over_http:?} {over_socket}");
+        let refused = if taken[0] { &over_socket["error"] } else { &over_http.1 };
+        assert_eq!(
+            (&refused["status"], refused["detail"].as_str().unwrap().contains("it is answered")),
+            (&json!(409), true),
+            "{refused}"
+        );
+        assert_eq!(server.finished(&run).await["status"], "completed");
+        let is_made = taken[0] || second == "allow";
+        assert_eq!(site.ledger.count("append", &round.to_string()), usize::from(is_made), "{over_http:?} {over_socket}");
+    }
+    audit::assert_sound(&site.database).await;
+}
+
+/// What nobody could carry out is not allowed: the answer would be used up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_yes_to_a_call_of_a_disabled_server_leaves_the_run_waiting() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.short_leases();
+    let mut entry = site.ledger.mcp_server();
+    entry["capstan"]["approval"] = json!({"append": "ask"});
+    let site = site.mcp(json!({"mcpServers": {}}));
+    let server = site.start().await;
+    let (status, kept) = server.post_json("/mcp-servers", &json!({"name": "ledger", "entry": entry})).await;
+    assert_eq!(status, 201, "{kept}");
+    let kept = format!("/mcp-servers/{}", kept["id"].as_str().unwrap());
+    let switch = async |enabled: bool| {
+        let etag = server.get(&kept).send().await.unwrap().headers()["etag"].clone();
+        let changed = server.request(reqwest::Method::PATCH, &kept).header("if-match", etag).json(&json!({"enabled": enabled}));
+        assert_eq!(changed.send().await.unwrap().status(), 200);
+    };
+    let (run, path) = waiting(&server, INPUT).await;
+    switch(false).await;
+    let refused = server.post_json(&path, &json!({"decision": "allow"})).await;
+    assert_eq!((refused.0.as_u16(), detail(&refused).contains("not enabled")), (409, true), "{}", refused.1);
+    assert_eq!(server.get_json(&format!("/runs/{run}")).await["status"], "waiting");
+    switch(true).await;
+    assert_eq!(server.post_json(&path, &json!({"decision": "allow"})).await.0, 200);
+    assert_eq!(server.finished(&run).await["status"], "completed");
+    assert_eq!(site.ledger.count("append", "one"), 1);
+    // A no needs nobody.
+    let (_, path) = waiting(&server, INPUT).await;
+    switch(false).await;
+    assert_eq!(server.post_json(&path, &json!({"decision": "deny"})).await.0, 200);
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_and_a_no_make_no_call(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -51,6 +51,7 @@ mod resume;
 mod retention;
 mod retries;
 mod revoked;
+mod sampling;
 mod storm;
 mod structured;
 mod switching;

@@ -125,7 +125,7 @@ async fn what_nobody_uses_rests_and_stays_on_offer() {
         "idle": idle.entry(&["family"]), "busy": busy.entry(&[]), "asking": asks,
         "remote": {"url": format!("http://127.0.0.1:{port}/mcp")},
     });
-    let limits = ConnectionLimits { idle: Some(Duration::from_secs(1)), processes: None };
+    let limits = ConnectionLimits { idle: Some(Duration::from_secs(1)), processes: None, ..ConnectionLimits::default() };
     let door = door(&servers, limits, None);
     let ann = Hand::of(&door, "ann").await;
     let names = |hand: &Hand<'_>| hand.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();

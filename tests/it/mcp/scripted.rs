@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use capstan::domain::tool::ToolCallState;
 use capstan::tools::Toolbox as _;
+use capstan::tools::mcp::ConnectionLimits;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::setup::{PATIENCE, Scripted, Tools, owner, text};
+use crate::support::wait;
 
 /// M-11.
 #[tokio::test(flavor = "multi_thread")]
@@ -63,6 +65,33 @@ async fn few_servers_start_at_a_time() {
     tools.shutdown().await;
 }
 
+/// M-32. Those that never answer keep nobody from starting, nor does waiting for them count.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_hang_keep_nobody_from_starting() {
+    let (deaf, fine) = (Scripted::new(), Scripted::new());
+    let mut servers: serde_json::Map<String, Value> = (0..4).map(|n| (format!("a{n}"), deaf.entry(&["deaf"]))).collect();
+    servers.insert("z".to_owned(), fine.entry(&[]));
+    let limits = ConnectionLimits { start: Duration::from_secs(6), ..ConnectionLimits::default() };
+    let tools = Tools::limited(&servers.into(), limits).await;
+    assert_eq!(text(&tools.call("z__echo", json!({"text": "here"})).await), "here");
+    let status = tools.status("a0").await;
+    assert_eq!(status.status, "error");
+    assert!(status.error.as_ref().is_some_and(|error| error.contains("mcp.start_timeout_ms")), "{status:?}");
+    tools.shutdown().await;
+}
+
+/// M-15, M-16.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_tool_is_left_out_and_the_others_work() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&["malformed"])})).await;
+    assert_eq!(tools.status("s").await.status, "ok");
+    let names: Vec<&str> = tools.definitions.iter().map(|tool| tool.name.as_str()).filter(|name| name.starts_with("s__")).collect();
+    assert_eq!(names, ["s__echo", "s__odd"]);
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "here"})).await), "here");
+    tools.shutdown().await;
+}
+
 /// M-23.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_sees_its_own_variables_and_few_of_ours() {
@@ -100,6 +129,9 @@ async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
     assert!(!seen.to_string().contains("canary"), "{seen}");
     let said = tools.call("s__echo", json!({"text": "argument-canary password-canary token-canary-1 token-canar"})).await;
     assert_eq!(text(&said), "[redacted:api-key] [redacted:ADDRESS] [redacted:BANK_TOKEN] token-canar");
+    // `ann:password-canary` in base64, as in a header; and the argument in hexadecimal digits.
+    let said = tools.call("s__echo", json!({"text": "YW5uOnBhc3N3b3JkLWNhbmFyeQ== 617267756d656e742d63616e617279"})).await;
+    assert_eq!(text(&said), "YW5uOn[redacted:ADDRESS]Q== [redacted:api-key]");
     tools.shutdown().await;
 }
 
@@ -167,6 +199,23 @@ async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
     assert_eq!(renewed.definition("s__echo").description, "[s] echo (changed)");
     assert_eq!(text(&renewed.call("s__added", json!({"text": "new"})).await), "new");
     assert_eq!(server.log("called").len(), 2);
+    tools.shutdown().await;
+}
+
+/// M-12, M-20. The stateless revision has no news: a list says how long it holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_holds_no_longer_is_asked_for_again() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&["stateless", "silent"])})).await;
+    assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
+    let renewed = wait::until("the new list", PATIENCE, || async {
+        let definitions = tools.door.definitions(&owner()).await;
+        definitions.iter().any(|tool| tool.description.contains("(changed)")).then_some(definitions)
+    });
+    let renewed = Tools { definitions: renewed.await, door: tools.door.clone() };
+    let refused = tools.call("s__echo", json!({"text": "old"})).await;
+    assert!(text(&refused).contains("has changed since this run began"), "{refused:?}");
+    assert_eq!(text(&renewed.call("s__added", json!({"text": "new"})).await), "new");
     tools.shutdown().await;
 }
 

@@ -18,6 +18,8 @@ if catalogue:
     tools = list(catalogue)
 if "elicits" in habits:
     tools += ["form", "page", "nag", "staged", "both"]
+if "samples" in habits:
+    tools += ["sample"]
 if "tasks" in habits:
     tools += ["labour"]
 tasks = {}
@@ -64,8 +66,8 @@ def colour(message="Which colour?"):
     return {"mode": "form", "message": message, "requestedSchema": schema}
 
 
-def ask(name, params):
-    send(id=name, method="elicitation/create", params=params)
+def ask(name, params, method="elicitation/create"):
+    send(id=name, method=method, params=params)
     while not any(reply["id"] == name for reply in replies):
         time.sleep(0.01)
     reply = next(reply for reply in replies if reply["id"] == name)
@@ -161,7 +163,8 @@ def call(request):
     elif name == "change":
         habits.append("changed")
         tools.append("added")
-        send(method="notifications/tools/list_changed")
+        if "silent" not in habits:
+            send(method="notifications/tools/list_changed")
         answer(request, "changed")
     elif name == "odd":
         send(id=request["id"], result={"content": [{"type": "hologram"}, {"type": "text", "text": "readable"}], "isError": True})
@@ -204,6 +207,13 @@ def call(request):
         while len(replies) < 4:
             time.sleep(0.01)
         answer(request, json.dumps(sorted(replies, key=lambda reply: reply["id"])))
+    elif name == "sample":
+        said = []
+        for n in range(3):
+            words = {"role": "user", "content": {"type": "text", "text": "[[id:inner-%d]][[say:blue sky]] token-canary" % n}}
+            params = {"messages": [words], "maxTokens": 9999, "systemPrompt": "You are a painter."}
+            said.append(ask("s%s-%d" % (request["id"], n), params, "sampling/createMessage"))
+        answer(request, json.dumps(said))
     elif name == "form":
         answer(request, json.dumps(ask("e%s" % request["id"], colour())))
     elif name == "nag":
@@ -273,6 +283,9 @@ def handle(request):
         large = {"type": "object", "properties": {"text": {"type": "string", "enum": ["x" * 70_000]}}}
         page = [describe("echo"), {**describe("in"), "inputSchema": large}, {**describe("out"), "outputSchema": large}]
         send(id=request["id"], result={"tools": page})
+    elif method == "tools/list" and "malformed" in habits:
+        bad = [{"name": "none"}, {"name": "true", "inputSchema": True}, "text", {**describe("hint"), "annotations": {"readOnlyHint": "yes"}}]
+        send(id=request["id"], result={"tools": [describe("echo"), *bad, describe("odd")]})
     elif method == "tools/list" and "crowd" in habits:
         send(id=request["id"], result={"tools": [describe("echo%d" % n) for n in range(10_000)]})
     elif method == "tools/list":

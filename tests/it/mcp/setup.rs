@@ -9,7 +9,7 @@ use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::support::clock::SystemClock;
 use capstan::support::ids::UuidIds;
-use capstan::tools::mcp::{ContainerOptions, McpConfig};
+use capstan::tools::mcp::{ConnectionLimits, ContainerOptions, McpConfig};
 use capstan::tools::{Door, DoorOptions, Progress, Report, ServerStatus, Toolbox as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -39,6 +39,7 @@ pub async fn heard(reports: &mut mpsc::Receiver<Report>) -> Option<Progress> {
     match reports.recv().await? {
         Report::Progress(progress) => Some(progress),
         Report::Asks(asks) => panic!("nobody is asked: {asks:?}"),
+        Report::Samples(samples) => panic!("no model is asked: {samples:?}"),
         Report::Pauses(pause) => panic!("nobody is asked: {pause:?}"),
         Report::Handle(handle) => panic!("there is no task: {handle:?}"),
     }
@@ -63,26 +64,39 @@ impl Tools {
 
     /// The same, where listing waits for a given time only.
     pub async fn patient(servers: &Value, start_patience: Duration) -> Self {
-        Self::opened(servers, start_patience, ContainerOptions::default(), None).await
+        let default = (ConnectionLimits::default(), ContainerOptions::default());
+        Self::opened(servers, start_patience, default, None).await
+    }
+
+    /// The same, with other limits of connections.
+    pub async fn limited(servers: &Value, connections: ConnectionLimits) -> Self {
+        Self::opened(servers, PATIENCE, (connections, ContainerOptions::default()), None).await
     }
 
     /// The same, where programs have working directories of their own below this folder.
     pub async fn at_home(servers: &Value, homes: &Path) -> Self {
-        Self::opened(servers, PATIENCE, ContainerOptions::default(), Some(homes.to_owned())).await
+        let default = (ConnectionLimits::default(), ContainerOptions::default());
+        Self::opened(servers, PATIENCE, default, Some(homes.to_owned())).await
     }
 
     /// The same, where containers may have this.
     pub async fn contained(servers: &Value, containers: ContainerOptions) -> Self {
-        Self::opened(servers, PATIENCE, containers, None).await
+        Self::opened(servers, PATIENCE, (ConnectionLimits::default(), containers), None).await
     }
 
-    async fn opened(servers: &Value, start_patience: Duration, containers: ContainerOptions, homes: Option<PathBuf>) -> Self {
+    async fn opened(
+        servers: &Value,
+        start_patience: Duration,
+        (connections, containers): (ConnectionLimits, ContainerOptions),
+        homes: Option<PathBuf>,
+    ) -> Self {
         let mcp = McpConfig::parse(&json!({"mcpServers": servers}).to_string(), &|_| None).unwrap();
         let environment = |name: &str| {
             #[expect(clippy::disallowed_methods, reason = "the tests play the part of the configuration")]
             std::env::var(name).ok()
         };
-        let options = DoorOptions { mcp, start_patience, containers, homes, environment: Arc::new(environment), ..options() };
+        let environment = Arc::new(environment);
+        let options = DoorOptions { mcp, start_patience, connections, containers, homes, environment, ..options() };
         let door = Door::new(options);
         let definitions = door.definitions(&owner()).await;
         Self { door, definitions }

@@ -52,6 +52,7 @@ impl Works {
                         handle.id
                     }
                     Report::Pauses(pause) => panic!("a task asks otherwise: {pause:?}"),
+                    Report::Samples(samples) => panic!("a task asks no model: {samples:?}"),
                     Report::Asks(asks) => {
                         let content = Some(json!({ "colour": "red" }));
                         asks.answer.send(InputAnswer { content, ..InputAnswer::new(ACCEPT, None) }).unwrap();

@@ -1,0 +1,122 @@
+//! The tools that a server lists: page by page, without those that cannot be used.
+
+use std::time::Duration;
+
+use rmcp::RoleClient;
+use rmcp::model::{
+    ClientRequest, CustomResult, JsonObject, ListToolsRequest, ListToolsResult, PaginatedRequestParams, ServerResult, Tool,
+};
+use rmcp::service::{Peer, ServiceError};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::connection::size_of;
+
+/// The largest schema of a tool, in bytes of JSON.
+const MAX_SCHEMA: usize = 64 * 1024;
+
+/// A list that is younger is not asked for again, whatever its server says of how long it holds.
+const FRESHEST: Duration = Duration::from_secs(1);
+
+/// What a server has listed.
+pub struct ToolList {
+    /// The tools that can be used.
+    pub tools: Vec<Tool>,
+    /// How long the list holds, if the server says so: servers of the stateless revision do, and say nothing when it changes.
+    pub holds_for: Option<Duration>,
+}
+
+/// When a list is to be asked for again that holds for so long from now on.
+pub fn stale_at(holds_for: Option<Duration>) -> Option<Instant> {
+    holds_for.and_then(|holds| Instant::now().checked_add(holds.max(FRESHEST)))
+}
+
+/// One page of a list.
+pub struct Page {
+    /// The tools that can be used.
+    pub tools: Vec<Tool>,
+    /// Where the next page begins.
+    pub next: Option<String>,
+    /// How long it holds.
+    pub holds_for: Option<Duration>,
+}
+
+/// Asks for one page. Of a list with tools that are none, those that are.
+///
+/// # Errors
+/// If the server refuses, has no list, or the connection is lost.
+pub async fn page(server: &str, peer: &Peer<RoleClient>, asked: PaginatedRequestParams) -> Result<Page, ServiceError> {
+    let listed = match peer.list_tools(Some(asked.clone())).await {
+        // The library takes all of a list or nothing of it.
+        Err(ServiceError::UnexpectedResponse) => {
+            let again = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(asked));
+            match peer.send_request(again).await? {
+                ServerResult::ListToolsResult(listed) => listed,
+                ServerResult::CustomResult(CustomResult(listed)) => {
+                    salvaged(server, listed).ok_or(ServiceError::UnexpectedResponse)?
+                }
+                _ => return Err(ServiceError::UnexpectedResponse),
+            }
+        }
+        listed => listed?,
+    };
+    let holds_for = listed.ttl_ms.map(Duration::from_millis);
+    Ok(Page { tools: of_bearable_size(server, listed.tools), next: listed.next_cursor, holds_for })
+}
+
+/// The tools of a list that are tools. `None` if it is no list.
+fn salvaged(server: &str, mut listed: Value) -> Option<ListToolsResult> {
+    let items = std::mem::take(listed.get_mut("tools")?.as_array_mut()?);
+    let mut tools = Vec::with_capacity(items.len());
+    for item in items {
+        let name = item.get("name").and_then(Value::as_str).unwrap_or("(without a name)").chars().take(64).collect::<String>();
+        match serde_json::from_value::<Tool>(item) {
+            Ok(tool) => tools.push(tool),
+            Err(error) => {
+                let error = error.to_string();
+                tracing::warn!(
+                    mcp.server = server,
+                    tool.name = name,
+                    error,
+                    "MCP server offers a tool that is malformed, which is left out"
+                );
+            }
+        }
+    }
+    let mut list: ListToolsResult = serde_json::from_value(listed).ok()?;
+    list.tools = tools;
+    Some(list)
+}
+
+/// The tools without those whose schemas are too large.
+fn of_bearable_size(server: &str, mut tools: Vec<Tool>) -> Vec<Tool> {
+    let is_bearable = |schema: &JsonObject| size_of(schema) <= MAX_SCHEMA;
+    let count = tools.len();
+    tools.retain(|tool| is_bearable(&tool.input_schema) && tool.output_schema.as_deref().is_none_or(is_bearable));
+    let left_out = count - tools.len();
+    if left_out > 0 {
+        let limit = MAX_SCHEMA;
+        tracing::warn!(mcp.server = server, left_out, limit, "MCP server offers tools with schemas that are too large");
+    }
+    tools
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// M-15.
+    #[test]
+    fn one_malformed_tool_does_not_take_the_others_away() {
+        let fine = json!({"name": "fine", "inputSchema": {"type": "object"}});
+        let listed = json!({"tools": [
+            fine, {"name": "no schema"}, {"name": "true", "inputSchema": true}, "text",
+            {"name": "hint", "inputSchema": {}, "annotations": {"readOnlyHint": "yes"}}, {"inputSchema": {}}
+        ], "nextCursor": "2", "ttlMs": 5});
+        let list = salvaged("s", listed).unwrap();
+        let names: Vec<&str> = list.tools.iter().map(|tool| tool.name.as_ref()).collect();
+        assert_eq!((names, list.next_cursor.as_deref(), list.ttl_ms), (vec!["fine"], Some("2"), Some(5)));
+        assert!(salvaged("s", json!({"tools": 5})).is_none() && salvaged("s", json!([])).is_none());
+    }
+}
