@@ -79,6 +79,25 @@ pub struct Message {
 }
 
 impl Message {
+    /// A message that stands in a request only, and is never stored.
+    #[must_use]
+    pub fn of_request(id: MessageId, (run_id, conversation_id): (RunId, ConversationId), role: Role, text: TextPart) -> Self {
+        Self {
+            id,
+            conversation_id,
+            run_id,
+            role,
+            status: MessageStatus::Complete,
+            parts: vec![Part::Text(text)],
+            finish_reason: None,
+            model: None,
+            usage: None,
+            internal: true,
+            feedback: None,
+            created_at: String::new(),
+        }
+    }
+
     /// All text parts joined.
     #[must_use]
     pub fn text(&self) -> String {

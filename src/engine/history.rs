@@ -314,22 +314,11 @@ fn sendable_name(name: &str) -> Cow<'_, str> {
 pub(super) fn user_text(record: &RunRecord, near: Option<&Message>, text: &str) -> Message {
     let fence = &record.fence;
     let uuid = fence.run_id.as_str().trim_start_matches(crate::domain::ids::RunId::PREFIX);
-    let id = crate::domain::ids::PartId::from_stored(format!("{}{uuid}", crate::domain::ids::PartId::PREFIX));
-    Message {
-        id: near.map_or_else(
-            || crate::domain::ids::MessageId::from_stored(format!("{}{uuid}", crate::domain::ids::MessageId::PREFIX)),
-            |message| message.id.clone(),
-        ),
-        conversation_id: fence.conversation_id.clone(),
-        run_id: fence.run_id.clone(),
-        role: Role::User,
-        status: MessageStatus::Complete,
-        parts: vec![Part::Text(TextPart { id, text: text.to_owned() })],
-        finish_reason: None,
-        model: None,
-        usage: None,
-        internal: true,
-        feedback: None,
-        created_at: String::new(),
-    }
+    let part = crate::domain::ids::PartId::from_stored(format!("{}{uuid}", crate::domain::ids::PartId::PREFIX));
+    let id = near.map_or_else(
+        || crate::domain::ids::MessageId::from_stored(format!("{}{uuid}", crate::domain::ids::MessageId::PREFIX)),
+        |message| message.id.clone(),
+    );
+    let of = (fence.run_id.clone(), fence.conversation_id.clone());
+    Message::of_request(id, of, Role::User, TextPart { id: part, text: text.to_owned() })
 }

@@ -27,6 +27,7 @@ mod names;
 mod offer;
 mod plan;
 mod prompt;
+mod repeats;
 mod results;
 mod rounds;
 mod sendable;

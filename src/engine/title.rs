@@ -1,7 +1,7 @@
 //! Titles that a model makes of the first turn of a conversation: what it is asked, and what becomes of what it says.
 
 use crate::domain::ids::{MessageId, PartId};
-use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use crate::domain::message::{Message, Part, Role, TextPart};
 use crate::domain::model::{ModelOptions, ModelRequest};
 use crate::support::ids::IdSource;
 use crate::support::text;
@@ -31,26 +31,13 @@ pub fn title_request(run: &RunState, ids: &dyn IdSource) -> Option<ModelRequest>
     let answer = said.rfind(|message| message.role == Role::Assistant && !message.text().trim().is_empty())?;
     let part = |words: &str| {
         let words = if words.trim().is_empty() { NO_WORDS } else { text::prefix_chars(words, READ_CHARS) };
-        vec![Part::Text(TextPart { id: PartId::generate(ids), text: words.to_owned() })]
+        TextPart { id: PartId::generate(ids), text: words.to_owned() }
     };
-    let asks = Message {
-        id: MessageId::generate(ids),
-        conversation_id: record.fence.conversation_id.clone(),
-        run_id: run_id.clone(),
-        role: Role::User,
-        status: MessageStatus::Complete,
-        parts: part(ASK),
-        finish_reason: None,
-        model: None,
-        usage: None,
-        internal: true,
-        feedback: None,
-        created_at: String::new(),
-    };
+    let of = (run_id.clone(), record.fence.conversation_id.clone());
     let messages = vec![
-        Message { parts: part(&question.text()), ..question.head() },
-        Message { parts: part(&answer.text()), ..answer.head() },
-        asks,
+        Message { parts: vec![Part::Text(part(&question.text()))], ..question.head() },
+        Message { parts: vec![Part::Text(part(&answer.text()))], ..answer.head() },
+        Message::of_request(MessageId::generate(ids), of, Role::User, part(ASK)),
     ];
     let model = record.profile.title_model.as_deref().unwrap_or(record.model());
     Some(ModelRequest {

@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::names::{self, Meant};
-use super::{approval, arguments, asking, lenient, model_step, plan, results, texts, unknown};
+use super::{approval, arguments, asking, lenient, model_step, plan, repeats, results, texts, unknown};
 use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
-use crate::domain::plan::Strategy;
 use crate::domain::problem::ProblemCode;
-use crate::domain::record::RunRecord;
 use crate::domain::run::{FinishReason, RunStatus, WaitReason};
 use crate::domain::tool::{Repair, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use crate::support::json;
@@ -51,69 +49,52 @@ pub(super) fn planned(
     // What is not on offer was narrowed down, not taken away: a model that knows of it may call it.
     let callable = draft.base.callable_tools();
     let calls = message.tool_calls().zip(0_u32..);
-    let mut planned: Vec<Planned> = calls
-        .map(|(part, position)| {
-            // The turn has the model's own text; without it, the part's arguments are what there is.
-            let (parsed, fixes) = match raw.next() {
-                Some(text) => read_arguments(draft, text, completeness),
-                None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),
-            };
-            let meant = match is_known(draft, &part.name) {
-                // A tool that was taken away is not mistaken for another one.
-                true => callable
-                    .iter()
-                    .find(|tool| tool.name == part.name)
-                    .map_or(Meant::None(Vec::new()), |tool| Meant::Tool(tool, None)),
-                false => names::meant(&part.name, &callable, &draft.profile().repair),
-            };
-            let (definition, matched_by) = match &meant {
-                Meant::Tool(tool, matched_by) => (Some(*tool), *matched_by),
-                Meant::None(_) => (None, None),
-            };
-            let repair = Repair {
-                name: matched_by.map(|_| part.name.clone()),
-                matched_by: matched_by.map(str::to_owned),
-                arguments: fixes.into_iter().map(str::to_owned).collect(),
-            };
-            let call = ToolCall {
-                id: part.call_id.clone(),
-                run_id: message.run_id.clone(),
-                message_id: message.id.clone(),
-                step,
-                position,
-                provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
-                name: definition.map_or(&part.name, |tool| &tool.name).clone(),
-                repair: (repair != Repair::default()).then_some(repair),
-                server: definition.and_then(|tool| tool.server.clone()),
-                key: None,
-                undoes: None,
-                handle: None,
-                arguments_hash: json::hash(&parsed.value),
-                arguments: parsed.value,
-                replay: definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone()),
-                state: ToolCallState::Planned,
-                outcome: None,
-            };
-            let outcome = refused(draft, &call, &callable, &meant, parsed.fault.as_deref(), completeness);
-            Planned { call, outcome }
-        })
-        .collect();
-    if draft.profile().duplicate_calls > 0 {
-        refuse_twins(&mut planned);
+    let mut planned: Vec<Planned> = Vec::new();
+    for (part, position) in calls {
+        // The turn has the model's own text; without it, the part's arguments are what there is.
+        let (parsed, fixes) = match raw.next() {
+            Some(text) => read_arguments(draft, text, completeness),
+            None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),
+        };
+        let meant = match is_known(draft, &part.name) {
+            // A tool that was taken away is not mistaken for another one.
+            true => {
+                callable.iter().find(|tool| tool.name == part.name).map_or(Meant::None(Vec::new()), |tool| Meant::Tool(tool, None))
+            }
+            false => names::meant(&part.name, &callable, &draft.profile().repair),
+        };
+        let (definition, matched_by) = match &meant {
+            Meant::Tool(tool, matched_by) => (Some(*tool), *matched_by),
+            Meant::None(_) => (None, None),
+        };
+        let repair = Repair {
+            name: matched_by.map(|_| part.name.clone()),
+            matched_by: matched_by.map(str::to_owned),
+            arguments: fixes.into_iter().map(str::to_owned).collect(),
+        };
+        let call = ToolCall {
+            id: part.call_id.clone(),
+            run_id: message.run_id.clone(),
+            message_id: message.id.clone(),
+            step,
+            position,
+            provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
+            name: definition.map_or(&part.name, |tool| &tool.name).clone(),
+            repair: (repair != Repair::default()).then_some(repair),
+            server: definition.and_then(|tool| tool.server.clone()),
+            key: None,
+            undoes: None,
+            handle: None,
+            arguments_hash: json::hash(&parsed.value),
+            arguments: parsed.value,
+            replay: definition.map_or(ReplayClass::Unsafe, |tool| tool.replay.clone()),
+            state: ToolCallState::Planned,
+            outcome: None,
+        };
+        let outcome = refused(draft, &call, &planned, &callable, &meant, parsed.fault.as_deref(), completeness);
+        planned.push(Planned { call, outcome });
     }
     planned
-}
-
-/// Of equal calls in one answer the first is made: a model that writes one twice wants it once, and so does who pays for it.
-fn refuse_twins(planned: &mut [Planned]) {
-    for at in 1..planned.len() {
-        let (before, after) = planned.split_at_mut(at);
-        let Some(twin) = after.first_mut().filter(|twin| twin.outcome.is_none()) else { continue };
-        if before.iter().any(|first| first.outcome.is_none() && is_same(&first.call, &twin.call)) {
-            let failed = ToolOutcome::failed(texts::TWIN_CALL, 0);
-            twin.outcome = Some(ToolOutcome { state: ToolCallState::Cancelled, ..failed });
-        }
-    }
 }
 
 /// The arguments of a call, mended if they have to be and the agent wants that, and what was mended. What may be cut is not.
@@ -136,6 +117,7 @@ fn is_known(draft: &Draft<'_>, name: &str) -> bool {
 fn refused(
     draft: &Draft<'_>,
     call: &ToolCall,
+    before: &[Planned],
     callable: &[&Arc<ToolDefinition>],
     meant: &Meant<'_>,
     fault: Option<&str>,
@@ -167,7 +149,11 @@ fn refused(
     if let Some(reason) = fault {
         return Some(ToolOutcome::failed(texts::bad_arguments(reason), 0));
     }
-    let earlier = answered_before(draft, call)?;
+    let beside = || before.iter().filter(|planned| planned.outcome.is_none()).map(|planned| &planned.call);
+    if profile.duplicate_calls > 0 && beside().any(|other| repeats::is_same(other, call)) {
+        return by_rule(texts::TWIN_CALL.to_owned());
+    }
+    let earlier = repeats::answered_before((profile, &draft.work.record), beside(), call)?;
     if earlier.state == ToolCallState::Unknown {
         return by_rule(texts::UNKNOWN_BEFORE.to_owned());
     }
@@ -176,69 +162,6 @@ fn refused(
     let most = if profile.context.compress_results { profile.tool_result_chars } else { QUOTED_CHARS };
     let text = texts::duplicate_call(&results::gist(content, most));
     Some(ToolOutcome { state: ToolCallState::Done, content: vec![ToolContent::text(text)], is_error: false, duration_ms: 0 })
-}
-
-/// The same call, if an earlier step of the run has answered it and it shall not be made again. The first one: later ones only quote
-/// it.
-fn answered_before<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d ToolCall> {
-    let (profile, record) = (draft.profile(), &draft.work.record);
-    let quotes_all = profile.duplicate_calls > 0;
-    let mut same = record.calls.iter().map(Arc::as_ref).filter(|earlier| earlier.step < call.step && is_same(earlier, call));
-    match profile.strategy {
-        // What was read is read again when it may have changed.
-        Strategy::Loop if quotes_all => same.find(|earlier| {
-            earlier.state == ToolCallState::Done && !(repeats_nothing(earlier) && has_changed_since(record, earlier, call))
-        }),
-        Strategy::Loop => None,
-        // The steps of a plan are meant, each of them: what has changed between two of them, the second one shall see.
-        Strategy::PlanExecute if plan::has_made(record, &call.id) => {
-            same.find(|earlier| has_told(earlier) && !has_changed_since(record, earlier, call))
-        }
-        // Whoever takes over from a plan shall not do again what that has done, and may read again what it has changed.
-        Strategy::PlanExecute => same.find(|earlier| {
-            let is_stale = repeats_nothing(earlier) && has_changed_since(record, earlier, call);
-            match plan::has_made(record, &earlier.id) {
-                true => has_told(earlier) && !is_stale,
-                false => quotes_all && earlier.state == ToolCallState::Done,
-            }
-        }),
-    }
-}
-
-fn is_same(one: &ToolCall, other: &ToolCall) -> bool {
-    one.name == other.name && one.arguments_hash == other.arguments_hash
-}
-
-/// Whether making a call again does nothing that the first one has not done.
-fn repeats_nothing(call: &ToolCall) -> bool {
-    match call.replay {
-        ReplayClass::Read | ReplayClass::Idempotent => true,
-        // The call would have another key.
-        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } | ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
-    }
-}
-
-/// Whether the outcome of a call speaks against making it again: it has its answer, or it may have taken effect.
-fn has_told(call: &ToolCall) -> bool {
-    call.state == ToolCallState::Done || (call.state == ToolCallState::Unknown && !repeats_nothing(call))
-}
-
-/// Whether a call of another kind, made between these two, may have changed something.
-fn has_changed_since(record: &RunRecord, earlier: &ToolCall, call: &ToolCall) -> bool {
-    let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
-    let mut others =
-        record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| was_let_through(other) && !is_same(other, call));
-    others.any(|other| other.replay != ReplayClass::Read)
-}
-
-/// Whether a call got as far as its tool, or a human who said no.
-pub(super) fn was_let_through(call: &ToolCall) -> bool {
-    match call.state {
-        ToolCallState::Started | ToolCallState::Done | ToolCallState::Unknown | ToolCallState::Denied => true,
-        // What is no JSON object was refused.
-        ToolCallState::Failed => call.is_readable(),
-        ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Cancelled => false,
-    }
 }
 
 /// Begins the step: all calls are stored with their message, those that are not let through get their outcome at once, and as
@@ -444,9 +367,10 @@ fn end_undoing(draft: &mut Draft<'_>, step: u32) -> bool {
 fn count_rounds(draft: &mut Draft<'_>, step: u32) {
     let profile = draft.profile();
     let has_only_errors = draft.work.batch(step).all(|call| call.outcome.as_ref().is_some_and(|outcome| outcome.is_error));
-    let has_only_duplicates = draft.work.batch(step).all(|call| answered_before(draft, call).is_some());
-    let has_progress =
-        draft.work.batch(step).any(|call| call.state == ToolCallState::Done && answered_before(draft, call).is_none());
+    let record = &draft.work.record;
+    let repeats = |call: &ToolCall| repeats::answered_before((profile, record), std::iter::empty(), call).is_some();
+    let has_only_duplicates = draft.work.batch(step).all(repeats);
+    let has_progress = draft.work.batch(step).any(|call| call.state == ToolCallState::Done && !repeats(call));
     let counters = draft.counters();
     counters.continuations = if has_progress { 0 } else { counters.continuations };
     counters.error_rounds = if has_only_errors { counters.error_rounds.saturating_add(1) } else { 0 };

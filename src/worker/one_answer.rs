@@ -31,12 +31,13 @@ pub async fn one_answer(
         }
         Ok(())
     };
-    let asked = tokio::select! {
+    let (asked, is_given_up) = tokio::select! {
         biased;
-        why = over => Err(why),
-        asked = asked => asked,
+        why = over => (Err(why), true),
+        asked = asked => (asked, false),
     };
-    let spent = answer.spent();
+    // The provider may have read the request of one that is given up.
+    let spent = if is_given_up { answer.given_up() } else { answer.spent() };
     match asked.and_then(|()| answer.finish(deps.ids.as_ref(), deps.clock.now())) {
         Ok((message, turn, _)) => {
             let usage = turn.usage;

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::WorkerDeps;
 use super::one_answer::one_answer;
-use crate::domain::ids::{MessageId, PartId, UserId};
-use crate::domain::message::{Message, MessageStatus, Part, Role, TextPart};
+use super::registry::Held;
+use crate::domain::budget::Amount;
+use crate::domain::ids::{ConversationId, MessageId, PartId, RunId, UserId};
+use crate::domain::message::{Message, Role, TextPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelRequest, Usage};
-use crate::domain::record::Fence;
+use crate::engine::RunState;
 use crate::tools::{Sampled, Samples, SamplingRequest};
 
 /// How long a model may take: its server waits, and so does the run.
@@ -33,8 +35,10 @@ impl Spending {
 pub struct Sampler {
     /// Where models are.
     pub deps: WorkerDeps,
-    /// The run.
-    pub fence: Fence,
+    /// The run, as this process has it.
+    pub held: Held,
+    /// How long it may have had it without a renewal.
+    pub self_stop: Duration,
     /// Who pays.
     pub owner: UserId,
     /// The model that the run has now.
@@ -45,12 +49,32 @@ pub struct Sampler {
     pub tool: String,
     /// Where is noted what it takes.
     pub spending: Spending,
+    /// Why no model is asked, if that is so.
+    pub refused: Option<&'static str>,
+}
+
+/// Why the model of a run is not asked for servers.
+pub fn refused(run: &RunState) -> Option<&'static str> {
+    let (profile, used) = (&run.record.profile, Amount::of(&run.record.usage));
+    if !profile.budget.day.is_none() {
+        // What counts for the day is reserved before a model is asked, and these calls are nobody's step.
+        return Some("the run has a budget for the day, in which this could not be counted");
+    }
+    let is_over = profile.max_run_tokens > 0 && used.tokens >= profile.max_run_tokens
+        || profile.budget.run_usd.is_some_and(|most| used.cost >= most.cost());
+    is_over.then_some("the run has used what it may")
 }
 
 impl Sampler {
     /// Asks the model, and hands on its answer, unless the call is over before.
     pub async fn answer(&self, samples: Samples) {
         let Samples { request, mut answer } = samples;
+        // The process may have been stopped since the call began: then another one may have the run.
+        let lost = (!self.held.is_fresh(self.self_stop)).then_some("the run is not here any more");
+        if let Some(reason) = self.refused.or(lost) {
+            let _ = answer.send(Err(reason.to_owned()));
+            return;
+        }
         let over = async {
             tokio::select! {
                 biased;
@@ -58,7 +82,7 @@ impl Sampler {
                 () = tokio::time::sleep(PATIENCE) => ModelError::new(ModelErrorKind::Timeout, "the model has not answered in time"),
             }
         };
-        let of = (self.fence.run_id.clone(), self.fence.conversation_id.clone());
+        let of = self.of();
         let (said, usage) = one_answer(&self.deps, self.asked(request), of, over).await;
         self.spending.add(usage);
         let (input, output) = (usage.input_tokens, usage.output_tokens);
@@ -74,22 +98,15 @@ impl Sampler {
         let _ = answer.send(said);
     }
 
+    fn of(&self) -> (RunId, ConversationId) {
+        (self.held.fence.run_id.clone(), self.held.fence.conversation_id.clone())
+    }
+
     fn asked(&self, request: SamplingRequest) -> ModelRequest {
         let SamplingRequest { system, turns, options } = request;
         let ids = self.deps.ids.as_ref();
-        let message = |(role, text): (Role, String)| Message {
-            id: MessageId::generate(ids),
-            conversation_id: self.fence.conversation_id.clone(),
-            run_id: self.fence.run_id.clone(),
-            role,
-            status: MessageStatus::Complete,
-            parts: vec![Part::Text(TextPart { id: PartId::generate(ids), text })],
-            finish_reason: None,
-            model: None,
-            usage: None,
-            internal: true,
-            feedback: None,
-            created_at: String::new(),
+        let message = |(role, text): (Role, String)| {
+            Message::of_request(MessageId::generate(ids), self.of(), role, TextPart { id: PartId::generate(ids), text })
         };
         ModelRequest {
             owner: Some(self.owner.clone()),

@@ -17,7 +17,7 @@ use super::driver::Surround;
 use super::log_writer::RunLog;
 use super::progress;
 use super::registry::Held;
-use super::sampler::{Sampler, Spending};
+use super::sampler::{self, Sampler, Spending};
 use crate::domain::handle::{Handle, Pause};
 use crate::domain::ids::CallId;
 use crate::domain::model::Usage;
@@ -83,7 +83,9 @@ impl ToolCalls {
         };
         let sampler = Sampler {
             deps: surround.deps.clone(),
-            fence: held.fence.clone(),
+            held: held.clone(),
+            self_stop: surround.options.self_stop,
+            refused: sampler::refused(state),
             owner: owner.clone(),
             model: state.record.model().to_owned(),
             window: state.said_window(),

@@ -19,7 +19,7 @@ use parse::Planned;
 
 use super::draft::Draft;
 use super::source::Source;
-use super::{Command, budget, context, model_step, offer, results, texts, tool_step};
+use super::{Command, budget, context, model_step, offer, repeats, results, texts, tool_step};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, Role};
@@ -286,7 +286,7 @@ fn has_acted(draft: &Draft<'_>) -> bool {
 fn has_called(draft: &Draft<'_>) -> bool {
     let record = &draft.work.record;
     let steps = record.counters.plan.iter().flat_map(|plan| &plan.steps);
-    let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| tool_step::was_let_through(call));
+    let mut calls = steps.filter_map(|step| call_of(record, step)).filter(|call| repeats::was_let_through(call));
     calls.any(|call| draft.tools().iter().any(|tool| tool.name == call.name))
 }
 

@@ -8,6 +8,9 @@ use crate::support::text::prefix_chars;
 
 /// How much of a step is kept, in characters.
 const STEP_CHARS: usize = 2_000;
+/// How much of a plan is read, and of one call in it. A model that has lost its way begins thousands of calls and ends none.
+const PLAN_CHARS: usize = 32_000;
+const CALL_CHARS: usize = 8_000;
 
 /// What a planner wants.
 #[derive(Debug, PartialEq)]
@@ -33,13 +36,14 @@ fn step(server: Option<&str>, description: &str) -> Option<PlanStep> {
 /// written as one, `[files.move_file(source="a.png")]`, is a step of its server. A bracket may hold several, with commas between them.
 fn bracketed(text: &str) -> Option<Planned> {
     let mut steps = Vec::new();
-    let (mut rest, mut is_within) = (text, false);
+    let (mut rest, mut is_within) = (prefix_chars(text, PLAN_CHARS), false);
     loop {
         if !is_within {
             let Some(at) = rest.find('[') else { break };
             rest = &rest[at + 1..];
         }
-        let Some((call, after)) = call(rest) else {
+        // Where no quote ends an argument so, the first one that could does.
+        let Some((call, after)) = call(rest, ends_argument).or_else(|| call(rest, |_| true)) else {
             is_within = false;
             continue;
         };
@@ -107,15 +111,15 @@ fn ends_argument(after: &str) -> bool {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let named = next.trim_start_matches(is_name).trim_start().starts_with('=');
     let is_value = next.starts_with(|c: char| "\"'[{-".contains(c) || c.is_ascii_digit());
-    named || is_value || ["true", "false", "null", "None"].iter().any(|word| next.starts_with(word))
+    named || is_value || ["true", "false", "null", "True", "False", "None"].iter().any(|word| next.starts_with(word))
 }
 
 /// A call up to its `)`, and what follows it.
-fn call(text: &str) -> Option<(Call<'_>, After<'_>)> {
+fn call(text: &str, ends_argument: impl Fn(&str) -> bool) -> Option<(Call<'_>, After<'_>)> {
     let (name, inner) = opened(text)?;
     let mut arguments = vec![String::new()];
     let (mut quote, mut is_escaped) = (None, false);
-    for (at, c) in inner.char_indices() {
+    for (at, c) in inner.char_indices().take(CALL_CHARS) {
         let last = arguments.last_mut()?;
         match (quote, c) {
             _ if is_escaped => {
@@ -188,7 +192,8 @@ mod tests {
         &[(Some("ocr"), "ocr.extract(path=\"a\", deep=f(1))"), (Some("files"), "files.move(source=\"a\")")])]
     #[case(r#"[step("files","rename "a, b.png" to c")] [step("x", "take "a", then (b)")]"#,
         &[(Some("files"), r#"rename "a, b.png" to c"#), (Some("x"), r#"take "a", then (b)"#)])]
-    #[case(r#"[files.cut(path="a", at=3, "b", 5, true)]"#, &[(Some("files"), r#"files.cut(path="a", at=3, "b", 5, true)"#)])]
+    #[case(r#"[files.cut(path="a", at=3, "b", 5, True)]"#, &[(Some("files"), r#"files.cut(path="a", at=3, "b", 5, True)"#)])]
+    #[case(r#"[step("files", move a.png to b.png)]"#, &[(Some("files"), "move a.png to b.png")])]
     #[case(r#"```json
 {"needs_tools": true, "direct_response": null, "steps": [{"number": 1, "server": "ocr", "description": "read"}, {"description": "move"}]}
 ```"#, &[(Some("ocr"), "read"), (None, "move")])]
@@ -209,6 +214,14 @@ mod tests {
     #[case("[]({})", None)]
     fn what_is_no_plan_is_none(#[case] text: &str, #[case] answer: Option<&str>) {
         assert_eq!(plan(text), answer.map(|answer| Planned::Answer(answer.to_owned())), "{text}");
+    }
+
+    #[test]
+    fn a_planner_that_has_lost_its_way_is_read_in_time() {
+        let began = std::time::Instant::now();
+        assert_eq!(plan(&"[step(".repeat(200_000)), None);
+        // Without a bound it would be hours.
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "{:?}", began.elapsed());
     }
 
     proptest! {

@@ -33,7 +33,7 @@ fn arguments_that_are_no_object_are_answered_and_kept() {
     assert!(world.asked.is_some(), "the model is asked again in the same decision");
     assert_eq!(world.rows.calls[0].arguments, json!({ "_raw": raw }));
     assert!(world.results()[0].contains("JSON object"));
-    world.calls(&[Say::Call("write", String::new()), Say::Call("write", "null".to_owned())]);
+    world.calls(&[Say::Call("write", String::new()), Say::Call("read", "null".to_owned())]);
     assert_eq!(world.under_way.len(), 2);
     assert_eq!(world.under_way[0].arguments, json!({}));
 }
@@ -186,6 +186,49 @@ fn what_may_have_changed_is_read_again() {
     world.tool_says(0, "written");
     world.calls(&[call("write", &json!({"path": "a"}))]);
     assert!(world.under_way.is_empty());
+}
+
+/// What is only quoted has changed nothing.
+#[test]
+fn a_model_that_reads_and_writes_in_a_circle_is_stopped() {
+    let mut world = World::started(AgentProfile::default());
+    let (reads, writes) = (|| call("read", &json!({"path": "a"})), || call("write", &json!({"path": "b"})));
+    world.calls(&[reads()]);
+    world.tool_says(0, "one");
+    world.calls(&[writes()]);
+    world.tool_says(0, "written");
+    world.calls(&[reads()]);
+    world.tool_says(0, "two");
+    world.calls(&[writes()]);
+    world.calls(&[reads()]);
+    assert!(world.results()[0].contains("two") && world.under_way.is_empty(), "{:?}", world.results());
+    assert_eq!(world.hints(), [texts::FORCED_DUPLICATES]);
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
+}
+
+/// Of calls in one answer nobody knows which is carried out first.
+#[test]
+fn what_changes_in_the_same_answer_counts() {
+    let reads = || call("read", &json!({"path": "a"}));
+    for (first, second) in [
+        (vec![reads()], vec![call("write", &json!({})), reads()]),
+        (vec![reads(), call("write", &json!({}))], vec![reads()]),
+        (vec![call("write", &json!({})), reads()], vec![reads()]),
+    ] {
+        let mut world = World::started(AgentProfile::default());
+        world.calls(&first);
+        first.iter().for_each(|_| _ = world.tool_says(0, "ok"));
+        world.calls(&second);
+        assert_eq!(world.under_way.len(), second.len(), "all of them are made");
+    }
+    // A quote is no answer of its own: what it quotes is old by now.
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[reads()]);
+    world.tool_says(0, "one");
+    world.calls(&[reads(), call("write", &json!({}))]);
+    world.tool_says(0, "written");
+    world.calls(&[reads()]);
+    assert_eq!(world.under_way.len(), 1);
 }
 
 #[test]

@@ -55,6 +55,7 @@ impl Batch {
         if wants.is_empty() {
             return Ok(None);
         }
+        debug_assert_eq!(text.matches('?').count(), arguments.len(), "an argument is missing, which would be NULL: {text}");
         if let Some(error) = unfit {
             return Err(sqlx::Error::Encode(error).into());
         }

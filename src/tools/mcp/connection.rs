@@ -49,7 +49,7 @@ use crate::tools::{Asks, Environment, ProgressSender, Report};
 /// The most pages of a list that are asked for.
 const MAX_PAGES: usize = 100;
 /// The most tools, resources or prompts that one server may offer.
-const MAX_LISTED: usize = 1_000;
+pub const MAX_LISTED: usize = 1_000;
 /// The most bytes of JSON that they may have together.
 const MAX_LISTED_BYTES: usize = 8 * 1024 * 1024;
 /// How long telling a server of a cancelled call may take.
@@ -402,13 +402,18 @@ impl Connection {
     ) -> Reply {
         let _underway = self.calls.token();
         let mut round = round.cloned();
+        // A server that has let go of the call and is called again has had them.
+        let mut samples = match (&round, self.allowed.samples) {
+            (None, Some(rules)) => rules.max_calls,
+            (Some(_), _) | (None, None) => 0,
+        };
         let pause = loop {
             let mut params = params.clone();
             if let Some(round) = &round {
                 rounds::answer(&mut params, round);
             }
             let questions = round.as_ref().map_or(0, |round| round.questions as usize);
-            let asked = match self.call_once(params, meta, limits, questions, progress, cancel).await {
+            let asked = match self.call_once(params, meta, limits, (questions, &mut samples), progress, cancel).await {
                 Once::Reply(reply) => return reply,
                 Once::Asks(asked) => asked,
             };
@@ -475,7 +480,7 @@ impl Connection {
         params: CallToolRequestParams,
         meta: &JsonObject,
         limits: Limits,
-        mut questions: usize,
+        (mut questions, samples): (usize, &mut u32),
         progress: &ProgressSender,
         cancel: &CancellationToken,
     ) -> Once {
@@ -498,7 +503,6 @@ impl Connection {
         let mut furthest = f64::NEG_INFINITY;
         // Since when somebody thinks about what the server wants to know, and what else it does.
         let (mut thinks, mut queue): (Option<Thought>, VecDeque<Wanted>) = (None, VecDeque::new());
-        let mut samples = 0;
         loop {
             // One thing after the other is asked.
             if thinks.is_none() {
@@ -538,12 +542,15 @@ impl Connection {
                         }
                     }
                     Report::Samples(wanted) => {
-                        samples += 1;
-                        let most = self.allowed.samples.map_or(0, |rules| rules.max_calls);
-                        if samples > most {
-                            let _ = wanted.answer.send(Err(format!("a model answers {most} times during one call")));
-                        } else {
-                            queue.push_back(Wanted::Samples(wanted));
+                        match samples.checked_sub(1) {
+                            Some(left) => {
+                                *samples = left;
+                                queue.push_back(Wanted::Samples(wanted));
+                            }
+                            None => {
+                                let most = self.allowed.samples.map_or(0, |rules| rules.max_calls);
+                                let _ = wanted.answer.send(Err(format!("a model answers {most} times during one call")));
+                            }
                         }
                     }
                     // Both are answers.

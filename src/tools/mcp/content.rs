@@ -1,7 +1,9 @@
 //! What a tool answered, as content that is stored and shown to models.
 
 use base64::Engine as _;
+use base64::alphabet;
 use base64::engine::general_purpose::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Value, json};
 
 use crate::domain::file::{picture_fault, picture_type};
@@ -10,6 +12,12 @@ use crate::domain::message::ToolContent;
 /// The most that the pictures of one answer may hold together, in bytes of base64. What is beyond it is named in a text: it
 /// would be stored, streamed, and sent to the model with every step that follows.
 const PICTURE_BYTES: usize = 8 * 1024 * 1024;
+
+/// Base64 as servers write it; providers are stricter, and get it as they want it.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
+);
 
 /// Why this is no result of a tool call; `None` if it is one.
 pub fn malformed(result: &Value) -> Option<&'static str> {
@@ -115,12 +123,15 @@ fn from_resource(resource: &Value) -> ToolContent {
 fn picture(block: &Value, key: &str) -> ToolContent {
     let data: String = word(block, key).split_ascii_whitespace().collect();
     // Larger ones have no room in any case.
-    let bytes = (data.len() <= PICTURE_BYTES).then(|| STANDARD.decode(&data).ok());
+    let bytes = (data.len() <= PICTURE_BYTES).then(|| LENIENT.decode(&data).ok());
     match bytes
         .as_ref()
         .map(|bytes| bytes.as_deref().and_then(|bytes| picture_type(bytes).filter(|_| picture_fault(bytes).is_none())))
     {
-        Some(Some(media_type)) => ToolContent::Image { media_type: media_type.to_owned(), data },
+        Some(Some(media_type)) => {
+            let data = bytes.flatten().map(|bytes| STANDARD.encode(bytes)).unwrap_or_default();
+            ToolContent::Image { media_type: media_type.to_owned(), data }
+        }
         Some(None) => ToolContent::text(format!(
             "[picture, {}: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]",
             described(block, key)
@@ -156,6 +167,7 @@ mod tests {
         let result = json!({"content": [
             {"type": "text", "text": "hello"},
             {"type": "image", "mimeType": "image/jpg", "data": format!("{}\n{}", &PNG[..20], &PNG[20..])},
+            {"type": "image", "mimeType": "image/png", "data": PNG.trim_end_matches('=')},
             {"type": "image", "mimeType": "image/png", "data": "%%%"},
             {"type": "image", "mimeType": "image/svg+xml", "data": "PHN2Zy8+"},
             {"type": "image", "data": &PNG[..40]},
@@ -169,6 +181,7 @@ mod tests {
             from_result(&result),
             [
                 ToolContent::text("hello"),
+                ToolContent::Image { media_type: "image/png".to_owned(), data: PNG.to_owned() },
                 ToolContent::Image { media_type: "image/png".to_owned(), data: PNG.to_owned() },
                 ToolContent::text("[picture, image/png, 2 bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]"),
                 ToolContent::text(

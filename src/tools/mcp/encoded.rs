@@ -10,21 +10,28 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// Longer secrets are looked for as they are only: each form needs some memory for each of its characters.
-const LONGEST: usize = 4096;
+const LONGEST: usize = 1024;
 
-/// What stands for itself in a component of an address (RFC 3986, 2.3).
+/// What stands for itself in a component of an address (RFC 3986, 2.3), and what some programs leave as it is beside that: browsers the
+/// marks, Python the slash.
 const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+const MARKS: &AsciiSet = &COMPONENT.remove(b'!').remove(b'\'').remove(b'(').remove(b')').remove(b'*');
+const SLASH: &AsciiSet = &COMPONENT.remove(b'/');
 
 /// The forms, other than the secret itself and each once.
 pub fn forms(secret: &str) -> Vec<String> {
     if secret.len() > LONGEST {
         return Vec::new();
     }
-    let percent = utf8_percent_encode(secret, COMPONENT).to_string();
     let digits: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
-    let mut forms = vec![digits.to_uppercase(), digits, lower_digits(&percent), percent.replace("%20", "+"), percent];
+    let mut forms = vec![digits.to_uppercase(), digits];
+    for left in [COMPONENT, MARKS, SLASH] {
+        let percent = utf8_percent_encode(secret, left).to_string();
+        forms.extend([lower_digits(&percent), percent.replace("%20", "+"), percent]);
+    }
     if let Ok(quoted) = serde_json::to_string(secret) {
-        forms.push(quoted[1..quoted.len() - 1].to_owned());
+        let quoted = &quoted[1..quoted.len() - 1];
+        forms.extend([quoted.replace('/', "\\/"), only_ascii(quoted), for_html(quoted), quoted.to_owned()]);
     }
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
         forms.extend((0..3).map(|before| within_base64(&engine, secret, before)));
@@ -41,6 +48,24 @@ fn within_base64(engine: &GeneralPurpose, secret: &str, before: usize) -> String
     let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(secret.bytes()).collect();
     let (start, end) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
     engine.encode(&bytes).get(start..end).unwrap_or_default().to_owned()
+}
+
+/// JSON as it is written where only ASCII is.
+fn only_ascii(json: &str) -> String {
+    let mut units = [0; 2];
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            _ if c.is_ascii() => out.push(c),
+            _ => c.encode_utf16(&mut units).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    out
+}
+
+/// JSON as it is written where it may stand in a page.
+fn for_html(json: &str) -> String {
+    json.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e")
 }
 
 /// The same with small hexadecimal digits behind the percent signs.
@@ -88,9 +113,13 @@ mod tests {
             "70c3a473732f774f7264202231220a",
             "70C3A473732F774F726420223122",
             r#"{"key": "päss/wOrd \"1\""}"#,
+            r#"{"key": "p\u00e4ss/wOrd \"1\""}"#,
+            r#"{"key": "päss\/wOrd \"1\""}"#,
+            "?key=p%C3%A4ss/wOrd%20%221%22",
         ] {
             assert!(is_found(secret, text), "{text}");
         }
+        assert!(is_found("p@ss!w<o>&rd", "p%40ss!w%3Co%3E%26rd") && is_found("p@ss!w<o>&rd", r"p@ss!w\u003co\u003e\u0026rd"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Which texts of a server's configuration are secrets, and how they are kept out of what the server says.
 
 use std::cmp::Reverse;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Map, Value};
 
@@ -16,6 +16,9 @@ const SHORTEST: usize = 4;
 const SHORTEST_IN_ANSWERS: usize = 8;
 /// Words up to this length that are not called a secret are shown.
 const LONGEST_WORD: usize = 12;
+
+/// The most bytes of encoded forms that one entry is searched for.
+const MAX_FORMS: usize = 256 * 1024;
 
 /// Tokens of a login that are remembered; older ones have ended.
 const TOKENS: usize = 8;
@@ -37,7 +40,7 @@ pub struct Masks {
 #[derive(Default)]
 struct Tokens {
     known: Vec<Secret>,
-    finder: Option<Finder>,
+    finder: Option<Arc<Finder>>,
 }
 
 #[derive(Clone)]
@@ -68,11 +71,15 @@ struct Finder {
 impl Finder {
     /// Of those that are looked for in answers; `None` if there are none.
     fn of(secrets: &[Secret]) -> Option<Self> {
-        let (mut patterns, mut shown) = (Vec::new(), Vec::new());
-        for secret in secrets {
+        let (mut patterns, mut shown, mut room) = (Vec::new(), Vec::new(), MAX_FORMS);
+        // The shortest first: there are most of those, and of the long ones each takes the room of many.
+        for secret in secrets.iter().rev() {
             let Some(stands_for) = &secret.shown else { continue };
-            let forms = encoded::forms(secret.value()).into_iter().map(SecretString::from);
-            for form in forms.chain([secret.value.clone()]) {
+            let forms = encoded::forms(secret.value());
+            let bytes = forms.iter().map(String::len).sum::<usize>();
+            let forms = if bytes <= room { forms } else { Vec::new() };
+            room -= forms.iter().map(String::len).sum::<usize>();
+            for form in forms.into_iter().map(SecretString::from).chain([secret.value.clone()]) {
                 patterns.push(form);
                 shown.push(Arc::clone(stands_for));
             }
@@ -82,7 +89,10 @@ impl Finder {
         }
         // Fails for more bytes of secrets than an entry can hold.
         let patterns = patterns.iter().map(|pattern| pattern.expose_secret());
-        let machine = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(patterns).ok()?;
+        let mut builder = AhoCorasick::builder();
+        // The fastest kind, which is the default for few patterns, takes hundreds of bytes for each byte of them.
+        let builder = builder.match_kind(MatchKind::LeftmostLongest).kind(Some(AhoCorasickKind::ContiguousNFA));
+        let machine = builder.build(patterns).ok()?;
         Some(Self { machine, shown })
     }
 
@@ -146,22 +156,34 @@ impl Masks {
 
     /// Adds a token.
     pub fn add_token(&self, name: &str, token: &SecretString) {
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        if tokens.known.iter().any(|known| known.value() == token.expose_secret()) {
-            return;
+        let mut known = self.tokens().known.clone();
+        loop {
+            if known.iter().any(|known| known.value() == token.expose_secret()) {
+                return;
+            }
+            let before = known.len();
+            let mut next: Vec<Secret> = known.iter().skip((before + 1).saturating_sub(TOKENS)).cloned().collect();
+            next.push(Secret::new(name, token.expose_secret(), true));
+            // Made while nobody waits for it.
+            let finder = Finder::of(&next).map(Arc::new);
+            let mut tokens = self.tokens();
+            if tokens.known.iter().map(Secret::value).eq(known.iter().map(Secret::value)) {
+                *tokens = Tokens { known: next, finder };
+                return;
+            }
+            known.clone_from(&tokens.known);
         }
-        if tokens.known.len() >= TOKENS {
-            tokens.known.remove(0);
-        }
-        tokens.known.push(Secret::new(name, token.expose_secret(), true));
-        tokens.finder = Finder::of(&tokens.known);
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, Tokens> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The text without the secrets.
     #[must_use]
     pub fn hide(&self, text: &str) -> String {
         let plain = {
-            let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+            let tokens = self.tokens();
             let all = tokens.known.iter().chain(&self.known).filter(|secret| !secret.value().is_empty());
             all.fold(text.to_owned(), |text, secret| text.replace(secret.value(), REDACTED))
         };
@@ -197,8 +219,8 @@ impl Masks {
     /// The text without the secrets that are looked for in answers; `None` if there are none in it.
     fn found_in(&self, text: &str) -> Option<String> {
         let shown = self.finder.get_or_init(|| Finder::of(&self.known)).as_ref().and_then(|finder| finder.without(text));
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        let again = tokens.finder.as_ref().and_then(|finder| finder.without(shown.as_deref().unwrap_or(text)));
+        let of_tokens = self.tokens().finder.clone();
+        let again = of_tokens.and_then(|finder| finder.without(shown.as_deref().unwrap_or(text)));
         again.or(shown)
     }
 
@@ -304,6 +326,24 @@ mod tests {
         assert_eq!(masks.hide_in_text("Basic YWRhOmh1bnRlci0yMg==".to_owned()), "Basic YWRhOm[redacted:PASSWORD]g==");
         assert_eq!(masks.hide_in_text("/?t=later%2Ftoken&a".to_owned()), "/?t=[redacted:access_token]&a");
         assert_eq!(masks.hide("68756e7465722d3232 hunter-22"), "[redacted:PASSWORD] [redacted]");
+    }
+
+    /// A member may give a server dozens of headers of thousands of characters.
+    #[test]
+    fn many_long_secrets_take_little_memory() {
+        let mut masks = Masks::default();
+        let long = |n: usize| format!("{n}{}", "aB3/x+".repeat(160));
+        (0..60).for_each(|n| masks.add(&format!("TOKEN_{n}"), &long(n)));
+        masks.add("PASSWORD", "hunter-22");
+        assert_eq!(masks.hide_in_text(format!("{} 68756e7465722d3232", long(7))), "[redacted:TOKEN_7] [redacted:PASSWORD]");
+        let bytes = masks.finder.get().unwrap().as_ref().unwrap().machine.memory_usage();
+        assert!(bytes < 16 * 1024 * 1024, "{bytes} bytes");
+        for n in 0..20 {
+            masks.add_token("access_token", &SecretString::from(long(100 + n)));
+        }
+        let bytes = masks.tokens().finder.as_ref().unwrap().machine.memory_usage();
+        assert!(bytes < 4 * 1024 * 1024, "{bytes} bytes");
+        assert_eq!(masks.tokens().known.len(), TOKENS);
     }
 
     #[test]

@@ -341,8 +341,6 @@ impl McpServers {
         self.common.guard.dismiss().await;
     }
 
-    /// The kept servers that an owner's runs may use. No name of a server of the configuration changes because of one of them, and
-    /// none of everybody's because of one of the owner's.
     /// Whether an owner has a server now, enabled, with which tools were frozen. What cannot be read is not held against anybody.
     pub async fn has(&self, owner: &UserId, key: &str) -> bool {
         if self.configured.iter().any(|offer| offer.identity.key == key) {
@@ -352,6 +350,8 @@ impl McpServers {
         kept.of(owner).await.map_or(true, |servers| servers.iter().any(|server| server.id.as_str() == key))
     }
 
+    /// The kept servers that an owner's runs may use. No name of a server of the configuration changes because of one of them, and
+    /// none of everybody's because of one of the owner's.
     async fn offers(&self, owner: &UserId) -> Vec<Offer> {
         let Some(kept) = &self.kept else { return Vec::new() };
         let kept = match kept.of(owner).await {

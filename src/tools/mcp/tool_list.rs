@@ -10,8 +10,10 @@ use rmcp::service::{Peer, ServiceError};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::connection::size_of;
+use super::connection::{MAX_LISTED, size_of};
 
+/// Malformed tools of a list that the log names.
+const NAMED: usize = 3;
 /// The largest schema of a tool, in bytes of JSON.
 const MAX_SCHEMA: usize = 64 * 1024;
 
@@ -67,22 +69,21 @@ pub async fn page(server: &str, peer: &Peer<RoleClient>, asked: PaginatedRequest
 /// The tools of a list that are tools. `None` if it is no list.
 fn salvaged(server: &str, mut listed: Value) -> Option<ListToolsResult> {
     let items = std::mem::take(listed.get_mut("tools")?.as_array_mut()?);
-    let mut tools = Vec::with_capacity(items.len());
-    for item in items {
+    let (mut tools, mut left_out, mut named) = (Vec::new(), 0_usize, Vec::new());
+    for item in items.into_iter().take(MAX_LISTED) {
         let name = item.get("name").and_then(Value::as_str).unwrap_or("(without a name)").chars().take(64).collect::<String>();
         match serde_json::from_value::<Tool>(item) {
             Ok(tool) => tools.push(tool),
             Err(error) => {
-                let error = error.to_string();
-                tracing::warn!(
-                    mcp.server = server,
-                    tool.name = name,
-                    error,
-                    "MCP server offers a tool that is malformed, which is left out"
-                );
+                left_out += 1;
+                if named.len() < NAMED {
+                    named.push(format!("{name}: {error}"));
+                }
             }
         }
     }
+    let named = named.join("; ");
+    tracing::warn!(mcp.server = server, left_out, named, "MCP server offers malformed tools, which are left out");
     let mut list: ListToolsResult = serde_json::from_value(listed).ok()?;
     list.tools = tools;
     Some(list)

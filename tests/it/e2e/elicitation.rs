@@ -140,7 +140,8 @@ async fn nobody_answers(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
 async fn two_calls_at_once_are_both_asked() {
     let Asking { site, model, folder } = asking(Kind::Sqlite, &[], json!({"elicitation": true, "timeout": "1s"})).await;
     let server = site.start().await;
-    let run = server.start_run(&json!({"input": "[[id:asks]][[call:s__form {}]][[call:s__form {}]][[next]][[say:bye]]"})).await;
+    let input = r#"[[id:asks]][[call:s__form {"text":"1"}]][[call:s__form {"text":"2"}]][[next]][[say:bye]]"#;
+    let run = server.start_run(&json!({ "input": input })).await;
     let called = || std::fs::read_to_string(folder.path().join("log")).unwrap().matches("\"called\"").count();
     let first = asked(&server).await;
     // Longer than the server's limit.

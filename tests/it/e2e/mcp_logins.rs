@@ -61,7 +61,7 @@ async fn log_in(server: &Server, bank: &Guarded, id: &str) -> Value {
 
 /// A run that calls a tool so often at once: whether each call was paid for.
 async fn pay(server: &Server, times: usize) -> Vec<bool> {
-    let calls = "[[call:bank__pay {}]]".repeat(times);
+    let calls: String = (0..times).map(|n| format!(r#"[[call:bank__pay {{"n":{n}}}]]"#)).collect();
     let run = server.start_run(&json!({"input": format!("[[id:pay]]{calls}[[next]][[text:1,0]]")})).await;
     let id = run["id"].as_str().unwrap();
     assert_eq!(server.finished(id).await["status"], "completed");

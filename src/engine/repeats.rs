@@ -1,0 +1,118 @@
+//! Calls that a run has made before with the same arguments: they are answered with what that came to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::plan;
+use crate::domain::agent::AgentProfile;
+use crate::domain::plan::Strategy;
+use crate::domain::record::RunRecord;
+use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
+
+/// What two calls have in common that are the same: the tool and the arguments.
+type Key<'c> = (&'c str, &'c str);
+
+fn key(call: &ToolCall) -> Key<'_> {
+    (&call.name, &call.arguments_hash)
+}
+
+/// The calls of a run that got as far as their tools, in order, without those that were answered with an earlier one.
+#[derive(Default)]
+struct Made<'c> {
+    /// The last one of each kind.
+    last: HashMap<Key<'c>, &'c ToolCall>,
+    /// Those that may have changed something.
+    changes: Vec<&'c ToolCall>,
+}
+
+impl<'c> Made<'c> {
+    /// Adds the next one.
+    fn add(&mut self, call: &'c ToolCall) {
+        if self.answers(call).is_some() {
+            return;
+        }
+        self.last.insert(key(call), call);
+        if call.replay != ReplayClass::Read {
+            self.changes.push(call);
+        }
+    }
+
+    /// The call that answers this one, which comes after all of them. What repeats without harm is made again if another call may have
+    /// changed what it answers; of calls of one answer nobody knows which was carried out first.
+    fn answers(&self, call: &ToolCall) -> Option<&'c ToolCall> {
+        let earlier = *self.last.get(&key(call)).filter(|earlier| earlier.state == ToolCallState::Done)?;
+        let mut since = self.changes.iter().rev().take_while(|change| change.step >= earlier.step);
+        let is_stale = repeats_nothing(earlier) && since.any(|change| !is_same(change, call));
+        (!is_stale).then_some(earlier)
+    }
+}
+
+/// The same call, if an earlier one of the run has answered it and it shall not be made again. `beside` are the calls before it in the
+/// same answer that are about to be made, if the record does not have them yet.
+pub(super) fn answered_before<'c>(
+    (profile, record): (&AgentProfile, &'c RunRecord),
+    beside: impl Iterator<Item = &'c ToolCall>,
+    call: &ToolCall,
+) -> Option<&'c ToolCall> {
+    let quotes_all = profile.duplicate_calls > 0;
+    let before = |other: &&ToolCall| (other.step, other.position) < (call.step, call.position);
+    let calls = record.calls.iter().map(Arc::as_ref).filter(before);
+    let mut same = calls.clone().filter(|earlier| earlier.step < call.step && is_same(earlier, call));
+    match profile.strategy {
+        Strategy::Loop if quotes_all => {
+            let mut made = Made::default();
+            calls.filter(|call| was_let_through(call)).chain(beside).for_each(|call| made.add(call));
+            made.answers(call)
+        }
+        Strategy::Loop => None,
+        // The steps of a plan are meant, each of them: what has changed between two of them, the second one shall see.
+        Strategy::PlanExecute if plan::has_made(record, &call.id) => {
+            same.find(|earlier| has_told(earlier) && !has_changed_since(record, earlier, call))
+        }
+        // Whoever takes over from a plan shall not do again what that has done, and may read again what it has changed.
+        Strategy::PlanExecute => same.find(|earlier| {
+            let is_stale = repeats_nothing(earlier) && has_changed_since(record, earlier, call);
+            match plan::has_made(record, &earlier.id) {
+                true => has_told(earlier) && !is_stale,
+                false => quotes_all && earlier.state == ToolCallState::Done,
+            }
+        }),
+    }
+}
+
+/// Whether two calls are of the same tool with the same arguments.
+pub(super) fn is_same(one: &ToolCall, other: &ToolCall) -> bool {
+    key(one) == key(other)
+}
+
+/// Whether making a call again does nothing that the first one has not done.
+fn repeats_nothing(call: &ToolCall) -> bool {
+    match call.replay {
+        ReplayClass::Read | ReplayClass::Idempotent => true,
+        // The call would have another key.
+        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } | ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
+    }
+}
+
+/// Whether the outcome of a call speaks against making it again: it has its answer, or it may have taken effect.
+fn has_told(call: &ToolCall) -> bool {
+    call.state == ToolCallState::Done || (call.state == ToolCallState::Unknown && !repeats_nothing(call))
+}
+
+/// Whether a call of another kind, made between these two, may have changed something.
+fn has_changed_since(record: &RunRecord, earlier: &ToolCall, call: &ToolCall) -> bool {
+    let between = |other: &&ToolCall| earlier.step < other.step && other.step < call.step;
+    let mut others =
+        record.calls.iter().map(Arc::as_ref).filter(between).filter(|other| was_let_through(other) && !is_same(other, call));
+    others.any(|other| other.replay != ReplayClass::Read)
+}
+
+/// Whether a call got as far as its tool, or a human who said no.
+pub(super) fn was_let_through(call: &ToolCall) -> bool {
+    match call.state {
+        ToolCallState::Started | ToolCallState::Done | ToolCallState::Unknown | ToolCallState::Denied => true,
+        // What is no JSON object was refused.
+        ToolCallState::Failed => call.is_readable(),
+        ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Cancelled => false,
+    }
+}
