@@ -11,20 +11,12 @@ use super::config::Loaded;
 use super::parts::{self, Opener, Sources};
 use super::upkeep;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges};
-use crate::store::Store;
+use crate::store::{Expired, Store};
 
-/// Removes what has expired and folds what is old; or only says what it would fold.
+/// Removes what has expired and folds what is old; or only says what it would do.
 pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
-    if mode == FoldMode::Fold {
-        let (tickets, records) = upkeep::remove_expired(store.as_ref(), &Sources::real().clock).await;
-        let tickets = tickets.context("expired tickets cannot be removed")?;
-        let records = records.context("old idempotency records cannot be removed")?;
-        let audit = upkeep::remove_old_audit(store.as_ref(), loaded.config.retention.audit_ms()).await;
-        let audit = audit.context("old rows of the audit cannot be removed")?;
-        upkeep::remove_old_spending(store.as_ref()).await.context("what budgets of days gone by have counted cannot be removed")?;
-        print(&format!("removed {tickets} expired tickets, {records} idempotency records and {audit} rows of the audit\n"))?;
-    }
+    remove_expired(store.as_ref(), loaded.config.retention.audit_ms(), mode).await?;
     take_over(store.as_ref(), mode).await?;
     remove_files(store.as_ref(), loaded.config.retention.unused_files_ms(), mode).await?;
     tidy(&store, loaded.config.retention.tidy_ages(), mode).await?;
@@ -56,6 +48,31 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
     };
     let rest = if last == FoldStep::Taken { "another process is folding at this moment and does the rest\n" } else { "" };
     print(&format!("{what}{rest}"))
+}
+
+/// Removes rows that have expired; or only says how many there are.
+async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<()> {
+    let clock = Sources::real().clock;
+    let (what, gone) = match mode {
+        FoldMode::Count => {
+            let counted = upkeep::count_expired(store, &clock, audit_ms).await.context("expired rows cannot be counted")?;
+            ("to remove", counted)
+        }
+        FoldMode::Fold => {
+            let (tickets, records) = upkeep::remove_expired(store, &clock).await;
+            let tickets = tickets.context("expired tickets cannot be removed")?;
+            let records = records.context("old idempotency records cannot be removed")?;
+            let audit = upkeep::remove_old_audit(store, audit_ms).await.context("old rows of the audit cannot be removed")?;
+            let spending = upkeep::remove_old_spending(store).await;
+            let spending = spending.context("what budgets of days gone by have counted cannot be removed")?;
+            ("removed", Expired { tickets, records, audit, spending })
+        }
+    };
+    let Expired { tickets, records, audit, spending } = gone;
+    print(&format!(
+        "expired rows {what}: {tickets} tickets, {records} idempotency records, {audit} of the audit, {spending} of budgets\n"
+    ))
+    .map(|_| ())
 }
 
 /// Puts runs back into the queue whose worker is gone; or only says how many there are. Most of them at once look like an outage of

@@ -14,7 +14,7 @@ use super::telemetry::UPKEEP;
 use crate::domain::ids::McpServerId;
 use crate::live::Hub;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, follow_logs};
-use crate::store::{SEARCH_PIECE, Store, StoreResult};
+use crate::store::{Expired, SEARCH_PIECE, Store, StoreResult};
 use crate::support::clock::{SharedClock, UnixMillis};
 
 /// How often runs are counted by their status, for the gauge of them.
@@ -212,6 +212,11 @@ pub async fn remove_unused_files(store: &dyn Store, age_ms: Option<u64>) -> Stor
 pub async fn remove_expired(store: &dyn Store, clock: &SharedClock) -> (StoreResult<u64>, StoreResult<u64>) {
     let records = UnixMillis(clock.now().0 - REMEMBERED_MS);
     (store.remove_expired_tickets().await, store.remove_expired_idempotency(records).await)
+}
+
+/// How many rows there are that [`remove_expired`], [`remove_old_audit`] and [`remove_old_spending`] would remove.
+pub async fn count_expired(store: &dyn Store, clock: &SharedClock, audit_ms: Option<u64>) -> StoreResult<Expired> {
+    store.count_expired(UnixMillis(clock.now().0 - REMEMBERED_MS), audit_ms).await
 }
 
 /// Removes rows of the audit that are old enough, piece by piece. Returns how many.

@@ -45,7 +45,7 @@ pub use providers::{
     LoginTaker, NameCursor, NamedChanged, NamedMade, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
     SealedRow, SecretOf,
 };
-pub use retention::EndedRun;
+pub use retention::{EndedRun, Expired};
 pub use rewind::{Edited, Rewind, RewindFrom, Rewound};
 pub use search::{Found, SEARCH_PIECE, SearchCursor, SearchStore};
 pub use titles::{TitleMade, TitleStore};
@@ -418,6 +418,9 @@ pub trait Store:
     /// Removes idempotency records older than 24 hours, and what is left of conversations whose deletion was cut short. Returns how
     /// many records.
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64>;
+
+    /// How many rows there are that the next cleaning removes: idempotency records from before then, and rows of the audit of this age.
+    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired>;
 
     /// Has whatever is put in the place of this database from before now be noticed when it is opened. To be called now and then;
     /// does nothing where that is noticed anyway, or never.

@@ -19,3 +19,24 @@ pub struct EndedRun {
     /// When it ended, by the database's clock.
     pub finished_at: UnixMillis,
 }
+
+/// How many rows have expired.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Tickets that nobody has used in time.
+    pub tickets: u64,
+    /// Idempotency records.
+    pub records: u64,
+    /// Rows of the audit of tool calls.
+    pub audit: u64,
+    /// Rows of what was spent on days gone by.
+    pub spending: u64,
+}
+
+impl Expired {
+    /// From counts in this order.
+    pub(super) fn of((tickets, records, audit, spending): (i64, i64, i64, i64)) -> Self {
+        let count = |rows: i64| u64::try_from(rows).unwrap_or_default();
+        Self { tickets: count(tickets), records: count(records), audit: count(audit), spending: count(spending) }
+    }
+}

@@ -9,7 +9,7 @@ use sqlx::postgres::PgRow;
 use super::PostgresStore;
 use crate::domain::ids::{KeyId, UserId};
 use crate::domain::principal::{User, UserRole};
-use crate::store::{KeyStore, Store, StoreError, StoreResult, StoredKey, rows};
+use crate::store::{Expired, KeyStore, Store, StoreError, StoreResult, StoredKey, rows};
 use crate::support::clock::UnixMillis;
 use crate::support::text::storable;
 
@@ -142,6 +142,20 @@ impl Store for PostgresStore {
         let removed =
             sqlx::query("DELETE FROM idempotency_keys WHERE created_at < $1").bind(before.0).execute(&self.chores).await?;
         Ok(removed.rows_affected())
+    }
+
+    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired> {
+        let counts = sqlx::query_as(
+            "SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= (SELECT now_ms())),
+                 (SELECT count(*) FROM idempotency_keys WHERE created_at < $1),
+                 (SELECT count(*) FROM tool_audit WHERE at <= (SELECT now_ms()) - $2::bigint),
+                 (SELECT count(*) FROM spending WHERE day < now_ms() / 86400000 - 1)",
+        )
+        .bind(before.0)
+        .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))
+        .fetch_one(&self.chores)
+        .await?;
+        Ok(Expired::of(counts))
     }
 
     async fn close(&self) {

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::clock::MachineClock;
 use super::lineage::Lineage;
-use crate::store::{Durability, Store, StoreError, StoreOptions, StoreResult};
+use crate::store::{Durability, Expired, Store, StoreError, StoreOptions, StoreResult};
 use crate::support::clock::UnixMillis;
 
 /// A transaction on the writer or a reader.
@@ -265,6 +265,23 @@ impl Store for SqliteStore {
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
         let deleted = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?").bind(before.0).execute(&self.writer);
         Ok(deleted.await?.rows_affected())
+    }
+
+    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired> {
+        let counts = sqlx::query_as(concat!(
+            "SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= ",
+            now!(),
+            "), (SELECT count(*) FROM idempotency_keys WHERE created_at < ?1), (SELECT count(*) FROM tool_audit WHERE at <= ",
+            now!(),
+            " - ?2), (SELECT count(*) FROM spending WHERE day < ",
+            now!(),
+            " / 86400000 - 1)"
+        ))
+        .bind(before.0)
+        .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))
+        .fetch_one(self.reader())
+        .await?;
+        Ok(Expired::of(counts))
     }
 
     async fn leave_mark(&self) -> StoreResult<()> {

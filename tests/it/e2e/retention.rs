@@ -42,6 +42,10 @@ async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] k
     site.database.rows(&format!("UPDATE runs SET finished_at = finished_at - {age} WHERE id = '{old}' RETURNING id")).await;
     let (ok, counted) = site.command(&["cleanup", "--dry-run"]).await;
     let gone = deltas(old_frames) - 1;
+    assert!(
+        counted.contains("expired rows to remove: 0 tickets, 0 idempotency records, 0 of the audit, 0 of budgets"),
+        "{counted}"
+    );
     assert!(ok && counted.contains(&format!("runs older than 7 days to fold: 1; events that would become part of others: {gone}")));
     assert_eq!(sse::stored(&server.run_events(old).await.all().await), sse::stored(old_frames));
     let (ok, done) = site.command(&["cleanup"]).await;

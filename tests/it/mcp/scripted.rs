@@ -107,15 +107,35 @@ async fn a_child_sees_its_own_variables_and_few_of_ours() {
     // Cargo sets this one for every test, so it would be seen if the environment were inherited.
     assert_eq!(seen.get("CARGO_MANIFEST_DIR"), None);
     assert_eq!(seen["cwd"], json!(server.folder.path().canonicalize().unwrap()));
+    // This process has sockets, pipes and files open, and so does its runtime. What it was itself given by whoever started it goes on to
+    // all that it starts.
+    let given = given_files();
+    let files: Vec<String> = serde_json::from_value(seen["files"].clone()).unwrap();
+    assert!(files.iter().all(|file| given.contains(file)), "{files:?} beside {given:?}");
     // A python that is a shell script sets some of these by itself.
-    let harmless =
-        ["cwd", "OWN", "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "PWD", "OLDPWD", "SHLVL", "_"];
+    let harmless = [
+        "cwd", "files", "OWN", "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TMPDIR", "TZ", "PWD", "OLDPWD", "SHLVL", "_",
+    ];
     #[expect(clippy::disallowed_methods, reason = "what must not be inherited is what is set here")]
     let ours = |key: &str| std::env::var(key).is_ok();
     let inherited: Vec<&String> =
         seen.as_object().unwrap().keys().filter(|key| !harmless.contains(&key.as_str()) && ours(key)).collect();
     assert!(inherited.is_empty(), "{inherited:?}");
     tools.shutdown().await;
+}
+
+/// What is open here and is not closed in programs that are started.
+fn given_files() -> Vec<String> {
+    const CLOSED_IN_PROGRAMS: u32 = 0o2_000_000;
+    let Ok(open) = std::fs::read_dir("/proc/self/fdinfo") else { return Vec::new() };
+    let names = open.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_given = |name: &String| {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{name}")).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).map(str::trim);
+        flags.and_then(|flags| u32::from_str_radix(flags, 8).ok()).is_some_and(|flags| flags & CLOSED_IN_PROGRAMS == 0)
+    };
+    let given = names.filter(is_given).filter_map(|name| std::fs::read_link(format!("/proc/self/fd/{name}")).ok());
+    given.map(|path| path.display().to_string()).collect()
 }
 
 /// A server's own secrets are no answer, whoever it gives them to.

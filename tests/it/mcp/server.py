@@ -60,6 +60,17 @@ def stateless():
     return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if "stateless" in habits else {}
 
 
+def open_files():
+    """What is open beside the three streams, but for the folder that is being looked at."""
+    folder, found = "/proc/self/fd", []
+    for number in os.listdir(folder) if os.path.isdir(folder) else []:
+        try:
+            found += [os.readlink(os.path.join(folder, number))] if int(number) > 2 else []
+        except OSError:
+            pass
+    return found
+
+
 def colour(message="Which colour?"):
     fields = {"colour": {"type": "string", "enum": ["red", "green"]}, "count": {"type": "integer", "minimum": 1}}
     schema = {"type": "object", "properties": fields, "required": ["colour"]}
@@ -149,7 +160,7 @@ def call(request):
     elif name == "hang":
         pass
     elif name == "environment":
-        answer(request, json.dumps({**dict(os.environ), "cwd": os.getcwd()}))
+        answer(request, json.dumps({**dict(os.environ), "cwd": os.getcwd(), "files": open_files()}))
     elif name == "noise":
         write("plain words\n\x1b[31mcolours\x1b[0m\n\n{\"broken\": \n[1, 2\n")
         sys.stderr.write("first words\n" + "some of what stands between\n" * 40_000 + "last words\n")

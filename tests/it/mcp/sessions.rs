@@ -35,6 +35,8 @@ enum First {
     Challenge,
     /// The beginning of an event stream.
     Cut,
+    /// The beginning of an object, on a connection that breaks.
+    CutObject,
     /// 202, and nothing after it.
     Accepted,
     /// Something else than a message.
@@ -82,6 +84,12 @@ fn first_answer(first: First, id: &Value) -> Response {
         First::Status(status) => StatusCode::from_u16(status).unwrap().into_response(),
         First::Challenge => (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response(),
         First::Cut => (stream, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":").into_response(),
+        First::CutObject => {
+            let begun = Ok(bytes::Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"result\":{\"content\":["));
+            let broken = Err(std::io::Error::other("the connection breaks"));
+            let body = axum::body::Body::from_stream(futures_util::stream::iter([begun, broken]));
+            ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+        }
         First::Accepted => StatusCode::ACCEPTED.into_response(),
         First::Late => unreachable!("it is answered like the others"),
         First::Nonsense => (stream, "data: {\"hello\": \"world\"}\n\n").into_response(),
@@ -104,6 +112,51 @@ async fn called(first: First, changes: bool, capstan: Value) -> (ToolCallState, 
     let next = wait::within("the next call", Duration::from_secs(10), tools.call("bank__pay", json!({}))).await;
     tools.door.shutdown().await;
     (outcome.state, text(&outcome), calls, text(&next))
+}
+
+/// M-17: without a handshake, and without sessions.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stateless_revision_is_spoken_over_http() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&seen);
+    let answer = move |headers: axum::http::HeaderMap, Json(request): Json<Value>| async move {
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let method = request["method"].as_str().unwrap_or_default().to_owned();
+        notes.lock().unwrap().push((method.clone(), header("mcp-protocol-version"), header("mcp-session-id")));
+        let fresh = json!({"resultType": "complete", "ttlMs": 60_000, "cacheScope": "private"});
+        let mut result = match method.as_str() {
+            "server/discover" => json!({
+                "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+                "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "stateless", "version": "1"}}
+            }),
+            "tools/list" => json!({"tools": [{"name": "pay", "description": "pays", "inputSchema": {"type": "object"}}]}),
+            "tools/call" => json!({"content": [{"type": "text", "text": "paid"}]}),
+            _ => {
+                let error = json!({"code": -32601, "message": "Method not found"});
+                return Json(json!({"jsonrpc": "2.0", "id": request["id"], "error": error})).into_response();
+            }
+        };
+        result.as_object_mut().unwrap().extend(fresh.as_object().unwrap().clone());
+        Json(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).into_response()
+    };
+    let app = axum::Router::new().route("/mcp", post(answer));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, app).await });
+    let tools = Tools::new(&json!({"bank": {"url": url}})).await;
+    for _ in 0..2 {
+        assert_eq!(text(&tools.call("bank__pay", json!({})).await), "paid");
+    }
+    tools.door.shutdown().await;
+    let seen = seen.lock().unwrap();
+    let calls: Vec<_> = seen.iter().filter(|(method, ..)| method == "tools/call").collect();
+    assert_eq!(calls.len(), 2, "{seen:?}");
+    let stateless = |(_, version, session): &&(String, Option<String>, Option<String>)| {
+        version.as_deref() == Some("2026-07-28") && session.is_none()
+    };
+    assert!(calls.iter().all(|call| stateless(call)), "{seen:?}");
+    assert_eq!(seen.iter().filter(|(method, ..)| method == "tools/list").count(), 1, "its list holds: {seen:?}");
 }
 
 /// M-18.
@@ -133,6 +186,7 @@ async fn it_is_not_sent_again_to_a_tool_that_is_another_one_by_then(#[case] firs
 #[rstest]
 #[case::by_a_gateway(First::Status(503))]
 #[case::in_the_middle_of_the_answer(First::Cut)]
+#[case::in_the_middle_of_an_object(First::CutObject)]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_lost_ends_by_its_class(#[case] first: First, #[values(true, false)] reads: bool) {
     let (class, expected) = if reads { ("read", ToolCallState::Failed) } else { ("unsafe", ToolCallState::Unknown) };

@@ -699,6 +699,9 @@ impl Store for Line {
     fn caps_owners(&self) -> bool {
         self.model.caps_owners()
     }
+    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired> {
+        self.model.count_expired(before, audit_ms).await
+    }
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
         self.model.remove_expired_idempotency(before).await
     }

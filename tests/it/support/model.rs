@@ -147,6 +147,8 @@ impl Notes {
 }
 
 async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Bytes) -> Response {
+    // Reading the request is no part of what it took to make it.
+    let asked = Instant::now();
     let request: Value = match serde_json::from_slice(&body) {
         Ok(request) => request,
         Err(error) => return refuse(&notes, &format!("the body is no JSON: {error}")),
@@ -157,7 +159,6 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
     if let Err(problem) = check_history(&request) {
         return refuse(&notes, &format!("{problem}: {}", request["messages"]));
     }
-    let asked = Instant::now();
     let (script, round) = find_script(&request);
     let number = {
         let mut exchanges = notes.exchanges.lock().unwrap();

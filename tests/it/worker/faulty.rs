@@ -588,6 +588,9 @@ impl Store for FaultyStore {
     fn is_shared(&self) -> bool {
         self.inner.is_shared()
     }
+    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired> {
+        self.inner.count_expired(before, audit_ms).await
+    }
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
         self.inner.remove_expired_idempotency(before).await
     }

@@ -18,10 +18,10 @@ use capstan::domain::search::Terms;
 use capstan::domain::ticket::StreamTicket;
 use capstan::domain::usage::DayUsage;
 use capstan::store::{
-    AgentCursor, AgentStore, AgentVersionCursor, AuditCursor, AuditFilter, AuditStore, EndedRun, IdempotencyClaim, KeyStore, Keyed,
-    LoginTaker, McpLoginStore, McpServerCursor, McpServerStore, McpTokens, NamedChanged, NamedMade, Page, PageRequest, PinScope,
-    PinStore, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore, SealedRow, SeenTool,
-    Store, StoreResult, StoredKey, TicketStore, Tidying,
+    AgentCursor, AgentStore, AgentVersionCursor, AuditCursor, AuditFilter, AuditStore, EndedRun, Expired, IdempotencyClaim,
+    KeyStore, Keyed, LoginTaker, McpLoginStore, McpServerCursor, McpServerStore, McpTokens, NamedChanged, NamedMade, Page,
+    PageRequest, PinScope, PinStore, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore, RetentionStore,
+    SealedRow, SeenTool, Store, StoreResult, StoredKey, TicketStore, Tidying,
 };
 use capstan::store::{AttachedFile, FileCursor, FileStore, NewFile};
 use capstan::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
@@ -325,6 +325,10 @@ impl Store for ModelStore {
     }
     fn caps_owners(&self) -> bool {
         self.state().owner_cap > 0
+    }
+    async fn count_expired(&self, before: UnixMillis, _audit_ms: Option<u64>) -> StoreResult<Expired> {
+        let records = self.state().answers.values().filter(|(.., at)| *at < before).count() as u64;
+        Ok(Expired { records, ..Expired::default() })
     }
     async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
         Ok(self.state().answers.extract_if(.., |_, (.., at)| *at < before).count() as u64)
