@@ -155,7 +155,7 @@ async fn the_stateless_revision_is_spoken_over_http() {
     let stateless = |(_, version, session): &&(String, Option<String>, Option<String>)| {
         version.as_deref() == Some("2026-07-28") && session.is_none()
     };
-    assert!(calls.iter().all(|call| stateless(call)), "{seen:?}");
+    assert!(calls.iter().all(stateless), "{seen:?}");
     assert_eq!(seen.iter().filter(|(method, ..)| method == "tools/list").count(), 1, "its list holds: {seen:?}");
 }
 
