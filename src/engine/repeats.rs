@@ -32,7 +32,8 @@ impl<'c> Made<'c> {
             return;
         }
         self.last.insert(key(call), call);
-        if call.replay != ReplayClass::Read {
+        // What a human has denied was not made.
+        if call.replay != ReplayClass::Read && call.state != ToolCallState::Denied {
             self.changes.push(call);
         }
     }

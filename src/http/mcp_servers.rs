@@ -96,6 +96,9 @@ pub(crate) struct McpServerStatus {
     stderr: Option<String>,
     /// How many tools it offers.
     tools: usize,
+    /// Whether it lists more, which are left out: beyond what a server may offer, too large, or malformed. The log says which.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    left_out: bool,
     /// Whether it wants a login.
     auth: AuthState,
 }
@@ -130,8 +133,8 @@ pub(crate) struct McpServer {
 
 impl McpServer {
     pub(super) fn of(shown: ShownMcpServer, viewer: &Principal) -> Self {
-        let ServerStatus { id, name, status: state, since, error, stderr, tools, auth, owner: _ } = shown.status;
-        let status = McpServerStatus { state, since, error, stderr, tools, auth };
+        let ServerStatus { id, name, status: state, since, error, stderr, tools, left_out, auth, owner: _ } = shown.status;
+        let status = McpServerStatus { state, since, error, stderr, tools, left_out, auth };
         let record = match shown.server {
             AnyMcpServer::Kept(record) => *record,
             AnyMcpServer::Configured(_) => {

@@ -541,6 +541,7 @@ fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerS
         error: None,
         stderr: None,
         tools: 0,
+        left_out: false,
         auth: AuthState::None,
         owner,
     };

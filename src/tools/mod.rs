@@ -138,6 +138,9 @@ pub struct ServerStatus {
     pub stderr: Option<String>,
     /// How many tools it offers.
     pub tools: usize,
+    /// Whether it lists more, which are left out: beyond what a server may offer, too large, or malformed. The log says which.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub left_out: bool,
     /// Whether it wants a login, as far as this process knows.
     pub auth: AuthState,
     /// Whose alone it is.

@@ -39,7 +39,7 @@ use super::rounds;
 use super::stdio::{Ending, StdioTransport};
 use super::tasks::Task;
 use super::thought::{Thought, answer_of, put};
-use super::tool_list::{self, Page, ToolList};
+use super::tool_list::{self, Listed, Page, ToolList};
 use crate::domain::handle::Round;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
@@ -316,18 +316,19 @@ impl Connection {
     /// # Errors
     /// If the server refuses or the connection is lost.
     pub async fn list_tools(&self) -> Result<ToolList, Fault> {
-        let holds_for = Mutex::new(None::<Duration>);
+        let said = Mutex::new((None::<Duration>, false));
         let page = |asked| {
-            let holds_for = &holds_for;
+            let said = &said;
             async move {
-                let Page { tools, next, holds_for: this } = tool_list::page(&self.name, &self.peer, asked).await?;
-                let mut shortest = holds_for.lock().unwrap_or_else(PoisonError::into_inner);
-                *shortest = this.into_iter().chain(*shortest).min();
+                let Page { tools, next, holds_for, left_out } = tool_list::page(&self.name, &self.peer, asked).await?;
+                let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+                *said = (holds_for.into_iter().chain(said.0).min(), said.1 || left_out);
                 Ok((tools, next))
             }
         };
-        let tools = self.all("tools", page).await?;
-        Ok(ToolList { tools, holds_for: holds_for.into_inner().unwrap_or_else(PoisonError::into_inner) })
+        let (tools, is_whole) = self.all("tools", page).await?;
+        let (holds_for, left_out) = said.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(ToolList { tools, listed: Listed::now(holds_for, left_out || !is_whole) })
     }
 
     /// Asks for all resources; a server that does not say that it has any has none.
@@ -340,7 +341,7 @@ impl Connection {
         }
         let page =
             |asked| async move { self.peer.list_resources(Some(asked)).await.map(|page| (page.resources, page.next_cursor)) };
-        self.all("resources", page).await
+        Ok(self.all("resources", page).await?.0)
     }
 
     /// Asks for all prompts; a server that does not say that it has any has none.
@@ -352,12 +353,12 @@ impl Connection {
             return Ok(Vec::new());
         }
         let page = |asked| async move { self.peer.list_prompts(Some(asked)).await.map(|page| (page.prompts, page.next_cursor)) };
-        self.all("prompts", page).await
+        Ok(self.all("prompts", page).await?.0)
     }
 
     /// Asks for all of something, page by page. Stops when a cursor comes again, is empty, after 100 pages, and when there is no room
-    /// for more: what a server lists is held in memory as long as it is connected.
-    async fn all<T, F>(&self, what: &str, page: impl Fn(PaginatedRequestParams) -> F) -> Result<Vec<T>, Fault>
+    /// for more: what a server lists is held in memory as long as it is connected. Whether that is all of it stands beside it.
+    async fn all<T, F>(&self, what: &str, page: impl Fn(PaginatedRequestParams) -> F) -> Result<(Vec<T>, bool), Fault>
     where
         T: Serialize,
         F: Future<Output = Result<(Vec<T>, Option<String>), ServiceError>>,
@@ -369,7 +370,7 @@ impl Connection {
             let (items, next) = match page(PaginatedRequestParams::default().with_cursor(cursor)).await {
                 Ok(page) => page,
                 // A server may have none at all.
-                Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok(all),
+                Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok((all, true)),
                 Err(error) => {
                     return Err(Fault::after(format!("its {what} could not be listed: {}", self.shown(&error)), self.last_words()));
                 }
@@ -379,15 +380,15 @@ impl Connection {
                 if all.len() == MAX_LISTED || bytes > MAX_LISTED_BYTES {
                     let kept = all.len();
                     tracing::warn!(mcp.server = self.name, what, kept, "MCP server offers too much, the rest is left out");
-                    return Ok(all);
+                    return Ok((all, false));
                 }
                 all.push(item);
             }
-            let Some(next) = next.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { return Ok(all) };
+            let Some(next) = next.filter(|next| !next.is_empty() && cursors.insert(next.clone())) else { return Ok((all, true)) };
             cursor = Some(next);
         }
         tracing::warn!(mcp.server = self.name, what, pages = MAX_PAGES, "MCP server has more pages, which are left out");
-        Ok(all)
+        Ok((all, false))
     }
 
     /// Calls a tool; `meta` goes beside its arguments, and `round` is what was answered to its server before.

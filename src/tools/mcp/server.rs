@@ -27,7 +27,7 @@ use super::rounds::Pauses;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::tasks::{self, Task};
-use super::tool_list::{ToolList, stale_at};
+use super::tool_list::{Listed, ToolList};
 use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, listed};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
@@ -112,18 +112,12 @@ pub struct Live {
     pub connection: Connection,
     tools: RwLock<Vec<Arc<ToolDefinition>>>,
     outputs: Outputs,
-    /// When the list is to be asked for again without anybody having said that it changed.
-    stale_at: Mutex<Option<Instant>>,
+    /// What is known of their list.
+    listed: Mutex<Listed>,
     /// Held while the tools are listed again.
     listing: Arc<tokio::sync::Mutex<()>>,
     /// That of its process, if it has one.
     _place: Option<Place>,
-}
-
-impl Live {
-    fn is_stale(&self) -> bool {
-        lock(&self.stale_at).is_some_and(|at| at <= Instant::now())
-    }
 }
 
 impl Server {
@@ -496,7 +490,8 @@ impl Server {
             Phase::Up(live) if live.connection.is_alive() => {
                 let (said, count) = (live.connection.said(), live.tools.read().await.len());
                 let since = Some(lock(&self.since).to_rfc3339());
-                return ServerStatus { status: "ok".to_owned(), since, stderr: said, tools: count, ..none };
+                let left_out = lock(&live.listed).left_out;
+                return ServerStatus { status: "ok".to_owned(), since, stderr: said, tools: count, left_out, ..none };
             }
             Phase::Up(live) => {
                 let reason = "the connection was lost and is made again".to_owned();
@@ -722,18 +717,18 @@ impl Server {
             login,
         };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
-        let ToolList { tools, holds_for } = connection.list_tools().await?;
+        let ToolList { tools, listed } = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);
         let tools = catalogue::definitions(self.labels(), &self.config, &tools);
-        let stale_at = Mutex::new(stale_at(holds_for));
-        Ok(Live { connection, tools: RwLock::new(tools), outputs, stale_at, listing: Arc::default(), _place: place })
+        let listed = Mutex::new(listed);
+        Ok(Live { connection, tools: RwLock::new(tools), outputs, listed, listing: Arc::default(), _place: place })
     }
 
     /// Lists the tools again if the server has said that they changed, or until when the list holds. Whoever comes meanwhile waits for it, but not for long: a
     /// server that does not answer holds up nobody's run.
     async fn refresh(self: &Arc<Self>, live: &Arc<Live>) {
         if let Ok(busy) = Arc::clone(&live.listing).try_lock_owned()
-            && (live.connection.heard().take_tools_changed() || live.is_stale())
+            && (live.connection.heard().take_tools_changed() || lock(&live.listed).is_stale())
         {
             let (server, live) = (Arc::clone(self), Arc::clone(live));
             self.common.tasks.spawn(async move {
@@ -751,8 +746,8 @@ impl Server {
             listed = tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()) => listed,
         };
         match listed {
-            Ok(Ok(ToolList { tools, holds_for })) => {
-                *lock(&live.stale_at) = stale_at(holds_for);
+            Ok(Ok(ToolList { tools, listed })) => {
+                *lock(&live.listed) = listed;
                 live.outputs.replace(&tools);
                 *live.tools.write().await = catalogue::definitions(self.labels(), &self.config, &tools);
             }

@@ -430,6 +430,7 @@ impl McpServers {
             error: None,
             stderr: None,
             tools: 0,
+            left_out: false,
             auth: AuthState::None,
             owner: whose.clone(),
         };

@@ -24,13 +24,31 @@ const FRESHEST: Duration = Duration::from_secs(1);
 pub struct ToolList {
     /// The tools that can be used.
     pub tools: Vec<Tool>,
-    /// How long the list holds, if the server says so: servers of the stateless revision do, and say nothing when it changes.
-    pub holds_for: Option<Duration>,
+    /// What is known of it beside them.
+    pub listed: Listed,
 }
 
-/// When a list is to be asked for again that holds for so long from now on.
-pub fn stale_at(holds_for: Option<Duration>) -> Option<Instant> {
-    holds_for.and_then(|holds| Instant::now().checked_add(holds.max(FRESHEST)))
+/// What is known of a list beside its tools.
+#[derive(Debug, Clone, Copy)]
+pub struct Listed {
+    /// When it is to be asked for again without anybody having said that it changed.
+    stale_at: Option<Instant>,
+    /// Whether there are tools that are left out: beyond what a server may offer, too large, or malformed.
+    pub left_out: bool,
+}
+
+impl Listed {
+    /// Of a list that holds for so long from now on, if its server says so: servers of the stateless revision do, and say nothing when it
+    /// changes.
+    pub fn now(holds_for: Option<Duration>, left_out: bool) -> Self {
+        let stale_at = holds_for.and_then(|holds| Instant::now().checked_add(holds.max(FRESHEST)));
+        Self { stale_at, left_out }
+    }
+
+    /// Whether it holds no longer.
+    pub fn is_stale(&self) -> bool {
+        self.stale_at.is_some_and(|at| at <= Instant::now())
+    }
 }
 
 /// One page of a list.
@@ -41,6 +59,8 @@ pub struct Page {
     pub next: Option<String>,
     /// How long it holds.
     pub holds_for: Option<Duration>,
+    /// Whether there are more, which cannot be used.
+    pub left_out: bool,
 }
 
 /// Asks for one page. Of a list with tools that are none, those that are.
@@ -48,22 +68,24 @@ pub struct Page {
 /// # Errors
 /// If the server refuses, has no list, or the connection is lost.
 pub async fn page(server: &str, peer: &Peer<RoleClient>, asked: PaginatedRequestParams) -> Result<Page, ServiceError> {
-    let listed = match peer.list_tools(Some(asked.clone())).await {
+    let (listed, is_salvaged) = match peer.list_tools(Some(asked.clone())).await {
         // The library takes all of a list or nothing of it.
         Err(ServiceError::UnexpectedResponse) => {
             let again = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(asked));
             match peer.send_request(again).await? {
-                ServerResult::ListToolsResult(listed) => listed,
+                ServerResult::ListToolsResult(listed) => (listed, false),
                 ServerResult::CustomResult(CustomResult(listed)) => {
-                    salvaged(server, listed).ok_or(ServiceError::UnexpectedResponse)?
+                    (salvaged(server, listed).ok_or(ServiceError::UnexpectedResponse)?, true)
                 }
                 _ => return Err(ServiceError::UnexpectedResponse),
             }
         }
-        listed => listed?,
+        listed => (listed?, false),
     };
-    let holds_for = listed.ttl_ms.map(Duration::from_millis);
-    Ok(Page { tools: of_bearable_size(server, listed.tools), next: listed.next_cursor, holds_for })
+    let (holds_for, count) = (listed.ttl_ms.map(Duration::from_millis), listed.tools.len());
+    let tools = of_bearable_size(server, listed.tools);
+    let left_out = is_salvaged || tools.len() < count;
+    Ok(Page { tools, next: listed.next_cursor, holds_for, left_out })
 }
 
 /// The tools of a list that are tools. `None` if it is no list.

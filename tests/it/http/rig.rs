@@ -149,7 +149,18 @@ impl Toolbox for OneTool {
         let (error, stderr) = (Some("it ended".to_owned()), Some("its own words".to_owned()));
         let id = capstan::domain::mcp_server::configured_id("broken");
         let (name, status) = ("broken".into(), "error".into());
-        vec![ServerStatus { id, name, status, since: None, error, stderr, tools: 0, auth: AuthState::None, owner: None }]
+        vec![ServerStatus {
+            id,
+            name,
+            status,
+            since: None,
+            error,
+            stderr,
+            tools: 0,
+            left_out: false,
+            auth: AuthState::None,
+            owner: None,
+        }]
     }
 
     async fn shutdown(&self) {}

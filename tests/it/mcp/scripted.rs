@@ -17,7 +17,7 @@ use crate::support::wait;
 async fn all_pages_are_listed_once_though_the_last_cursor_repeats() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&["banner"])})).await;
-    assert_eq!(tools.status("s").await.tools, 22);
+    assert_eq!((tools.status("s").await.tools, tools.status("s").await.left_out), (22, false));
     assert_eq!(tools.definition("s__echo").description, "[s] echo");
     tools.shutdown().await;
 }
@@ -28,7 +28,8 @@ async fn a_list_without_end_is_read_for_a_hundred_pages_and_a_thousand_tools() {
     let (pages, crowd) = (Scripted::new(), Scripted::new());
     let tools = Tools::new(&json!({"pages": pages.entry(&["pages"]), "crowd": crowd.entry(&["crowd"])})).await;
     assert_eq!((tools.status("pages").await.tools, pages.log("page").len()), (100, 100));
-    assert_eq!(tools.status("crowd").await.tools, 1_000);
+    assert_eq!((tools.status("crowd").await.tools, tools.status("crowd").await.left_out), (1_000, true));
+    assert!(tools.status("pages").await.left_out, "there are more pages");
     assert_eq!(text(&tools.call("crowd__echo999", json!({"text": "the last"})).await), "the last");
     tools.shutdown().await;
 }
@@ -86,7 +87,7 @@ async fn servers_that_hang_keep_nobody_from_starting() {
 async fn a_malformed_tool_is_left_out_and_the_others_work() {
     let server = Scripted::new();
     let tools = Tools::new(&json!({"s": server.entry(&["malformed"])})).await;
-    assert_eq!(tools.status("s").await.status, "ok");
+    assert_eq!((tools.status("s").await.status.as_str(), tools.status("s").await.left_out), ("ok", true));
     let names: Vec<&str> = tools.definitions.iter().map(|tool| tool.name.as_str()).filter(|name| name.starts_with("s__")).collect();
     assert_eq!(names, ["s__echo", "s__odd"]);
     assert_eq!(text(&tools.call("s__echo", json!({"text": "here"})).await), "here");
