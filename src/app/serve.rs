@@ -363,6 +363,8 @@ fn http_options(
     options.cors_origins.clone_from(&config.server.allowed_origins);
     options.public_url.clone_from(&config.server.public_url);
     options.limits.max_body_bytes = config.limits.body_bytes;
+    options.limits.ws_max_per_principal = config.limits.max_websockets_per_owner;
+    options.limits.ws_max_subscriptions = config.limits.max_subscriptions_per_websocket;
     options
 }
 

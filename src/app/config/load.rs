@@ -8,7 +8,7 @@ use serde::Deserialize as _;
 use toml::{Table, Value};
 
 use super::environment::Environment;
-use super::settings::Config;
+use super::settings::{Config, LimitsConfig};
 use super::variables;
 use crate::domain::agent::{InvalidProfile, is_model};
 use crate::domain::budget::Budget;
@@ -313,8 +313,15 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.database.request_timeout_ms < 100 || config.database.request_timeout_ms > 15_000 {
         return Err(invalid("database.request_timeout_ms", "must be 100 to 15000"));
     }
-    if config.limits.max_connections == 0 {
-        return Err(invalid("limits.max_connections", "must be at least 1"));
+    let LimitsConfig { max_connections, max_websockets_per_owner, max_subscriptions_per_websocket, .. } = &config.limits;
+    for (name, value) in [
+        ("max_connections", max_connections),
+        ("max_websockets_per_owner", max_websockets_per_owner),
+        ("max_subscriptions_per_websocket", max_subscriptions_per_websocket),
+    ] {
+        if *value == 0 {
+            return Err(invalid(format!("limits.{name}"), "must be at least 1"));
+        }
     }
     if config.limits.body_bytes < 1024 {
         return Err(invalid("limits.body_bytes", "must be at least 1024"));

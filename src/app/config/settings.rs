@@ -520,6 +520,10 @@ pub struct LimitsConfig {
     pub max_files_per_conversation: u32,
     /// Characters of the text of a file that models get to read.
     pub file_text_chars: usize,
+    /// WebSockets that one owner may have open, in each process; more are closed with 4429.
+    pub max_websockets_per_owner: usize,
+    /// Conversations and runs that one WebSocket may follow at a time; more are refused.
+    pub max_subscriptions_per_websocket: usize,
     /// Events that a stream holds back for a slow reader before it reads from the store again.
     pub stream_buffer_events: usize,
     /// The same in bytes.
@@ -547,6 +551,8 @@ impl Default for LimitsConfig {
             max_files_per_owner: 1_000,
             max_files_per_conversation: 5,
             file_text_chars: 100_000,
+            max_websockets_per_owner: 1_000,
+            max_subscriptions_per_websocket: 64,
             stream_buffer_events: 256,
             stream_buffer_bytes: 1024 * 1024,
         }

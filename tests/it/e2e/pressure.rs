@@ -1,6 +1,6 @@
 //! Readers that do not read, and sockets that do nothing.
 //!
-//! The full measurement: `CAPSTAN_STALLED=990 CAPSTAN_STALLED_EVENTS=60000 CAPSTAN_STALLED_QUIET=60000 cargo nextest run --release
+//! The full measurement: `CAPSTAN_STALLED=1000 CAPSTAN_STALLED_EVENTS=60000 CAPSTAN_STALLED_QUIET=60000 cargo nextest run --release
 //! --features failpoints --no-capture stalled_readers`, and `CAPSTAN_IDLE_SOCKETS=9900` with `idle_sockets`.
 
 use std::time::Duration;
@@ -89,6 +89,7 @@ async fn stalled_readers_are_closed_and_harm_nobody() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_LOG__LEVEL", "info");
     let site = site.env("CAPSTAN_PROVIDERS__OPENAI__TOTAL_MS", "3600000");
+    let site = site.env("CAPSTAN_LIMITS__MAX_WEBSOCKETS_PER_OWNER", &(READERS + stalled).to_string());
     let server = site.start().await;
     // Words that come together are one event, so there are more of them than events.
     let script = format!("[[id:flow]][[text:{},4]]", 2 * (quiet + events));
@@ -138,6 +139,22 @@ async fn stalled_readers_are_closed_and_harm_nobody() {
     // The machine has other things to do than this test: the bound is for a server that waits for its slowest reader.
     assert!(pressed <= quiet * 11 / 10 + 100, "{quiet} ms before, {pressed} ms with stalled readers");
     drop(sockets);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_says_how_many_sockets_and_subscriptions_there_may_be() {
+    let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_LIMITS__MAX_WEBSOCKETS_PER_OWNER", "1");
+    let server = site.env("CAPSTAN_LIMITS__MAX_SUBSCRIPTIONS_PER_WEBSOCKET", "1").start().await;
+    let mut socket = WsClient::connect(&server.url, None).await;
+    let mut codes = Vec::new();
+    for _ in 0..2 {
+        let (_, conversation) = server.post_json("/conversations", &json!({})).await;
+        let answer = socket.call("subscribe", json!({ "conversation_id": conversation["id"] })).await;
+        codes.push(answer["error"]["code"].as_str().map(str::to_owned));
+    }
+    assert_eq!(codes, [None, Some("too_many_requests".to_owned())]);
+    let mut second = WsClient::connect(&server.url, None).await;
+    assert!(matches!(second.next().await, Incoming::Closed(Some(4429))));
 }
 
 /// W-02.
