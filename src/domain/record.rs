@@ -104,7 +104,7 @@ pub struct RunRecord {
     pub owner: UserId,
     /// How often the run was claimed, this claim included.
     pub attempt: u32,
-    /// Claims before this one that did not end well.
+    /// How many workers have died over it; but for those of which it was cleared, because it had gone on well.
     pub crashes: u32,
     /// Why it was claimed.
     pub cause: ClaimCause,
@@ -149,6 +149,12 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
+    /// Whether so many workers have died over the run that it is given up.
+    #[must_use]
+    pub fn is_poison(&self) -> bool {
+        self.profile.max_crashes > 0 && self.crashes >= self.profile.max_crashes
+    }
+
     /// The call with an id.
     #[must_use]
     pub fn call(&self, id: &CallId) -> Option<&Arc<ToolCall>> {

@@ -70,7 +70,7 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<Arc<ToolDefinition>>, contexts: Opt
         end_lost_step(draft);
         return draft.cancel(by.clone());
     }
-    if profile.max_crashes > 0 && record.crashes >= profile.max_crashes {
+    if record.is_poison() {
         end_lost_step(draft);
         let detail = format!("the run's worker died {} times; the run was given up", record.crashes);
         return draft.fail(ProblemCode::Poison, detail);

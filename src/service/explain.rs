@@ -145,7 +145,9 @@ fn summary(known: &Explanation) -> (String, bool) {
     match known.crashes {
         0 => {}
         1 => text.push_str(" Its worker died once so far."),
-        times => text.push_str(&format!(" Its workers died {times} times so far.")),
+        times => {
+            text.push_str(&format!(" Its workers died {times} times so far; a process works on one such run at a time."));
+        }
     }
     (text, moving)
 }

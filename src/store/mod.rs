@@ -213,7 +213,8 @@ pub trait InputStore: Send + Sync {
 pub trait QueueStore: Send + Sync {
     /// Claims up to `limit` runs: raises the epoch, writes the lease, counts the attempt. Fair between owners (the one with
     /// the fewest live leases first), oldest first within one. No owner gets more live leases than the store was opened with a
-    /// limit for. Losing a race is no error, only fewer rows.
+    /// limit for. Losing a race is no error, only fewer rows. Of runs that are [suspected](SUSPECT_CRASHES) of killing their workers a
+    /// node gets one, and the next when it has let go of that one or has [cleared](Self::clear_of_crashes) it.
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>>;
 
     /// Raises the epoch of a run that its worker holds and goes on with. Whatever may still be under way under the old fence is
@@ -223,6 +224,14 @@ pub trait QueueStore: Send + Sync {
     /// claimed no more often than `attempt` says, nobody but this worker can have raised it, and it is given once more. Each claim counts
     /// an attempt, so that a fence of another claim is never taken for it.
     async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>>;
+
+    /// Says of a run that it goes on well: its present claim does not count as a crash, whatever becomes of it, and it is not suspected any
+    /// more. To be said once for each claim. Nothing if the fence is no longer the newest.
+    async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()>;
+
+    /// Loads a claimed run without what was said in its conversation: enough to end it, and so little that loading it kills nobody. `None` if
+    /// the fence is no longer the newest.
+    async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>>;
 
     /// Loads a claimed run. `None` if the fence is no longer the newest.
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>>;

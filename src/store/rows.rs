@@ -513,6 +513,15 @@ pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) 
     readable.collect()
 }
 
+/// How much is loaded of what was said in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Words {
+    /// All that its model is to read.
+    All,
+    /// Nothing.
+    None,
+}
+
 /// A count as stored. No statement of ours makes it negative.
 pub(super) fn unsigned(count: i32) -> u32 {
     u32::try_from(count).unwrap_or(0)

@@ -648,7 +648,13 @@ pub struct Claim {
     pub queued_ms: u64,
     /// The trace of the request that started it; none for runs of before there were traces.
     pub trace: Option<TraceId>,
+    /// How many workers have died over it before.
+    pub crashes: u32,
 }
+
+/// A run over which so many workers have died is suspected of killing them. All that a worker had in hand is counted when it dies, and
+/// the guilty one is not known: so a node takes such runs up one at a time, and the next death tells.
+pub const SUSPECT_CRASHES: u32 = 2;
 
 /// What a sweep found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

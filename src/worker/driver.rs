@@ -22,20 +22,19 @@ use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
 use super::titles::Titles;
 use super::tool_calls::{Stopped, ToolCalls, ToolSays};
-use super::{WorkerDeps, WorkerOptions, pins};
+use super::{WorkerDeps, WorkerOptions, ending, pins};
 use crate::domain::agent::OnUnknown;
 use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::model::{ModelError, Usage};
-use crate::domain::problem::ProblemCode;
 use crate::domain::record::{ClaimCause, RunRecord};
 use crate::domain::run::RunStatus;
 use crate::domain::tool::{ReplayClass, ToolCallState, ToolOutcome};
 use crate::domain::tool_filter::RankedTools;
 use crate::engine::{Command, Decision, Input, PartialAnswer, RunState, Surroundings, decide, tool_query};
-use crate::store::{ControlSignal, StoreError, StoreResult};
+use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreError, StoreResult};
 use crate::support::failpoint;
 
 /// How often a run's rows may turn out to be unreadable or unwritable, for other reasons than a database that is away, before
@@ -67,17 +66,20 @@ pub struct Surround {
     pub stop_now: CancellationToken,
 }
 
-/// Drives the run until it has ended, was released, or is no longer ours. `record` is what would be loaded, if it is known.
+/// Drives the run, over which `crashes` workers have died, until it has ended, was released, or is no longer ours. `record` is what would
+/// be loaded, if it is known.
 pub async fn drive(
     surround: &Surround,
     guard: &mut HeldGuard,
     mut mailbox: mpsc::Receiver<Box<ControlSignal>>,
+    crashes: u32,
     mut record: Option<Box<RunRecord>>,
 ) {
     let mut reload_pause = Duration::from_millis(50);
     let mut strikes = 0;
     let mut cause = None;
-    let mut left = Left::default();
+    let suspected_since = (crashes >= SUSPECT_CRASHES).then(Instant::now);
+    let mut left = Left { crashes, suspected_since, ..Left::default() };
     let lost = guard.held.lost.clone();
     loop {
         // Each attempt has a log of its own, under a fence of its own: what the one before has left behind is fenced rightly.
@@ -100,7 +102,7 @@ pub async fn drive(
         };
         match end {
             End::Over | End::Fenced => return,
-            End::Broken if strikes + 1 >= MAX_STRIKES => return Box::pin(give_up(surround, guard, left)).await,
+            End::Broken if strikes + 1 >= MAX_STRIKES => return Box::pin(ending::give_up(surround, guard, left)).await,
             End::Reload | End::Broken => {
                 strikes += u32::from(matches!(end, End::Broken));
                 // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
@@ -119,7 +121,7 @@ pub async fn drive(
 
 /// Ends the fence under which something was written of which nobody knows what became: it may be on its way still. After this
 /// it is stored, or never will be, and the rows can be relied on.
-async fn raise_fence(surround: &Surround, guard: &mut HeldGuard, attempt: u32) -> Result<(), End> {
+pub(super) async fn raise_fence(surround: &Surround, guard: &mut HeldGuard, attempt: u32) -> Result<(), End> {
     // A renewal that goes by the old fence meanwhile finds no lease, which means nothing. It means nothing either while no answer
     // has come: the fence may have been raised, and is asked for again before anything else.
     guard.held.lets_go(true);
@@ -137,8 +139,11 @@ async fn raise_fence(surround: &Surround, guard: &mut HeldGuard, attempt: u32) -
     }
 }
 
-enum End {
+/// How an attempt to drive a run has ended.
+pub(super) enum End {
+    /// The run has ended, or was released.
     Over,
+    /// Somebody else has the run.
     Fenced,
     /// The database was away.
     Reload,
@@ -154,68 +159,22 @@ impl From<&StoreError> for End {
 
 /// What an attempt leaves to the next one.
 #[derive(Default)]
-struct Left {
+pub(super) struct Left {
     /// Outcomes of calls that could not be stored.
-    finished: Vec<(CallId, ToolOutcome)>,
+    pub finished: Vec<(CallId, ToolOutcome)>,
     /// Its number; 0 if the run was never loaded.
-    attempt: u32,
+    pub attempt: u32,
+    /// How many workers have died over the run.
+    crashes: u32,
+    /// When the run was claimed, if it may be the death of its worker and was not cleared of that yet.
+    suspected_since: Option<Instant>,
 }
+
+/// How many leases long a suspected run has to live, and then to complete a step, to be cleared: with the defaults a minute.
+const CLEARED_AFTER_LEASES: u32 = 6;
 
 /// Why a run is given up whose next request to its model breaks the rules that providers have in common.
 const UNSENDABLE: &str = "the run was given up: the server made a request of it that no provider takes, and has not sent it";
-
-/// Why a run is given up.
-const GIVEN_UP: &str = "the run was given up, because its rows could not be read or written";
-
-/// Ends a run that cannot be carried on: with all that belongs to it if that can be written, or else by a write that needs nothing
-/// but its fence.
-async fn give_up(surround: &Surround, guard: &mut HeldGuard, left: Left) {
-    tracing::error!("the run is given up: its rows cannot be read or written");
-    loop {
-        match end_whole(surround, guard, &left).await {
-            End::Over | End::Fenced => return,
-            End::Broken => break,
-            End::Reload => tokio::select! {
-                biased;
-                () = guard.held.lost.cancelled() => return,
-                () = surround.stop_now.cancelled() => return,
-                () = tokio::time::sleep(Duration::from_secs(1)) => {}
-            },
-        }
-    }
-    let log =
-        surround.writer.for_run(guard.held.fence.clone(), left.attempt, CancellationToken::new(), surround.deps.clock.clone());
-    let error = ProblemCode::Internal.body(GIVEN_UP);
-    let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
-    let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into(), supersedes: Vec::new() };
-    if let Err(error) = log.commit(&[updated, EventBody::RunFailed { error }], vec![end]).await {
-        tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
-    }
-}
-
-/// Ends a run with an outcome for each of its calls, and nothing left open in its log.
-async fn end_whole(surround: &Surround, guard: &mut HeldGuard, left: &Left) -> End {
-    if let Err(end) = raise_fence(surround, guard, left.attempt).await {
-        return end;
-    }
-    let (deps, fence) = (&surround.deps, &guard.held.fence);
-    let record = match deps.store.load_run(fence).await {
-        Ok(Some(record)) => record,
-        Ok(None) => return End::Fenced,
-        Err(error) => return End::from(&error),
-    };
-    let (now, elapsed_ms) = (deps.clock.now(), record.elapsed_ms);
-    let surroundings = Surroundings { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
-    let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: left.finished.clone() };
-    let decision = decide(&RunState::load(record), given_up, &surroundings);
-    let log = surround.writer.for_run(fence.clone(), left.attempt, CancellationToken::new(), deps.clock.clone());
-    match log.commit(&decision.events, decision.changes).await {
-        Ok(()) => End::Over,
-        // Refused, it may have broken a rule of the rows. Whether the fence is void the last write tells.
-        Err(LogError::Fenced) => End::Broken,
-        Err(error) => error.into(),
-    }
-}
 
 impl From<LogError> for End {
     fn from(error: LogError) -> Self {
@@ -260,6 +219,7 @@ async fn attempt(
         draining: false,
         is_unsure: cause.is_some(),
         finished: &mut left.finished,
+        suspected_since: &mut left.suspected_since,
     };
     if surround.drain.is_cancelled() {
         drive.drain();
@@ -293,6 +253,16 @@ async fn get_ready(
     fenced: &CancellationToken,
     left: &mut Left,
 ) -> Result<Ready, End> {
+    if left.crashes > SUSPECT_CRASHES
+        && let Ok(Some(record)) = surround.deps.store.load_bare(&held.fence).await
+        && record.is_poison()
+    {
+        // It ends with the first decision. What is loaded or done for a run before that may be what its workers have died of.
+        left.attempt = record.attempt;
+        let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
+        let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() };
+        return Ok(Ready { state: Box::new(RunState::load(record)), log, input });
+    }
     let loaded = match known {
         Some(record) => Ok(Some(*record)),
         None => surround.deps.store.load_run(&held.fence).await,
@@ -305,6 +275,7 @@ async fn get_ready(
             return Err(End::from(&error));
         }
     };
+    failpoint::reached("C04-loaded");
     left.attempt = record.attempt;
     if failpoint::is_planted("unsafe-rerun") {
         Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
@@ -313,11 +284,11 @@ async fn get_ready(
     if let Some(cause) = cause {
         record.cause = cause;
     }
+    let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
     let mut input = match &record.tools {
         Some(_) => Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() },
         None => first_input(surround, &mut record, mailbox).await,
     };
-    let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
     let mut state = match know_grants(surround, RunState::load(record), &input).await {
         Ok(state) => state,
         Err(error) => {
@@ -362,6 +333,8 @@ struct Drive<'a> {
     is_unsure: bool,
     /// Outcomes of calls that could not be stored. The next attempt takes them up, so that it need not call unknown what is known.
     finished: &'a mut Vec<(CallId, ToolOutcome)>,
+    /// See [`Left`].
+    suspected_since: &'a mut Option<Instant>,
 }
 
 impl Drive<'_> {
@@ -406,6 +379,11 @@ impl Drive<'_> {
         self.finished.clear();
         self.spent = Usage::default();
         self.reached_after(&decision, tool_finished);
+        if self.suspected_since.is_some_and(|since| since.elapsed() >= self.surround.options.lease * CLEARED_AFTER_LEASES)
+            && decision.events.iter().any(|event| matches!(event, EventBody::StepCompleted { .. }))
+        {
+            Box::pin(self.clear()).await;
+        }
         // Last words are no answer.
         let answers = |change: &Change| matches!(change, Change::Finish { status: RunStatus::Completed, error: None, .. });
         if decision.changes.iter().any(answers) {
@@ -481,6 +459,15 @@ impl Drive<'_> {
         }
         self.measure(decision);
         Ok(())
+    }
+
+    /// Says that the run goes on well, so that the next one of its kind can be taken up.
+    async fn clear(&mut self) {
+        // If it cannot be said now, the next step says it.
+        if self.surround.deps.store.clear_of_crashes(&self.held.fence).await.is_ok() {
+            *self.suspected_since = None;
+            self.surround.deps.hub.queue_signal().notify();
+        }
     }
 
     /// Takes in the messages that have joined the run and were not heard of yet. If there are none, the rows are not what this worker

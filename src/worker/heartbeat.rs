@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
@@ -22,8 +23,8 @@ const GRACE: Duration = Duration::from_secs(2);
 pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, stop: CancellationToken) {
     let mut tick = tokio::time::interval(options.renew);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let is_away = AtomicBool::new(false);
-    let watchdog = watch(options, registry, &is_away);
+    let database = Database::default();
+    let watchdog = watch(options, registry, &database);
     tokio::pin!(watchdog);
     loop {
         tokio::select! {
@@ -37,7 +38,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
             () = stop.cancelled() => return,
             () = &mut watchdog => return,
             () = async {
-                renew(deps, options, registry, &is_away).await;
+                renew(deps, options, registry, &database).await;
                 // Only then: those that are still held are in more of a hurry.
                 give_up(deps, registry).await;
             } => {}
@@ -45,18 +46,43 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry
     }
 }
 
-async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, is_away: &AtomicBool) {
+/// What the renewals tell of the database.
+#[derive(Default)]
+struct Database {
+    /// The last renewal has failed.
+    is_away: AtomicBool,
+    /// Since when a renewal waits for its answer.
+    asked_at: Mutex<Option<Instant>>,
+}
+
+impl Database {
+    fn is_asked(&self, since: Option<Instant>) {
+        *self.asked_at.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    /// Whether it is the database because of which leases are not renewed: it says so, or has not answered for `limit`, while this process
+    /// was awake since `awake_since`.
+    fn keeps_waiting(&self, limit: Duration, awake_since: Instant) -> bool {
+        let asked_at = *self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_away.load(Ordering::Relaxed) || asked_at.is_some_and(|asked_at| asked_at.max(awake_since).elapsed() > limit)
+    }
+}
+
+async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, database: &Database) {
     let held = registry.all();
     if held.is_empty() {
         // Of what comes next nothing is known yet.
-        is_away.store(false, Ordering::Relaxed);
+        database.is_away.store(false, Ordering::Relaxed);
         return;
     }
     let sent_at = Instant::now();
     let fences: Vec<_> = held.iter().map(|held| held.fence.clone()).collect();
-    match deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await {
+    database.is_asked(Some(sent_at));
+    let answer = deps.store.renew_leases(&options.node, &fences, millis(options.lease), millis(GRACE)).await;
+    database.is_asked(None);
+    database.is_away.store(answer.is_err(), Ordering::Relaxed);
+    match answer {
         Ok(renewed) => {
-            is_away.store(false, Ordering::Relaxed);
             let took = sent_at.elapsed();
             if took > options.renew {
                 tracing::warn!(
@@ -77,7 +103,6 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
             }
         }
         Err(error) => {
-            is_away.store(true, Ordering::Relaxed);
             tracing::warn!(error = &error as &dyn std::error::Error, runs = fences.len(), "leases could not be renewed");
         }
     }
@@ -98,15 +123,22 @@ async fn give_up(deps: &WorkerDeps, registry: &Registry) {
     }
 }
 
-async fn watch(options: &WorkerOptions, registry: &Registry, is_away: &AtomicBool) {
-    let mut tick = tokio::time::interval(options.self_stop / 14);
+async fn watch(options: &WorkerOptions, registry: &Registry, database: &Database) {
+    let pace = options.self_stop / 14;
+    let mut tick = tokio::time::interval(pace);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut looked_at, mut awake_since) = (Instant::now(), Instant::now());
     loop {
         tick.tick().await;
+        if looked_at.elapsed() > pace * 3 {
+            // Stopped, or kept from working by a run of its own: of that time the database is not to blame.
+            awake_since = Instant::now();
+        }
+        looked_at = Instant::now();
         for run in registry.all() {
             if !run.lost.is_cancelled() && !run.is_fresh(options.self_stop) {
                 run.span.in_scope(|| tracing::warn!("lease not renewed in time, giving the run up"));
-                if is_away.load(Ordering::Relaxed) {
+                if database.keeps_waiting(options.renew, awake_since) {
                     run.excuse();
                 } else {
                     run.lost.cancel();

@@ -8,6 +8,7 @@ mod attachments;
 mod claimed;
 mod control;
 mod driver;
+mod ending;
 mod heartbeat;
 mod log_writer;
 mod model_call;

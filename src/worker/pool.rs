@@ -19,7 +19,7 @@ use super::{WorkerDeps, WorkerOptions, control, heartbeat, pins, sweeper};
 use crate::domain::record::{Fence, FirstClaim, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::live::TakenRun;
-use crate::store::{Claim, StoreError};
+use crate::store::{Claim, SUSPECT_CRASHES, StoreError};
 use crate::support::failpoint;
 
 /// Runs claimed by one statement.
@@ -144,6 +144,7 @@ impl Worker {
     }
 
     async fn claim_loop(self: &Arc<Self>) {
+        let mut in_vain = 0;
         while !self.stop_claiming.is_cancelled() {
             let mut wait = self.surround.options.poll;
             if let Some(mut slots) = self.free_slots() {
@@ -153,16 +154,21 @@ impl Worker {
                 let wanted = u32::try_from(slots.num_permits()).unwrap_or(CLAIM_BATCH);
                 match deps.store.claim_runs(&self.surround.options.node, wanted, lease).await {
                     Ok(claims) => {
+                        let has_none = claims.is_empty();
                         for claim in claims {
                             let Some(slot) = slots.split(1) else { break };
-                            let Claim { fence, queued_ms, trace, .. } = claim;
-                            self.begin(Begin { fence, queued_ms, trace, claimed_at, slot, record: None });
+                            let Claim { fence, queued_ms, trace, crashes, .. } = claim;
+                            self.begin(Begin { fence, queued_ms, trace, claimed_at, slot, crashes, record: None });
                         }
                         if slots.num_permits() == 0 {
                             continue;
                         }
                         drop(slots);
-                        wait = self.until_next_timer().await;
+                        let next = self.until_next_timer().await;
+                        // What is due and not to be had, because others are at it or it may be the death of its worker, is asked for less and
+                        // less often.
+                        in_vain = if has_none && next.is_zero() { in_vain + 1 } else { 0 };
+                        wait = next.max(Duration::from_millis(5) * 2_u32.saturating_pow(in_vain.min(16))).min(wait);
                     }
                     Err(error) => {
                         tracing::warn!(error = &error as &dyn std::error::Error, "no runs could be claimed");
@@ -187,7 +193,8 @@ impl Worker {
         let begun = async {
             while let Some(TakenRun { claim, trace, slot }) = taken.recv().await {
                 let FirstClaim { fence, claimed_at, record } = claim;
-                self.begin(Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at: claimed_at.into(), slot, record });
+                let claimed_at = claimed_at.into();
+                self.begin(Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at, slot, crashes: 0, record });
             }
         };
         futures_util::future::join(closed, begun).await;
@@ -207,16 +214,16 @@ impl Worker {
         }
     }
 
-    /// How long until a retry is due, at most `poll`.
+    /// How long until a run can be claimed by time alone, at most `poll`.
     async fn until_next_timer(&self) -> Duration {
         match self.surround.deps.store.next_claimable_in().await {
-            Ok(Some(millis)) => Duration::from_millis(millis.max(5)).min(self.surround.options.poll),
+            Ok(Some(millis)) => Duration::from_millis(millis).min(self.surround.options.poll),
             Ok(None) | Err(_) => self.surround.options.poll,
         }
     }
 
     fn begin(self: &Arc<Self>, begin: Begin) {
-        let Begin { fence, queued_ms, trace, claimed_at, slot, record } = begin;
+        let Begin { fence, queued_ms, trace, claimed_at, slot, crashes, record } = begin;
         failpoint::reached("C04");
         #[expect(clippy::cast_precision_loss, reason = "no queue is 2^52 milliseconds long")]
         metrics::histogram!("capstan_queue_wait_seconds").record(queued_ms as f64 / 1000.0);
@@ -228,11 +235,11 @@ impl Worker {
         let this = Arc::clone(self);
         let run = async move {
             let _active = ActiveRun;
-            driver::drive(&this.surround, &mut guard, mailbox, record).await;
+            driver::drive(&this.surround, &mut guard, mailbox, crashes, record).await;
             let was_full = this.slots.available_permits() == 0;
             drop((guard, slot));
             // Else whoever can be claimed has been.
-            if was_full || this.surround.deps.store.caps_owners() {
+            if was_full || crashes >= SUSPECT_CRASHES || this.surround.deps.store.caps_owners() {
                 this.surround.deps.hub.queue_signal().notify();
             }
         };
@@ -295,6 +302,8 @@ struct Begin {
     /// Before the lease began.
     claimed_at: Instant,
     slot: OwnedSemaphorePermit,
+    /// How many workers have died over it.
+    crashes: u32,
     /// What would be loaded, if it is known.
     record: Option<Box<RunRecord>>,
 }

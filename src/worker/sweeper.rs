@@ -35,6 +35,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
             in_touch_since = Instant::now();
         }
         let despite_outage = in_touch_since.elapsed() >= options.lease;
+        let asked_at = Instant::now();
         match deps.store.sweep(PER_PASS, despite_outage).await {
             Ok(sweep) => {
                 last_contact = Instant::now();
@@ -51,6 +52,11 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
                         tracing::warn!(run.id = %run_id, trace.id = trace, "lease expired, run put back into the queue");
                     }
                     deps.hub.queue_signal().notify();
+                }
+                if asked_at.elapsed() > options.renew {
+                    // The database stood still, and nobody could renew: those who are alive shall be heard first.
+                    in_touch_since = Instant::now();
+                    pause = options.renew * 2;
                 }
             }
             Err(error) => {

@@ -14,7 +14,7 @@ use crate::store::{StoreResult, rows};
 
 /// One statement, and two more for a run that has steps. They need no common snapshot: while the fence holds, nobody else
 /// writes steps and calls, and once it does not, nothing that comes of them can be written.
-pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+pub(super) async fn load(connection: &mut PgConnection, fence: &Fence, words: rows::Words) -> StoreResult<Option<RunRecord>> {
     let found = sqlx::query(
         "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
                  t.definitions, r.contexts, r.cancel_requested_by, h.joined, v.system_prompt, v.instructions, now_ms() - r.started_at AS elapsed_ms,
@@ -23,7 +23,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
                      OR EXISTS (SELECT FROM input_requests q WHERE q.run_id = r.id) AS has_steps,
                  ARRAY (
                      SELECT m.body FROM messages m JOIN runs o ON o.id = m.run_id
-                     WHERE m.conversation_id = r.conversation_id AND m.superseded_by IS NULL AND o.first_seq <= r.first_seq
+                     WHERE $4 AND m.conversation_id = r.conversation_id AND m.superseded_by IS NULL AND o.first_seq <= r.first_seq
                          AND (s.body IS NULL OR (o.first_seq, m.position) > (s.first_seq, s.position)
                              OR m.run_id = r.id AND m.role = 'user'
                              OR m.id IN (SELECT json_array_elements_text(s.body::json -> 'asked')))
@@ -42,13 +42,14 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence) -> StoreR
              LEFT JOIN LATERAL (
                  SELECT c.body, o.first_seq, m.position FROM context_summaries c
                  JOIN messages m ON m.id = c.covers AND m.superseded_by IS NULL JOIN runs o ON o.id = m.run_id
-                 WHERE c.conversation_id = r.conversation_id AND o.first_seq <= r.first_seq
+                 WHERE $4 AND c.conversation_id = r.conversation_id AND o.first_seq <= r.first_seq
              ) s ON true
              WHERE h.conversation_id = $1 AND h.run_id = $2 AND h.epoch = $3 AND r.finished_at IS NULL",
     )
     .bind(fence.conversation_id.as_str())
     .bind(fence.run_id.as_str())
     .bind(fence.epoch)
+    .bind(words == rows::Words::All)
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = found else { return Ok(None) };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, Row as _};
+use tokio::time::Instant;
 
 use super::PostgresStore;
 use super::answer::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, within};
@@ -13,7 +14,7 @@ use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken, rows};
+use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken, rows};
 use crate::support::failpoint;
 
 /// Every owner with claimable runs and the time of the oldest. If there are few runs, by looking at all of them. Else by hopping
@@ -54,8 +55,8 @@ macro_rules! owners {
 
 /// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
 /// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no
-/// limit). Locks are only taken where nobody holds them, so that a claim never waits for a commit, nor for another claim.
-/// `$5` and `$6` are the [marks](super::low_water::Marks).
+/// limit), and one of those that have killed `$7` workers, if this node has none of them. Locks are only taken where nobody holds them, so
+/// that a claim never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
 const CLAIM: &str = concat!(
     owners!("$5"),
     ", clock AS MATERIALIZED (
@@ -69,24 +70,28 @@ const CLAIM: &str = concat!(
     ), roomy AS MATERIALIZED (
         SELECT owner_id, leases, CASE $4 WHEN 0 THEN $2 * 2 + 8 ELSE owner_room(owner_id, $4, $6) END AS room FROM served
     ), candidate AS (
-        SELECT q.id, q.conversation_id, q.claimable_at,
-            s.leases + row_number() OVER (PARTITION BY s.owner_id ORDER BY q.claimable_at, q.id) AS rank
+        SELECT q.id, q.conversation_id, q.claimable_at, q.crashes >= $7 AS is_suspect,
+            s.leases + row_number() OVER (PARTITION BY s.owner_id ORDER BY q.claimable_at, q.id) AS rank,
+            row_number() OVER (PARTITION BY q.crashes >= $7 ORDER BY q.claimable_at, q.id) AS place
         FROM roomy s CROSS JOIN LATERAL (
-            SELECT id, conversation_id, claimable_at FROM runs
+            SELECT id, conversation_id, claimable_at, crashes FROM runs
             WHERE owner_id = s.owner_id AND claimable_at >= $5 AND claimable_at <= (SELECT now FROM clock)
+                AND (crashes < $7 OR NOT (SELECT EXISTS (
+                    SELECT 1 FROM run_leases l JOIN runs u ON u.id = l.run_id
+                    WHERE l.node_id = $1 AND l.claimed_at >= $6 AND u.crashes > $7)))
             ORDER BY claimable_at, id LIMIT least($2 * 2 + 8, s.room)
         ) q
         ORDER BY rank, q.claimable_at, q.id LIMIT $2 * 4 + 16
     ), locked AS (
         SELECT r.id, c.rank, r.claimable_at
         FROM candidate c JOIN runs r ON r.id = c.id JOIN conversation_heads h ON h.conversation_id = c.conversation_id
-        WHERE r.claimable_at <= (SELECT now FROM clock)
+        WHERE r.claimable_at <= (SELECT now FROM clock) AND (c.place = 1 OR NOT c.is_suspect)
         ORDER BY c.rank, c.claimable_at, c.id LIMIT $2 FOR UPDATE OF h, r SKIP LOCKED
     ), claimed AS (
         -- An answer that is there is loaded with the run: it must not cut a later wait short.
         UPDATE runs r SET claimable_at = NULL, answered_at = NULL, attempt = r.attempt + 1, crashes = r.crashes + 1
         FROM locked l WHERE r.id = l.id
-        RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, l.rank,
+        RETURNING r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.crashes - 1 AS crashes, l.rank,
             (SELECT now FROM clock) - l.claimable_at AS queued_ms
     ), head AS (
         UPDATE conversation_heads h SET run_id = c.id, epoch = h.epoch + 1
@@ -97,7 +102,7 @@ const CLAIM: &str = concat!(
         ON CONFLICT (run_id) DO UPDATE SET node_id = excluded.node_id, epoch = excluded.epoch,
             claimed_at = excluded.claimed_at, lease_until = excluded.lease_until
     )
-    SELECT c.id, c.conversation_id, c.owner_id, c.claim_cause, c.trace_id, c.queued_ms, h.epoch
+    SELECT c.id, c.conversation_id, c.owner_id, c.claim_cause, c.trace_id, c.crashes, c.queued_ms, h.epoch
     FROM claimed c JOIN head h ON h.id = c.id ORDER BY c.rank"
 );
 
@@ -109,11 +114,12 @@ const NEXT_CLAIMABLE: &str = concat!(
 );
 
 /// Head, run and lease are locked together or not at all, so that a sweep never waits for a commit. Who lost its lease can
-/// write nothing more, even before another has claimed the run. `$2` is the [mark](super::low_water::Marks::leases).
+/// write nothing more, even before another has claimed the run. `$2` is the [mark](super::low_water::Marks::leases), `$3` when the leases were
+/// counted: those that have expired since may have done so while this statement waited, and their holders with it.
 const SWEEP: &str = "WITH expired AS (
         SELECT l.run_id, h.conversation_id
         FROM run_leases l JOIN runs r ON r.id = l.run_id JOIN conversation_heads h ON h.conversation_id = r.conversation_id
-        WHERE l.claimed_at >= $2 AND l.lease_until < (SELECT now_ms()) ORDER BY l.lease_until LIMIT $1 FOR UPDATE OF h, r, l SKIP LOCKED
+        WHERE l.claimed_at >= $2 AND l.lease_until < $3 ORDER BY l.lease_until LIMIT $1 FOR UPDATE OF h, r, l SKIP LOCKED
     ), gone AS (
         DELETE FROM run_leases l USING expired e WHERE l.run_id = e.run_id
     ), head AS (
@@ -147,7 +153,7 @@ impl QueueStore for PostgresStore {
             ask(&self.worker, async |connection| {
                 let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
                 let claim = claim.bind(i64::from(self.owner_cap)).bind(marks.queue).bind(marks.leases);
-                Ok(claim.fetch_all(connection).await?)
+                Ok(claim.bind(rows::signed(SUSPECT_CRASHES)).fetch_all(connection).await?)
             })
         };
         let found = within(ANSWER_LIMIT, retried(claim)).await?;
@@ -159,6 +165,7 @@ impl QueueStore for PostgresStore {
                 owner: UserId::from_stored(row.try_get("owner_id")?),
                 queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
                 trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
+                crashes: rows::unsigned(row.try_get("crashes")?),
                 fence: Fence {
                     run_id,
                     conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),
@@ -194,8 +201,28 @@ impl QueueStore for PostgresStore {
         Ok(epoch.map(|epoch| Fence { epoch, ..fence.clone() }))
     }
 
+    async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
+        // Whoever takes the run away meanwhile is waited for at the head, and found to have done so.
+        let clear = ask(&self.worker, async |connection| {
+            let clear = sqlx::query(
+                "WITH head AS (
+                     SELECT run_id FROM conversation_heads WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3 FOR UPDATE
+                 )
+                 UPDATE runs r SET crashes = greatest(r.crashes - 1, 0) FROM head WHERE r.id = head.run_id",
+            );
+            let clear = clear.bind(fence.conversation_id.as_str()).bind(fence.run_id.as_str()).bind(fence.epoch);
+            clear.execute(connection).await?;
+            Ok(())
+        });
+        within(ANSWER_LIMIT, clear).await
+    }
+
+    async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        within(ANSWER_LIMIT, ask(&self.worker, async |connection| load(connection, fence, rows::Words::None).await)).await
+    }
+
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        within(ANSWER_LIMIT, ask(&self.worker, async |connection| load(connection, fence).await)).await
+        within(ANSWER_LIMIT, ask(&self.worker, async |connection| load(connection, fence, rows::Words::All).await)).await
     }
 
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
@@ -307,8 +334,9 @@ async fn raised_before(connection: &mut PgConnection, fence: &Fence, attempt: u3
 }
 
 async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool, since: i64) -> StoreResult<Sweep> {
-    let (all, expired): (i64, i64) = sqlx::query_as(
-        "SELECT count(*), count(*) FILTER (WHERE lease_until < clock.now)
+    let asked = Instant::now();
+    let (all, expired, counted_at): (i64, i64, i64) = sqlx::query_as(
+        "SELECT count(*), count(*) FILTER (WHERE lease_until < clock.now), (SELECT now_ms())
          FROM run_leases CROSS JOIN (SELECT now_ms() AS now) AS clock WHERE claimed_at >= $1",
     )
     .bind(since)
@@ -317,13 +345,15 @@ async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool, 
     if expired == 0 {
         return Ok(Sweep::default());
     }
-    if !despite_outage && expired >= 4 && expired * 2 > all {
+    // While the database was so slow to count, nobody could renew.
+    let was_away = asked.elapsed() >= RENEWAL_LIMIT;
+    if was_away || !despite_outage && expired >= 4 && expired * 2 > all {
         return Ok(Sweep { expired: expired.unsigned_abs(), taken: Vec::new(), outage_suspected: true });
     }
     failpoint::reached("C28");
     // Every lock is taken without waiting for it, so nothing is tried again here: the next pass comes anyway.
     let taken: Vec<(String, Option<String>)> =
-        sqlx::query_as(SWEEP).bind(i64::from(limit)).bind(since).fetch_all(connection).await?;
+        sqlx::query_as(SWEEP).bind(i64::from(limit)).bind(since).bind(counted_at).fetch_all(connection).await?;
     let taken = taken.into_iter();
     let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
     Ok(Sweep { expired: expired.unsigned_abs(), taken: taken.collect(), outage_suspected: false })

@@ -15,10 +15,10 @@ use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::store::StoreResult;
-use crate::store::rows::{decode, decode_profile, own_layers, unsigned, word};
+use crate::store::rows::{Words, decode, decode_profile, own_layers, unsigned, word};
 
 impl SqliteStore {
-    pub(super) async fn load(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+    pub(super) async fn load(&self, fence: &Fence, words: Words) -> StoreResult<Option<RunRecord>> {
         let mut tx = self.read().await?;
         let run = sqlx::query(concat!(
             "SELECT runs.owner_id, runs.status, runs.reason, runs.claim_cause, runs.profile, runs.counters, runs.usage,
@@ -49,7 +49,10 @@ impl SqliteStore {
             true => super::budget::lost(&mut tx, fence, run.try_get("owner_id")?).await?,
             false => None,
         };
-        let Remembered { history, summary, covered } = remembered(&mut tx, fence).await?;
+        let Remembered { history, summary, covered } = match words {
+            Words::All => remembered(&mut tx, fence).await?,
+            Words::None => Remembered::default(),
+        };
         Ok(Some(RunRecord {
             fence: fence.clone(),
             owner: UserId::from_stored(run.try_get("owner_id")?),
@@ -80,6 +83,7 @@ impl SqliteStore {
 }
 
 /// What a model is to read of a conversation.
+#[derive(Default)]
 struct Remembered {
     history: Vec<Message>,
     summary: Option<ContextSummary>,

@@ -12,8 +12,8 @@ use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{decode, readable_claims, signed, word};
-use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
+use crate::store::rows::{Words, decode, readable_claims, signed, unsigned, word};
+use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken};
 use crate::support::failpoint;
 
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
@@ -73,8 +73,26 @@ impl QueueStore for SqliteStore {
         Ok(Some(Fence { epoch, ..fence.clone() }))
     }
 
+    async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
+        let mut tx = self.write().await?;
+        sqlx::query(
+            "UPDATE runs SET crashes = max(crashes - 1, 0) WHERE id = ?1 AND EXISTS (
+               SELECT 1 FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id AND h.run_id = ?1 AND h.epoch = ?2)",
+        )
+        .bind(fence.run_id.as_str())
+        .bind(fence.epoch)
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        self.load(fence, Words::None).await
+    }
+
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
-        self.load(fence).await
+        self.load(fence, Words::All).await
     }
 
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
@@ -130,10 +148,13 @@ impl QueueStore for SqliteStore {
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         self.follow_clock().await?;
-        let (all, expired): (i64, i64) =
-            sqlx::query_as(concat!("SELECT count(*), count(*) FILTER (WHERE lease_until < ", now!(), ") FROM run_leases"))
-                .fetch_one(self.reader())
-                .await?;
+        let count = concat!(
+            "SELECT count(l.run_id), count(l.run_id) FILTER (WHERE l.lease_until < t.now), t.now
+             FROM (SELECT ",
+            now!(),
+            " AS now) t LEFT JOIN run_leases l ON true"
+        );
+        let (all, expired, counted_at): (i64, i64, i64) = sqlx::query_as(count).fetch_one(self.reader()).await?;
         if expired == 0 {
             return Ok(Sweep::default());
         }
@@ -142,12 +163,12 @@ impl QueueStore for SqliteStore {
             return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
         }
         let mut tx = self.write().await?;
-        let expired = sqlx::query_as(concat!(
-            "SELECT l.run_id, r.trace_id FROM run_leases l LEFT JOIN runs r ON r.id = l.run_id WHERE l.lease_until < ",
-            now!(),
-            " ORDER BY l.lease_until LIMIT ?"
-        ));
-        let expired: Vec<(String, Option<String>)> = expired.bind(limit).fetch_all(&mut *tx).await?;
+        // What has expired since it was counted may have done so while this waited for a disk that held the renewals up, too.
+        let expired = sqlx::query_as(
+            "SELECT l.run_id, r.trace_id FROM run_leases l LEFT JOIN runs r ON r.id = l.run_id WHERE l.lease_until < ?
+             ORDER BY l.lease_until LIMIT ?",
+        );
+        let expired: Vec<(String, Option<String>)> = expired.bind(counted_at).bind(limit).fetch_all(&mut *tx).await?;
         let (runs, traces): (Vec<_>, Vec<_>) = expired.into_iter().unzip();
         take_away(&mut tx, &runs).await?;
         tx.commit().await?;
@@ -230,7 +251,8 @@ fn millis(span: u64) -> i64 {
 async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) -> StoreResult<Vec<Claim>> {
     // The owners that have anything to claim are found by skipping through the index; of each, no more rows are read than
     // could be claimed. An owner's n-th run counts as if the n-1 before it were under way, which makes one claim of many runs
-    // as fair as many claims of one; and it is not claimed if that would be more than `cap`, unless that is 0.
+    // as fair as many claims of one; and it is not claimed if that would be more than `cap`, unless that is 0. Of those that are suspected of
+    // killing their workers one is enough.
     let rows = sqlx::query(concat!(
         "WITH RECURSIVE owners (owner_id) AS (
            SELECT min(owner_id) FROM runs WHERE claimable_at IS NOT NULL
@@ -239,23 +261,27 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
            FROM owners WHERE owners.owner_id IS NOT NULL
          ),
          live (owner_id, leases) AS (SELECT owner_id, count(*) FROM run_leases GROUP BY owner_id)
-         SELECT id, conversation_id, owner_id, claim_cause, trace_id, queued_ms FROM (
-           SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.claimable_at, ",
+         SELECT id, conversation_id, owner_id, claim_cause, trace_id, crashes, queued_ms FROM (
+           SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.claimable_at, r.crashes, ",
         now!(),
-        " - r.claimable_at AS queued_ms,
+        " - r.claimable_at AS queued_ms, row_number() OVER (PARTITION BY r.crashes >= ?3 ORDER BY r.claimable_at, r.id) AS place,
              coalesce(live.leases, 0) + row_number() OVER (PARTITION BY r.owner_id ORDER BY r.claimable_at, r.id) AS rank
            FROM owners
            JOIN runs r ON r.id IN (
              SELECT q.id FROM runs q WHERE q.owner_id = owners.owner_id AND q.claimable_at <= ",
         now!(),
-        " ORDER BY q.claimable_at, q.id LIMIT ?1)
+        " AND (q.crashes < ?3 OR NOT EXISTS (
+               SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND s.crashes > ?3))
+             ORDER BY q.claimable_at, q.id LIMIT ?1)
            LEFT JOIN live ON live.owner_id = r.owner_id
          )
-         WHERE ?2 = 0 OR rank <= ?2
+         WHERE (?2 = 0 OR rank <= ?2) AND (crashes < ?3 OR place = 1)
          ORDER BY rank, claimable_at, id LIMIT ?1"
     ))
     .bind(limit)
     .bind(cap)
+    .bind(SUSPECT_CRASHES)
+    .bind(node.as_str())
     .fetch_all(&mut **tx)
     .await?;
     if rows.is_empty() {
@@ -304,6 +330,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
             cause: word("runs", "claim_cause", &id, row.try_get("claim_cause")?, ClaimCause::from_word)?,
             queued_ms: u64::try_from(queued_ms).unwrap_or(0),
             trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
+            crashes: unsigned(row.try_get("crashes")?),
             fence: Fence {
                 epoch: epochs.get(&conversation).copied().unwrap_or_default(),
                 run_id: RunId::from_stored(id),

@@ -36,3 +36,59 @@ async fn a_run_that_kills_its_worker_is_given_up(#[values(Kind::Sqlite, Kind::Po
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
+
+/// D-11, G14. All that a dead worker had in hand is counted, and only the guilty one is given up.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_kills_its_worker_takes_nobody_with_it(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    const BYSTANDERS: usize = 5;
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut server = site.start().await;
+    let mut bystanders = Vec::new();
+    for index in 0..BYSTANDERS {
+        let input = format!("[[id:bystander-{index}]][[text:40,50]]");
+        bystanders.push(server.start_run(&json!({ "input": input })).await["id"].as_str().unwrap().to_owned());
+    }
+    let guilty = server.start_run(&json!({"input": "[[id:guilty]][[text:400,50]]"})).await["id"].as_str().unwrap().to_owned();
+    for death in 1..=3 {
+        if death < 3 {
+            for index in 0..BYSTANDERS {
+                model.wait_for("a bystander", &format!("bystander-{index}"), |asked| asked.len() >= death).await;
+            }
+        }
+        model.wait_for("the guilty one", "guilty", |asked| asked.len() >= death).await;
+        server.kill9().await;
+        server = site.start().await;
+    }
+    let ended = server.finished(&guilty).await;
+    assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("poison")), "{ended}");
+    for run in &bystanders {
+        let ended = server.finished(run).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+    }
+    assert_eq!(model.exchanges("guilty").len(), 3);
+    audit::assert_sound(&site.database).await;
+}
+
+/// D-11. What kills its worker before anything can be decided about it is given up, too, by one that does not even load it.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_nobody_survives_loading_is_given_up(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    const DEADLY: [(&str, &str); 1] = [("CAPSTAN_FAILPOINTS", "C04-loaded=kill@1")];
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await.short_leases();
+    let mut server = site.start().await;
+    let run = server.start_run(&json!({"input": "[[id:heavy]][[text:400,50]]"})).await["id"].as_str().unwrap().to_owned();
+    model.wait_for("the run", "heavy", |asked| asked.len() == 1).await;
+    server.kill9().await;
+    for _ in 0..2 {
+        let mut server = site.spawn(&DEADLY);
+        server.ended(Duration::from_secs(30)).await;
+    }
+    let server = site.start_with(&DEADLY).await;
+    let ended = server.finished(&run).await;
+    assert_eq!((&ended["status"], &ended["error"]["code"]), (&json!("failed"), &json!("poison")), "{ended}");
+    assert_eq!((&ended["attempt"], model.total()), (&json!(4), 1));
+    audit::assert_sound(&site.database).await;
+}

@@ -241,6 +241,12 @@ impl QueueStore for Line {
         let seen = |raised: &Option<Fence>| self.witness.raised(fence, raised.as_ref());
         self.call("raises its fence", self.model.raise_fence(fence, attempt), seen).await
     }
+    async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
+        self.call("clears", self.model.clear_of_crashes(fence), |()| {}).await
+    }
+    async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        self.call("loads a little", self.model.load_bare(fence), |_| {}).await
+    }
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
         let seen = |record: &Option<RunRecord>| {
             if let Some(record) = record {

@@ -1,13 +1,14 @@
 //! Leases that end: by release, by time, by a restart.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use capstan::domain::change::{Change, ReleaseCause};
-use capstan::domain::ids::NodeId;
-use capstan::domain::record::{ClaimCause, Fence};
+use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::run::{RunStatus, WaitReason};
-use capstan::store::{Refused, Sweep};
+use capstan::store::{Refused, SUSPECT_CRASHES, Sweep};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, World, changes, completed, deltas, released, started, user};
@@ -25,6 +26,7 @@ contract! {
     an_expired_lease_is_swept_and_fenced,
     an_outage_is_not_taken_for_deaths,
     crashes_are_counted_and_releases_are_not,
+    what_may_kill_its_worker_is_claimed_alone,
     a_fence_that_is_raised_ends_the_one_before,
     a_fence_of_a_later_claim_is_nobody_elses,
     a_sweep_has_a_limit,
@@ -77,6 +79,44 @@ async fn dead_claims(world: &World, count: u32) -> Vec<Fence> {
     let claims = world.store.claim_runs(&world.node, count, 1).await.unwrap();
     assert_eq!(claims.len(), usize::try_from(count).unwrap());
     claims.into_iter().map(|claim| claim.fence).collect()
+}
+
+/// D-11: all that a dead worker had in hand is counted, and only one of them may have killed it.
+async fn what_may_kill_its_worker_is_claimed_alone(world: &World) {
+    let old: Vec<RunId> = dead_claims(world, 3).await.into_iter().map(|fence| fence.run_id).collect();
+    for claims in 1..=2 {
+        let mut swept = 0;
+        while swept < 3 {
+            swept += sweep(world, 10, true).await.taken.len();
+        }
+        if claims == 1 {
+            assert_eq!(world.store.claim_runs(&world.node, 10, 1).await.unwrap().len(), 3, "one death may be chance");
+        }
+    }
+    let young = world.run(&user()).await.run.id;
+    let claims = world.claim(10).await;
+    let crashes: HashMap<&RunId, u32> = claims.iter().map(|claim| (&claim.fence.run_id, claim.crashes)).collect();
+    assert_eq!((crashes.len(), crashes.get(&young)), (2, Some(&0)), "{claims:?}");
+    let first = claims.iter().find(|claim| claim.crashes == SUSPECT_CRASHES).expect("one of the three").fence.clone();
+    assert!(old.contains(&first.run_id));
+    assert_eq!(world.claim(10).await, [], "the others wait for it");
+    let other = NodeId::generate(&UuidIds);
+    let elsewhere = world.store.claim_runs(&other, 10, LONG).await.unwrap();
+    assert_eq!(elsewhere.len(), 1, "each node has one");
+
+    let (bare, whole) = (world.store.load_bare(&first).await.unwrap().expect("the fence is the newest"), world.load(&first).await);
+    assert!(!whole.history.is_empty());
+    assert_eq!(bare, RunRecord { history: Vec::new(), elapsed_ms: bare.elapsed_ms, ..whole });
+    let stale = Fence { epoch: first.epoch - 1, ..first.clone() };
+    world.store.clear_of_crashes(&stale).await.unwrap();
+    assert_eq!((world.store.load_bare(&stale).await.unwrap(), world.claim(10).await), (None, Vec::new()));
+    world.store.clear_of_crashes(&first).await.unwrap();
+    let next = world.claim(10).await;
+    assert_eq!(next.iter().map(|claim| claim.crashes).collect::<Vec<_>>(), [SUSPECT_CRASHES], "the last of the three");
+    // One that was cleared has as many crashes after the next one as before this.
+    assert_eq!(world.load(&first).await.crashes, SUSPECT_CRASHES - 1);
+    assert!(world.commit_one(completed(&first)).await.is_ok());
+    assert_eq!(world.store.load_bare(&first).await.unwrap(), None);
 }
 
 /// Sweeps until something comes of it.

@@ -201,6 +201,36 @@ async fn an_outage_is_no_crash() {
     assert_eq!((h.model.request_count(), run.attempt), (OUTAGES + 1, u32::try_from(OUTAGES).unwrap() + 1));
 }
 
+/// The disk of SQLite may stand still for seconds, and then do what it was asked to.
+#[tokio::test]
+async fn a_renewal_that_comes_too_late_is_no_crash() {
+    const STALLS: usize = 4;
+    let h = Harness::new().await;
+    let store = FaultyStore::new(h.store.clone());
+    let deps = WorkerDeps { store: store.clone(), ..h.deps() };
+    let mut numbers = options(&h.ids);
+    numbers.renew = Duration::from_millis(50);
+    numbers.self_stop = Duration::from_millis(400);
+    numbers.lease = Duration::from_secs(60);
+    let worker = Worker::start(deps, numbers).await.unwrap();
+    for _ in 0..STALLS {
+        h.model.then(Answer::Hang("cut short "));
+    }
+    h.model.then(Answer::Text("at last"));
+    let (_, run) = h.say("go").await;
+    for stall in 1..=STALLS {
+        until("a model call", async || (h.model.request_count() == stall).then_some(())).await;
+        let gate = Arc::new(Notify::new());
+        let late = Arc::clone(&gate);
+        store.trouble(move |name| if name == "renew_leases" { Fate::Late(Arc::clone(&late)) } else { Fate::Goes });
+        until("the run to be given up", async || (worker.active() == 0).then_some(())).await;
+        store.trouble(|_| Fate::Goes);
+        gate.notify_one();
+    }
+    let run = h.until(&run, RunStatus::Completed).await;
+    assert_eq!(run.attempt, u32::try_from(STALLS).unwrap() + 1);
+}
+
 /// Time is made to pass while nothing else happens.
 #[tokio::test]
 async fn a_database_that_hangs_does_not_keep_the_process() {

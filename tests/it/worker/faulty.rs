@@ -35,6 +35,7 @@ use capstan::store::{Found, SearchCursor, SearchStore};
 use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
+use tokio::sync::Notify;
 
 /// What becomes of a call.
 pub enum Fate {
@@ -46,6 +47,8 @@ pub enum Fate {
     Unheard(StoreError),
     /// It is done, and then done again.
     Twice,
+    /// It is done when somebody lets it.
+    Late(Arc<Notify>),
     /// Nothing, for ever.
     Hangs,
 }
@@ -112,6 +115,10 @@ async fn meet<T, F: Future<Output = StoreResult<T>>>(fate: Fate, call: impl Fn()
             call().await?;
             call().await
         }
+        Fate::Late(gate) => {
+            gate.notified().await;
+            call().await
+        }
         Fate::Hangs => std::future::pending().await,
     }
 }
@@ -172,6 +179,12 @@ impl QueueStore for FaultyStore {
     }
     async fn raise_fence(&self, fence: &Fence, attempt: u32) -> StoreResult<Option<Fence>> {
         self.troubled("raise_fence", || self.inner.raise_fence(fence, attempt)).await
+    }
+    async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
+        self.troubled("clear_of_crashes", || self.inner.clear_of_crashes(fence)).await
+    }
+    async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        self.troubled("load_bare", || self.inner.load_bare(fence)).await
     }
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
         self.troubled("load_run", || self.inner.load_run(fence)).await

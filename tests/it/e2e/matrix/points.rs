@@ -113,4 +113,4 @@ pub const WITHOUT_POINT: &[(&str, &str)] = &[
 
 /// Failpoints that are no rows of RELIABILITY section 5, and the tests that try them.
 pub const TRIED_ELSEWHERE: &[(&str, &str)] =
-    &[("reconciled", "e2e::replay"), ("handle", "e2e::tasks"), ("accepted", "e2e::restored")];
+    &[("C04-loaded", "e2e::crash"), ("reconciled", "e2e::replay"), ("handle", "e2e::tasks"), ("accepted", "e2e::restored")];

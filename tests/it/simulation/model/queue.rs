@@ -8,7 +8,7 @@ use capstan::domain::input::{InputRecord, InputRequest, InputState};
 use capstan::domain::message::{Message, Role};
 use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
-use capstan::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
+use capstan::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken};
 
 use super::input::left_of;
 use super::state::{LeaseRow, State};
@@ -18,7 +18,7 @@ use super::{Bug, ModelStore};
 impl QueueStore for ModelStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
         let mut state = self.state();
-        let next = state.next_in_line(limit);
+        let next = state.next_in_line(limit, node);
         Ok(next.iter().map(|run| state.claim(run, node, lease_ms)).collect())
     }
 
@@ -38,6 +38,20 @@ impl QueueStore for ModelStore {
         state.conversations.get_mut(&fence.conversation_id).unwrap().epoch = epoch;
         state.leases.get_mut(&fence.run_id).unwrap().epoch = epoch;
         Ok(Some(Fence { epoch, ..fence.clone() }))
+    }
+
+    async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
+        let mut state = self.state();
+        if state.is_newest(fence) {
+            let row = state.run_mut(&fence.run_id);
+            row.crashes = row.crashes.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    async fn load_bare(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
+        let record = self.state().load(fence);
+        Ok(record.map(|record| RunRecord { history: Vec::new(), summary: None, covered: 0, ..record }))
     }
 
     async fn load_run(&self, fence: &Fence) -> StoreResult<Option<RunRecord>> {
@@ -134,9 +148,15 @@ fn is_open(asked: &InputRecord) -> bool {
 
 impl State {
     /// Those whose turn it is: of the owners the one with the fewest leases first, of an owner's runs the oldest.
-    fn next_in_line(&self, limit: u32) -> Vec<RunId> {
+    fn next_in_line(&self, limit: u32, node: &NodeId) -> Vec<RunId> {
         let within = |rank: usize| self.owner_cap == 0 || rank <= self.owner_cap as usize;
-        let line = self.line().into_iter().filter(|(rank, ..)| within(*rank));
+        // One that may be the death of its worker, if the node has none.
+        let is_suspect = |run: &RunId| self.runs[run].crashes >= SUSPECT_CRASHES;
+        let has_one = self.leases.iter().any(|(run, lease)| lease.node == *node && self.runs[run].crashes > SUSPECT_CRASHES);
+        let line = self.line();
+        let suspect = line.iter().filter(|(.., run)| !has_one && is_suspect(run)).min_by_key(|(_, at, run)| (*at, *run));
+        let suspect = suspect.map(|(.., run)| (*run).clone());
+        let line = line.into_iter().filter(|(rank, _, run)| within(*rank) && (!is_suspect(run) || suspect.as_ref() == Some(*run)));
         line.take(limit as usize).map(|(.., run)| run.clone()).collect()
     }
 
@@ -174,6 +194,7 @@ impl State {
         let since = row.claimable_at.take().unwrap_or(now);
         row.answered = false;
         row.run.attempt += 1;
+        let crashes = row.crashes;
         row.crashes += 1;
         let (owner, cause, trace) = (row.owner.clone(), row.cause, Some(row.trace.clone()));
         let conversation_id = row.run.conversation_id.clone();
@@ -184,7 +205,7 @@ impl State {
         let until = now + i64::try_from(lease_ms).unwrap();
         self.leases.insert(id.clone(), LeaseRow { owner: owner.clone(), node: node.clone(), epoch, since: now, until });
         let queued_ms = u64::try_from(now - since).unwrap_or(0);
-        Claim { fence: Fence { run_id: id.clone(), conversation_id, epoch }, owner, cause, queued_ms, trace }
+        Claim { fence: Fence { run_id: id.clone(), conversation_id, epoch }, owner, cause, queued_ms, trace, crashes }
     }
 
     fn take_away(&mut self, id: &RunId) {

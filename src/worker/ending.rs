@@ -1,0 +1,68 @@
+//! Ends runs that cannot be carried on, with as much of what belongs to an end as can still be written.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::driver::{End, Left, Surround, raise_fence};
+use super::log_writer::LogError;
+use super::registry::HeldGuard;
+use crate::domain::change::Change;
+use crate::domain::event::EventBody;
+use crate::domain::model::Usage;
+use crate::domain::problem::ProblemCode;
+use crate::domain::run::RunStatus;
+use crate::engine::{Input, RunState, Surroundings, decide};
+
+/// Why a run is given up.
+const GIVEN_UP: &str = "the run was given up, because its rows could not be read or written";
+
+/// Ends a run that cannot be carried on: with all that belongs to it if that can be written, or else by a write that needs nothing
+/// but its fence.
+pub(super) async fn give_up(surround: &Surround, guard: &mut HeldGuard, left: Left) {
+    tracing::error!("the run is given up: its rows cannot be read or written");
+    loop {
+        match end_whole(surround, guard, &left).await {
+            End::Over | End::Fenced => return,
+            End::Broken => break,
+            End::Reload => tokio::select! {
+                biased;
+                () = guard.held.lost.cancelled() => return,
+                () = surround.stop_now.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            },
+        }
+    }
+    let log =
+        surround.writer.for_run(guard.held.fence.clone(), left.attempt, CancellationToken::new(), surround.deps.clock.clone());
+    let error = ProblemCode::Internal.body(GIVEN_UP);
+    let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
+    let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into(), supersedes: Vec::new() };
+    if let Err(error) = log.commit(&[updated, EventBody::RunFailed { error }], vec![end]).await {
+        tracing::error!(%error, "the run's end could not be written; it is taken up again when its lease expires");
+    }
+}
+
+/// Ends a run with an outcome for each of its calls, and nothing left open in its log.
+async fn end_whole(surround: &Surround, guard: &mut HeldGuard, left: &Left) -> End {
+    if let Err(end) = raise_fence(surround, guard, left.attempt).await {
+        return end;
+    }
+    let (deps, fence) = (&surround.deps, &guard.held.fence);
+    let record = match deps.store.load_run(fence).await {
+        Ok(Some(record)) => record,
+        Ok(None) => return End::Fenced,
+        Err(error) => return End::from(&error),
+    };
+    let (now, elapsed_ms) = (deps.clock.now(), record.elapsed_ms);
+    let surroundings = Surroundings { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
+    let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: left.finished.clone() };
+    let decision = decide(&RunState::load(record), given_up, &surroundings);
+    let log = surround.writer.for_run(fence.clone(), left.attempt, CancellationToken::new(), deps.clock.clone());
+    match log.commit(&decision.events, decision.changes).await {
+        Ok(()) => End::Over,
+        // Refused, it may have broken a rule of the rows. Whether the fence is void the last write tells.
+        Err(LogError::Fenced) => End::Broken,
+        Err(error) => error.into(),
+    }
+}
