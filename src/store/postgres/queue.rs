@@ -262,7 +262,10 @@ impl QueueStore for PostgresStore {
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let since = self.low_water.marks().leases;
-        within(ANSWER_LIMIT, ask(&self.lease, async |connection| sweep(connection, limit, despite_outage, since).await)).await
+        // From before there is a connection: one that stands still is found out while it is tried.
+        let asked_at = Instant::now();
+        let sweep = ask(&self.lease, async |connection| sweep(connection, (asked_at, limit), despite_outage, since).await);
+        within(ANSWER_LIMIT, sweep).await
     }
 
     async fn expire_foreign_leases(&self, _node: &NodeId) -> StoreResult<u64> {
@@ -333,8 +336,12 @@ async fn raised_before(connection: &mut PgConnection, fence: &Fence, attempt: u3
     .await?)
 }
 
-async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool, since: i64) -> StoreResult<Sweep> {
-    let asked = Instant::now();
+async fn sweep(
+    connection: &mut PgConnection,
+    (asked_at, limit): (Instant, u32),
+    despite_outage: bool,
+    since: i64,
+) -> StoreResult<Sweep> {
     let (all, expired, counted_at): (i64, i64, i64) = sqlx::query_as(
         "SELECT count(*), count(*) FILTER (WHERE lease_until < clock.now), (SELECT now_ms())
          FROM run_leases CROSS JOIN (SELECT now_ms() AS now) AS clock WHERE claimed_at >= $1",
@@ -346,7 +353,7 @@ async fn sweep(connection: &mut PgConnection, limit: u32, despite_outage: bool, 
         return Ok(Sweep::default());
     }
     // While the database was so slow to count, nobody could renew.
-    let was_away = asked.elapsed() >= RENEWAL_LIMIT;
+    let was_away = asked_at.elapsed() >= RENEWAL_LIMIT;
     if was_away || !despite_outage && expired >= 4 && expired * 2 > all {
         return Ok(Sweep { expired: expired.unsigned_abs(), taken: Vec::new(), outage_suspected: true });
     }

@@ -144,7 +144,8 @@ async fn stalled_readers_are_closed_and_harm_nobody() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_says_how_many_sockets_and_subscriptions_there_may_be() {
     let site = Site::new(Kind::Sqlite).await.env("CAPSTAN_LIMITS__MAX_WEBSOCKETS_PER_OWNER", "1");
-    let server = site.env("CAPSTAN_LIMITS__MAX_SUBSCRIPTIONS_PER_WEBSOCKET", "1").start().await;
+    let site = site.env("CAPSTAN_LIMITS__MAX_SUBSCRIPTIONS_PER_WEBSOCKET", "1");
+    let server = site.start().await;
     let mut socket = WsClient::connect(&server.url, None).await;
     let mut codes = Vec::new();
     for _ in 0..2 {
