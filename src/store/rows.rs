@@ -105,7 +105,8 @@ impl RunRow {
     /// The run as clients see it.
     pub(super) fn into_run(self) -> StoreResult<Run> {
         let status = self.run_status()?;
-        let reason = wait_reason(&self.id, self.reason.as_deref())?;
+        let reason =
+            self.reason.as_deref().map(|text| word("runs", "reason", &self.id, text, WaitReason::from_word)).transpose()?;
         let finish_reason = self.finish_reason.as_deref();
         let finish_reason =
             finish_reason.map(|text| word("runs", "finish_reason", &self.id, text, FinishReason::from_word)).transpose()?;
@@ -483,11 +484,6 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     let servers = value.pointer_mut("/tool_filter/servers").and_then(serde_json::Value::as_object_mut);
     servers.into_iter().flatten().for_each(|(_, server)| keep_fields::<ServerHint>(Some(server)));
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
-}
-
-/// What a run waits for.
-pub(super) fn wait_reason(run: &str, text: Option<&str>) -> StoreResult<Option<WaitReason>> {
-    text.map(|text| word("runs", "reason", run, text, WaitReason::from_word)).transpose()
 }
 
 /// A value from its word.
