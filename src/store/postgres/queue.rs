@@ -10,7 +10,6 @@ use super::answer::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, within};
 use super::errors::retried;
 use super::load::load;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
-use crate::domain::message::Message;
 use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken, rows};
@@ -264,17 +263,17 @@ impl QueueStore for PostgresStore {
         let mut signals: Vec<ControlSignal> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
         for (id, gone, cancel_by, body) in found {
-            let joined: Option<Message> = body.map(|body| rows::decode("messages", "body", &id, &body)).transpose()?;
+            let joined = body.map(|body| rows::decode("messages", "body", &id, &body));
             let place = *places.entry(id.clone()).or_insert_with(|| {
-                signals.push(ControlSignal { run_id: RunId::from_stored(id), cancel_by, joined: Vec::new(), gone });
+                let run_id = RunId::from_stored(id);
+                signals.push(ControlSignal { run_id, cancel_by, joined: Vec::new(), is_damaged: false, gone });
                 signals.len() - 1
             });
-            // The server's own hints are messages of the user's side, too.
-            if let (Some(signal), Some(message)) = (signals.get_mut(place), joined.filter(|message| !message.internal)) {
-                signal.joined.push(message);
+            if let (Some(signal), Some(joined)) = (signals.get_mut(place), joined) {
+                signal.join(joined);
             }
         }
-        signals.retain(|signal| signal.gone || signal.cancel_by.is_some() || !signal.joined.is_empty());
+        signals.retain(ControlSignal::says_something);
         Ok(signals)
     }
 

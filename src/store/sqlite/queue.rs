@@ -189,21 +189,23 @@ impl QueueStore for SqliteStore {
         .fetch_all(&mut *tx)
         .await?;
         let known: HashMap<String, Option<String>> = known.into_iter().collect();
-        let mut joined: HashMap<String, Vec<Message>> = HashMap::new();
+        let mut joined: HashMap<String, Vec<StoreResult<Message>>> = HashMap::new();
         for row in &messages {
-            let message: Message = decode("messages", "body", row.try_get("id")?, row.try_get("body")?)?;
-            // A hint that the loop wrote itself has joined nothing.
-            if !message.internal {
-                joined.entry(row.try_get("run_id")?).or_default().push(message);
-            }
+            let message = decode("messages", "body", row.try_get("id")?, row.try_get("body")?);
+            joined.entry(row.try_get("run_id")?).or_default().push(message);
         }
-        let signals = runs.iter().map(|run| ControlSignal {
-            run_id: run.clone(),
-            cancel_by: known.get(run.as_str()).cloned().flatten(),
-            joined: joined.remove(run.as_str()).unwrap_or_default(),
-            gone: !known.contains_key(run.as_str()),
+        let signals = runs.iter().map(|run| {
+            let mut signal = ControlSignal {
+                run_id: run.clone(),
+                cancel_by: known.get(run.as_str()).cloned().flatten(),
+                joined: Vec::new(),
+                is_damaged: false,
+                gone: !known.contains_key(run.as_str()),
+            };
+            joined.remove(run.as_str()).into_iter().flatten().for_each(|message| signal.join(message));
+            signal
         });
-        Ok(signals.filter(|signal| signal.gone || signal.cancel_by.is_some() || !signal.joined.is_empty()).collect())
+        Ok(signals.filter(ControlSignal::says_something).collect())
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
