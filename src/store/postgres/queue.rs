@@ -10,7 +10,7 @@ use super::answer::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, within};
 use super::errors::retried;
 use super::load::load;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken, rows};
 use crate::support::failpoint;
@@ -154,7 +154,7 @@ impl QueueStore for PostgresStore {
             let run_id = RunId::from_stored(row.try_get("id")?);
             let cause: String = row.try_get("claim_cause")?;
             Ok(Claim {
-                cause: rows::word("runs", "claim_cause", run_id.as_str(), &cause, ClaimCause::from_word)?,
+                cause: rows::claim_cause(run_id.as_str(), &cause),
                 owner: UserId::from_stored(row.try_get("owner_id")?),
                 queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
                 trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),

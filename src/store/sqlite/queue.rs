@@ -10,9 +10,9 @@ use super::SqliteStore;
 use super::connection::Tx;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{decode, readable_claims, signed, word};
+use crate::store::rows::{claim_cause, decode, readable_claims, signed};
 use crate::store::{Claim, ControlSignal, QueueStore, StoreResult, Sweep, Taken};
 use crate::support::failpoint;
 
@@ -290,7 +290,9 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
         now!(),
         " + ?3
          FROM json_each(?1) AS claimed JOIN runs r ON r.id = claimed.value
-         JOIN conversation_heads h ON h.conversation_id = r.conversation_id"
+         JOIN conversation_heads h ON h.conversation_id = r.conversation_id
+         WHERE true ON CONFLICT (run_id) DO UPDATE SET node_id = excluded.node_id, epoch = excluded.epoch,
+           claimed_at = excluded.claimed_at, lease_until = excluded.lease_until"
     ))
     .bind(&ids)
     .bind(node.as_str())
@@ -303,7 +305,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
         let queued_ms: i64 = row.try_get("queued_ms")?;
         Ok(Claim {
             owner: UserId::from_stored(row.try_get("owner_id")?),
-            cause: word("runs", "claim_cause", &id, row.try_get("claim_cause")?, ClaimCause::from_word)?,
+            cause: claim_cause(&id, row.try_get("claim_cause")?),
             queued_ms: u64::try_from(queued_ms).unwrap_or(0),
             trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
             fence: Fence {

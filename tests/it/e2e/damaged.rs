@@ -33,6 +33,22 @@ async fn a_message_that_cannot_be_read_costs_its_run_only(#[values(Kind::Sqlite,
     assert_eq!(site.database.count("SELECT CAST(count(*) AS text) FROM run_leases").await, 0);
 }
 
+/// A cause that this version does not know makes nobody wait for ever.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_queued_for_an_unknown_cause_is_carried_out(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let one = server.start_run(&json!({"input": "[[id:one]][[text:2,0]][[hold]]"})).await;
+    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    let second = server.send(one["conversation_id"].as_str().unwrap(), "[[id:two]][[text:2,0]]", "queue").await;
+    let second = second["run"]["id"].as_str().unwrap();
+    site.database.rows(&format!("UPDATE runs SET claim_cause = 'of a later version' WHERE id = '{second}'")).await;
+    model.release("one");
+    assert_eq!(server.finished(second).await["status"], "completed");
+}
+
 /// One conversation is lost, as it is; it must not keep a slot, nor be tried for ever.
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! Who gets which run, and in which order.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,18 +24,30 @@ contract! {
     the_next_claimable_time_is_known,
     ;
     a_claim_names_the_trace_that_started_the_run,
-    a_claim_that_cannot_be_read_costs_no_other,
+    a_claim_for_an_unknown_cause_is_one_after_a_crash,
+    a_lease_that_was_left_behind_stops_no_claim,
 }
 
-async fn a_claim_that_cannot_be_read_costs_no_other(world: &World) {
+/// Left to its lease, such a run would be claimed again and again.
+async fn a_claim_for_an_unknown_cause_is_one_after_a_crash(world: &World) {
     let owner = user();
-    let (bad, good) = (world.run(&owner).await.run.id, world.run(&owner).await.run.id);
-    world.database.rows(&format!("UPDATE runs SET claim_cause = 'of a later version' WHERE id = '{bad}'")).await;
+    let (strange, good) = (world.run(&owner).await.run.id, world.run(&owner).await.run.id);
+    world.database.rows(&format!("UPDATE runs SET claim_cause = 'of a later version' WHERE id = '{strange}'")).await;
     let claims = world.claim(10).await;
-    assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&good]);
-    // The other one has a lease that nobody renews, and is taken up when that is over.
-    let explained = world.store.explain_run(&owner, &bad).await.unwrap().unwrap();
-    assert_eq!(explained.lease_node.as_ref(), Some(&world.node));
+    let causes: HashMap<_, _> = claims.iter().map(|claim| (&claim.fence.run_id, claim.cause)).collect();
+    assert_eq!(causes, HashMap::from([(&strange, ClaimCause::Crash), (&good, ClaimCause::First)]));
+    let fence = &claims.iter().find(|claim| claim.fence.run_id == strange).unwrap().fence;
+    assert_eq!(world.load(fence).await.cause, ClaimCause::Crash);
+    world.commit_one(completed(fence)).await.unwrap();
+}
+
+async fn a_lease_that_was_left_behind_stops_no_claim(world: &World) {
+    let owner = user();
+    let old = world.claimed(&owner).await;
+    world.database.rows(&format!("UPDATE runs SET claimable_at = 1 WHERE id = '{}'", old.run_id)).await;
+    let fence = world.claim_one().await;
+    assert_eq!((&fence.run_id, fence.epoch), (&old.run_id, old.epoch + 1));
+    assert_eq!(world.store.renew_leases(&world.node, &[old, fence.clone()], LONG, 0).await.unwrap(), [fence.run_id]);
 }
 
 async fn a_claim_names_the_trace_that_started_the_run(world: &World) {
