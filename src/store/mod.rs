@@ -336,6 +336,9 @@ pub trait AuditStore: Send + Sync {
     async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64>;
 }
 
+/// The most sets of tools that are removed at a time.
+pub const TOOL_SETS_PIECE: i64 = 200;
+
 /// What becomes of the logs of runs that ended long ago. Nobody writes to them any more, so none of this needs a fence.
 #[async_trait]
 pub trait RetentionStore: Send + Sync {
@@ -364,6 +367,10 @@ pub trait RetentionStore: Send + Sync {
 
     /// Deletes a conversation of which that still holds, with all that belongs to it. False if it does not.
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool>;
+
+    /// Removes sets of tools that no run names any more, at most [`TOOL_SETS_PIECE`]. Returns how many. One that a run is just taking as its
+    /// own stays, or is made again by that run, whatever version its worker is of.
+    async fn remove_unused_tool_sets(&self) -> StoreResult<u64>;
 }
 
 /// Everything, behind one handle.

@@ -236,6 +236,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(32, "contexts", include_str!("../../../migrations/sqlite/0032_contexts.sql")),
         step(33, "seen_logins", include_str!("../../../migrations/sqlite/0033_seen_logins.sql")),
         step(34, "accepted", include_str!("../../../migrations/sqlite/0034_accepted.sql")),
+        step(40, "unused_tool_sets", include_str!("../../../migrations/sqlite/0040_unused_tool_sets.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))
@@ -275,7 +276,9 @@ impl Store for SqliteStore {
             now!(),
             " - ?2), (SELECT count(*) FROM spending WHERE day < ",
             now!(),
-            " / 86400000 - 1)"
+            " / 86400000 - 1), (
+                 SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = s.hash)
+             )"
         ))
         .bind(before.0)
         .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))
