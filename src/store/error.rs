@@ -52,7 +52,9 @@ impl StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let class = match &error {
+            // What comes over a connection that is cut, or shared by a proxy, need not be what was asked for: another one may serve.
             sqlx::Error::Io(_)
+            | sqlx::Error::Protocol(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
@@ -106,6 +108,12 @@ fn postgres_class(code: &str) -> Class {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_nobody_understands_is_asked_for_again() {
+        let cut = sqlx::Error::Protocol("unknown message type: '\\0'".to_owned());
+        assert!(StoreError::from(cut).is_transient());
+    }
 
     #[test]
     fn codes_are_sorted_by_whether_to_try_again() {
