@@ -7,6 +7,7 @@
 mod agents;
 mod budget;
 mod compose;
+mod control;
 mod copy;
 mod error;
 mod feedback;
@@ -31,6 +32,7 @@ mod users;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use budget::BudgetStore;
+pub use control::ControlSignal;
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::StoreError;
 pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};

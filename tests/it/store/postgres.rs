@@ -356,7 +356,7 @@ async fn a_connection_that_has_fallen_silent_is_replaced_on_postgres() {
                 }
             }
         };
-        assert_eq!(within("the queue", SOON, heard_again).await, Some(Notice::Queue));
+        assert_eq!(within("the queue", SOON, Box::pin(heard_again)).await, Some(Notice::Queue));
     };
     tokio::select! {
         () = story => {}
