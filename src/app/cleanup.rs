@@ -65,12 +65,15 @@ async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: FoldMode
             let audit = upkeep::remove_old_audit(store, audit_ms).await.context("old rows of the audit cannot be removed")?;
             let spending = upkeep::remove_old_spending(store).await;
             let spending = spending.context("what budgets of days gone by have counted cannot be removed")?;
-            ("removed", Expired { tickets, records, audit, spending })
+            let tool_sets = upkeep::remove_unused_tool_sets(store).await;
+            let tool_sets = tool_sets.context("sets of tools that no run names cannot be removed")?;
+            ("removed", Expired { tickets, records, audit, spending, tool_sets })
         }
     };
-    let Expired { tickets, records, audit, spending } = gone;
+    let Expired { tickets, records, audit, spending, tool_sets } = gone;
     print(&format!(
-        "expired rows {what}: {tickets} tickets, {records} idempotency records, {audit} of the audit, {spending} of budgets\n"
+        "expired rows {what}: {tickets} tickets, {records} idempotency records, {audit} of the audit, {spending} of budgets, \
+         {tool_sets} sets of tools\n"
     ))
     .map(|_| ())
 }

@@ -20,7 +20,7 @@ use crate::support::clock::{SharedClock, UnixMillis};
 /// How often runs are counted by their status, for the gauge of them.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
 
-/// How often old idempotency records and tickets are removed.
+/// How often old idempotency records, tickets and the like are removed.
 const CLEAN_EVERY: Duration = Duration::from_secs(600);
 
 /// How often runs are looked for whose deltas have become old.
@@ -149,6 +149,12 @@ async fn clean(store: Arc<dyn Store>, clock: SharedClock, audit_ms: Option<u64>,
                 );
             }
         }
+        match remove_unused_tool_sets(store.as_ref()).await {
+            Ok(removed) => tracing::debug!(removed, "removed sets of tools that no run names"),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "sets of tools that no run names could not be removed");
+            }
+        }
         let (tickets, records) = remove_expired(store.as_ref(), &clock).await;
         match tickets {
             Ok(removed) => tracing::debug!(removed, "removed tickets that nobody used"),
@@ -214,7 +220,8 @@ pub async fn remove_expired(store: &dyn Store, clock: &SharedClock) -> (StoreRes
     (store.remove_expired_tickets().await, store.remove_expired_idempotency(records).await)
 }
 
-/// How many rows there are that [`remove_expired`], [`remove_old_audit`] and [`remove_old_spending`] would remove.
+/// How many rows there are that [`remove_expired`], [`remove_old_audit`], [`remove_old_spending`] and [`remove_unused_tool_sets`] would
+/// remove.
 pub async fn count_expired(store: &dyn Store, clock: &SharedClock, audit_ms: Option<u64>) -> StoreResult<Expired> {
     store.count_expired(UnixMillis(clock.now().0 - REMEMBERED_MS), audit_ms).await
 }
@@ -228,6 +235,11 @@ pub async fn remove_old_audit(store: &dyn Store, age_ms: Option<u64>) -> StoreRe
 /// Removes what budgets of days gone by have counted, piece by piece. Returns how many rows.
 pub async fn remove_old_spending(store: &dyn Store) -> StoreResult<u64> {
     to_the_end(|| store.remove_old_spending()).await
+}
+
+/// Removes sets of tools that no run names any more, piece by piece. Returns how many.
+pub async fn remove_unused_tool_sets(store: &dyn Store) -> StoreResult<u64> {
+    to_the_end(|| store.remove_unused_tool_sets()).await
 }
 
 /// Removes piece by piece until nothing is left. Returns how much.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::domain::ids::{InputId, NodeId};
+use crate::domain::ids::{InputId, NodeId, RunId};
 use crate::domain::input::InputKind;
 use crate::domain::problem::ProblemBody;
 use crate::domain::run::{Run, RunStatus, WaitReason};
@@ -87,9 +87,11 @@ pub struct StepInfo {
     pub age_ms: i64,
 }
 
-impl From<Explanation> for RunExplanation {
-    fn from(known: Explanation) -> Self {
-        let (summary, moving) = summary(&known);
+impl RunExplanation {
+    /// What `known` says of the run; `ahead` is known of the one that it is queued behind.
+    #[must_use]
+    pub fn new(known: Explanation, ahead: Option<&Explanation>) -> Self {
+        let (summary, moving) = summary(&known, ahead);
         let lease = known.lease_node.map(|node| LeaseInfo {
             node: node.as_str().to_owned(),
             age_ms: known.lease_age_ms.unwrap_or_default(),
@@ -118,8 +120,12 @@ impl From<Explanation> for RunExplanation {
 /// A run that could be taken up for longer than this waits for more than the next look of a worker.
 const TAKEN_UP_WITHIN_MS: i64 = 3_000;
 
+/// A run whose lease has been over for longer than this is looked for by nobody: workers sweep every 2 s, and one that takes it for an
+/// outage that so many leases are over waits for one more lease, 10 s.
+const SWEPT_WITHIN_MS: i64 = 15_000;
+
 /// Why the run is or is not moving, and whether it moves without anybody doing anything.
-fn summary(known: &Explanation) -> (String, bool) {
+fn summary(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
     let run = &known.run;
     let (mut text, moving) = match run.status {
         RunStatus::Completed => ("The run is completed.".to_owned(), false),
@@ -132,14 +138,16 @@ fn summary(known: &Explanation) -> (String, bool) {
             let then = if known.resumable { " POST .../resume goes on from what is stored." } else { "" };
             (format!("The run failed: {why}.{then}"), false)
         }
-        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting => not_over(known),
+        RunStatus::Queued | RunStatus::Processing | RunStatus::ToolLoop | RunStatus::Waiting => not_over(known, ahead),
     };
     if run.status.is_terminal() {
         return (text, moving);
     }
     if let Some(by) = &known.cancel_requested_by {
-        let who =
-            if known.lease_node.is_some() { "its worker ends it as soon as it notices" } else { "whoever takes it up ends it" };
+        let who = match known.lease_expires_in_ms {
+            Some(left) if left > 0 => "its worker ends it as soon as it notices",
+            Some(_) | None => "whoever takes it up ends it",
+        };
         text.push_str(&format!(" Cancellation was asked for by {by}; {who}."));
     }
     match known.crashes {
@@ -152,20 +160,12 @@ fn summary(known: &Explanation) -> (String, bool) {
     (text, moving)
 }
 
-fn not_over(known: &Explanation) -> (String, bool) {
+fn not_over(known: &Explanation, ahead: Option<&Explanation>) -> (String, bool) {
     if let Some(node) = &known.lease_node {
-        return (held(known, node), true);
+        return held(known, node);
     }
     if let Some(behind) = &known.behind_run {
-        let text = format!("The run is queued behind {behind} in the same conversation");
-        return match known.behind_reason {
-            None => (format!("{text}."), true),
-            Some(WaitReason::Backoff) => (format!("{text}, which waits to try again."), true),
-            Some(reason @ WaitReason::Budget) => (format!("{text}, which waits for {}.", awaited(reason)), true),
-            Some(reason @ (WaitReason::Approval | WaitReason::Input)) => {
-                (format!("{text}, which waits for {}.", awaited(reason)), false)
-            }
-        };
+        return queued_behind(behind, ahead);
     }
     match known.claimable_in_ms {
         Some(wait) if wait > 0 => later(known, wait),
@@ -181,11 +181,34 @@ fn not_over(known: &Explanation) -> (String, bool) {
     }
 }
 
-/// A worker has the run, or has lost it just now.
-fn held(known: &Explanation, node: &NodeId) -> String {
+/// The run moves when the one ahead of it has ended, so it moves if that one does.
+fn queued_behind(behind: &RunId, ahead: Option<&Explanation>) -> (String, bool) {
+    let text = format!("The run is queued behind {behind} in the same conversation");
+    // One that has ended meanwhile has let it go.
+    let Some(ahead) = ahead.filter(|ahead| !ahead.run.status.is_terminal()) else { return (format!("{text}."), true) };
+    let (why, moving) = not_over(ahead, None);
+    let waits = ahead.run.reason.filter(|_| ahead.lease_node.is_none());
+    let text = match (waits, moving) {
+        (Some(WaitReason::Backoff), true) => format!("{text}, which waits to try again."),
+        (Some(reason @ WaitReason::Budget), true) => format!("{text}, which waits for {}.", awaited(reason)),
+        (Some(WaitReason::Approval | WaitReason::Input) | None, true) => format!("{text}."),
+        (Some(reason @ (WaitReason::Approval | WaitReason::Input)), false) if ahead.claimable_in_ms.is_none_or(|wait| wait > 0) => {
+            format!("{text}, which waits for {}.", awaited(reason))
+        }
+        (Some(_) | None, false) => format!("{text}, which does not move either. Of that one: {why}"),
+    };
+    (text, moving)
+}
+
+/// A worker has the run, or has lost it.
+fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
     let left = known.lease_expires_in_ms.unwrap_or_default();
     if left <= 0 {
-        return format!("Worker {node} has lost the run {} s ago; another takes it up at the next sweep.", seconds(-left));
+        let lost = format!("Worker {node} has lost the run {} s ago", seconds(-left));
+        if known.live_leases == 0 && -left > SWEPT_WITHIN_MS {
+            return (format!("{lost}, and no worker has any run: it seems that none is alive to take it up."), false);
+        }
+        return (format!("{lost}; another takes it up at the next sweep."), true);
     }
     let doing = match &known.step {
         Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
@@ -198,7 +221,7 @@ fn held(known: &Explanation, node: &NodeId) -> String {
         Some((step, ..)) => format!("is past step {step}"),
         None => "is about to begin".to_owned(),
     };
-    format!("Worker {node} has the run and {doing}.")
+    (format!("Worker {node} has the run and {doing}."), true)
 }
 
 /// The run can be taken up after a while.
@@ -275,7 +298,7 @@ fn seconds(ms: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ids::{ConversationId, RunId};
+    use crate::domain::ids::ConversationId;
 
     fn known(status: RunStatus) -> Explanation {
         Explanation {
@@ -303,7 +326,6 @@ mod tests {
             owner_cap: None,
             claimable_in_ms: None,
             behind_run: None,
-            behind_reason: None,
             live_leases: 0,
             resumable: false,
             questions: Vec::new(),
@@ -315,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_run_that_nobody_can_take_up_is_called_stuck() {
-        let said = RunExplanation::from(known(RunStatus::Processing));
+        let said = RunExplanation::new(known(RunStatus::Processing), None);
         assert!(!said.moving, "{}", said.summary);
     }
 
@@ -323,7 +345,7 @@ mod tests {
     fn a_budget_that_is_used_up_is_named_with_its_end() {
         let mut waiting = Explanation { claimable_in_ms: Some(3_600_000), ..known(RunStatus::Waiting) };
         waiting.run.reason = Some(WaitReason::Budget);
-        let said = RunExplanation::from(waiting);
+        let said = RunExplanation::new(waiting, None);
         assert!(said.moving, "it goes on by itself when the next day begins");
         assert_eq!(
             said.summary,
@@ -334,14 +356,15 @@ mod tests {
 
     #[test]
     fn what_a_worker_does_is_said() {
-        let said = RunExplanation::from(Explanation {
+        let working = Explanation {
             lease_node: Some(NodeId::from_stored("node_1".into())),
             lease_expires_in_ms: Some(9_000),
             step: Some((2, "tools".into(), "started".into(), 1_540)),
             tools_under_way: vec!["files__read".into()],
             crashes: 1,
             ..known(RunStatus::ToolLoop)
-        });
+        };
+        let said = RunExplanation::new(working, None);
         assert_eq!(
             said.summary,
             "Worker node_1 has the run and runs tools (files__read) in step 2 for 1.5 s. Its worker died once so far."

@@ -255,8 +255,12 @@ impl Service {
 
     /// Why a run is or is not moving.
     pub async fn explain_run(&self, principal: &Principal, id: &RunId) -> Result<RunExplanation> {
-        let explanation = self.store.explain_run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
-        Ok(RunExplanation::from(explanation))
+        let known = self.store.explain_run(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+        let ahead = match &known.behind_run {
+            Some(ahead) => self.store.explain_run(&principal.user_id, ahead).await?,
+            None => None,
+        };
+        Ok(RunExplanation::new(known, ahead.as_ref()))
     }
 
     /// The fallbacks of a profile that this owner's runs can ask, each once and none of them the model itself. One that nobody

@@ -1,5 +1,7 @@
 //! What can go wrong in the store, without the words of a database.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use sqlx::sqlite::SqliteError;
 
 /// A failed store call. Absence is not an error (`Option`), nor is losing a race (named outcomes).
@@ -8,6 +10,10 @@ pub enum StoreError {
     /// The database cannot be reached, is read-only, full, shutting down, or its pool is exhausted. Worth trying again.
     #[error("the database is not available")]
     Unavailable(#[source] sqlx::Error),
+    /// Pages of the database file are damaged, or it is no database. Worth trying again when somebody has put a backup in its place: until
+    /// then nobody knows what the rows would have said.
+    #[error("the database file is damaged: stop the server and put a backup in its place, as docs/operations.md says")]
+    Damaged(#[source] sqlx::Error),
     /// A deadlock, serialisation failure or lock time-out that persisted over its retries.
     #[error("the database is contended")]
     Contended(#[source] sqlx::Error),
@@ -38,11 +44,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the same call may succeed a little later.
+    /// Whether the same call may succeed later, for nothing is wrong with what was asked.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unavailable(_) | Self::Contended(_) => true,
+            Self::Unavailable(_) | Self::Contended(_) | Self::Damaged(_) => true,
             Self::Corrupt { .. } | Self::Statement(_) | Self::Migration(_) | Self::Locked(_) | Self::Copied(_) => false,
         }
     }
@@ -52,7 +58,9 @@ impl StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let class = match &error {
+            // What comes over a connection that is cut, or shared by a proxy, need not be what was asked for: another one may serve.
             sqlx::Error::Io(_)
+            | sqlx::Error::Protocol(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
@@ -68,14 +76,32 @@ impl From<sqlx::Error> for StoreError {
         match class {
             Class::Unavailable => Self::Unavailable(error),
             Class::Contended => Self::Contended(error),
+            Class::Damaged => {
+                let damaged = Self::Damaged(error);
+                if !DAMAGE_WAS_MET.swap(true, Ordering::Relaxed) {
+                    tracing::error!(error = &damaged as &dyn std::error::Error, "the server is not ready any more");
+                }
+                damaged
+            }
             Class::Statement => Self::Statement(error),
         }
     }
 }
 
+/// Whether this process, which has one database, has met damage in its file. Errors are sorted in one place and met in many, most of
+/// them far from whoever says whether the server is ready; and what is damaged stays so until there is another file, under another
+/// process.
+static DAMAGE_WAS_MET: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has met a damaged database file.
+pub(super) fn damage_was_met() -> bool {
+    DAMAGE_WAS_MET.load(Ordering::Relaxed)
+}
+
 enum Class {
     Unavailable,
     Contended,
+    Damaged,
     Statement,
 }
 
@@ -86,6 +112,8 @@ fn sqlite_class(code: &str) -> Class {
         Ok(5 | 6 | 15) => Class::Contended,
         // NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN.
         Ok(7 | 8 | 9 | 10 | 13 | 14) => Class::Unavailable,
+        // CORRUPT and NOTADB.
+        Ok(11 | 26) => Class::Damaged,
         Ok(_) | Err(_) => Class::Statement,
     }
 }
@@ -108,9 +136,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_answer_that_nobody_understands_is_asked_for_again() {
+        let cut = sqlx::Error::Protocol("unknown message type: '\\0'".to_owned());
+        assert!(StoreError::from(cut).is_transient());
+    }
+
+    #[test]
     fn codes_are_sorted_by_whether_to_try_again() {
         assert!(matches!(sqlite_class("517"), Class::Contended));
         assert!(matches!(sqlite_class("13"), Class::Unavailable));
+        assert!(matches!(sqlite_class("266"), Class::Unavailable));
+        assert!(matches!(sqlite_class("11"), Class::Damaged) && matches!(sqlite_class("26"), Class::Damaged));
         assert!(matches!(sqlite_class("2067"), Class::Statement));
         assert!(matches!(postgres_class("40P01"), Class::Contended));
         assert!(matches!(postgres_class("57P01"), Class::Unavailable));

@@ -7,6 +7,7 @@
 mod agents;
 mod budget;
 mod compose;
+mod control;
 mod copy;
 mod error;
 mod feedback;
@@ -31,6 +32,7 @@ mod users;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use budget::BudgetStore;
+pub use control::ControlSignal;
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::StoreError;
 pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
@@ -345,6 +347,9 @@ pub trait AuditStore: Send + Sync {
     async fn remove_old_audit(&self, age_ms: u64) -> StoreResult<u64>;
 }
 
+/// The most sets of tools that are removed at a time.
+pub const TOOL_SETS_PIECE: i64 = 200;
+
 /// What becomes of the logs of runs that ended long ago. Nobody writes to them any more, so none of this needs a fence.
 #[async_trait]
 pub trait RetentionStore: Send + Sync {
@@ -373,6 +378,10 @@ pub trait RetentionStore: Send + Sync {
 
     /// Deletes a conversation of which that still holds, with all that belongs to it. False if it does not.
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool>;
+
+    /// Removes sets of tools that no run names any more, at most [`TOOL_SETS_PIECE`]. Returns how many. One that a run is just taking as its
+    /// own stays, or is made again by that run, whatever version its worker is of.
+    async fn remove_unused_tool_sets(&self) -> StoreResult<u64>;
 }
 
 /// Everything, behind one handle.

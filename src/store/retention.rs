@@ -31,12 +31,15 @@ pub struct Expired {
     pub audit: u64,
     /// Rows of what was spent on days gone by.
     pub spending: u64,
+    /// Sets of tools that no run names any more.
+    pub tool_sets: u64,
 }
 
 impl Expired {
     /// From counts in this order.
-    pub(super) fn of((tickets, records, audit, spending): (i64, i64, i64, i64)) -> Self {
+    pub(super) fn of((tickets, records, audit, spending, tool_sets): (i64, i64, i64, i64, i64)) -> Self {
         let count = |rows: i64| u64::try_from(rows).unwrap_or_default();
-        Self { tickets: count(tickets), records: count(records), audit: count(audit), spending: count(spending) }
+        let (tickets, records, audit) = (count(tickets), count(records), count(audit));
+        Self { tickets, records, audit, spending: count(spending), tool_sets: count(tool_sets) }
     }
 }

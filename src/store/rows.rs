@@ -20,6 +20,7 @@ use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
 use crate::domain::plan::PlanPolicy;
 use crate::domain::prompt::{OwnLayers, PromptPolicy};
+use crate::domain::record::ClaimCause;
 use crate::domain::response_analysis::ResponseAnalysis;
 use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use crate::domain::sampling::SamplingByTurn;
@@ -105,7 +106,8 @@ impl RunRow {
     /// The run as clients see it.
     pub(super) fn into_run(self) -> StoreResult<Run> {
         let status = self.run_status()?;
-        let reason = wait_reason(&self.id, self.reason.as_deref())?;
+        let reason =
+            self.reason.as_deref().map(|text| word("runs", "reason", &self.id, text, WaitReason::from_word)).transpose()?;
         let finish_reason = self.finish_reason.as_deref();
         let finish_reason =
             finish_reason.map(|text| word("runs", "finish_reason", &self.id, text, FinishReason::from_word)).transpose()?;
@@ -485,9 +487,17 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
 }
 
-/// What a run waits for.
-pub(super) fn wait_reason(run: &str, text: Option<&str>) -> StoreResult<Option<WaitReason>> {
-    text.map(|text| word("runs", "reason", run, text, WaitReason::from_word)).transpose()
+/// Why a run was claimed. What this version cannot read is taken for a crash, after which everything is looked at most closely: the
+/// claim is made already, and a run that is left to its lease for it would be claimed again and again and never end.
+pub(super) fn claim_cause(run: &str, text: &str) -> ClaimCause {
+    ClaimCause::from_word(text).unwrap_or_else(|| {
+        tracing::warn!(
+            run.id = run,
+            cause = text,
+            "a run was claimed for a cause that is not known, and is judged as after a crash"
+        );
+        ClaimCause::Crash
+    })
 }
 
 /// A value from its word.
@@ -505,7 +515,8 @@ fn corrupt(table: &'static str, column: &'static str, id: &str, reason: impl ToS
     StoreError::Corrupt { table, column, id: id.to_owned(), reason: reason.to_string() }
 }
 
-/// The claims that can be read. One that cannot is left to its lease: the others are claimed already, and would be lost with it.
+/// The claims that can be read. One that cannot, because a column is not of its type, is left to its lease: the others are claimed
+/// already, and would be lost with it.
 pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) -> Vec<Claim> {
     let readable = claims.filter_map(|claim| {
         claim.inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a claim cannot be read")).ok()

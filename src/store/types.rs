@@ -15,7 +15,7 @@ use crate::domain::input::{InputAnswer, InputKind, InputRecord};
 use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
 use crate::domain::record::{ClaimCause, Fence, FirstClaim};
-use crate::domain::run::{OnBusy, Run, WaitReason};
+use crate::domain::run::{OnBusy, Run};
 use crate::domain::tool::{ToolCall, ToolDefinition};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
@@ -698,19 +698,6 @@ pub enum Refused {
     Unheard,
 }
 
-/// A request that concerns a run in progress.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ControlSignal {
-    /// The run.
-    pub run_id: RunId,
-    /// Who asked for it to be cancelled.
-    pub cancel_by: Option<String>,
-    /// Messages that joined the run since it was accepted, oldest first. The worker drops those it knows.
-    pub joined: Vec<Message>,
-    /// There is no such run any more: its conversation was deleted.
-    pub gone: bool,
-}
-
 /// Where a log begins and ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogBounds {
@@ -735,14 +722,12 @@ pub struct Explanation {
     pub crashes: u32,
     /// Claimable runs that are claimed first, as things stand, if this one can be claimed now: owners take turns.
     pub queue_position: Option<i64>,
-    /// How many runs of its owner have a lease, and how many may, if this one could be claimed now but for that.
+    /// How many runs of its owner have a live lease, and how many may, if this one could be claimed now but for that.
     pub owner_cap: Option<(i64, u32)>,
     /// Milliseconds until it can be claimed; negative: since when.
     pub claimable_in_ms: Option<i64>,
     /// The active run that this one is queued behind.
     pub behind_run: Option<RunId>,
-    /// What that run waits for, if it does.
-    pub behind_reason: Option<WaitReason>,
     /// Runs of all owners that a worker has: none if no worker is alive, or all are idle.
     pub live_leases: i64,
     /// Whether the run has failed and can be gone on from.

@@ -17,7 +17,7 @@ use super::mcp::{ConnectionLimits, ContainerOptions, KeptServers, McpCall, McpCo
 use super::policy::{AllowAll, Policy, Verdict};
 use super::reconcile;
 use super::schema::Validators;
-use super::{Environment, ProgressSender, ServerStatus, Toolbox};
+use super::{CallPermit, Environment, ProgressSender, ServerStatus, Toolbox};
 use crate::domain::ids::UserId;
 use crate::domain::message::ToolContent;
 use crate::domain::prompt::ServerNote;
@@ -154,10 +154,10 @@ impl Door {
         call: &ToolCall,
         timeout: Duration,
         progress: ProgressSender,
-        cancel: &CancellationToken,
+        permit: &CallPermit,
     ) -> (ToolCallState, Vec<ToolContent>, bool) {
         let with_error = |(state, content): (ToolCallState, Vec<ToolContent>)| (state, content, state != ToolCallState::Done);
-        if cancel.is_cancelled() {
+        if permit.token.is_cancelled() {
             return with_error(cancelled());
         }
         let arguments = match prepared_arguments(&self.validators, definition, call) {
@@ -171,7 +171,7 @@ impl Door {
             }
         }
         match &definition.server {
-            None => with_error(self.built_in(definition, &arguments, timeout, cancel).await),
+            None => with_error(self.built_in(definition, &arguments, timeout, &permit.token).await),
             Some(server) => {
                 let answer = self.mcp.call(McpCall {
                     owner,
@@ -186,7 +186,7 @@ impl Door {
                     meta: meta(definition, call),
                     timeout,
                     progress,
-                    cancel,
+                    permit,
                 });
                 let answer = answer.await;
                 (answer.state, answer.content, answer.is_error)
@@ -214,10 +214,10 @@ impl Toolbox for Door {
         call: &ToolCall,
         timeout: Duration,
         progress: ProgressSender,
-        cancel: CancellationToken,
+        permit: CallPermit,
     ) -> ToolOutcome {
         let started = Instant::now();
-        let (state, content, is_error) = self.carry_out(owner, definition, call, timeout, progress, &cancel).await;
+        let (state, content, is_error) = self.carry_out(owner, definition, call, timeout, progress, &permit).await;
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(call.id = %call.id, tool = definition.name, state = state.as_str(), duration_ms, "tool call ended");
         ToolOutcome { state, content, is_error, duration_ms }
@@ -236,6 +236,7 @@ impl Toolbox for Door {
         };
         // Nobody listens: whoever is only asked what became of a call has nothing to ask.
         let (progress, _) = tokio::sync::mpsc::channel(1);
+        let permit = cancel.into();
         let answer = self.mcp.call(McpCall {
             owner,
             id: &call.id,
@@ -249,7 +250,7 @@ impl Toolbox for Door {
             meta: Map::new(),
             timeout,
             progress,
-            cancel: &cancel,
+            permit: &permit,
         });
         let said = reconcile::read(answer.await);
         // Its words are the tool's, and nothing for the log.
@@ -371,7 +372,8 @@ mod tests {
     async fn run(door: &Door, name: &str, arguments: Value, cancel: CancellationToken) -> (ToolCallState, String) {
         let definition = door.definitions(&owner()).await.into_iter().find(|tool| tool.name == name).unwrap();
         let (progress, _reports) = tokio::sync::mpsc::channel(1);
-        let outcome = door.execute(&owner(), &definition, &call(name, arguments), Duration::from_secs(5), progress, cancel).await;
+        let outcome =
+            door.execute(&owner(), &definition, &call(name, arguments), Duration::from_secs(5), progress, cancel.into()).await;
         assert_eq!(outcome.is_error, outcome.state != ToolCallState::Done);
         let [ToolContent::Text { text }] = outcome.content.as_slice() else { panic!("one text: {outcome:?}") };
         (outcome.state, text.clone())

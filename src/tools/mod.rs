@@ -148,6 +148,36 @@ pub struct ServerStatus {
     pub owner: Option<UserId>,
 }
 
+/// As long as a call may go on.
+#[derive(Clone)]
+pub struct CallPermit {
+    /// Ends the call.
+    pub token: CancellationToken,
+    is_held: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl CallPermit {
+    /// A permit that ends with `token`; `is_held` says whether the run of the call is still here.
+    #[must_use]
+    pub fn new(token: CancellationToken, is_held: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { token, is_held: Arc::new(is_held) }
+    }
+
+    /// Whether the call may still leave the process. To be asked in the moment before it does: it may have waited for its turn or for
+    /// its server to start, and the process may have slept meanwhile and lost the run to somebody else.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        (self.is_held)()
+    }
+}
+
+/// For a call of nobody's run.
+impl From<CancellationToken> for CallPermit {
+    fn from(token: CancellationToken) -> Self {
+        Self::new(token, || true)
+    }
+}
+
 /// The tools as the worker and the API use them.
 #[async_trait]
 pub trait Toolbox: Send + Sync {
@@ -157,8 +187,8 @@ pub trait Toolbox: Send + Sync {
 
     /// Carries out one call of a run of `owner`: validates the arguments against the frozen definition, asks the policy, executes with a time
     /// limit. Never fails: what goes wrong is an outcome that the model can read. A cancelled call returns as soon as the
-    /// token is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise. A call that
-    /// has reported [`Report::Pauses`] has no outcome: it is executed again when its handle has the answers.
+    /// token of its permit is, having told its server; its outcome then is `Cancelled` if nothing was sent and `Unknown` otherwise.
+    /// One whose permit [is not held](CallPermit::is_held) any more is not sent. A call that has reported [`Report::Pauses`] has no outcome: it is executed again when its handle has the answers.
     async fn execute(
         &self,
         owner: &UserId,
@@ -166,7 +196,7 @@ pub trait Toolbox: Send + Sync {
         call: &ToolCall,
         timeout: Duration,
         progress: ProgressSender,
-        cancel: CancellationToken,
+        permit: CallPermit,
     ) -> ToolOutcome;
 
     /// Asks the server of a call of the class `reconcile` whether it took effect, within `timeout`. Whatever goes wrong is

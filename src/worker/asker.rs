@@ -71,12 +71,24 @@ impl Asker {
             () = answer.closed() => InputState::Cancelled,
             () = tokio::time::sleep_until(expires), if self.expires_ms > 0 => InputState::Expired,
         };
-        // It may have been answered in that moment; after it, the store takes no answer, or the next look finds it.
-        if let Some(given) = self.look(&id).await {
-            return self.hand_on(id, given, answer).await;
+        let told = EventBody::InputResolved { id: id.clone(), state: why, answer: None, by: None };
+        let closed = Change::InputClosed { id: id.clone(), state: why };
+        // Nobody waits for an answer any more.
+        if why == InputState::Cancelled {
+            let _ = self.log.commit(&[told], vec![closed]).await;
+            return;
         }
-        let closed = EventBody::InputResolved { id: id.clone(), state: why, answer: None, by: None };
-        let _ = self.log.commit(&[closed], vec![Change::InputClosed { id, state: why }]).await;
+        // It may be answered in this moment, and whoever was told so shall not have answered in vain. Closed first, so that the store
+        // takes no answer after the look.
+        if self.log.commit(&[], vec![closed]).await.is_err() {
+            return;
+        }
+        match self.given(&id).await {
+            Some(given) => self.hand_on(id, given, answer).await,
+            None => {
+                let _ = self.log.commit(&[told], Vec::new()).await;
+            }
+        }
     }
 
     async fn hand_on(&self, id: InputId, given: InputAnswer, answer: tokio::sync::oneshot::Sender<InputAnswer>) {
@@ -109,5 +121,10 @@ impl Asker {
     async fn look(&self, id: &InputId) -> Option<InputAnswer> {
         let found = self.store.input_request(&self.owner, id).await.ok().flatten()?;
         found.request.answer.filter(|_| found.request.state == InputState::Answered)
+    }
+
+    /// The answer that was taken before the question was closed.
+    async fn given(&self, id: &InputId) -> Option<InputAnswer> {
+        self.store.input_request(&self.owner, id).await.ok().flatten()?.request.answer
     }
 }

@@ -611,6 +611,10 @@ impl Drive<'_> {
                 Happened::Tool(call, ToolSays::Reconciled(said)) => return ControlFlow::Continue(Input::Reconciled(call, said)),
                 Happened::Tool(call, ToolSays::Pauses(pause)) => return ControlFlow::Continue(Input::ToolPauses(call, pause)),
                 Happened::Tool(_, ToolSays::Left) => {}
+                // The run is loaded again, which says what cannot be read, and ends it.
+                Happened::Told(signal) if signal.is_damaged && signal.cancel_by.is_none() => {
+                    return ControlFlow::Break(End::Broken);
+                }
                 Happened::Told(signal) => {
                     if let Some(input) = Box::pin(self.told(signal)).await {
                         return ControlFlow::Continue(input);

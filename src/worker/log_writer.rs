@@ -309,7 +309,8 @@ fn fail_all(waiting: impl ExactSizeIterator<Item = (Arc<Tokens>, Reply)>, error:
 }
 
 fn may_be_of_one(error: &StoreError) -> bool {
-    !error.is_transient() || is_contended(error)
+    // Damage is in some pages of the database, and other runs may not need them.
+    !error.is_transient() || is_contended(error) || matches!(error, StoreError::Damaged(_))
 }
 
 fn is_contended(error: &StoreError) -> bool {

@@ -24,6 +24,7 @@ use crate::domain::model::Usage;
 use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::engine::RunState;
 use crate::support::failpoint;
+use crate::tools::CallPermit;
 
 /// How long a cancelled tool gets to say what became of its call.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
@@ -110,7 +111,15 @@ impl ToolCalls {
             }
             let (progress, reports) = mpsc::channel(16);
             let shown = progress::show(&log, &id, reports, Some((&asker, &sampler)), &by_itself);
-            let execution = tools.execute(&owner, &definition, &call, timeout, progress, stop);
+            // Whatever it waits for on its way, the same is asked in the moment before it is sent.
+            let permit = CallPermit::new(stop, move || {
+                let is_held = held.is_fresh(self_stop);
+                if !is_held {
+                    held.lost.cancel();
+                }
+                is_held
+            });
+            let execution = tools.execute(&owner, &definition, &call, timeout, progress, permit);
             // The reports end when the execution drops its sender; its outcome must not wait for them.
             let carried_out = futures_util::future::join(execution, shown);
             let may_leave = async {

@@ -186,6 +186,7 @@ fn refusal(error: &StoreError) -> String {
         StoreError::Statement(_)
         | StoreError::Unavailable(_)
         | StoreError::Contended(_)
+        | StoreError::Damaged(_)
         | StoreError::Corrupt { .. }
         | StoreError::Migration(_)
         | StoreError::Locked(_)

@@ -149,7 +149,8 @@ impl Store for PostgresStore {
             "SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= (SELECT now_ms())),
                  (SELECT count(*) FROM idempotency_keys WHERE created_at < $1),
                  (SELECT count(*) FROM tool_audit WHERE at <= (SELECT now_ms()) - $2::bigint),
-                 (SELECT count(*) FROM spending WHERE day < now_ms() / 86400000 - 1)",
+                 (SELECT count(*) FROM spending WHERE day < now_ms() / 86400000 - 1),
+                 (SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT FROM runs r WHERE r.tools_hash = s.hash))",
         )
         .bind(before.0)
         .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row as _};
 use crate::domain::change::{StepKind, StepRow, StepStatus};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::record::{Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::store::{StoreResult, rows};
@@ -94,7 +94,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence, words: ro
         attempt: rows::unsigned(row.try_get("attempt")?),
         // The claim under way is counted, but has not ended yet.
         crashes: rows::unsigned(row.try_get("crashes")?).saturating_sub(1),
-        cause: rows::word("runs", "claim_cause", id, &cause, ClaimCause::from_word)?,
+        cause: rows::claim_cause(id, &cause),
         status: rows::word("runs", "status", id, &status, RunStatus::from_word)?,
         reason: reason.map(|reason| rows::word("runs", "reason", id, &reason, WaitReason::from_word)).transpose()?,
         profile: Arc::new(profile),

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use super::answer::{Line, ask, within};
 use crate::domain::ids::ConversationId;
 use crate::store::StoreResult;
 
@@ -16,6 +18,16 @@ const MAX_PAYLOAD: usize = 7_800;
 
 /// The wait before another try to connect.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+
+/// The longest wait for a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+
+/// The longest wait for a hint to be taken. It is late by then, and a connection that takes none is replaced.
+const ANNOUNCE_LIMIT: Duration = Duration::from_secs(3);
+
+/// A connection on which nothing was heard for this long is replaced. Whoever listens hears its own presence every few seconds, if it
+/// [announces](PgNotifier::announce_presence) that: a connection whose other end is gone without a word would never tell.
+const SILENCE: Duration = Duration::from_secs(10);
 
 const LOG: &str = "capstan_log";
 const QUEUE: &str = "capstan_queue";
@@ -38,11 +50,13 @@ pub enum Notice {
 }
 
 /// Announces and listens on two connections that nothing else uses.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PgNotifier {
-    pool: PgPool,
-    /// Stands at the beginning of what this process announces, so that it does not hear itself.
+    line: Line,
+    options: PgConnectOptions,
+    /// Stands at the beginning of what this process announces, so that it does not act on what it has said itself.
     tag: Arc<str>,
+    silence: Duration,
 }
 
 impl PgNotifier {
@@ -54,11 +68,15 @@ impl PgNotifier {
     /// [`crate::store::StoreError::Migration`] if the URL is none.
     pub fn new(url: &str, tag: &str) -> StoreResult<Self> {
         // A hint need not outlive the database, so no notification waits for the disk.
-        let pool = PgPoolOptions::new()
-            .max_connections(2)
-            .acquire_timeout(Duration::from_secs(1))
-            .connect_lazy_with(super::connect::connect_options(url)?.options([("synchronous_commit", "off")]));
-        Ok(Self { pool, tag: tag.into() })
+        let options = super::connect::connect_options(url)?.options([("synchronous_commit", "off")]);
+        let pool = one_connection().connect_lazy_with(options.clone());
+        Ok(Self { line: Line::new(pool, ANNOUNCE_LIMIT), options, tag: tag.into(), silence: SILENCE })
+    }
+
+    /// The same with another limit on how long a connection may be silent.
+    #[must_use]
+    pub fn bearing_silence(self, limit: Duration) -> Self {
+        Self { silence: limit, ..self }
     }
 
     /// Says that logs have grown. One notification for all of them.
@@ -97,23 +115,28 @@ impl PgNotifier {
     }
 
     async fn notify(&self, channel: &str, payload: &str) -> StoreResult<()> {
-        sqlx::query("SELECT pg_notify($1, $2)").bind(channel).bind(format!("{};{payload}", self.tag)).execute(&self.pool).await?;
-        Ok(())
+        let payload = format!("{};{payload}", self.tag);
+        let notify = ask(&self.line, async |connection| {
+            sqlx::query("SELECT pg_notify($1, $2)").bind(channel).bind(payload).execute(connection).await?;
+            Ok(())
+        });
+        within(ANNOUNCE_LIMIT, notify).await
     }
 
-    /// Hears what is announced by other processes. Connects again whenever it has to, and says
+    /// Hears what is announced by other processes. Connects again whenever it has to, also if nothing is heard for a while, and says
     /// [`Notice::LogUnknown`] each time that it is connected, since anything may have been missed before. Never ends.
     pub fn listen(&self) -> impl Stream<Item = Notice> + Send + use<> {
-        stream::unfold((self.pool.clone(), Arc::clone(&self.tag), None), |(pool, tag, mut listener)| async move {
+        let ears = Ears { options: self.options.clone(), tag: Arc::clone(&self.tag), silence: self.silence, has_told: false };
+        stream::unfold((ears, None), |(mut ears, mut listening)| async move {
             loop {
-                let notice = match listener.take() {
-                    None => connect(&pool).await.map(|fresh| (fresh, Notice::LogUnknown)),
-                    Some(current) => next(current, &tag).await,
+                let notice = match listening.take() {
+                    None => ears.connect().await.map(|fresh| (fresh, Notice::LogUnknown)),
+                    Some(current) => ears.next(current).await,
                 };
                 match notice {
-                    Ok((listener, notice)) => return Some((notice, (pool, tag, Some(listener)))),
+                    Ok((listening, notice)) => return Some((notice, (ears, Some(listening)))),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot listen for notifications, polling goes on");
+                        ears.tell(&error);
                         tokio::time::sleep(RECONNECT_AFTER).await;
                     }
                 }
@@ -121,30 +144,76 @@ impl PgNotifier {
         })
     }
 
-    /// Ends both connections.
+    /// Ends the connection on which it announces; the other one ends with whoever listens.
     pub async fn close(&self) {
-        self.pool.close().await;
+        self.line.pool.close().await;
     }
 }
 
-async fn connect(pool: &PgPool) -> Result<PgListener, sqlx::Error> {
-    let mut listener = PgListener::connect_with(pool).await?;
-    listener.ignore_pool_close_event(false);
-    listener.listen_all([LOG, QUEUE, CONTROL, PRESENT]).await?;
-    Ok(listener)
+fn one_connection() -> PgPoolOptions {
+    PgPoolOptions::new().max_connections(1).acquire_timeout(CONNECT_LIMIT)
 }
 
-async fn next(mut listener: PgListener, tag: &str) -> Result<(PgListener, Notice), sqlx::Error> {
-    loop {
-        let notice = match listener.try_recv().await? {
-            // The connection was lost and is made again by the listener.
-            None => Some(Notice::LogUnknown),
-            Some(notification) => read(notification.channel(), notification.payload(), tag),
+/// What listens.
+struct Ears {
+    options: PgConnectOptions,
+    tag: Arc<str>,
+    silence: Duration,
+    /// The log knows that nothing can be heard.
+    has_told: bool,
+}
+
+/// A connection on which something was heard.
+struct Listening {
+    listener: PgListener,
+    heard_at: Instant,
+}
+
+impl Ears {
+    /// With a pool of its own: the library gives a connection up only after a last answer, and one that is silent must not keep the
+    /// place of the next.
+    async fn connect(&self) -> Result<Listening, sqlx::Error> {
+        let pool = one_connection().max_lifetime(None).idle_timeout(None).connect_lazy_with(self.options.clone());
+        let connect = async {
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.listen_all([LOG, QUEUE, CONTROL, PRESENT]).await?;
+            Ok::<_, sqlx::Error>(Listening { listener, heard_at: Instant::now() })
         };
-        if let Some(notice) = notice {
-            return Ok((listener, notice));
+        timeout(self.silence, connect).await.unwrap_or_else(|_| Err(silent(self.silence)))
+    }
+
+    async fn next(&mut self, mut on: Listening) -> Result<(Listening, Notice), sqlx::Error> {
+        loop {
+            let heard = timeout_at(on.heard_at + self.silence, on.listener.try_recv()).await;
+            let notice = match heard.map_err(|_| silent(self.silence))?? {
+                // The connection was lost and is made again by the listener.
+                None => Some(Notice::LogUnknown),
+                Some(notification) => {
+                    self.has_told = false;
+                    read(notification.channel(), notification.payload(), &self.tag)
+                }
+            };
+            on.heard_at = Instant::now();
+            if let Some(notice) = notice {
+                return Ok((on, notice));
+            }
         }
     }
+
+    /// Once until something is heard again: behind a pooler in transaction mode nothing ever is.
+    fn tell(&mut self, error: &sqlx::Error) {
+        if self.has_told {
+            tracing::debug!(%error, "still no notifications are heard");
+        } else {
+            tracing::warn!(%error, "cannot listen for notifications, polling goes on");
+        }
+        self.has_told = true;
+    }
+}
+
+fn silent(after: Duration) -> sqlx::Error {
+    let words = format!("nothing was heard for {} s, not even of this process itself", after.as_secs_f32());
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, words))
 }
 
 fn read(channel: &str, payload: &str, own_tag: &str) -> Option<Notice> {

@@ -11,8 +11,7 @@ use super::answer::{ANSWER_LIMIT, RENEWAL_LIMIT, ask, within};
 use super::errors::retried;
 use super::load::load;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
-use crate::domain::message::Message;
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken, rows};
 use crate::support::failpoint;
@@ -161,7 +160,7 @@ impl QueueStore for PostgresStore {
             let run_id = RunId::from_stored(row.try_get("id")?);
             let cause: String = row.try_get("claim_cause")?;
             Ok(Claim {
-                cause: rows::word("runs", "claim_cause", run_id.as_str(), &cause, ClaimCause::from_word)?,
+                cause: rows::claim_cause(run_id.as_str(), &cause),
                 owner: UserId::from_stored(row.try_get("owner_id")?),
                 queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
                 trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
@@ -294,17 +293,17 @@ impl QueueStore for PostgresStore {
         let mut signals: Vec<ControlSignal> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
         for (id, gone, cancel_by, body) in found {
-            let joined: Option<Message> = body.map(|body| rows::decode("messages", "body", &id, &body)).transpose()?;
+            let joined = body.map(|body| rows::decode("messages", "body", &id, &body));
             let place = *places.entry(id.clone()).or_insert_with(|| {
-                signals.push(ControlSignal { run_id: RunId::from_stored(id), cancel_by, joined: Vec::new(), gone });
+                let run_id = RunId::from_stored(id);
+                signals.push(ControlSignal { run_id, cancel_by, joined: Vec::new(), is_damaged: false, gone });
                 signals.len() - 1
             });
-            // The server's own hints are messages of the user's side, too.
-            if let (Some(signal), Some(message)) = (signals.get_mut(place), joined.filter(|message| !message.internal)) {
-                signal.joined.push(message);
+            if let (Some(signal), Some(joined)) = (signals.get_mut(place), joined) {
+                signal.join(joined);
             }
         }
-        signals.retain(|signal| signal.gone || signal.cancel_by.is_some() || !signal.joined.is_empty());
+        signals.retain(ControlSignal::says_something);
         Ok(signals)
     }
 

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use super::PostgresStore;
 use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::{EndedRun, RetentionStore, StoreResult, Tidying, rows};
+use crate::store::{EndedRun, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying, rows};
 
 /// The lock of whoever folds: of several nodes that begin at the same time, one goes on.
 const FOLDING: i64 = 0x0043_4150_464f_4c44;
@@ -70,6 +70,20 @@ impl RetentionStore for PostgresStore {
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {
         self.delete_if(owner, id, condition(tidying), age_ms).await
     }
+
+    async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {
+        // Looked for without any lock, for mostly there are none.
+        let unused: Vec<String> = sqlx::query_scalar(
+            "SELECT s.hash FROM tool_sets s WHERE NOT EXISTS (SELECT FROM runs r WHERE r.tools_hash = s.hash) LIMIT $1",
+        )
+        .bind(TOOL_SETS_PIECE)
+        .fetch_all(&self.chores)
+        .await?;
+        if unused.is_empty() {
+            return Ok(0);
+        }
+        self.chores.ask(async |connection| remove_tool_sets(connection, &unused).await).await
+    }
 }
 
 /// Of which conversations `c` it holds that they are to be tidied so, of which nothing has changed for `$1`.
@@ -97,6 +111,23 @@ const EMPTY: &str =
     AND NOT c.pinned AND c.updated_at <= (SELECT now_ms()) - $1 AND c.owner_id <> ''
     AND NOT EXISTS (SELECT FROM runs r WHERE r.conversation_id = c.id)
     AND NOT EXISTS (SELECT FROM messages m WHERE m.conversation_id = c.id)";
+
+/// Removes those of these sets that no run names. A run takes a set as its own by an INSERT that leaves the row alone if it is there
+/// already: until that run is committed nobody can see that the set is in use. So this waits for all who are writing to the table,
+/// and whoever writes after it finds out that the row is gone. They wait behind this lock, so it is not waited for long.
+async fn remove_tool_sets(connection: &mut PgConnection, unused: &[String]) -> StoreResult<u64> {
+    let mut tx = connection.begin().await?;
+    sqlx::query("SET LOCAL lock_timeout = '200ms'").execute(&mut *tx).await?;
+    sqlx::query("LOCK TABLE tool_sets IN SHARE ROW EXCLUSIVE MODE").execute(&mut *tx).await?;
+    let removed = sqlx::query(
+        "DELETE FROM tool_sets s WHERE s.hash = ANY($1) AND NOT EXISTS (SELECT FROM runs r WHERE r.tools_hash = s.hash)",
+    )
+    .bind(unused)
+    .execute(&mut *tx)
+    .await?;
+    tx.commit().await?;
+    Ok(removed.rows_affected())
+}
 
 async fn fold(
     connection: &mut PgConnection,

@@ -92,7 +92,7 @@ impl RunStore for PostgresStore {
         let statement = format!(
             "SELECT {columns}, l.node_id, l.lease_until - clock.now AS expires_in, clock.now - l.claimed_at AS lease_age,
                  runs.claimable_at - clock.now AS claimable_in,
-                 (SELECT count(*) FROM run_leases o WHERE o.owner_id = runs.owner_id) AS owner_running,
+                 (SELECT count(*) FROM run_leases o WHERE o.owner_id = runs.owner_id AND o.lease_until > clock.now) AS owner_running,
                  CASE WHEN runs.claimable_at <= clock.now THEN (
                      WITH live AS (
                          SELECT owner_id, count(*) AS leases FROM run_leases GROUP BY owner_id
@@ -105,7 +105,7 @@ impl RunStore for PostgresStore {
                      WHERE (first.rank, first.claimable_at, first.id) < (mine.rank, mine.claimable_at, mine.id)
                          AND ($3 = 0 OR first.rank <= $3)
                  ) END AS queue_position,
-                 a.id AS behind_run, a.reason AS behind_reason,
+                 a.id AS behind_run,
                  (SELECT count(*) FROM run_leases o WHERE o.lease_until > clock.now) AS live_leases,
                  runs.status = 'failed' AND NOT EXISTS (
                      SELECT FROM runs n WHERE n.conversation_id = runs.conversation_id AND n.first_seq > runs.first_seq
@@ -148,7 +148,6 @@ impl RunStore for PostgresStore {
             owner_cap: compose::full_owner(queue_position, row.try_get("owner_running")?, self.owner_cap),
             claimable_in_ms: row.try_get("claimable_in")?,
             behind_run: row.try_get::<Option<String>, _>("behind_run")?.map(RunId::from_stored),
-            behind_reason: rows::wait_reason(id.as_str(), row.try_get("behind_reason")?)?,
             live_leases: row.try_get("live_leases")?,
             resumable: row.try_get("resumable")?,
             cancel_requested_by: run.cancel_requested_by.clone(),

@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Connection as _, SqlSafeStr as _, Sqlite, Transaction};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::clock::MachineClock;
 use super::lineage::Lineage;
+use crate::store::error::damage_was_met;
 use crate::store::{Durability, Expired, Store, StoreError, StoreOptions, StoreResult};
 use crate::support::clock::UnixMillis;
 
@@ -236,14 +237,26 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(32, "contexts", include_str!("../../../migrations/sqlite/0032_contexts.sql")),
         step(33, "seen_logins", include_str!("../../../migrations/sqlite/0033_seen_logins.sql")),
         step(34, "accepted", include_str!("../../../migrations/sqlite/0034_accepted.sql")),
+        step(40, "unused_tool_sets", include_str!("../../../migrations/sqlite/0040_unused_tool_sets.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
-    done.map_err(|error| StoreError::Migration(error.to_string()))
+    let Err(error) = done else { return Ok(()) };
+    let text = error.to_string();
+    match error {
+        MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _) => match StoreError::from(cause) {
+            damaged @ StoreError::Damaged(_) => Err(damaged),
+            _ => Err(StoreError::Migration(text)),
+        },
+        _ => Err(StoreError::Migration(text)),
+    }
 }
 
 #[async_trait]
 impl Store for SqliteStore {
     async fn ping(&self) -> StoreResult<()> {
+        if damage_was_met() {
+            return Err(StoreError::Damaged(sqlx::Error::Io(std::io::Error::other("it was met before"))));
+        }
         let mut took_write = self.took_write.lock().await;
         if took_write.is_some_and(|at| at.elapsed() < PING_PAUSE) {
             return Ok(());
@@ -275,7 +288,9 @@ impl Store for SqliteStore {
             now!(),
             " - ?2), (SELECT count(*) FROM spending WHERE day < ",
             now!(),
-            " / 86400000 - 1)"
+            " / 86400000 - 1), (
+                 SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = s.hash)
+             )"
         ))
         .bind(before.0)
         .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))

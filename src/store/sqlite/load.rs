@@ -11,11 +11,11 @@ use crate::domain::context::ContextSummary;
 use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::record::{Fence, RunRecord};
 use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 use crate::store::StoreResult;
-use crate::store::rows::{Words, decode, decode_profile, own_layers, unsigned, word};
+use crate::store::rows::{Words, claim_cause, decode, decode_profile, own_layers, unsigned, word};
 
 impl SqliteStore {
     pub(super) async fn load(&self, fence: &Fence, words: Words) -> StoreResult<Option<RunRecord>> {
@@ -59,7 +59,7 @@ impl SqliteStore {
             attempt: unsigned(run.try_get("attempt")?),
             // The claim that is being loaded has been counted already.
             crashes: unsigned(run.try_get("crashes")?).saturating_sub(1),
-            cause: word("runs", "claim_cause", id, run.try_get("claim_cause")?, ClaimCause::from_word)?,
+            cause: claim_cause(id, run.try_get("claim_cause")?),
             status: word("runs", "status", id, run.try_get("status")?, RunStatus::from_word)?,
             reason: reason.map(|text| word("runs", "reason", id, text, WaitReason::from_word)).transpose()?,
             profile: Arc::new(profile),

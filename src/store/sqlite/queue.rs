@@ -10,9 +10,9 @@ use super::SqliteStore;
 use super::connection::Tx;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::domain::record::{ClaimCause, Fence, RunRecord};
+use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{Words, decode, readable_claims, signed, unsigned, word};
+use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unsigned};
 use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken};
 use crate::support::failpoint;
 
@@ -210,21 +210,23 @@ impl QueueStore for SqliteStore {
         .fetch_all(&mut *tx)
         .await?;
         let known: HashMap<String, Option<String>> = known.into_iter().collect();
-        let mut joined: HashMap<String, Vec<Message>> = HashMap::new();
+        let mut joined: HashMap<String, Vec<StoreResult<Message>>> = HashMap::new();
         for row in &messages {
-            let message: Message = decode("messages", "body", row.try_get("id")?, row.try_get("body")?)?;
-            // A hint that the loop wrote itself has joined nothing.
-            if !message.internal {
-                joined.entry(row.try_get("run_id")?).or_default().push(message);
-            }
+            let message = decode("messages", "body", row.try_get("id")?, row.try_get("body")?);
+            joined.entry(row.try_get("run_id")?).or_default().push(message);
         }
-        let signals = runs.iter().map(|run| ControlSignal {
-            run_id: run.clone(),
-            cancel_by: known.get(run.as_str()).cloned().flatten(),
-            joined: joined.remove(run.as_str()).unwrap_or_default(),
-            gone: !known.contains_key(run.as_str()),
+        let signals = runs.iter().map(|run| {
+            let mut signal = ControlSignal {
+                run_id: run.clone(),
+                cancel_by: known.get(run.as_str()).cloned().flatten(),
+                joined: Vec::new(),
+                is_damaged: false,
+                gone: !known.contains_key(run.as_str()),
+            };
+            joined.remove(run.as_str()).into_iter().flatten().for_each(|message| signal.join(message));
+            signal
         });
-        Ok(signals.filter(|signal| signal.gone || signal.cancel_by.is_some() || !signal.joined.is_empty()).collect())
+        Ok(signals.filter(ControlSignal::says_something).collect())
     }
 
     async fn next_claimable_in(&self) -> StoreResult<Option<u64>> {
@@ -314,7 +316,9 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
         now!(),
         " + ?3
          FROM json_each(?1) AS claimed JOIN runs r ON r.id = claimed.value
-         JOIN conversation_heads h ON h.conversation_id = r.conversation_id"
+         JOIN conversation_heads h ON h.conversation_id = r.conversation_id
+         WHERE true ON CONFLICT (run_id) DO UPDATE SET node_id = excluded.node_id, epoch = excluded.epoch,
+           claimed_at = excluded.claimed_at, lease_until = excluded.lease_until"
     ))
     .bind(&ids)
     .bind(node.as_str())
@@ -327,7 +331,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
         let queued_ms: i64 = row.try_get("queued_ms")?;
         Ok(Claim {
             owner: UserId::from_stored(row.try_get("owner_id")?),
-            cause: word("runs", "claim_cause", &id, row.try_get("claim_cause")?, ClaimCause::from_word)?,
+            cause: claim_cause(&id, row.try_get("claim_cause")?),
             queued_ms: u64::try_from(queued_ms).unwrap_or(0),
             trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
             crashes: unsigned(row.try_get("crashes")?),

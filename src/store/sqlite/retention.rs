@@ -9,7 +9,7 @@ use super::conversations::delete;
 use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::store::rows::{encode, read_ended_run};
-use crate::store::{EndedRun, RetentionStore, StoreResult, Tidying};
+use crate::store::{EndedRun, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying};
 
 #[async_trait]
 impl RetentionStore for SqliteStore {
@@ -115,6 +115,29 @@ impl RetentionStore for SqliteStore {
         }
         tx.commit().await?;
         Ok(true)
+    }
+
+    async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {
+        // Looked for by a reader, for mostly there are none.
+        let unused: Vec<String> = sqlx::query_scalar(
+            "SELECT hash FROM tool_sets s WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = s.hash) LIMIT ?",
+        )
+        .bind(TOOL_SETS_PIECE)
+        .fetch_all(self.reader())
+        .await?;
+        if unused.is_empty() {
+            return Ok(0);
+        }
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        let removed = sqlx::query(
+            "DELETE FROM tool_sets WHERE hash IN (SELECT value FROM json_each(?))
+               AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = tool_sets.hash)",
+        )
+        .bind(json!(unused).to_string())
+        .execute(&mut *tx)
+        .await?;
+        tx.commit().await?;
+        Ok(removed.rows_affected())
     }
 }
 

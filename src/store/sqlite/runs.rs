@@ -9,7 +9,7 @@ use super::idempotency;
 use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, NodeId, RunId, UserId};
 use crate::domain::input::InputKind;
 use crate::domain::run::{Run, RunStatus};
-use crate::store::rows::{RUN_COLUMNS, RunRow, unsigned, wait_reason, word};
+use crate::store::rows::{RUN_COLUMNS, RunRow, unsigned, word};
 use crate::store::{
     AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
     StoreResult, compose,
@@ -103,15 +103,14 @@ impl RunStore for SqliteStore {
             }
             Some(_) | None => None,
         };
-        let behind: Option<(String, Option<String>)> = if row.active || row.finished_at.is_some() {
+        let behind_run: Option<String> = if row.active || row.finished_at.is_some() {
             None
         } else {
-            sqlx::query_as("SELECT id, reason FROM runs WHERE conversation_id = ? AND active = 1")
+            sqlx::query_scalar("SELECT id FROM runs WHERE conversation_id = ? AND active = 1")
                 .bind(&row.conversation_id)
                 .fetch_optional(&mut *tx)
                 .await?
         };
-        let (behind_run, behind_reason) = behind.unzip();
         let (live_leases, is_newest): (i64, bool) = sqlx::query_as(
             "SELECT (SELECT count(*) FROM run_leases WHERE lease_until > ?1),
                     NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ?2 AND first_seq > ?3)",
@@ -141,8 +140,8 @@ impl RunStore for SqliteStore {
             Ok((InputId::from_stored(id), kind, text))
         };
         let questions = questions.into_iter().map(question).collect::<StoreResult<Vec<_>>>()?;
-        let running = sqlx::query_scalar("SELECT count(*) FROM run_leases WHERE owner_id = ?");
-        let running: i64 = running.bind(owner.as_str()).fetch_one(&mut *tx).await?;
+        let running = sqlx::query_scalar("SELECT count(*) FROM run_leases WHERE owner_id = ? AND lease_until > ?");
+        let running: i64 = running.bind(owner.as_str()).bind(now).fetch_one(&mut *tx).await?;
         let leased = lease.is_some();
         Ok(Some(Explanation {
             lease_expires_in_ms: lease.as_ref().map(|(_, _, until)| until - now),
@@ -154,7 +153,6 @@ impl RunStore for SqliteStore {
             owner_cap: compose::full_owner(queue_position, running, self.owner_cap),
             claimable_in_ms: row.claimable_at.map(|at| at - now),
             behind_run: behind_run.map(RunId::from_stored),
-            behind_reason: wait_reason(id.as_str(), behind_reason.flatten().as_deref())?,
             live_leases,
             resumable: is_newest && row.run_status()? == RunStatus::Failed,
             cancel_requested_by: row.cancel_requested_by.clone(),

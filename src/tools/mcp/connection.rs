@@ -44,7 +44,7 @@ use crate::domain::handle::Round;
 use crate::domain::input::{CANCEL, DECLINE, InputAnswer};
 use crate::support::failpoint;
 use crate::support::text::prefix_chars;
-use crate::tools::{Asks, Environment, ProgressSender, Report};
+use crate::tools::{Asks, CallPermit, Environment, ProgressSender, Report};
 
 /// The most pages of a list that are asked for.
 const MAX_PAGES: usize = 100;
@@ -399,7 +399,7 @@ impl Connection {
         round: Option<&Round>,
         limits: Limits,
         progress: &ProgressSender,
-        cancel: &CancellationToken,
+        permit: &CallPermit,
     ) -> Reply {
         let _underway = self.calls.token();
         let mut round = round.cloned();
@@ -414,7 +414,7 @@ impl Connection {
                 rounds::answer(&mut params, round);
             }
             let questions = round.as_ref().map_or(0, |round| round.questions as usize);
-            let asked = match self.call_once(params, meta, limits, (questions, &mut samples), progress, cancel).await {
+            let asked = match self.call_once(params, meta, limits, (questions, &mut samples), progress, permit).await {
                 Once::Reply(reply) => return reply,
                 Once::Asks(asked) => asked,
             };
@@ -428,7 +428,7 @@ impl Connection {
             // Nobody is asked, so there is nothing to store: after a crash the call is judged by its class, with this round or without.
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => return Reply::Cancelled,
+                () = permit.token.cancelled() => return Reply::Cancelled,
                 () = tokio::time::sleep(rounds::rest(pause.number)) => {}
             }
             round = Some(rounds::at_once(pause, round.as_ref()));
@@ -483,8 +483,11 @@ impl Connection {
         limits: Limits,
         (mut questions, samples): (usize, &mut u32),
         progress: &ProgressSender,
-        cancel: &CancellationToken,
+        permit: &CallPermit,
     ) -> Once {
+        if !permit.is_held() {
+            return Once::Reply(Reply::NotSent("its run is not here any more".to_owned()));
+        }
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let mut options = PeerRequestOptions::no_options();
         options.meta = (!meta.is_empty()).then(|| RequestMetaObject(MetaObject(meta.clone())));
@@ -521,7 +524,7 @@ impl Connection {
                         Err(_) => Once::Reply(self.reply_from_error(&ServiceError::TransportClosed).await),
                     };
                 }
-                () = cancel.cancelled() => {
+                () = permit.token.cancelled() => {
                     self.give_up(handle, "the run was cancelled").await;
                     failpoint::reached("C21");
                     underway.is_over = true;

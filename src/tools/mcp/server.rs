@@ -330,7 +330,7 @@ impl Server {
     ) -> Result<Reply, McpAnswer> {
         let prepared = tokio::select! {
             biased;
-            () = call.cancel.cancelled() => return Err(cancelled()),
+            () = call.permit.token.cancelled() => return Err(cancelled()),
             prepared = tokio::time::timeout_at(until, self.prepare(call)) => prepared,
         };
         let live = match prepared {
@@ -342,7 +342,7 @@ impl Server {
         let round = call.handle.and_then(Handle::round);
         self.pauses.end(call.id);
         let limits = self.limits(timeout);
-        let mut reply = live.connection.call(params, &call.meta, round, limits, &call.progress, call.cancel).await;
+        let mut reply = live.connection.call(params, &call.meta, round, limits, &call.progress, call.permit).await;
         match reply {
             Reply::TimedOut(_) | Reply::Cancelled => {
                 let live = Arc::clone(&live);
@@ -350,7 +350,7 @@ impl Server {
             }
             Reply::Task(task) => {
                 tasks::store(&task, &call.progress).await;
-                reply = tasks::follow(self, task, limits, &call.progress, call.cancel).await;
+                reply = tasks::follow(self, task, limits, &call.progress, &call.permit.token).await;
             }
             Reply::Paused => self.pauses.begin(call.id, Instant::now()),
             Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
@@ -366,7 +366,7 @@ impl Server {
         if call.frozen_destination.is_some_and(|frozen| self.destination.as_deref() != Some(frozen)) {
             return Reply::Gone("it is elsewhere since this run began".to_owned());
         }
-        let mut reply = tasks::follow(self, task, self.limits(timeout), &call.progress, call.cancel).await;
+        let mut reply = tasks::follow(self, task, self.limits(timeout), &call.progress, &call.permit.token).await;
         if let Reply::Result(result) = &mut reply
             && let Ok(live) = self.live().await
         {
@@ -398,7 +398,7 @@ impl Server {
         };
         tokio::select! {
             biased;
-            () = call.cancel.cancelled() => Err(cancelled()),
+            () = call.permit.token.cancelled() => Err(cancelled()),
             slot = slot => match slot {
                 Ok(slot) => slot.map_err(|_| failed("the server is shut down".to_owned())),
                 Err(_) => Err(self.not_ready(timeout)),

@@ -34,7 +34,7 @@ use crate::domain::prompt::ServerNote;
 use crate::domain::tool::{ToolCallState, ToolDefinition};
 use crate::support::clock::SharedClock;
 use crate::support::ids::UuidIds;
-use crate::tools::{Environment, ProgressSender, ServerStatus, names};
+use crate::tools::{CallPermit, Environment, ProgressSender, ServerStatus, names};
 
 /// The most servers that start at the same time.
 const PARALLEL_STARTS: usize = 4;
@@ -91,8 +91,8 @@ pub struct McpCall<'a> {
     pub timeout: Duration,
     /// Where progress is reported.
     pub progress: ProgressSender,
-    /// Ends the call.
-    pub cancel: &'a CancellationToken,
+    /// As long as it may go on.
+    pub permit: &'a CallPermit,
 }
 
 /// How a call ended.

@@ -43,7 +43,7 @@ async fn a_stream_opened_a_month_later(#[values(Kind::Sqlite, Kind::Postgres)] k
     let (ok, counted) = site.command(&["cleanup", "--dry-run"]).await;
     let gone = deltas(old_frames) - 1;
     assert!(
-        counted.contains("expired rows to remove: 0 tickets, 0 idempotency records, 0 of the audit, 0 of budgets"),
+        counted.contains("expired rows to remove: 0 tickets, 0 idempotency records, 0 of the audit, 0 of budgets, 0 sets of tools"),
         "{counted}"
     );
     assert!(ok && counted.contains(&format!("runs older than 7 days to fold: 1; events that would become part of others: {gone}")));

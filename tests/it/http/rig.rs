@@ -29,7 +29,7 @@ use capstan::support::ids::{IdSource, UuidIds};
 use capstan::support::outbound;
 use capstan::support::random::CountingBytes;
 use capstan::support::seal::{MasterKeys, Vault};
-use capstan::tools::{AuthState, ProgressSender, ServerStatus, Toolbox};
+use capstan::tools::{AuthState, CallPermit, ProgressSender, ServerStatus, Toolbox};
 use futures_util::StreamExt as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
@@ -140,7 +140,7 @@ impl Toolbox for OneTool {
         _: &ToolCall,
         _: Duration,
         _: ProgressSender,
-        _: CancellationToken,
+        _: CallPermit,
     ) -> ToolOutcome {
         ToolOutcome::failed("not here", 0)
     }

@@ -87,7 +87,7 @@ fn shared_by_all(server: &Scripted) -> Value {
 async fn run(door: &Door, owner: &UserId, definition: &ToolDefinition, arguments: Value) -> ToolOutcome {
     let (progress, _reports) = mpsc::channel(1);
     let asked = call(definition, arguments);
-    let answer = door.execute(owner, definition, &asked, PATIENCE, progress, CancellationToken::new());
+    let answer = door.execute(owner, definition, &asked, PATIENCE, progress, CancellationToken::new().into());
     wait::within(&definition.name, PATIENCE * 2, answer).await
 }
 

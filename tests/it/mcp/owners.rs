@@ -65,7 +65,7 @@ impl<'a> Hand<'a> {
     ) -> ToolOutcome {
         let definition = self.tool(name);
         let call = call(definition, arguments);
-        wait::within(name, PATIENCE * 2, self.door.execute(&self.owner, definition, &call, PATIENCE, progress, cancel)).await
+        wait::within(name, PATIENCE * 2, self.door.execute(&self.owner, definition, &call, PATIENCE, progress, cancel.into())).await
     }
 }
 

@@ -1,15 +1,17 @@
 //! What a well-behaved but demanding server gets.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use capstan::domain::tool::ToolCallState;
-use capstan::tools::Toolbox as _;
 use capstan::tools::mcp::ConnectionLimits;
+use capstan::tools::{CallPermit, Toolbox as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{PATIENCE, Scripted, Tools, owner, text};
+use super::setup::{PATIENCE, Scripted, Tools, call, owner, text};
 use crate::support::wait;
 
 /// M-11.
@@ -286,6 +288,38 @@ async fn a_server_works_on_as_many_calls_at_a_time_as_it_may() {
         .filter_map(|line| if line.contains("called") { Some("called") } else { line.contains("finished").then_some("finished") })
         .collect();
     assert_eq!(order, ["called", "finished", "called", "finished"]);
+    tools.shutdown().await;
+}
+
+/// I7: a process may sleep while a call waits for its turn, and must not act when it wakes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_run_is_lost_while_it_waits_is_not_sent() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&[]);
+    entry["capstan"] = json!({"concurrency": 1});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let (progress, mut reports) = mpsc::channel(4);
+    let is_held = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&is_held);
+    let permit = CallPermit::new(CancellationToken::new(), move || asked.load(Ordering::SeqCst));
+    let definition = tools.definition("s__slow");
+    let waiting = call(definition, json!({}));
+    let (hangs, other) = (CancellationToken::new(), mpsc::channel(4).0);
+    let first = tools.call_with("s__hang", json!({}), PATIENCE, other, hangs.clone());
+    let second = async {
+        // Only when the other one is there.
+        wait::until("the first call", PATIENCE, || async { (server.log("called").len() == 1).then_some(()) }).await;
+        tools.door.execute(&owner(), definition, &waiting, PATIENCE, progress, permit).await
+    };
+    let lost = async {
+        super::setup::heard(&mut reports).await.unwrap();
+        is_held.store(false, Ordering::SeqCst);
+        hangs.cancel();
+    };
+    let (first, second, ()) = tokio::join!(first, second, lost);
+    assert_eq!((first.state, second.state), (ToolCallState::Unknown, ToolCallState::Failed));
+    assert!(text(&second).contains("its run is not here any more"), "{second:?}");
+    assert_eq!(server.log("called").len(), 1);
     tools.shutdown().await;
 }
 

@@ -125,7 +125,7 @@ impl Tools {
     ) -> ToolOutcome {
         let definition = self.definition(name);
         let call = call(definition, arguments);
-        wait::within(name, PATIENCE * 2, self.door.execute(&owner(), definition, &call, timeout, progress, cancel)).await
+        wait::within(name, PATIENCE * 2, self.door.execute(&owner(), definition, &call, timeout, progress, cancel.into())).await
     }
 
     /// The states of all servers.

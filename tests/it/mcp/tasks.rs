@@ -40,7 +40,7 @@ impl Works {
     async fn outcome(&self, call: &ToolCall, timeout: Duration, cancel: CancellationToken) -> (ToolOutcome, Vec<String>) {
         let (progress, mut reports) = mpsc::channel(16);
         let (owner, definition) = (owner(), self.tools.definition(TOOL));
-        let execution = self.tools.door.execute(&owner, definition, call, timeout, progress, cancel);
+        let execution = self.tools.door.execute(&owner, definition, call, timeout, progress, cancel.into());
         let heard = async {
             let mut heard = Vec::new();
             while let Some(report) = reports.recv().await {

@@ -10,7 +10,7 @@ use capstan::domain::ids::{CallId, UserId};
 use capstan::domain::message::ToolContent;
 use capstan::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::domain::undo::UndoRule;
-use capstan::tools::{Progress, ProgressSender, Report, ServerStatus, Toolbox};
+use capstan::tools::{CallPermit, Progress, ProgressSender, Report, ServerStatus, Toolbox};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -145,11 +145,11 @@ impl Toolbox for Hands {
         call: &ToolCall,
         timeout: Duration,
         progress: ProgressSender,
-        cancel: CancellationToken,
+        cancel: CallPermit,
     ) -> ToolOutcome {
         self.dice.stumble().await;
         self.gate.pass().await;
-        if cancel.is_cancelled() {
+        if cancel.token.is_cancelled() {
             return outcome(ToolCallState::Cancelled, format!("{} was not called", call.id));
         }
         self.act(call);
@@ -168,7 +168,7 @@ impl Toolbox for Hands {
         };
         let ended = tokio::select! {
             biased;
-            () = cancel.cancelled() => outcome(ToolCallState::Unknown, format!("{} was cancelled", call.id)),
+            () = cancel.token.cancelled() => outcome(ToolCallState::Unknown, format!("{} was cancelled", call.id)),
             ended = tokio::time::timeout(timeout, work) => {
                 ended.unwrap_or_else(|_| outcome(ToolCallState::Unknown, format!("{} took too long", call.id)))
             }

@@ -525,6 +525,9 @@ impl PinStore for Line {
 
 #[async_trait]
 impl RetentionStore for Line {
+    async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {
+        self.model.remove_unused_tool_sets().await
+    }
     async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
         self.model.runs_to_fold(age_ms, after, limit).await
     }

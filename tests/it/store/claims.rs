@@ -1,6 +1,6 @@
 //! Who gets which run, and in which order.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,18 +24,83 @@ contract! {
     the_next_claimable_time_is_known,
     ;
     a_claim_names_the_trace_that_started_the_run,
-    a_claim_that_cannot_be_read_costs_no_other,
+    a_claim_for_an_unknown_cause_is_one_after_a_crash,
+    a_lease_that_was_left_behind_stops_no_claim,
+    ten_thousand_timers_at_once_keep_nobody_else_waiting,
 }
 
-async fn a_claim_that_cannot_be_read_costs_no_other(world: &World) {
+/// Left to its lease, such a run would be claimed again and again.
+async fn a_claim_for_an_unknown_cause_is_one_after_a_crash(world: &World) {
     let owner = user();
-    let (bad, good) = (world.run(&owner).await.run.id, world.run(&owner).await.run.id);
-    world.database.rows(&format!("UPDATE runs SET claim_cause = 'of a later version' WHERE id = '{bad}'")).await;
+    let (strange, good) = (world.run(&owner).await.run.id, world.run(&owner).await.run.id);
+    world.database.rows(&format!("UPDATE runs SET claim_cause = 'of a later version' WHERE id = '{strange}'")).await;
     let claims = world.claim(10).await;
-    assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&good]);
-    // The other one has a lease that nobody renews, and is taken up when that is over.
-    let explained = world.store.explain_run(&owner, &bad).await.unwrap().unwrap();
-    assert_eq!(explained.lease_node.as_ref(), Some(&world.node));
+    let causes: HashMap<_, _> = claims.iter().map(|claim| (&claim.fence.run_id, claim.cause)).collect();
+    assert_eq!(causes, HashMap::from([(&strange, ClaimCause::Crash), (&good, ClaimCause::First)]));
+    let fence = &claims.iter().find(|claim| claim.fence.run_id == strange).unwrap().fence;
+    assert_eq!(world.load(fence).await.cause, ClaimCause::Crash);
+    world.commit_one(completed(fence)).await.unwrap();
+}
+
+/// As many as a worker claims at a time.
+const BATCH: u32 = 64;
+
+/// Runs of four owners that are all to be tried again now.
+const DUE: usize = 10_000;
+
+/// D-13.
+async fn ten_thousand_timers_at_once_keep_nobody_else_waiting(world: &World) {
+    let owners = [user(), user(), user(), user()];
+    let each = DUE / owners.len();
+    for owner in &owners {
+        world.run(owner).await;
+    }
+    let numbers = format!("WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < {each})");
+    for copy in [
+        "INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at)
+         SELECT c.id || '_' || i, c.owner_id, 'due', 'waiting', c.created_at, c.updated_at FROM conversations c, n",
+        "INSERT INTO conversation_heads (conversation_id, owner_id, last_seq)
+         SELECT h.conversation_id || '_' || i, h.owner_id, h.last_seq FROM conversation_heads h, n",
+        "INSERT INTO runs (id, conversation_id, owner_id, status, reason, active, claimable_at, claim_cause, profile, agent,
+             agent_version, model, counters, usage, first_seq, created_at)
+         SELECT r.id || '_' || i, r.conversation_id || '_' || i, r.owner_id, 'waiting', 'backoff', true, r.created_at, 'timer',
+             r.profile, r.agent, r.agent_version, r.model, '{}', r.usage, r.first_seq, r.created_at FROM runs r, n",
+    ] {
+        world.database.rows(&format!("{numbers} {copy}")).await;
+    }
+    let quiet = user();
+    let mut claimed = HashSet::new();
+    let mut held: HashMap<_, usize> = HashMap::new();
+    for round in 1.. {
+        // In the midst of it somebody else comes now and then.
+        let other = if round % 10 == 0 { Some(world.run(&quiet).await.run.id) } else { None };
+        let claims = world.claim(BATCH).await;
+        assert!(claims.len() <= BATCH as usize, "{} at once", claims.len());
+        if claims.is_empty() {
+            break;
+        }
+        let (theirs, timers): (Vec<_>, Vec<_>) = claims.into_iter().partition(|claim| claim.owner == quiet);
+        assert_eq!(theirs.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), other.iter().collect::<Vec<_>>());
+        for claim in theirs {
+            world.commit_one(completed(&claim.fence)).await.unwrap();
+        }
+        for claim in timers {
+            assert!(claimed.insert(claim.fence.run_id), "claimed twice");
+            *held.entry(claim.owner).or_default() += 1;
+        }
+        let (least, most) = (held.values().min().unwrap(), held.values().max().unwrap());
+        assert!(most - least <= 1, "owners take turns: {held:?}");
+    }
+    assert_eq!((claimed.len(), held.len()), (DUE, owners.len()));
+}
+
+async fn a_lease_that_was_left_behind_stops_no_claim(world: &World) {
+    let owner = user();
+    let old = world.claimed(&owner).await;
+    world.database.rows(&format!("UPDATE runs SET claimable_at = 1 WHERE id = '{}'", old.run_id)).await;
+    let fence = world.claim_one().await;
+    assert_eq!((&fence.run_id, fence.epoch), (&old.run_id, old.epoch + 1));
+    assert_eq!(world.store.renew_leases(&world.node, &[old, fence.clone()], LONG, 0).await.unwrap(), [fence.run_id]);
 }
 
 async fn a_claim_names_the_trace_that_started_the_run(world: &World) {

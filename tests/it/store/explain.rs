@@ -148,8 +148,50 @@ const STATES: &[State] = states! {
     } => true, "Worker node_", "runs tools (files__read) in step 2 for ";
     "the worker is gone", |scene| {
         scene.claim().await;
-        scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
+        scene.update("UPDATE run_leases SET lease_until = lease_until - 605000").await;
     } => true, "has lost the run", "another takes it up at the next sweep";
+    "the worker is gone, and others are alive", |scene| {
+        scene.claim().await;
+        scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
+        scene.world.run(&user()).await;
+        assert_eq!(scene.world.claim(5).await.len(), 1);
+    } => true, "has lost the run", "another takes it up at the next sweep";
+    "the worker is gone, and nobody else is alive", |scene| {
+        scene.claim().await;
+        scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
+    } => false, "has lost the run 300", "no worker has any run: it seems that none is alive to take it up.";
+    "cancelled when its worker was gone", |scene| {
+        scene.claim().await;
+        scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
+        scene.cancel().await;
+    } => false, "none is alive to take it up.", "Cancellation was asked for by user; whoever takes it up ends it.";
+    "the owner had its cap, and nobody is alive", |scene| {
+        let other = scene.world.run(&scene.owner).await.run.id;
+        scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 5000 WHERE id = '{other}'")).await;
+        assert_eq!(scene.world.claim(5).await.len(), 1);
+        scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
+        scene.update(&format!("UPDATE runs SET claimable_at = claimable_at - 60000 WHERE id = '{}'", scene.run)).await;
+    } => false, "for 6", "no worker has any run: it seems that none is alive.";
+    "behind a run whose worker is gone", |scene| {
+        scene.claim().await;
+        scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
+        scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
+    } => false, "The run is queued behind run_", "which does not move either. Of that one: Worker node_", "has lost the run";
+    "behind a run that nobody takes up", |scene| {
+        scene.update("UPDATE runs SET claimable_at = claimable_at - 60000").await;
+        scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
+    } => false, "which does not move either. Of that one: The run is the next in the queue, for 6", "none is alive.";
+    "behind a run that is worked on", |scene| {
+        scene.claim().await;
+        scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
+    } => true, "The run is queued behind run_", "in the same conversation.";
+    "behind a run whose answer is there", |scene| {
+        let id = scene.asks().await;
+        let answer = InputAnswer::new("yes", None);
+        let resolve = ResolveInput { owner: scene.owner.clone(), id, answer, grant: None, now: NOW };
+        scene.world.store.resolve_input(resolve, None).await.unwrap();
+        scene.run = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
+    } => true, "The run is queued behind run_", "in the same conversation.";
     "swept", |scene| {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 3600000").await;
@@ -219,7 +261,11 @@ async fn every_state_is_told_truly(#[values(Kind::Sqlite, Kind::Postgres)] kind:
         let mut scene = Scene { world, owner, id, run };
         stage(&mut scene).await;
         let known = scene.world.store.explain_run(&scene.owner, &scene.run).await.unwrap().unwrap();
-        let explained = RunExplanation::from(known);
+        let ahead = match &known.behind_run {
+            Some(ahead) => scene.world.store.explain_run(&scene.owner, ahead).await.unwrap(),
+            None => None,
+        };
+        let explained = RunExplanation::new(known, ahead.as_ref());
         let missing = said.iter().any(|said| !explained.summary.contains(said));
         let resumes = explained.summary.contains("/resume goes on") && !said.iter().any(|said| said.contains("/resume"));
         if missing || resumes || explained.moving != *moving {
@@ -244,7 +290,7 @@ async fn the_worker_is_named(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind)
     let fence = world.claimed(&owner).await;
     let known = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap();
     let node: NodeId = world.node.clone();
-    let explained = RunExplanation::from(known);
+    let explained = RunExplanation::new(known, None);
     assert!(explained.summary.contains(node.as_str()), "{}", explained.summary);
     assert_eq!(explained.lease.unwrap().node, node.as_str());
     world.store.close().await;

@@ -11,12 +11,14 @@ use capstan::domain::message::{Message, Role, ToolContent};
 use capstan::domain::model::Usage;
 use capstan::domain::prompt::{OwnLayers, ProvidedContext};
 use capstan::domain::record::{ClaimCause, RunRecord};
-use capstan::domain::run::RunStatus;
+use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
-use capstan::store::{AcceptRun, Compact, Compacted, ControlSignal, Keyed, Refused};
+use capstan::store::{AcceptRun, Accepted, Compact, Compacted, ControlSignal, Keyed, Refused};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{NOW, World, assistant, changes, completed, conversation, hello, key, planned_call, released, started, user};
+use super::fixture::{
+    NOW, World, assistant, changes, completed, conversation, fresh, hello, key, planned_call, released, started, user,
+};
 
 contract! {
     everything_comes_back,
@@ -30,6 +32,7 @@ contract! {
     what_a_summary_stands_for_is_not_loaded,
     // D-17.
     what_a_newer_version_has_added_is_left_out,
+    a_message_that_cannot_be_read_hides_no_other_signal,
 }
 
 /// Old and new versions work on one database while one replaces the other.
@@ -339,6 +342,35 @@ async fn only_the_first_start_counts(world: &World) {
     assert_eq!(world.view(&owner, &fence.run_id).await.run.started_at, first);
 }
 
+async fn a_message_that_cannot_be_read_hides_no_other_signal(world: &World) {
+    let (owner, id) = (user(), conversation());
+    world.accept(hello(&owner, &id)).await;
+    let damaged = world.claim_one().await;
+    let steer = AcceptRun { create_with_title: None, on_busy: OnBusy::Steer, ..hello(&owner, &id) };
+    for _ in 0..2 {
+        let joined = fresh(world.store.accept_run(steer_again(&steer), None).await.unwrap());
+        assert!(matches!(joined, Accepted::Steered { .. }), "{joined:?}");
+    }
+    let newest = format!("(SELECT max(position) FROM messages WHERE run_id = '{}' AND role = 'user')", damaged.run_id);
+    world.database.rows(&format!("UPDATE messages SET body = '{{' WHERE conversation_id = '{id}' AND position = {newest}")).await;
+    let other = world.claimed(&owner).await;
+    world.store.cancel_run(&owner, &other.run_id, "user", NOW, None).await.unwrap();
+    let mut signals = world.store.control_signals(&[damaged.run_id.clone(), other.run_id.clone()]).await.unwrap();
+    signals.sort_by_key(|signal| signal.run_id != damaged.run_id);
+    let [hurt, cancelled] = &signals[..] else { panic!("two signals: {signals:?}") };
+    assert_eq!((&hurt.run_id, hurt.is_damaged, hurt.joined.len()), (&damaged.run_id, true, 1));
+    assert_eq!((&cancelled.run_id, cancelled.is_damaged, cancelled.cancel_by.as_deref()), (&other.run_id, false, Some("user")));
+    // And a run with such a message can be cancelled itself.
+    world.store.cancel_run(&owner, &damaged.run_id, "user", NOW, None).await.unwrap();
+    let signals = world.store.control_signals(std::slice::from_ref(&damaged.run_id)).await.unwrap();
+    assert_eq!((signals[0].is_damaged, signals[0].cancel_by.as_deref()), (true, Some("user")));
+}
+
+/// The same message anew.
+fn steer_again(steer: &AcceptRun) -> AcceptRun {
+    AcceptRun { run_id: RunId::generate(&UuidIds), message_id: MessageId::generate(&UuidIds), ..steer.clone() }
+}
+
 async fn hints_of_the_loop_have_not_joined(world: &World) {
     let fence = world.claimed(&user()).await;
     let hint = Message {
@@ -354,7 +386,7 @@ async fn hints_of_the_loop_have_not_joined(world: &World) {
     assert_eq!(world.store.control_signals(std::slice::from_ref(&fence.run_id)).await.unwrap(), []);
     // A run that is not there any more is told of, so that its worker stops.
     let missing = RunId::generate(&UuidIds);
-    let gone = ControlSignal { run_id: missing.clone(), cancel_by: None, joined: Vec::new(), gone: true };
+    let gone = ControlSignal { run_id: missing.clone(), cancel_by: None, joined: Vec::new(), is_damaged: false, gone: true };
     assert_eq!(world.store.control_signals(&[fence.run_id, missing]).await.unwrap(), [gone]);
     assert_eq!(world.store.control_signals(&[]).await.unwrap(), []);
 }

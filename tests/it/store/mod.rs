@@ -72,6 +72,7 @@ mod search;
 mod sqlite_file;
 mod tickets;
 mod titles;
+mod tool_sets;
 mod usage;
 mod users;
 mod years;

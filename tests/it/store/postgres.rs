@@ -22,6 +22,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::fixture::{LONG, NOW, World, completed, conversation, deltas, failed, fresh, hello, key, started, updated, user};
 use crate::support::database::Kind;
+use crate::support::link::Link;
 use crate::support::wait::{until, within};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -319,6 +320,56 @@ async fn a_key_that_another_request_is_about_to_keep_is_waited_for() {
     assert_eq!(resumed.unwrap(), Keyed::Mismatch);
     assert_eq!(world.view(&owner, &waiting.id).await.run.status, RunStatus::Queued, "nothing was done");
     assert_eq!(world.store.active_run(&owner, &fence.conversation_id).await.unwrap(), None, "nothing was done");
+    world.store.close().await;
+}
+
+/// D-14: the other end of a connection is gone, and nothing says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_has_fallen_silent_is_replaced_on_postgres() {
+    let world = World::new(Kind::Postgres).await;
+    let link = Link::to(world.database.server()).await;
+    let limit = Duration::from_secs(2);
+    let here = PgNotifier::new(&world.database.url_through(link.address), "here").unwrap().bearing_silence(limit);
+    let elsewhere = PgNotifier::new(&world.database.url, "elsewhere").unwrap();
+    // As every process does: it is heard by itself, too.
+    let presence = async {
+        let mut pause = tokio::time::interval(limit / 10);
+        loop {
+            pause.tick().await;
+            let _ = here.announce_presence().await;
+        }
+    };
+    let story = async {
+        let mut heard = Box::pin(here.listen());
+        assert_eq!(within("the connection", SOON, heard.next()).await, Some(Notice::LogUnknown));
+        let nothing = tokio::time::timeout(limit * 2, heard.next()).await;
+        assert!(nothing.is_err(), "it hears itself, and keeps that to itself: {nothing:?}");
+        link.hush();
+        assert_eq!(within("another connection", SOON, heard.next()).await, Some(Notice::LogUnknown));
+        // Until what it says goes through again, it hears nothing of itself on that one, either.
+        let heard_again = async {
+            loop {
+                elsewhere.announce_queue().await.unwrap();
+                match heard.next().await {
+                    Some(Notice::LogUnknown) => {}
+                    other => return other,
+                }
+            }
+        };
+        assert_eq!(within("the queue", SOON, Box::pin(heard_again)).await, Some(Notice::Queue));
+    };
+    tokio::select! {
+        () = story => {}
+        () = presence => {}
+    }
+    // What it says goes out again, too.
+    let mut heard = Box::pin(elsewhere.listen());
+    assert_eq!(within("the connection", SOON, heard.next()).await, Some(Notice::LogUnknown));
+    until("a hint to go out", SOON, || async { here.announce_queue().await.ok() }).await;
+    assert_eq!(within("the hint", SOON, heard.next()).await, Some(Notice::Queue));
+    drop(heard);
+    here.close().await;
+    elsewhere.close().await;
     world.store.close().await;
 }
 

@@ -21,6 +21,7 @@ pub struct Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
     cuts: u64,
+    hushes: u64,
     is_whole: bool,
 }
 
@@ -48,14 +49,14 @@ impl Link {
         let count = Arc::clone(&kept_back);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (state, seen) = watch::channel(State { cuts: 0, is_whole: true });
+        let (state, seen) = watch::channel(State { cuts: 0, hushes: 0, is_whole: true });
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut carried = JoinSet::new();
             loop {
                 let (mut near, _) = listener.accept().await.unwrap();
-                let State { cuts, is_whole } = *seen.borrow();
-                let (target, mut seen, count) = (target.clone(), seen.clone(), Arc::clone(&count));
+                let State { cuts, hushes, is_whole } = *seen.borrow();
+                let (target, mut seen, mut heard, count) = (target.clone(), seen.clone(), seen.clone(), Arc::clone(&count));
                 // Dropping the stream is the refusal.
                 if is_whole {
                     carried.spawn(async move {
@@ -68,9 +69,13 @@ impl Link {
                             }
                         };
                         tokio::select! {
-                            () = carrying => {}
-                            _ = seen.wait_for(|state| state.cuts != cuts) => {}
+                            () = carrying => return,
+                            _ = seen.wait_for(|state| state.cuts != cuts) => return,
+                            _ = heard.wait_for(|state| state.hushes != hushes) => {}
                         }
+                        // Open on this side, and nobody is there on the other one.
+                        let _ = seen.wait_for(|state| state.cuts != cuts).await;
+                        drop(near);
                     });
                 }
             }
@@ -85,7 +90,12 @@ impl Link {
 
     /// Breaks all connections and makes no new ones.
     pub fn cut(&self) {
-        self.state.send_modify(|state| *state = State { cuts: state.cuts + 1, is_whole: false });
+        self.state.send_modify(|state| *state = State { cuts: state.cuts + 1, is_whole: false, ..*state });
+    }
+
+    /// Carries nothing more on the connections that there are, and leaves them open. New ones are carried.
+    pub fn hush(&self) {
+        self.state.send_modify(|state| state.hushes += 1);
     }
 
     /// Makes connections again.

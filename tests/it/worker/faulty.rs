@@ -424,6 +424,9 @@ impl PinStore for FaultyStore {
 
 #[async_trait]
 impl RetentionStore for FaultyStore {
+    async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {
+        self.inner.remove_unused_tool_sets().await
+    }
     async fn runs_to_fold(&self, age_ms: u64, after: Option<&EndedRun>, limit: u32) -> StoreResult<Vec<EndedRun>> {
         self.inner.runs_to_fold(age_ms, after, limit).await
     }

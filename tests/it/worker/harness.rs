@@ -21,13 +21,12 @@ use capstan::provider::{ModelClient, ModelStream};
 use capstan::store::{AcceptRun, Accepted, Keyed, Store, StoreOptions};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{SharedIds, UuidIds};
-use capstan::tools::{ProgressSender, Report, ServerStatus, Toolbox};
+use capstan::tools::{CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::support::database::{Database, Kind};
 
@@ -172,14 +171,14 @@ impl Toolbox for ScriptedTools {
         call: &ToolCall,
         _timeout: Duration,
         progress: ProgressSender,
-        cancel: CancellationToken,
+        cancel: CallPermit,
     ) -> ToolOutcome {
         self.executed.lock().unwrap().push(call.name.clone());
         let is_answered = call.handle.is_some();
         let state = if matches!(call.name.as_str(), "quick" | "once") || is_answered {
             ToolCallState::Done
         } else {
-            cancel.cancelled().await;
+            cancel.token.cancelled().await;
             if call.name == "asks" {
                 let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
                 let asks = BTreeMap::from([("colour".to_owned(), ("Which colour?".to_owned(), elicitation))]);

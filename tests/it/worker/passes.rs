@@ -12,11 +12,10 @@ use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
 use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
 use capstan::provider::{ModelClient, ModelStream};
-use capstan::tools::{ProgressSender, ServerStatus, Toolbox};
+use capstan::tools::{CallPermit, ProgressSender, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use futures_util::stream::{self, StreamExt as _};
 use rstest::rstest;
-use tokio_util::sync::CancellationToken;
 
 use super::faulty::{Fate, FaultyStore, away};
 use super::harness::{Harness, ScriptedTools, options};
@@ -81,7 +80,7 @@ impl Toolbox for RunTwice {
         call: &ToolCall,
         timeout: Duration,
         progress: ProgressSender,
-        cancel: CancellationToken,
+        cancel: CallPermit,
     ) -> ToolOutcome {
         if definition.replay.may_repeat() {
             self.0.execute(owner, definition, call, timeout, progress.clone(), cancel.clone()).await;

@@ -120,7 +120,13 @@ impl QueueStore for ModelStore {
         let state = self.state();
         let signals = runs.iter().map(|run_id| {
             let Some(row) = state.runs.get(run_id) else {
-                return ControlSignal { run_id: run_id.clone(), cancel_by: None, joined: Vec::new(), gone: true };
+                return ControlSignal {
+                    run_id: run_id.clone(),
+                    cancel_by: None,
+                    joined: Vec::new(),
+                    is_damaged: false,
+                    gone: true,
+                };
             };
             let joined =
                 row.messages.iter().filter(|(at, message)| *at > row.first_seq && message.role == Role::User && !message.internal);
@@ -128,6 +134,7 @@ impl QueueStore for ModelStore {
                 run_id: run_id.clone(),
                 cancel_by: row.cancel_by.clone().filter(|_| !row.is_over()),
                 joined: joined.map(|(_, message)| message.clone()).collect(),
+                is_damaged: false,
                 gone: false,
             }
         });

@@ -210,7 +210,9 @@ impl RunStore for ModelStore {
         let place = line.iter().position(|(.., run)| *run == id);
         let within = |rank: usize| state.owner_cap == 0 || rank <= state.owner_cap as usize;
         let is_before = |place: usize| line[..place].iter().filter(|(rank, ..)| within(*rank)).count();
-        let running = i64::try_from(state.leases_of(owner)).unwrap();
+        let live = state.leases.values().filter(|lease| lease.owner == *owner && lease.until > state.now);
+        let running = i64::try_from(live.count()).unwrap();
+        let is_full = state.owner_cap > 0 && running >= i64::from(state.owner_cap);
         let step = row.steps.iter().max_by_key(|(step, _)| step.step);
         Ok(Some(Explanation {
             run: row.view().run,
@@ -219,16 +221,12 @@ impl RunStore for ModelStore {
             lease_age_ms: lease.map(|lease| state.now - lease.since),
             crashes: row.crashes.saturating_sub(u32::from(lease.is_some())),
             queue_position: place.map(|place| i64::try_from(is_before(place)).unwrap()),
-            owner_cap: place.filter(|_| state.is_full(owner)).map(|_| (running, state.owner_cap)),
+            owner_cap: place.filter(|_| is_full).map(|_| (running, state.owner_cap)),
             claimable_in_ms: row.claimable_at.map(|at| at - state.now),
             behind_run: state
                 .active_in(&row.run.conversation_id)
                 .filter(|_| !row.active && !row.is_over())
                 .map(|active| active.run.id.clone()),
-            behind_reason: state
-                .active_in(&row.run.conversation_id)
-                .filter(|_| !row.active && !row.is_over())
-                .and_then(|active| active.view().run.reason),
             live_leases: i64::try_from(state.leases.values().filter(|lease| lease.until > state.now).count()).unwrap(),
             resumable: row.view().run.status == RunStatus::Failed
                 && state

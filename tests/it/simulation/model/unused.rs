@@ -141,6 +141,9 @@ impl PinStore for ModelStore {
 
 #[async_trait]
 impl RetentionStore for ModelStore {
+    async fn remove_unused_tool_sets(&self) -> StoreResult<u64> {
+        panic!("the model keeps the tools of each run with it")
+    }
     async fn runs_to_fold(&self, _age_ms: u64, _after: Option<&EndedRun>, _limit: u32) -> StoreResult<Vec<EndedRun>> {
         Ok(Vec::new())
     }
