@@ -6,6 +6,7 @@
 
 mod agents;
 mod budget;
+mod call_batch;
 mod compose;
 mod copy;
 mod error;
@@ -31,6 +32,7 @@ mod users;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use budget::BudgetStore;
+pub use call_batch::CallBatch;
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::StoreError;
 pub use feedback::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};

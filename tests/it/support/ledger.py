@@ -12,6 +12,8 @@ import time
 
 LEDGER = os.environ["LEDGER_FILE"]
 OUT = threading.Lock()
+# What pay has declined.
+DECLINED = []
 
 
 def schema(properties, required):
@@ -117,7 +119,13 @@ def call(request_id, params):
     if tool not in [known["name"] for known in TOOLS]:
         send({"jsonrpc": "2.0", "id": request_id, "error": {"code": -32602, "message": "unknown tool"}})
         return
+    if tool == "pay" and arguments.get("text") == "declined" and not DECLINED:
+        DECLINED.append(arguments)
+        result = {"content": [{"type": "text", "text": "declined"}], "isError": True}
+        return send({"jsonrpc": "2.0", "id": request_id, "result": result})
     record(tool, arguments, params.get("_meta") or {}, "done")
+    if tool == "pay" and arguments.get("text") == "late":
+        time.sleep(20)
     if tool == "slow_append":
         time.sleep(arguments["ms"] / 1000)
     if tool == "labour":
