@@ -157,6 +157,30 @@ async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
     tools.shutdown().await;
 }
 
+/// Nor do they belong into what it says of its tools, at first or when they change.
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_of_its_entry_are_not_in_what_it_says_of_its_tools() {
+    let server = Scripted::new();
+    let file = server.folder.path().join("catalogue.json");
+    let said = json!({"echo": "As token-canary-1", "change": "Changes", "environment": "Speaks to postgresql://ann:password-canary@h/x"});
+    std::fs::write(&file, said.to_string()).unwrap();
+    let mut entry = server.entry(&[&format!("catalogue={}", file.display())]);
+    entry["env"] = json!({"BANK_TOKEN": "token-canary-1", "ADDRESS": "postgresql://ann:password-canary@h/x"});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let described = |tools: &Tools| {
+        let of = |name: &str| tools.definition(name).description.clone();
+        (of("s__echo"), of("s__environment"))
+    };
+    let (echo, environment) = described(&tools);
+    assert!(echo.starts_with("[s] As [redacted") && environment.contains("[redacted"), "{echo}; {environment}");
+    assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
+    let renewed = Tools { definitions: tools.door.definitions(&owner()).await, door: tools.door.clone() };
+    let (changed, again) = described(&renewed);
+    assert!(changed.ends_with("(changed)"), "{changed}");
+    assert!([echo, environment, changed, again].iter().all(|said| !said.contains("canary")));
+    tools.shutdown().await;
+}
+
 /// M-23.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_child_has_a_working_directory_of_its_own() {

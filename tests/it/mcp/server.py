@@ -45,7 +45,7 @@ def send(**message):
 
 def describe(name):
     schema = {"type": "object", "properties": {"text": {"type": "string"}, "key": {"type": "string"}}}
-    said = catalogue[name] if catalogue else name
+    said = catalogue.get(name, name) if catalogue else name
     tool = {"name": name, "description": said + (" (changed)" if "changed" in habits else ""), "inputSchema": schema}
     if name == "typed":
         tool["outputSchema"] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -35,7 +35,7 @@ TOOLS = [
     },
     {
         "name": "pay",
-        "description": os.environ.get("LEDGER_PAY", "Appends a line, and can be asked about it."),
+        "description": sys.argv[1] if len(sys.argv) > 1 else "Appends a line, and can be asked about it.",
         "inputSchema": schema({"text": TEXT}, ["text"]),
     },
     {
