@@ -16,6 +16,7 @@ mod fates;
 mod handler;
 mod kept;
 mod listed;
+mod live;
 mod masks;
 pub mod oauth;
 pub mod orphans;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rmcp::model::{CallToolRequestParams, JsonObject};
 use serde_json::Value;
-use tokio::sync::{AcquireError, RwLock, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,16 +19,15 @@ use super::catalogue::Labels;
 use super::common::{Common, Identity};
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
 use super::handler::Allowed;
+use super::live::{Known, Live, REFRESH_PATIENCE};
 use super::oauth::{AuthState, Login, TokenOf, Tokens};
-use super::outputs::Outputs;
 use super::process::last_words;
 use super::processes::Place;
 use super::rounds::Pauses;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::tasks::{self, Task};
-use super::tool_list::{Listed, ToolList};
-use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, listed};
+use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, listed};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::ToolDefinition;
@@ -38,11 +37,6 @@ use crate::tools::{Progress, ProgressSender, Report, ServerStatus, names};
 /// For which part of the time that it may take a server that starts keeps others from starting: 10 s of the 60 s by default. What takes
 /// longer most often waits for something else than this machine.
 const TURN_PART: u32 = 6;
-/// How long a list of tools that changed may take.
-const REFRESH_LIMIT: Duration = Duration::from_secs(10);
-/// How long a run or a call waits for that.
-const REFRESH_PATIENCE: Duration = Duration::from_secs(2);
-
 /// How long somebody who wants to see its resources or prompts waits for them.
 const LIST_LIMIT: Duration = Duration::from_secs(15);
 
@@ -104,20 +98,6 @@ enum Phase {
         retry_at: Instant,
     },
     Closed,
-}
-
-/// A server that is connected.
-pub struct Live {
-    /// Its connection.
-    pub connection: Connection,
-    tools: RwLock<Vec<Arc<ToolDefinition>>>,
-    outputs: Outputs,
-    /// What is known of their list.
-    listed: Mutex<Listed>,
-    /// Held while the tools are listed again.
-    listing: Arc<tokio::sync::Mutex<()>>,
-    /// That of its process, if it has one.
-    _place: Option<Place>,
 }
 
 impl Server {
@@ -216,7 +196,7 @@ impl Server {
             if self.is_at_work() || Arc::strong_count(live) > 1 {
                 return false;
             }
-            let Ok(tools) = live.tools.try_read().map(|tools| tools.clone()) else { return false };
+            let Some(tools) = live.tools_now() else { return false };
             left = Some((Arc::clone(live), self.burials.token()));
             *phase = Phase::Resting(tools);
             true
@@ -260,9 +240,9 @@ impl Server {
         };
         let live =
             tokio::time::timeout_at(began + patience, self.live()).await.map_err(|_| "it is still starting".to_owned())??;
-        self.refresh(&live).await;
-        let tools = live.tools.read().await.clone();
-        Ok(tools)
+        // A run is offered what was known before a list that does not come.
+        live.refresh(self, &self.common.tasks).await;
+        Ok(live.tools().await)
     }
 
     /// Its resources.
@@ -415,9 +395,17 @@ impl Server {
         let tool = call.tool;
         let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
         let live = self.live().await.map_err(unreachable)?;
-        self.refresh(&live).await;
-        let tools = live.tools.read().await;
-        let Some(current) = tools.iter().find(|known| known.tool == tool) else {
+        match live.refresh(self, &self.common.tasks).await {
+            // It may mean something else by now.
+            Known::Outdated if !call.may_repeat => {
+                return Err(format!(
+                    "the tools of the server {} are changing, and its new list did not come within {REFRESH_PATIENCE:?}; nothing was sent",
+                    self.name
+                ));
+            }
+            Known::Outdated | Known::Current => {}
+        }
+        let Some(current) = live.tool(tool).await else {
             return Err(format!("the server {} does not offer the tool {tool} any more", self.name));
         };
         if call.frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
@@ -426,7 +414,6 @@ impl Server {
         if call.frozen_destination.is_some_and(|frozen| current.destination.as_deref() != Some(frozen)) {
             return Err(format!("the server {} is elsewhere since this run began; nothing was sent", self.name));
         }
-        drop(tools);
         Ok(live)
     }
 
@@ -488,9 +475,9 @@ impl Server {
             Phase::Starting { .. } => ("starting", None, 0),
             Phase::Resting(tools) => ("ok", None, tools.len()),
             Phase::Up(live) if live.connection.is_alive() => {
-                let (said, count) = (live.connection.said(), live.tools.read().await.len());
+                let (said, count) = (live.connection.said(), live.tools().await.len());
                 let since = Some(lock(&self.since).to_rfc3339());
-                let left_out = lock(&live.listed).left_out;
+                let left_out = live.leaves_out();
                 return ServerStatus { status: "ok".to_owned(), since, stderr: said, tools: count, left_out, ..none };
             }
             Phase::Up(live) => {
@@ -717,42 +704,12 @@ impl Server {
             login,
         };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
-        let ToolList { tools, listed } = connection.list_tools().await?;
-        let outputs = Outputs::of(&tools);
-        let tools = catalogue::definitions(self.labels(), &self.config, &tools);
-        let listed = Mutex::new(listed);
-        Ok(Live { connection, tools: RwLock::new(tools), outputs, listed, listing: Arc::default(), _place: place })
+        Live::open(connection, self.labels(), &self.config, place).await
     }
 
-    /// Lists the tools again if the server has said that they changed, or until when the list holds. Whoever comes meanwhile waits for it, but not for long: a
-    /// server that does not answer holds up nobody's run.
-    async fn refresh(self: &Arc<Self>, live: &Arc<Live>) {
-        if let Ok(busy) = Arc::clone(&live.listing).try_lock_owned()
-            && (live.connection.heard().take_tools_changed() || lock(&live.listed).is_stale())
-        {
-            let (server, live) = (Arc::clone(self), Arc::clone(live));
-            self.common.tasks.spawn(async move {
-                server.list_again(&live).await;
-                drop(busy);
-            });
-        }
-        let _ = tokio::time::timeout(REFRESH_PATIENCE, live.listing.lock()).await;
-    }
-
-    /// On failure the old list stays, to be asked for again.
-    async fn list_again(&self, live: &Live) {
-        let listed = tokio::select! {
-            () = self.common.closing.cancelled() => return,
-            listed = tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()) => listed,
-        };
-        match listed {
-            Ok(Ok(ToolList { tools, listed })) => {
-                *lock(&live.listed) = listed;
-                live.outputs.replace(&tools);
-                *live.tools.write().await = catalogue::definitions(self.labels(), &self.config, &tools);
-            }
-            Ok(Err(_)) | Err(_) => live.connection.heard().tools_are_stale(),
-        }
+    /// Asks a server that has changed its tools for them.
+    pub async fn list_again(&self, live: &Live) {
+        live.list_again(self.labels(), &self.config, &self.common.closing).await;
     }
 }
 

@@ -248,6 +248,30 @@ async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
     tools.shutdown().await;
 }
 
+/// M-12. What may not be repeated is not called by a list that its server has taken back, however slow the new one is.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&["stalls"]);
+    entry["capstan"] = json!({"replay": {"keyed": "read"}});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
+    let (refused, read) = tokio::join!(tools.call("s__echo", json!({"text": "old"})), tools.call("s__keyed", json!({"text": "reads"})));
+    assert_eq!(refused.state, ToolCallState::Failed);
+    assert!(text(&refused).contains("are changing") && text(&refused).contains("nothing was sent"), "{refused:?}");
+    assert_eq!(text(&read), "reads", "what only reads is told what was known");
+    assert_eq!(server.log("called"), [json!("change"), json!("keyed")]);
+
+    std::fs::write(server.folder.path().join("go on"), "").unwrap();
+    let renewed = wait::until("the new list", PATIENCE, || async {
+        let definitions = tools.door.definitions(&owner()).await;
+        definitions.iter().any(|tool| tool.description.contains("(changed)")).then_some(definitions)
+    });
+    let renewed = Tools { definitions: renewed.await, door: tools.door.clone() };
+    assert_eq!(text(&renewed.call("s__echo", json!({"text": "new"})).await), "new");
+    tools.shutdown().await;
+}
+
 /// M-12, M-20. The stateless revision has no news: a list says how long it holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_that_holds_no_longer_is_asked_for_again() {

@@ -265,6 +265,15 @@ def call(request):
         answer(request, arguments.get("text", json.dumps(arguments)))
 
 
+def stalled(request):
+    """The list comes when the folder has a file with this name."""
+    while not os.path.exists(os.path.join(folder, "go on")):
+        time.sleep(0.01)
+    if "stalls" in habits:
+        habits.remove("stalls")
+    handle(request)
+
+
 def handle(request):
     method = request.get("method")
     info = {"name": "scripted", "version": "1"}
@@ -281,6 +290,8 @@ def handle(request):
         log(discovered=True)
         send(id=request["id"], result={"supportedVersions": ["2026-07-28"], "capabilities": capabilities, **stateless(),
              "_meta": {"io.modelcontextprotocol/serverInfo": info}})
+    elif method == "tools/list" and "stalls" in habits and "changed" in habits:
+        threading.Thread(target=stalled, args=(request,), daemon=True).start()
     elif method == "tools/list" and "pages" in habits:
         start = int(request.get("params", {}).get("cursor") or 0)
         log(page=start)
