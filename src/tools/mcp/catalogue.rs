@@ -14,7 +14,7 @@ use crate::domain::pin::Original;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::json as stable;
 use crate::support::text;
-use crate::tools::visible::visible;
+use crate::tools::visible::{self, visible};
 use crate::tools::{names, schema};
 
 /// The longest description that models see, of a tool or of one of its parameters, in characters.
@@ -166,6 +166,43 @@ fn clean_descriptions(schema: &mut Value, masks: &Masks) {
     }
 }
 
+/// A character of a tool's schema that people do not see but models read, where it cannot be taken out without changing what the tool
+/// accepts: in the name of an argument, or in what an argument must be.
+pub fn hidden_in(tool: &Tool) -> Option<char> {
+    hidden_in_schemas(tool.input_schema.iter().map(|(key, value)| (key.as_str(), value)))
+}
+
+fn hidden_in_schemas<'v>(mut map: impl Iterator<Item = (&'v str, &'v Value)>) -> Option<char> {
+    map.find_map(|(key, value)| {
+        let inside = || match value {
+            Value::Object(schemas) if NAMED.contains(&key) => {
+                schemas.iter().find_map(|(name, schema)| visible::hidden_in(name).or_else(|| hidden_in_schema(schema)))
+            }
+            value if EXACT.contains(&key) => hidden_in_value(value),
+            value => hidden_in_schema(value),
+        };
+        visible::hidden_in(key).or_else(inside)
+    })
+}
+
+fn hidden_in_schema(schema: &Value) -> Option<char> {
+    match schema {
+        Value::Object(map) => hidden_in_schemas(map.iter().map(|(key, value)| (key.as_str(), value))),
+        Value::Array(items) => items.iter().find_map(hidden_in_schema),
+        // Texts are cleaned.
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+fn hidden_in_value(value: &Value) -> Option<char> {
+    match value {
+        Value::String(text) => visible::hidden_in(text),
+        Value::Array(items) => items.iter().find_map(hidden_in_value),
+        Value::Object(map) => map.iter().find_map(|(name, value)| visible::hidden_in(name).or_else(|| hidden_in_value(value))),
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,6 +282,35 @@ mod tests {
     fn rules_for_tools_that_there_are_not_are_noticed() {
         let config = config(&json!({"approval": {"a": "ask", "A": "ask"}, "replay": {"b": "read", "c": "read"}}));
         assert_eq!(strangers(&config, &definitions(SERVER, &config, &tools())), BTreeSet::from(["A", "c"]));
+    }
+
+    /// M-21.
+    #[test]
+    fn what_cannot_be_cleaned_is_found_wherever_it_stands() {
+        let hidden = |schema: Value| {
+            let tool = json!({"name": "t", "inputSchema": schema});
+            hidden_in(&serde_json::from_value(tool).unwrap())
+        };
+        let property = |schema: Value| json!({"properties": {"x": schema}});
+        for schema in [
+            property(json!({"enum": ["fine", "c\u{2060}"]})),
+            property(json!({"const": {"deep": ["c\u{2060}"]}})),
+            property(json!({"default": {"c\u{2060}": 1}})),
+            property(json!({"anyOf": [{"type": "string", "pattern": "^c\u{2060}$"}]})),
+            json!({"properties": {"c\u{2060}": {}}}),
+            json!({"required": ["c\u{2060}"]}),
+            json!({"$defs": {"c\u{2060}": {"type": "string"}}}),
+            json!({"x-\u{2060}": 1}),
+        ] {
+            assert_eq!(hidden(schema.clone()), Some('\u{2060}'), "{schema}");
+        }
+        for schema in [
+            property(json!({"description": "c\u{2060}", "title": "c\u{2060}", "examples": ["c\u{2060}"]})),
+            property(json!({"enum": ["\u{2764}\u{fe0f}\u{200d}\u{1f525}"]})),
+            json!({"properties": {"default": {"description": "c\u{2060}"}}}),
+        ] {
+            assert_eq!(hidden(schema.clone()), None, "{schema}");
+        }
     }
 
     /// M-21.

@@ -94,6 +94,18 @@ async fn a_malformed_tool_is_left_out_and_the_others_work() {
     tools.shutdown().await;
 }
 
+/// M-21. What cannot be cleaned without changing what a tool accepts is not offered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_with_invisible_values_is_left_out_and_the_others_work() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&["hides"])})).await;
+    assert_eq!((tools.status("s").await.status.as_str(), tools.status("s").await.left_out), ("ok", true));
+    let names: Vec<&str> = tools.definitions.iter().map(|tool| tool.name.as_str()).filter(|name| name.starts_with("s__")).collect();
+    assert_eq!(names, ["s__echo"], "emoji are joined by what nobody sees");
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "here"})).await), "here");
+    tools.shutdown().await;
+}
+
 /// M-23.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_sees_its_own_variables_and_few_of_ours() {
@@ -162,7 +174,8 @@ async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
 async fn secrets_of_its_entry_are_not_in_what_it_says_of_its_tools() {
     let server = Scripted::new();
     let file = server.folder.path().join("catalogue.json");
-    let said = json!({"echo": "As token-canary-1", "change": "Changes", "environment": "Speaks to postgresql://ann:password-canary@h/x"});
+    let said =
+        json!({"echo": "As token-canary-1", "change": "Changes", "environment": "Speaks to postgresql://ann:password-canary@h/x"});
     std::fs::write(&file, said.to_string()).unwrap();
     let mut entry = server.entry(&[&format!("catalogue={}", file.display())]);
     entry["env"] = json!({"BANK_TOKEN": "token-canary-1", "ADDRESS": "postgresql://ann:password-canary@h/x"});
@@ -256,7 +269,8 @@ async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
     entry["capstan"] = json!({"replay": {"keyed": "read"}});
     let tools = Tools::new(&json!({"s": entry})).await;
     assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
-    let (refused, read) = tokio::join!(tools.call("s__echo", json!({"text": "old"})), tools.call("s__keyed", json!({"text": "reads"})));
+    let (refused, read) =
+        tokio::join!(tools.call("s__echo", json!({"text": "old"})), tools.call("s__keyed", json!({"text": "reads"})));
     assert_eq!(refused.state, ToolCallState::Failed);
     assert!(text(&refused).contains("are changing") && text(&refused).contains("nothing was sent"), "{refused:?}");
     assert_eq!(text(&read), "reads", "what only reads is told what was known");

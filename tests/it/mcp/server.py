@@ -305,6 +305,12 @@ def handle(request):
         large = {"type": "object", "properties": {"text": {"type": "string", "enum": ["x" * 70_000]}}}
         page = [describe("echo"), {**describe("in"), "inputSchema": large}, {**describe("out"), "outputSchema": large}]
         send(id=request["id"], result={"tools": page})
+    elif method == "tools/list" and "hides" in habits:
+        named = {"type": "object", "properties": {"te\u200bxt": {"type": "string"}}}
+        listed = {"type": "object", "properties": {"text": {"enum": ["a\U000e0041"]}}}
+        joined = {"type": "object", "properties": {"text": {"enum": ["\u2764\ufe0f\u200d\U0001f525", "here"]}}}
+        page = [{**describe("echo"), "inputSchema": joined}, {**describe("in"), "inputSchema": named}, {**describe("out"), "inputSchema": listed}]
+        send(id=request["id"], result={"tools": page})
     elif method == "tools/list" and "malformed" in habits:
         bad = [{"name": "none"}, {"name": "true", "inputSchema": True}, "text", {**describe("hint"), "annotations": {"readOnlyHint": "yes"}}]
         send(id=request["id"], result={"tools": [describe("echo"), *bad, describe("odd")]})
