@@ -289,8 +289,8 @@ impl Server {
             until = Instant::now() + timeout;
         }
         let reply = match self.send(arguments, timeout, until, &call).await {
-            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does.
-            Ok(Reply::NotSent(_)) => self.send(arguments, timeout, until, &call).await,
+            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does: once.
+            Ok(Reply::NotSent(_) | Reply::NoSession(_)) => self.send(arguments, timeout, until, &call).await,
             sent => sent,
         };
         drop(slot);
@@ -333,7 +333,12 @@ impl Server {
                 reply = tasks::follow(self, task, limits, &call.progress, call.cancel).await;
             }
             Reply::Paused => self.pauses.begin(call.id, Instant::now()),
-            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
+            Reply::Result(_)
+            | Reply::Gone(_)
+            | Reply::Refused(_)
+            | Reply::NoSession(_)
+            | Reply::NotSent(_)
+            | Reply::Lost(_) => {}
         }
         if let Reply::Result(result) = &mut reply {
             live.outputs.look_at(call.tool, result);
