@@ -666,7 +666,7 @@ impl Server {
                 if matches!(self.config.transport, ServerTransport::Container { .. })
                     && let Some((engine, variables)) = self.common.containers.engine().await
                 {
-                    self.common.guard.watch_containers(&engine, &variables);
+                    self.common.guard.watch_containers(&engine, &variables, self.common.containers.handed());
                 }
                 let turn = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
                 (Some(place), Some(turn))
