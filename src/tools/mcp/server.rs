@@ -91,13 +91,20 @@ enum Phase {
         since: Instant,
     },
     Up(Arc<Live>),
-    /// Its connection has ended because nobody used it. These are its tools.
-    Resting(Vec<Arc<ToolDefinition>>),
+    /// Its connection has ended because nobody used it.
+    Resting(Rested),
     Failed {
         fault: Fault,
         retry_at: Instant,
     },
     Closed,
+}
+
+/// What a server offered when its connection ended.
+#[derive(Clone)]
+struct Rested {
+    tools: Vec<Arc<ToolDefinition>>,
+    left_out: bool,
 }
 
 impl Server {
@@ -198,7 +205,7 @@ impl Server {
             }
             let Some(tools) = live.tools_now() else { return false };
             left = Some((Arc::clone(live), self.burials.token()));
-            *phase = Phase::Resting(tools);
+            *phase = Phase::Resting(Rested { tools, left_out: live.leaves_out() });
             true
         });
         let Some((live, token)) = left else { return false };
@@ -217,7 +224,7 @@ impl Server {
     /// Why it cannot be reached.
     pub async fn definitions(self: &Arc<Self>, half: &str, patience: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
         let rested = match &*self.phase.borrow() {
-            Phase::Resting(tools) => Some(tools.clone()),
+            Phase::Resting(rested) => Some(rested.tools.clone()),
             Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => None,
         };
         let mut tools = match rested {
@@ -333,12 +340,7 @@ impl Server {
                 reply = tasks::follow(self, task, limits, &call.progress, call.cancel).await;
             }
             Reply::Paused => self.pauses.begin(call.id, Instant::now()),
-            Reply::Result(_)
-            | Reply::Gone(_)
-            | Reply::Refused(_)
-            | Reply::NoSession(_)
-            | Reply::NotSent(_)
-            | Reply::Lost(_) => {}
+            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NoSession(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
         }
         if let Reply::Result(result) = &mut reply {
             live.outputs.look_at(call.tool, result);
@@ -473,17 +475,17 @@ impl Server {
 
     /// Where it stands: `none` with what is known beside it.
     pub async fn status(&self, none: ServerStatus) -> ServerStatus {
-        let none = ServerStatus { auth: self.login.as_ref().map_or(none.auth, |login| login.state()), ..none };
+        let auth = self.login.as_ref().map_or(none.auth, |login| login.state());
+        let none = ServerStatus { auth, left_out: self.leaves_out(), ..none };
         let phase = self.phase.borrow().clone();
         let (status, fault, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, 0),
             Phase::Starting { .. } => ("starting", None, 0),
-            Phase::Resting(tools) => ("ok", None, tools.len()),
+            Phase::Resting(rested) => ("ok", None, rested.tools.len()),
             Phase::Up(live) if live.connection.is_alive() => {
                 let (said, count) = (live.connection.said(), live.tools().await.len());
                 let since = Some(lock(&self.since).to_rfc3339());
-                let left_out = live.leaves_out();
-                return ServerStatus { status: "ok".to_owned(), since, stderr: said, tools: count, left_out, ..none };
+                return ServerStatus { status: "ok".to_owned(), since, stderr: said, tools: count, ..none };
             }
             Phase::Up(live) => {
                 let reason = "the connection was lost and is made again".to_owned();
@@ -494,6 +496,15 @@ impl Server {
         let (error, stderr) = fault.map(|Fault { reason, stderr }| (reason, stderr)).unzip();
         let since = Some(lock(&self.since).to_rfc3339());
         ServerStatus { status: status.to_owned(), since, error, stderr: stderr.flatten(), tools, ..none }
+    }
+
+    /// Whether it lists tools that are left out, as far as is known.
+    pub fn leaves_out(&self) -> bool {
+        match &*self.phase.borrow() {
+            Phase::Up(live) => live.connection.is_alive() && live.leaves_out(),
+            Phase::Resting(rested) => rested.left_out,
+            Phase::Unknown | Phase::Starting { .. } | Phase::Failed { .. } | Phase::Closed => false,
+        }
     }
 
     /// Why it offers no tools, for people and models that are not to know more. `None` if it does, or nobody has tried.

@@ -244,11 +244,14 @@ impl McpServers {
     pub async fn notes(self: &Arc<Self>, owner: &UserId) -> Vec<ServerNote> {
         let kept = self.offers(owner).await;
         let note = |offer: &Offer| {
-            let problem = match &offer.config {
-                Ok(config) => lock(&self.open).get(&place(owner, offer, config)).and_then(|server| server.problem()),
-                Err(_) => Some("its entry is wrong"),
+            let (problem, left_out) = match &offer.config {
+                Ok(config) => match lock(&self.open).get(&place(owner, offer, config)) {
+                    Some(server) => (server.problem(), server.leaves_out()),
+                    None => (None, false),
+                },
+                Err(_) => (Some("its entry is wrong"), false),
             };
-            ServerNote { prefix: format!("{}__", offer.half), name: offer.identity.name.clone(), problem }
+            ServerNote { prefix: format!("{}__", offer.half), name: offer.identity.name.clone(), problem, left_out }
         };
         self.configured.iter().chain(&kept).map(note).collect()
     }
