@@ -200,6 +200,7 @@ fn migrations() -> Migrator {
         step(34, "contexts", include_str!("../../../migrations/postgres/0034_contexts.sql")),
         step(35, "seen_logins", include_str!("../../../migrations/postgres/0035_seen_logins.sql")),
         step(36, "low_water", include_str!("../../../migrations/postgres/0036_low_water.sql")),
+        step(37, "granted", include_str!("../../../migrations/postgres/0037_granted.sql")),
     ])
 }
 

@@ -236,6 +236,7 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(32, "contexts", include_str!("../../../migrations/sqlite/0032_contexts.sql")),
         step(33, "seen_logins", include_str!("../../../migrations/sqlite/0033_seen_logins.sql")),
         step(34, "accepted", include_str!("../../../migrations/sqlite/0034_accepted.sql")),
+        step(35, "granted", include_str!("../../../migrations/sqlite/0035_granted.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     done.map_err(|error| StoreError::Migration(error.to_string()))
