@@ -131,6 +131,8 @@ enum Command {
         word: String,
         /// The program that runs containers whose names begin with the word, if there may be any.
         engine: Option<PathBuf>,
+        /// Where the files lie that containers are handed.
+        handed: Option<PathBuf>,
     },
 }
 
@@ -274,9 +276,9 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         }
         Command::Healthcheck => runtime()?.block_on(healthcheck::run(&load()?)),
         Command::ReadFile { most_chars, name } => reading::run(&name, most_chars),
-        Command::EndOrphans { word, engine } => {
+        Command::EndOrphans { word, engine, handed } => {
             let small = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            small.block_on(orphans::guard(&word, engine.as_deref()));
+            small.block_on(orphans::guard(&word, engine.as_deref(), handed.as_deref()));
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -1,7 +1,7 @@
 //! The parts that several commands need, made from the settings.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::store::{self, Durability, OnCopy, Store, StoreOptions};
 use crate::support::clock::{SharedClock, SystemClock};
 use crate::support::ids::{SharedIds, UuidIds};
 use crate::support::outbound::Reach;
-use crate::tools::mcp::{KeptServers, McpConfig, MemberRules};
+use crate::tools::mcp::{KeptServers, McpConfig, MemberRules, sweep_handed};
 use crate::tools::{Door, DoorOptions, OPTIONAL_TOOLS};
 
 /// The name of the one user of a server without keys.
@@ -111,6 +111,7 @@ pub fn tools(
     options.start_patience = Duration::from_millis(config.mcp.start_patience_ms);
     options.containers = config.mcp.containers.clone();
     options.homes = Some(config.server.data_dir.join("servers"));
+    options.handed = Some(handed(config)?);
     options.reach = reach_of_members(config);
     options.environment = Arc::new(move |name| variables.get(name).map(str::to_owned));
     if let Some(path) = &config.tools.mcp_config {
@@ -124,6 +125,19 @@ pub fn tools(
         make_folder(&config.files_root())?;
     }
     Ok(Door::new(options))
+}
+
+/// Where the files lie that containers are handed, without those that a process has left there that was killed.
+fn handed(config: &Config) -> anyhow::Result<PathBuf> {
+    let folder = config.server.data_dir.join("containers");
+    // The guard may look from somewhere else.
+    let folder = std::path::absolute(&folder).with_context(|| format!("{} is no path", folder.display()))?;
+    match sweep_handed(&folder) {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(removed, "removed what containers were to be handed when an earlier process was killed"),
+        Err(error) => tracing::warn!(%error, folder = %folder.display(), "what containers were handed cannot be removed"),
+    }
+    Ok(folder)
 }
 
 /// Where URLs of members may lead. A list that cannot be read was refused with the settings, and would lift nothing.

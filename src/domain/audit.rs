@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ids::{CallId, ConversationId, RunId, UserId};
+use super::ids::{CallId, ConversationId, GrantId, RunId, UserId};
 use super::tool::ToolCallState;
 
 /// How a call ended.
@@ -79,9 +79,12 @@ pub struct AuditRecord {
     pub arguments_hash: String,
     /// How it ended.
     pub outcome: AuditOutcome,
-    /// The user who allowed or denied this call, if somebody was asked and decided.
+    /// The user who allowed or denied this call, if somebody was asked and decided, or whose standing answer let it through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<UserId>,
+    /// The standing answer that let it through, if nobody was asked about this very call. It may have been taken back since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grant_id: Option<GrantId>,
     /// From its start to its answer; 0 for calls that never ran.
     pub duration_ms: u64,
     /// When it ended, RFC 3339.

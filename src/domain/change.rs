@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::budget::Amount;
 use super::context::ContextSummary;
 use super::handle::Handle;
-use super::ids::{CallId, InputId, RunId};
+use super::ids::{CallId, GrantId, InputId, RunId};
 use super::input::{InputRequest, InputState};
 use super::message::Message;
 use super::model::Usage;
@@ -180,6 +180,14 @@ pub enum Change {
         arguments: Value,
         /// SHA-256 of the canonical arguments.
         hash: String,
+    },
+    /// A standing answer lets a call through that somebody would be asked about otherwise: for the audit. Legal only before it is handed to
+    /// its tool.
+    ToolGranted {
+        /// Which.
+        id: CallId,
+        /// The answer.
+        grant: GrantId,
     },
     /// A call is handed to its tool. Legal only from `planned` and `awaiting_approval`.
     ToolStarted(CallId),

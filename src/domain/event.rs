@@ -65,6 +65,10 @@ events! {
         agent: String,
         /// The agent's version.
         agent_version: u32,
+        /// Servers that list more tools than the run is offered: beyond what a server may offer, too large, or malformed. Their state and the
+        /// log of the server say more.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        left_out: Vec<String>,
     }
     /// Another attempt took the run up.
     RunResumed = "run.resumed" {

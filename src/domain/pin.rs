@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::ids::{PinId, UserId};
 
-/// A definition as its server wrote it, for people who look at it: nothing is cleaned or cut.
+/// A definition as its server wrote it, for people who look at it: nothing is cleaned or cut, but secrets of its entry are masked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Original {
     /// Whose server it is; `None` for one of everybody.

@@ -66,6 +66,8 @@ pub struct ServerNote {
     pub name: String,
     /// Why its tools are not on offer, in words that give nothing away; `None` if they are, or nobody has tried.
     pub problem: Option<&'static str>,
+    /// Whether it lists more tools than are taken: beyond what a server may offer, too large, or malformed.
+    pub left_out: bool,
 }
 
 /// What a context provider has said.

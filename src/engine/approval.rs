@@ -12,7 +12,7 @@ use super::draft::Draft;
 use super::{lenient, texts};
 use crate::domain::approval::{ApprovalMode, ApprovalScope, ApprovalTerms, DENY, OnDeny};
 use crate::domain::change::Change;
-use crate::domain::ids::CallId;
+use crate::domain::ids::{CallId, GrantId};
 use crate::domain::input::{InputChoice, InputKind, InputRequest, InputState, Question};
 use crate::domain::message::Part;
 use crate::domain::preview;
@@ -30,10 +30,14 @@ const CHOICES: [(&str, &str); 2] = [(crate::domain::approval::ALLOW, "Make the c
 pub(super) fn is_given(draft: &mut Draft<'_>, id: &CallId) -> bool {
     let Some(call) = draft.work.record.call(id).cloned() else { return false };
     let Some(question) = draft.work.question_about(id).cloned() else {
-        return match terms(draft, &call) {
-            None => true,
-            Some(terms) => {
-                ask(draft, Arc::unwrap_or_clone(call), terms);
+        return match consent(draft, &call) {
+            Consent::NotNeeded => true,
+            Consent::Given(grant) => {
+                draft.change(Change::ToolGranted { id: id.clone(), grant });
+                true
+            }
+            Consent::Wanted(terms) => {
+                ask(draft, Arc::unwrap_or_clone(call), *terms);
                 false
             }
         };
@@ -118,23 +122,32 @@ fn definition<'d>(draft: &'d Draft<'_>, call: &ToolCall) -> Option<&'d ToolDefin
     draft.base.record.tools.iter().flatten().find(|tool| tool.name == call.name).map(|tool| &**tool)
 }
 
-/// What a human is asked before a call; `None` if nobody has to be.
-fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
-    let tool = definition(draft, call)?;
+/// Whether a human is asked before a call.
+enum Consent {
+    /// Nobody has to be.
+    NotNeeded,
+    /// An earlier answer holds for it.
+    Given(GrantId),
+    /// Somebody has to be, and this is what.
+    Wanted(Box<ApprovalTerms>),
+}
+
+fn consent(draft: &Draft<'_>, call: &ToolCall) -> Consent {
+    let Some(tool) = definition(draft, call) else { return Consent::NotNeeded };
     let scopes = match draft.profile().approval.mode(&tool.name, tool.safety) {
-        ApprovalMode::Auto => return None,
+        ApprovalMode::Auto => return Consent::NotNeeded,
         ApprovalMode::AlwaysAsk => vec![ApprovalScope::Once],
         ApprovalMode::Ask if tool.safety.destructive => vec![ApprovalScope::Once],
         ApprovalMode::Ask => {
-            let covers =
-                |hash: &str| draft.base.grants().iter().any(|grant| grant.covers(tool.server.as_deref(), &tool.tool, hash));
-            if covers(&tool.consent_hash()) {
-                return None;
+            let hash = tool.consent_hash();
+            let given = draft.base.grants().iter().find(|grant| grant.covers(tool.server.as_deref(), &tool.tool, &hash));
+            if let Some(grant) = given {
+                return Consent::Given(grant.id.clone());
             }
             vec![ApprovalScope::Once, ApprovalScope::Conversation, ApprovalScope::Always]
         }
     };
-    Some(ApprovalTerms {
+    Consent::Wanted(Box::new(ApprovalTerms {
         server: tool.server.clone(),
         tool: tool.tool.clone(),
         description: tool.description.clone(),
@@ -153,7 +166,7 @@ fn terms(draft: &Draft<'_>, call: &ToolCall) -> Option<ApprovalTerms> {
             ReplayClass::Keyed { argument } => Some(argument.clone()),
             _ => None,
         },
-    })
+    }))
 }
 
 /// What the model said in the answer that makes the call. Of a call that no model has made there is none.

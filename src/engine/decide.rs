@@ -15,7 +15,7 @@ use crate::domain::ids::CallId;
 use crate::domain::input::InputState;
 use crate::domain::message::{Message, MessageStatus, Role};
 use crate::domain::problem::ProblemCode;
-use crate::domain::prompt::ProvidedContext;
+use crate::domain::prompt::{ProvidedContext, ServerNote};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::FinishReason;
 use crate::domain::tool::{MAX_NESTING, ToolDefinition, ToolOutcome};
@@ -87,6 +87,7 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<Arc<ToolDefinition>>, contexts: Opt
             model: profile.model.clone(),
             agent: profile.name.clone(),
             agent_version: profile.version,
+            left_out: left_out(draft),
         });
         draft.change(Change::Started);
         for name in draft.base.held() {
@@ -109,6 +110,17 @@ fn claimed(draft: &mut Draft<'_>, tools: Vec<Arc<ToolDefinition>>, contexts: Opt
     }
     void_lost_step(draft);
     go_on(draft);
+}
+
+/// The servers whose tools the run is about to get, and not all of them. A run that goes on from another one has the tools of that.
+fn left_out(draft: &Draft<'_>) -> Vec<String> {
+    if draft.base.record.tools.is_some() {
+        return Vec::new();
+    }
+    let wanted = draft.profile().tools.as_ref();
+    let may_use = |note: &&ServerNote| wanted.is_none_or(|names| names.iter().any(|name| name.starts_with(&note.prefix)));
+    let notes = draft.base.servers().iter().filter(|note| note.left_out).filter(may_use);
+    notes.map(|note| note.name.clone()).collect()
 }
 
 /// The tools of the run from now on: those that the agent may use, each name once. A schema that is nested too deeply to be

@@ -317,6 +317,13 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// A call that an earlier run may have made counts as made from now on, and its server is asked. Its `tool.started` stands in the log of
+    /// that run; another one follows if it is handed to its tool.
+    pub(super) fn take_over_call(&mut self, id: &CallId) {
+        self.change(Change::ToolStarted(id.clone()));
+        self.reconcile_call(id);
+    }
+
     /// A call gets its one outcome.
     pub(super) fn finish_call(&mut self, id: &CallId, mut outcome: ToolOutcome) {
         let Some(call) = self.work.record.call(id).filter(|call| !call.state.is_outcome()) else { return };

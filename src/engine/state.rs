@@ -114,6 +114,8 @@ impl RunState {
                     (call.arguments, call.arguments_hash) = (arguments.clone(), hash.clone());
                 }
             }
+            // Only the audit tells of it.
+            Change::ToolGranted { id: _, grant: _ } => {}
             Change::ToolStarted(id) => {
                 if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
                     call.state = ToolCallState::Started;

@@ -257,7 +257,11 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
                 asking::begin(draft, &id);
                 continue;
             }
-            draft.run_call(&id);
+            if unknown::is_of_earlier_run(draft, &id) {
+                draft.take_over_call(&id);
+            } else {
+                draft.run_call(&id);
+            }
             under_way += 1;
         }
     }

@@ -61,6 +61,13 @@ pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
     }
 }
 
+/// Whether a call that has not begun stands for one of an earlier run that may have taken effect, and about which its server can be
+/// asked. Whoever has to allow it allows that too: what its server says may be that it is to be made.
+pub(super) fn is_of_earlier_run(draft: &Draft<'_>, id: &CallId) -> bool {
+    let of_earlier_run = |call: &Arc<ToolCall>| call.key.is_some() && matches!(call.replay, ReplayClass::Reconcile { .. });
+    draft.work.record.call(id).is_some_and(of_earlier_run)
+}
+
 /// The server of a call has been asked whether it took effect.
 pub(super) fn reconciled(draft: &mut Draft<'_>, id: &CallId, answer: Reconciled) {
     let is_asked = |call: Arc<ToolCall>| matches!(call.replay, ReplayClass::Reconcile { .. });

@@ -124,7 +124,7 @@ impl Service {
 
     /// The answer with the call, as the new run begins with it.
     fn once_more(&self, batch: CallBatch, id: &CallId, retry: RetryCall, run: &RunId) -> Result<CallBatch> {
-        let CallBatch { original, message, calls, tools } = batch;
+        let CallBatch { original, message, calls, tools, twin } = batch;
         // Within an answer that was cut nobody can tell which call it was, and one that can be read may still lack its end.
         let is_cut = message.finish_reason == Some(FinishReason::Length);
         let mut message = Message {
@@ -157,7 +157,8 @@ impl Service {
                 // What does not fit the schema was told to the model, and never sent.
                 let was_sendable = checked(call.arguments.clone()).is_ok();
                 let arguments = retry.arguments.clone().map(checked).transpose()?;
-                made_again(call, was_sendable, arguments, retry.confirm)?
+                let may_have_happened = may_have_happened(&call, was_sendable, twin.is_some());
+                made_again(call, may_have_happened, arguments, retry.confirm)?
             } else if call.outcome.is_none() {
                 return Err(Error::Conflict(format!("another call of the same answer, {}, has no outcome", call.id)));
             } else {
@@ -173,7 +174,7 @@ impl Service {
                 Part::ToolCall(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => {}
             }
         }
-        Ok(CallBatch { original, message, calls: taken_over, tools })
+        Ok(CallBatch { original, message, calls: taken_over, tools, twin: None })
     }
 }
 
@@ -181,8 +182,30 @@ impl Service {
 const UNFINISHED: &str = "the model did not write the arguments of this call to their end, or not as a JSON object, so that it was never made: send \
      \"arguments\"";
 
-/// The call as it is to be made again.
-fn made_again(call: ToolCall, was_sendable: bool, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {
+/// Whether a call may have taken effect. An error is no proof that nothing happened: the tool may have run out of time over it.
+fn may_have_happened(call: &ToolCall, was_sendable: bool, has_twin: bool) -> bool {
+    // What was taken over from an earlier run may have been made in that one.
+    if call.key.is_some() {
+        return was_sendable;
+    }
+    let never_began = match call.state {
+        ToolCallState::Denied => true,
+        // One that may run again is also cancelled when its run ends over it. One that may not is cancelled only if it was never begun, or
+        // before anything was sent; but its server may have let go of an earlier round of it. Where the same call was made beside it,
+        // as when a rule of the loop refused it for that, making this one is making that one twice.
+        ToolCallState::Cancelled => !call.replay.may_repeat() && call.handle.is_none() && !has_twin,
+        ToolCallState::Done
+        | ToolCallState::Failed
+        | ToolCallState::Unknown
+        | ToolCallState::Planned
+        | ToolCallState::AwaitingApproval
+        | ToolCallState::Started => false,
+    };
+    was_sendable && !never_began
+}
+
+/// The call as it is to be made again: it begins like any other, so that whoever has to allow it is asked.
+fn made_again(call: ToolCall, may_have_happened: bool, arguments: Option<Value>, confirmed: bool) -> Result<ToolCall> {
     match call.state {
         ToolCallState::Failed | ToolCallState::Denied | ToolCallState::Cancelled | ToolCallState::Unknown => {}
         ToolCallState::Done | ToolCallState::Planned | ToolCallState::AwaitingApproval | ToolCallState::Started => {
@@ -197,28 +220,26 @@ fn made_again(call: ToolCall, was_sendable: bool, arguments: Option<Value>, conf
         let detail = "this call was there to take another one back: undo that one again";
         return Err(Error::Conflict(detail.to_owned()));
     }
-    // An error is no proof that nothing happened: the tool may have run out of time over it. Only what nobody allowed was not made.
-    let may_have_happened = was_sendable && (call.state != ToolCallState::Denied || call.key.is_some());
+    // Its server is asked first what became of it, as after a crash; but not where its user knows that it may happen twice.
+    let can_be_asked_about = matches!(call.replay, ReplayClass::Reconcile { .. });
     let is_harmless = match &call.replay {
         ReplayClass::Read | ReplayClass::Idempotent => true,
-        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } => !is_edited,
-        ReplayClass::Reconcile { .. } | ReplayClass::Unsafe => false,
+        ReplayClass::Keyed { .. } | ReplayClass::KeyedMeta { .. } | ReplayClass::Reconcile { .. } => !is_edited,
+        ReplayClass::Unsafe => false,
     };
-    // Its server is asked first what became of it, as after a crash.
-    let is_asked_about = matches!(call.replay, ReplayClass::Reconcile { .. }) && !is_edited;
-    if may_have_happened && !confirmed && !is_harmless && !is_asked_about {
+    if may_have_happened && !confirmed && !is_harmless {
         return Err(Error::Conflict(
             "this call may have taken effect, whatever became of it: look for yourself, and send \"confirm\": true if it is to be \
              made again all the same"
                 .to_owned(),
         ));
     }
-    let is_asked = may_have_happened && !confirmed && is_asked_about;
-    let state = if is_asked { ToolCallState::Started } else { ToolCallState::Planned };
-    // What may have happened is the same call for its tool, which then does it once.
-    let key = (may_have_happened && !is_edited).then(|| call.key().clone());
+    // What may have happened is the same call for its tool, which then does it once, or is asked whether it has done it.
+    let is_the_same = may_have_happened && !is_edited && !(can_be_asked_about && confirmed);
+    let key = is_the_same.then(|| call.key().clone());
     let arguments = arguments.unwrap_or(call.arguments);
-    Ok(ToolCall { state, key, arguments_hash: json::hash(&arguments), arguments, handle: None, outcome: None, ..call })
+    let arguments_hash = json::hash(&arguments);
+    Ok(ToolCall { state: ToolCallState::Planned, key, arguments_hash, arguments, handle: None, outcome: None, ..call })
 }
 
 pub(super) fn still_going(run: &Run) -> Error {

@@ -4,7 +4,7 @@
 //! What comes back is bound to who began it, as at [OpenRouter](super::logins), and to the server, its URL and its authorization server.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
@@ -100,7 +100,7 @@ impl Service {
     }
 
     /// Ends a login: gets the tokens for the code, and connects to the server with them.
-    pub async fn finish_mcp_login(&self, who: ComesBack<'_>, back: CameBack) -> Result<(Principal, ShownMcpServer)> {
+    pub async fn finish_mcp_login(self: &Arc<Self>, who: ComesBack<'_>, back: CameBack) -> Result<(Principal, ShownMcpServer)> {
         let CameBack { state, code, issuer, error } = back;
         if state.len() > MAX_KEY_BYTES || code.as_ref().is_some_and(|code| code.is_empty() || code.len() > MAX_CODE_BYTES) {
             return Err(unknown());
@@ -129,16 +129,32 @@ impl Service {
         if !pending.is_for(wire.server()) {
             return Err(refused("the entry of the MCP server has another URL by now; begin it anew".to_owned()));
         }
-        let got = oauth::exchange(&wire, pending, &code).await;
-        let (tokens, fresh_for_ms) = got.map_err(|refusal| refused(refusal.reason()))?;
-        let text = serde_json::to_string(&tokens).map_err(|error| refused(error.to_string()))?;
-        let sealed = self.seal(&tokens_place(target.owner.as_ref(), &tokens_row(&id)), &SecretString::from(text)).await?;
-        let kept = McpTokens { server: id.clone(), owner: target.owner, sealed, fresh_for_ms, version: 1 };
-        self.store.put_mcp_tokens(&kept).await?;
-        tracing::info!(mcp.server.id = %id, user.id = %principal.user_id, "somebody has logged in at an MCP server");
-        self.stop_mcp_server(&principal, &id).await?;
+        let (service, user, server) = (Arc::clone(self), principal.clone(), id.clone());
+        // A code is exchanged once: whatever becomes of the browser, what came of it is kept.
+        self.whole(async move { service.keep_mcp_login(&user, server, (&wire, target.owner), pending, &code).await }).await?;
         let shown = self.probed(&principal, &id).await?;
         Ok((principal, shown))
+    }
+
+    /// Gets the tokens for the code, and has the server reached with them from now on.
+    async fn keep_mcp_login(
+        &self,
+        principal: &Principal,
+        id: McpServerId,
+        (wire, owner): (&Wire, Option<UserId>),
+        pending: Pending,
+        code: &str,
+    ) -> Result<()> {
+        let refused = |reason: String| Error::Conflict(format!("the login has come to nothing: {reason}"));
+        let got = oauth::exchange(wire, pending, code).await;
+        let (tokens, fresh_for_ms) = got.map_err(|refusal| refused(refusal.reason()))?;
+        let text = serde_json::to_string(&tokens).map_err(|error| refused(error.to_string()))?;
+        let sealed = self.seal(&tokens_place(owner.as_ref(), &tokens_row(&id)), &SecretString::from(text)).await?;
+        let kept = McpTokens { server: id.clone(), owner, sealed, fresh_for_ms, version: 1 };
+        self.store.put_mcp_tokens(&kept).await?;
+        tracing::info!(mcp.server.id = %id, user.id = %principal.user_id, "somebody has logged in at an MCP server");
+        self.stop_mcp_server(principal, &id).await?;
+        Ok(())
     }
 
     /// Forgets the login at a server, in whatever process it is used.

@@ -39,7 +39,7 @@ impl Service {
 
     /// The call that takes a call back, as the new run begins with it.
     fn taken_back(&self, batch: CallBatch, id: &CallId, confirmed: bool, run: &RunId) -> Result<CallBatch> {
-        let CallBatch { original, message, calls, tools } = batch;
+        let CallBatch { original, message, calls, tools, twin: _ } = batch;
         let undone = calls.iter().find(|call| call.id == *id).ok_or(Error::NotFound("tool call"))?;
         check_undoable(undone, confirmed)?;
         let tool = tools.iter().find(|tool| tool.name == undone.name);
@@ -107,7 +107,7 @@ impl Service {
             created_at: self.clock.now().to_rfc3339(),
             ..message
         };
-        Ok(CallBatch { original, message, calls: vec![call], tools })
+        Ok(CallBatch { original, message, calls: vec![call], tools, twin: None })
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod agents;
 mod budget;
+mod call_batch;
 mod compose;
 mod control;
 mod copy;
@@ -32,6 +33,7 @@ mod users;
 
 pub use agents::{AgentCursor, AgentStore, AgentVersionCursor, MAX_AGENT_VERSIONS};
 pub use budget::BudgetStore;
+pub use call_batch::CallBatch;
 pub use control::ControlSignal;
 pub use copy::{Copied, CopiedDocument, CopiedEnd, CopiedTurn, CopyConversation, CopyLimits, CopySource, CopyUntil};
 pub use error::StoreError;

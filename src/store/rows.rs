@@ -320,8 +320,7 @@ where
 }
 
 /// What [`audit_page`] reads.
-pub(super) const AUDIT_COLUMNS: &str =
-    "call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by, duration_ms, at";
+pub(super) const AUDIT_COLUMNS: &str = "call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by, grant_id, duration_ms, at";
 
 /// A page of ended calls; one row more than `limit` shows that there is another.
 pub(super) fn audit_page<'r, R>(found: &'r [R], limit: u32) -> StoreResult<Page<AuditRecord>>
@@ -334,7 +333,7 @@ where
     let read = |row: &'r R| -> StoreResult<AuditRecord> {
         let call: String = row.try_get("call_id")?;
         let outcome: String = row.try_get("outcome")?;
-        let decided_by: Option<String> = row.try_get("decided_by")?;
+        let (decided_by, grant): (Option<String>, Option<String>) = (row.try_get("decided_by")?, row.try_get("grant_id")?);
         let duration_ms: i64 = row.try_get("duration_ms")?;
         Ok(AuditRecord {
             owner_id: UserId::from_stored(row.try_get("owner_id")?),
@@ -346,6 +345,7 @@ where
             arguments_hash: row.try_get("arguments_hash")?,
             outcome: word("tool_audit", "outcome", &call, &outcome, AuditOutcome::from_word)?,
             decided_by: decided_by.map(UserId::from_stored),
+            grant_id: grant.map(GrantId::from_stored),
             duration_ms: u64::try_from(duration_ms).unwrap_or(0),
             at: UnixMillis(row.try_get("at")?).to_rfc3339(),
             call_id: CallId::from_stored(call),

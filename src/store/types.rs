@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::CallBatch;
 use crate::domain::agent::AgentProfile;
 use crate::domain::audit::AuditOutcome;
 use crate::domain::event::StoredEvent;
@@ -16,7 +16,6 @@ use crate::domain::message::{Message, Part};
 use crate::domain::principal::User;
 use crate::domain::record::{ClaimCause, Fence, FirstClaim};
 use crate::domain::run::{OnBusy, Run};
-use crate::domain::tool::{ToolCall, ToolDefinition};
 use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 
@@ -537,19 +536,6 @@ impl GoOn {
     pub fn is_confirmed(&self) -> bool {
         matches!(self, Self::Undo { confirmed: true, .. })
     }
-}
-
-/// An answer of a model with the calls that it holds.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CallBatch {
-    /// Which message of the run it is, or takes the place of.
-    pub original: MessageId,
-    /// The message. In [`GoOn::Call`] and [`GoOn::Undo`] it belongs to the new run, and its ids are new.
-    pub message: Message,
-    /// Its calls, by their position. In [`GoOn::Call`] and [`GoOn::Undo`] they are the first step of the new run.
-    pub calls: Vec<ToolCall>,
-    /// The tools of the run.
-    pub tools: Vec<Arc<ToolDefinition>>,
 }
 
 /// What came of a request to go on.

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{ClientBuilder, Url};
 
@@ -112,20 +113,35 @@ fn is_local_name(host: &str) -> bool {
 /// A client that connects only to where `reach` allows. The URL of each request is to be [checked](check), too: an address in it
 /// is not resolved. Proxies of the environment would resolve names themselves.
 pub fn guarded(builder: ClientBuilder, reach: Reach) -> ClientBuilder {
+    resolved_by(builder, reach, Arc::new(of_system))
+}
+
+fn resolved_by(builder: ClientBuilder, reach: Reach, lookup: Lookup) -> ClientBuilder {
+    let judged = Arc::new(Judged { reach, lookup });
     match reach {
-        Reach::Anywhere => builder.dns_resolver(Arc::new(Judged(reach))),
-        Reach::Public | Reach::Listed(_) => builder.no_proxy().dns_resolver(Arc::new(Judged(reach))),
+        Reach::Anywhere => builder.dns_resolver(judged),
+        Reach::Public | Reach::Listed(_) => builder.no_proxy().dns_resolver(judged),
     }
 }
 
-/// Resolves names that have only addresses that may be reached.
-struct Judged(Reach);
+/// Finds the addresses of a name.
+type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+fn of_system(name: String) -> BoxFuture<'static, std::io::Result<Vec<SocketAddr>>> {
+    Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
+}
+
+/// Resolves names that have only addresses that may be reached. Whoever asks connects to these and looks up none.
+struct Judged {
+    reach: Reach,
+    lookup: Lookup,
+}
 
 impl Resolve for Judged {
     fn resolve(&self, name: Name) -> Resolving {
-        let Self(reach) = *self;
+        let (reach, found) = (self.reach, (self.lookup)(name.as_str().to_owned()));
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let found = found.await?;
             // One that may not be reached among others is either a mistake or an attempt.
             match reach {
                 Reach::Anywhere | Reach::Listed(_) if found.iter().any(|address| is_of_metadata(address.ip())) => {
@@ -211,6 +227,8 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     fn checked(url: &str) -> Result<(), Forbidden> {
@@ -329,7 +347,7 @@ mod tests {
             (&["127.0.0.0/8:80", "[::1]:80"], false),
             (&["other.lan"], false),
         ] {
-            let found = Judged(of_list(entries)).resolve("localhost".parse().unwrap()).await;
+            let found = Judged { reach: of_list(entries), lookup: Arc::new(of_system) }.resolve("localhost".parse().unwrap()).await;
             assert_eq!(found.is_ok(), is_reached, "{entries:?}");
         }
     }
@@ -338,7 +356,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_judged_by_its_addresses_when_it_is_connected_to() {
         // A name that nobody would think local, but which resolves to this machine everywhere.
-        let found = Judged(Reach::Public).resolve("localhost".parse().unwrap()).await;
+        let found = Judged { reach: Reach::Public, lookup: Arc::new(of_system) }.resolve("localhost".parse().unwrap()).await;
         assert!(found.is_err_and(|error| error.to_string().contains("not public")));
         let client = guarded(reqwest::Client::builder(), Reach::Public).build().unwrap();
         let error = client.get("https://localhost:9/").send().await.unwrap_err();
@@ -349,5 +367,61 @@ mod tests {
             cause = error.source();
         }
         assert!(words.contains("not public"), "{words}");
+    }
+
+    /// Answers with these addresses, the next ones each time and the last ones for ever, and counts how often it is asked.
+    fn scripted(answers: &'static [&'static [&'static str]]) -> (Lookup, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let lookup = move |_: String| -> BoxFuture<'static, std::io::Result<Vec<SocketAddr>>> {
+            let at = count.fetch_add(1, Ordering::SeqCst).min(answers.len() - 1);
+            let found = answers[at].iter().map(|address| SocketAddr::new(address.parse().unwrap(), 0)).collect();
+            Box::pin(std::future::ready(Ok(found)))
+        };
+        (Arc::new(lookup), asked)
+    }
+
+    /// S-13: a name with a public and another address is not connected to at all.
+    #[tokio::test]
+    async fn one_address_that_is_not_public_is_one_too_many() {
+        let answers: [&'static [&'static [&'static str]]; 5] = [
+            &[&["8.8.8.8", "10.0.0.1"]],
+            &[&["10.0.0.1", "8.8.8.8"]],
+            &[&["2606:4700::1111", "::1"]],
+            &[&["8.8.8.8", "::ffff:169.254.169.254"]],
+            &[&["8.8.8.8", "64:ff9b::a00:1"]],
+        ];
+        for answers in answers {
+            let judged = Judged { reach: Reach::Public, lookup: scripted(answers).0 };
+            let found = judged.resolve("two.example".parse().unwrap()).await;
+            assert!(found.is_err_and(|error| error.to_string().contains("not public")), "{answers:?}");
+        }
+        let judged = Judged { reach: Reach::Public, lookup: scripted(&[&["8.8.8.8", "2606:4700::1111"]]).0 };
+        let found = judged.resolve("two.example".parse().unwrap()).await;
+        assert_eq!(found.map(|found| found.count()).unwrap_or_default(), 2);
+    }
+
+    /// S-13: between the look at an answer and the connection nobody is asked again, and the next connection is judged anew.
+    #[tokio::test]
+    async fn a_name_that_changes_is_connected_to_where_it_was_judged() {
+        let allowed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = allowed.local_addr().unwrap().port();
+        // The same port of another address, which nobody has listed.
+        let other = tokio::net::TcpListener::bind(("127.0.0.2", port)).await.unwrap();
+        let app = axum::Router::new().route("/", axum::routing::get(async || "here"));
+        let mut serving = tokio::task::JoinSet::new();
+        serving.spawn(async move { axum::serve(allowed, app).await.unwrap() });
+        let (lookup, asked) = scripted(&[&["127.0.0.1"], &["127.0.0.2"]]);
+        let builder = reqwest::Client::builder().pool_max_idle_per_host(0);
+        let client = resolved_by(builder, of_list(&["127.0.0.1"]), lookup).build().unwrap();
+        let url = format!("http://rebinds.example:{port}/");
+        let answer = client.get(&url).send().await.unwrap();
+        assert_eq!(answer.remote_addr().map(|address| address.ip().to_string()).as_deref(), Some("127.0.0.1"));
+        assert_eq!((answer.text().await.unwrap().as_str(), asked.load(Ordering::SeqCst)), ("here", 1));
+        let error = client.get(&url).send().await.unwrap_err();
+        assert!(format!("{error:?}").contains("Address"), "{error:?}");
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        let reached = std::future::poll_fn(|context| std::task::Poll::Ready(other.poll_accept(context).is_ready())).await;
+        assert!(!reached, "nobody has connected to what was not judged");
     }
 }

@@ -56,6 +56,8 @@ pub struct DoorOptions {
     pub connections: ConnectionLimits,
     /// What MCP servers may have that run in containers.
     pub containers: ContainerOptions,
+    /// Where the files lie that containers are handed, until they have read them; among temporary files if absent.
+    pub handed: Option<PathBuf>,
     /// Where each MCP server that is a program has a working directory of its own; ours for all of them if absent.
     pub homes: Option<PathBuf>,
 }
@@ -78,6 +80,7 @@ impl DoorOptions {
             guard: None,
             connections: ConnectionLimits::default(),
             containers: ContainerOptions::default(),
+            handed: None,
             homes: None,
         }
     }
@@ -109,9 +112,10 @@ impl Door {
             guard,
             connections,
             containers,
+            handed,
             homes,
         } = options;
-        let (waits, places) = ((start_patience, connections), (guard, containers, homes));
+        let (waits, places) = ((start_patience, connections), (guard, (containers, handed), homes));
         let mcp = McpServers::new(mcp, kept, environment, Arc::clone(&clock), waits, places);
         Arc::new(Self {
             built_ins: BuiltIns::new(BuiltInOptions { files_root, clock, default_timezone, enabled, reach }),

@@ -32,6 +32,24 @@ pub fn shown_value(value: &Value) -> Value {
     }
 }
 
+/// The first of such characters in a text that stands for itself, where nothing can be taken out. What joins and varies emoji is none: one
+/// of each behind a sign that can be part of one, because a row of them, or one behind each letter, can spell a text.
+#[must_use]
+pub fn hidden_in(text: &str) -> Option<char> {
+    let (mut may_join, mut may_vary) = (false, false);
+    for c in text.chars() {
+        match c {
+            '\u{200d}' if may_join => (may_join, may_vary) = (false, false),
+            '\u{fe0e}' | '\u{fe0f}' if may_vary => may_vary = false,
+            // The end of a line, as in a list of delimiters.
+            '\r' => {}
+            c if is_invisible(c) => return Some(c),
+            c => (may_join, may_vary) = (!c.is_ascii(), !c.is_ascii() || matches!(c, '0'..='9' | '#' | '*')),
+        }
+    }
+    None
+}
+
 fn is_invisible(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\t'))
         || matches!(
@@ -54,6 +72,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// M-21.
+    #[test]
+    fn what_stands_for_itself_hides_nothing() {
+        for fine in
+            ["", "a b\tc\r\n", "\u{2764}\u{fe0f}\u{200d}\u{1f525}", "\u{1f469}\u{200d}\u{1f4bb}", "1\u{fe0f}\u{20e3}", "e\u{301}"]
+        {
+            assert_eq!(hidden_in(fine), None, "{fine:?}");
+        }
+        for (text, expected) in [
+            ("a\u{200b}b", '\u{200b}'),
+            ("x\u{e0041}", '\u{e0041}'),
+            ("\u{200d}", '\u{200d}'),
+            ("a\u{200d}b", '\u{200d}'),
+            ("\u{1f469}\u{200d}\u{200d}b", '\u{200d}'),
+            ("\u{2764}\u{fe0f}\u{fe0f}", '\u{fe0f}'),
+            ("\u{2764}\u{fe00}", '\u{fe00}'),
+            ("a\u{fe0f}", '\u{fe0f}'),
+            ("a\u{1b}[8m", '\u{1b}'),
+        ] {
+            assert_eq!(hidden_in(text), Some(expected), "{text:?}");
+        }
+    }
 
     /// M-21.
     #[test]

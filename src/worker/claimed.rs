@@ -52,9 +52,10 @@ pub async fn know_surroundings(surround: &Surround, state: &mut RunState, input:
     if record.cancel_requested_by.is_some() {
         return;
     }
+    // Where its tools are frozen the log says whose are not all among them, whatever its model is told.
     let servers = match profile.prompt.tool_notes {
-        ToolNotes::Off => Vec::new(),
-        ToolNotes::Unavailable | ToolNotes::All => surround.deps.tools.notes(owner).await,
+        ToolNotes::Off if record.tools.is_some() => Vec::new(),
+        ToolNotes::Off | ToolNotes::Unavailable | ToolNotes::All => surround.deps.tools.notes(owner).await,
     };
     if let Some(providers) = &surround.deps.contexts
         && record.contexts.is_none()

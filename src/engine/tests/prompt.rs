@@ -98,7 +98,7 @@ fn nobody_gets_out_of_their_fence() {
 
 #[test]
 fn what_cannot_be_used_is_named_with_its_reason() {
-    let note = |name: &str, problem| ServerNote { prefix: format!("{name}__"), name: name.to_owned(), problem };
+    let note = |name: &str, problem| ServerNote { prefix: format!("{name}__"), name: name.to_owned(), problem, left_out: false };
     let notes = vec![note("files", None), note("mail", Some("it cannot be reached")), note("idle", None)];
     let system = |tool_notes, tools: Option<Vec<String>>, tools_policy| {
         let policy = PromptPolicy { tool_notes, ..PromptPolicy::default() };

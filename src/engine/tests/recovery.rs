@@ -7,13 +7,15 @@ use serde_json::json;
 
 use super::world::{Say, World, call, done, tools};
 use crate::domain::agent::{AgentProfile, OnInterrupt, OnUnknown};
+use crate::domain::approval::{ApprovalMode, ApprovalPolicy};
 use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::handle::Handle;
+use crate::domain::ids::CallId;
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
-use crate::domain::tool::ToolCallState::{Cancelled, Done, Failed, Planned, Started, Unknown};
+use crate::domain::tool::ToolCallState::{AwaitingApproval, Cancelled, Done, Failed, Planned, Started, Unknown};
 use crate::domain::tool::{Reconciled, ToolOutcome};
 use crate::engine::{Command, Decision, Input, texts};
 
@@ -154,6 +156,55 @@ fn a_server_is_asked_what_became_of_a_call() {
     for id in [world.rows.calls[0].id.clone(), id] {
         assert_eq!(world.decide(Input::Reconciled(id, Reconciled::DidNotHappen)), Decision::default());
     }
+}
+
+/// A retry is no consent, and what its server says is no consent either.
+#[rstest]
+#[case(ApprovalMode::Auto)]
+#[case(ApprovalMode::AlwaysAsk)]
+fn a_call_of_an_earlier_run_is_asked_about_when_it_may_begin(#[case] mode: ApprovalMode) {
+    let taken_over = |parallel: u32| {
+        let mut world = World::started(AgentProfile { tool_parallelism: parallel, ..AgentProfile::default() });
+        world.calls(&[call("pay", &json!({"n": 1})), call("write", &json!({"n": 2}))]);
+        world.die();
+        let policy = ApprovalPolicy { tools: [("pay".to_owned(), mode)].into(), ..ApprovalPolicy::default() };
+        let profile = AgentProfile { approval: policy, ..(*world.rows.profile).clone() };
+        world.rows.profile = Arc::new(profile);
+        for call in &mut world.rows.calls {
+            let call = Arc::make_mut(call);
+            (call.state, call.key) = (Planned, Some(CallId::from_stored(format!("call_of_{}", call.name))));
+        }
+        world.executions.clear();
+        world.claim(ClaimCause::HandedBack);
+        if mode == ApprovalMode::AlwaysAsk {
+            assert_eq!((world.states()[0], world.in_question.len()), (AwaitingApproval, 0), "nobody has allowed it yet");
+            world.tool_says(0, "written");
+            assert!(world.human_decides("allow", None));
+            world.claim(ClaimCause::Request);
+        }
+        assert_eq!((world.states()[0], world.in_question.len()), (Started, 1));
+        assert!(!world.executions.contains_key(&world.rows.calls[0].id), "its server is asked first");
+        world
+    };
+    let pay = |world: &World| world.executions.get(&world.rows.calls[0].id).copied().unwrap_or_default();
+
+    let mut world = taken_over(4);
+    world.server_says(0, Reconciled::Happened(done("paid")));
+    assert_eq!((world.states()[0], pay(&world)), (Done, 0));
+
+    let mut world = taken_over(4);
+    world.server_says(0, Reconciled::DidNotHappen);
+    assert_eq!((world.states()[0], pay(&world)), (Started, 1));
+
+    // It holds a place among the calls that are made at a time, and whoever dies over it asks again.
+    let mut world = taken_over(1);
+    let other = if mode == ApprovalMode::Auto { Planned } else { Done };
+    assert_eq!(world.states(), [Started, other]);
+    world.die();
+    world.claim(ClaimCause::Crash);
+    assert_eq!(world.in_question.len(), 1);
+    world.server_says(0, Reconciled::Unclear("who knows".to_owned()));
+    assert_eq!((world.states()[0], pay(&world)), (Unknown, 0));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::domain::change::{Change, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::message::{MessageStatus, Part};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
+use crate::domain::prompt::ServerNote;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
 use crate::domain::tool::ToolCallState;
@@ -24,6 +25,24 @@ fn changes(decision: &Decision) -> Vec<String> {
         .iter()
         .map(|change| format!("{change:?}").split(['(', ' ', '{']).next().unwrap_or_default().to_owned())
         .collect()
+}
+
+/// M-11. The log of the run says whose tools are not all among those that it got.
+#[test]
+fn the_start_names_servers_whose_tools_are_left_out() {
+    let started = |tools: Option<Vec<String>>| {
+        let mut world = World::new(AgentProfile { tools, ..AgentProfile::default() });
+        world.load(ClaimCause::First);
+        let note =
+            |name: &str, left_out| ServerNote { prefix: format!("{name}__"), name: name.to_owned(), problem: None, left_out };
+        let notes = vec![note("crowd", true), note("few", false)];
+        world.state.as_mut().unwrap().know_servers(notes);
+        world.feed(Input::Claimed { tools: super::world::tools(), contexts: None, finished: Vec::new() });
+        let EventBody::RunStarted { left_out, .. } = &world.events[0] else { panic!("{:?}", world.events) };
+        left_out.clone()
+    };
+    assert_eq!(started(None), ["crowd"]);
+    assert!(started(Some(vec!["few__read".to_owned()])).is_empty(), "it could not have them anyway");
 }
 
 #[test]

@@ -427,6 +427,7 @@ impl World {
                     rows.calls.push(Arc::new(call.clone()));
                 }
             }
+            Change::ToolGranted { id, grant: _ } => assert!(row_of(&mut rows.calls, id).has_not_begun()),
             Change::ToolStarted(id) => {
                 let row = row_of(&mut rows.calls, id);
                 assert!(row.has_not_begun());

@@ -200,7 +200,8 @@ fn migrations() -> Migrator {
         step(34, "contexts", include_str!("../../../migrations/postgres/0034_contexts.sql")),
         step(35, "seen_logins", include_str!("../../../migrations/postgres/0035_seen_logins.sql")),
         step(36, "low_water", include_str!("../../../migrations/postgres/0036_low_water.sql")),
-        step(40, "unused_tool_sets", include_str!("../../../migrations/postgres/0040_unused_tool_sets.sql")),
+        step(37, "granted", include_str!("../../../migrations/postgres/0037_granted.sql")),
+        step(38, "unused_tool_sets", include_str!("../../../migrations/postgres/0038_unused_tool_sets.sql")),
     ])
 }
 

@@ -86,10 +86,11 @@ async fn take_away(
          -- Calls that may be under way: nobody will hear how they end.
          audit AS (
              INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
-                 decided_by, duration_ms, at)
+                 decided_by, grant_id, duration_ms, at)
              SELECT c.id, c.owner_id, $1, c.run_id, run.agent, c.name, c.server, c.arguments_hash, 'unknown',
-                 (SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id AND q.kind = 'approval'
-                     AND q.resolved_by IS NOT NULL), 0, now_ms()
+                 coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
+                     AND q.kind = 'approval' AND q.resolved_by IS NOT NULL), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
+                 c.grant_id, 0, now_ms()
              FROM tool_calls c JOIN run ON run.id = c.run_id WHERE c.state = 'started' ON CONFLICT DO NOTHING
          ),
          lease AS (

@@ -16,7 +16,7 @@ use crate::domain::change::{Change, ReleaseCause, StepKind, StepStatus};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::event::NewEvent;
 use crate::domain::handle::Handle;
-use crate::domain::ids::{CallId, ConversationId};
+use crate::domain::ids::{CallId, ConversationId, GrantId};
 use crate::domain::message::Message;
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemBody;
@@ -165,6 +165,7 @@ struct CallRow {
     repair: Option<String>,
     state: &'static str,
     outcome: Option<String>,
+    grant_id: Option<String>,
     started: bool,
     ended: bool,
 }
@@ -180,6 +181,7 @@ struct CallChange {
     outcome: Option<String>,
     /// Empty for one that is taken away.
     handle: Option<String>,
+    grant_id: Option<String>,
     started: bool,
     ended: bool,
 }
@@ -212,6 +214,8 @@ struct AuditRow {
     /// `None` if the row has it.
     arguments_hash: Option<String>,
     outcome: &'static str,
+    /// `None` if the row has it, or nothing has let the call through.
+    grant_id: Option<String>,
     duration_ms: i64,
 }
 
@@ -326,6 +330,7 @@ fn broken_rule(write: &RunWrite) -> Option<&'static str> {
             | Change::AddToolCalls(_)
             | Change::ToolAsked(_)
             | Change::ToolEdited { .. }
+            | Change::ToolGranted { .. }
             | Change::ToolStarted(_)
             | Change::ToolHandle(..)
             | Change::ToolFinished(..)
@@ -390,6 +395,7 @@ impl Tables {
             }
             Change::ToolAsked(id) => self.begin_call(ord, id, ToolCallState::AwaitingApproval),
             Change::ToolEdited { id, arguments, hash } => self.edit_call(ord, id, arguments, hash)?,
+            Change::ToolGranted { id, grant } => self.grant_call(ord, id, grant),
             Change::ToolStarted(id) => self.begin_call(ord, id, ToolCallState::Started),
             Change::ToolHandle(id, handle) => self.note_handle(ord, id, handle.as_ref()),
             Change::ToolFinished(id, outcome) => self.finish_call(ord, id, outcome)?,
@@ -526,6 +532,18 @@ impl Tables {
         Ok(())
     }
 
+    fn grant_call(&mut self, ord: usize, id: &CallId, grant: &GrantId) {
+        let grant_id = Some(grant.as_str().to_owned());
+        if let Some(row) = self.calls.iter_mut().find(|row| row.id == id.as_str()) {
+            row.grant_id = grant_id;
+        } else if let Some(change) = self.calls_changed.iter_mut().find(|change| change.id == id.as_str()) {
+            change.grant_id = grant_id;
+        } else {
+            let id = id.as_str().to_owned();
+            self.calls_changed.push(CallChange { ord, id, grant_id, ..CallChange::default() });
+        }
+    }
+
     fn note_handle(&mut self, ord: usize, id: &CallId, handle: Option<&Handle>) {
         let handle = Some(handle.map(|handle| storable(&handle.to_stored()).into_owned()).unwrap_or_default());
         // No call is made and handed to its tool in one batch.
@@ -587,6 +605,7 @@ impl Tables {
                 None => edited.and_then(|change| change.arguments_hash.clone()),
             },
             outcome: ended.as_str(),
+            grant_id: made.map_or_else(|| edited.and_then(|change| change.grant_id.clone()), |row| row.grant_id.clone()),
             duration_ms: millis(outcome.duration_ms),
         });
     }
@@ -662,6 +681,7 @@ fn call_row(ord: usize, call: &ToolCall) -> StoreResult<CallRow> {
         repair: call.repair.as_ref().map(|repair| rows::encode_storable("tool_calls", "repair", id, repair)).transpose()?,
         state: call.state.as_str(),
         outcome: outcome.as_ref().map(|outcome| rows::encode_storable("tool_calls", "outcome", id, outcome)).transpose()?,
+        grant_id: None,
         started: call.state == ToolCallState::Started,
         ended: outcome.is_some(),
     })

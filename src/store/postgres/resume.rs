@@ -288,8 +288,6 @@ pub(super) async fn call_batch(
     let Some((id, body, tools)) = found else { return Ok(None) };
     let message = rows::decode("messages", "body", &id, &body)?;
     let tools = tools.map(|text| rows::decode("tool_sets", "definitions", run.as_str(), &text)).transpose()?.unwrap_or_default();
-    let original = MessageId::from_stored(id);
-    let mut calls = load::tool_calls(connection, run).await?;
-    calls.retain(|call| call.message_id == original);
-    Ok(Some(CallBatch { original, message, calls, tools }))
+    let calls = load::tool_calls(connection, run).await?;
+    Ok(Some(CallBatch::found(message, calls, tools, call)))
 }

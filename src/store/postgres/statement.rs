@@ -220,13 +220,13 @@ const MESSAGES: &str = "message AS (
 
 const CALLS: &str = "call AS (
     INSERT INTO tool_calls (id, run_id, owner_id, message_id, step, position, provider_call_id, name, server, arguments,
-        arguments_hash, replay, repair, state, outcome, started_at, ended_at)
+        arguments_hash, replay, repair, state, outcome, grant_id, started_at, ended_at)
     SELECT c.id, h.run_id, h.owner_id, c.message_id, c.step, c.position, c.provider_call_id, c.name, c.server, c.arguments,
-        c.arguments_hash, c.replay, c.repair, c.state, c.outcome,
+        c.arguments_hash, c.replay, c.repair, c.state, c.outcome, c.grant_id,
         CASE WHEN c.started THEN now_ms() END, CASE WHEN c.ended THEN now_ms() END
     FROM json_to_recordset({list}) AS c (ord int, id text, message_id text, step int, position int,
         provider_call_id text, name text, server text, arguments text, arguments_hash text, replay text, repair text, state text,
-        outcome text, started bool, ended bool)
+        outcome text, grant_id text, started bool, ended bool)
     JOIN head h ON h.ord = c.ord
 )";
 
@@ -234,10 +234,10 @@ const CALLS_CHANGED: &str = "call_changed AS (
     UPDATE tool_calls t SET state = coalesce(c.state, t.state), outcome = coalesce(c.outcome, t.outcome),
         started_at = CASE WHEN c.started THEN now_ms() ELSE t.started_at END,
         ended_at = CASE WHEN c.ended THEN now_ms() END,
-        handle = CASE WHEN c.handle IS NULL THEN t.handle ELSE nullif(c.handle, '') END,
+        handle = CASE WHEN c.handle IS NULL THEN t.handle ELSE nullif(c.handle, '') END, grant_id = coalesce(c.grant_id, t.grant_id),
         arguments = coalesce(c.arguments, t.arguments), arguments_hash = coalesce(c.arguments_hash, t.arguments_hash)
     FROM json_to_recordset({list}) AS c (ord int, id text, state text, outcome text, started bool, ended bool,
-        arguments text, arguments_hash text, handle text)
+        arguments text, arguments_hash text, handle text, grant_id text)
     JOIN head h ON h.ord = c.ord
     WHERE t.id = c.id AND t.run_id = h.run_id AND t.outcome IS NULL
 )";
@@ -245,14 +245,14 @@ const CALLS_CHANGED: &str = "call_changed AS (
 /// The ends of calls. Of one that the batch does not make itself, the row says what it is.
 const AUDIT: &str = "audit AS (
     INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome, decided_by,
-        duration_ms, at)
+        grant_id, duration_ms, at)
     SELECT a.id, h.owner_id, h.conversation_id, h.run_id, r.agent, coalesce(a.name, t.name),
         CASE WHEN a.name IS NULL THEN t.server ELSE a.server END, coalesce(a.arguments_hash, t.arguments_hash), a.outcome,
-        (SELECT q.resolved_by FROM input_requests q WHERE q.run_id = h.run_id AND q.call_id = a.id AND q.kind = 'approval'
-            AND q.resolved_by IS NOT NULL),
-        a.duration_ms, now_ms()
+        coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = h.run_id AND q.call_id = a.id AND q.kind = 'approval'
+            AND q.resolved_by IS NOT NULL), CASE WHEN coalesce(a.grant_id, t.grant_id) IS NOT NULL THEN h.owner_id END),
+        coalesce(a.grant_id, t.grant_id), a.duration_ms, now_ms()
     FROM json_to_recordset({list})
-        AS a (ord int, id text, name text, server text, arguments_hash text, outcome text, duration_ms bigint)
+        AS a (ord int, id text, name text, server text, arguments_hash text, outcome text, grant_id text, duration_ms bigint)
     JOIN head h ON h.ord = a.ord JOIN runs r ON r.id = h.run_id LEFT JOIN tool_calls t ON t.id = a.id AND t.run_id = h.run_id
     WHERE a.name IS NOT NULL OR t.id IS NOT NULL AND t.outcome IS NULL
     ON CONFLICT DO NOTHING

@@ -12,7 +12,7 @@ use crate::domain::audit::AuditOutcome;
 use crate::domain::change::{Change, ReleaseCause};
 use crate::domain::conversation::ConversationStatus;
 use crate::domain::handle::Handle;
-use crate::domain::ids::{CallId, ConversationId, RunId};
+use crate::domain::ids::{CallId, ConversationId, GrantId, RunId};
 use crate::domain::message::Message;
 use crate::domain::problem::ProblemBody;
 use crate::domain::record::RunWrite;
@@ -91,6 +91,7 @@ pub(super) async fn apply(tx: &mut Tx, write: &RunWrite, base: i64) -> StoreResu
             Change::AddToolCalls(calls) => add_tool_calls(&mut batch, run, calls)?,
             Change::ToolAsked(call) => ask_about_tool(&mut batch, run, call),
             Change::ToolEdited { id, arguments, hash } => edit_tool(&mut batch, run, id, arguments, hash)?,
+            Change::ToolGranted { id, grant } => grant_tool(&mut batch, run, id, grant),
             Change::ToolStarted(call) => start_tool(&mut batch, run, call),
             Change::ToolHandle(call, handle) => note_handle(&mut batch, run, call, handle.as_ref()),
             Change::ToolFinished(call, outcome) => {
@@ -247,6 +248,11 @@ fn start_tool(batch: &mut Batch, run: &RunId, call: &CallId) {
         " WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')"
     ));
     batch.bind(call.as_str()).bind(run.as_str()).or_refused(NOT_PLANNED);
+}
+
+fn grant_tool(batch: &mut Batch, run: &RunId, call: &CallId, grant: &GrantId) {
+    batch.add("UPDATE tool_calls SET grant_id = ? WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')");
+    batch.bind(grant.as_str()).bind(call.as_str()).bind(run.as_str()).or_refused(NOT_PLANNED);
 }
 
 fn ask_about_tool(batch: &mut Batch, run: &RunId, call: &CallId) {

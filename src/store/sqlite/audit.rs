@@ -15,10 +15,11 @@ use crate::store::{AUDIT_PIECE, AuditCursor, AuditFilter, AuditStore, Page, Page
 pub(super) fn insert(batch: &mut Batch, call: &CallId, outcome: AuditOutcome, duration_ms: u64) {
     batch.add(concat!(
         "INSERT INTO tool_audit (call_id, owner_id, conversation_id, run_id, agent, name, server, arguments_hash, outcome,
-                                 decided_by, duration_ms, at)
+                                 decided_by, grant_id, duration_ms, at)
          SELECT c.id, c.owner_id, r.conversation_id, c.run_id, r.agent, c.name, c.server, c.arguments_hash, ?,
-                (SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id AND q.kind = 'approval'
-                   AND q.resolved_by IS NOT NULL), ?, ",
+                coalesce((SELECT q.resolved_by FROM input_requests q WHERE q.run_id = c.run_id AND q.call_id = c.id
+                   AND q.kind = 'approval' AND q.resolved_by IS NOT NULL), CASE WHEN c.grant_id IS NOT NULL THEN c.owner_id END),
+                c.grant_id, ?, ",
         now!(),
         " FROM tool_calls c JOIN runs r ON r.id = c.run_id WHERE c.id = ?"
     ));

@@ -237,7 +237,8 @@ async fn migrate(writer: &SqlitePool) -> StoreResult<()> {
         step(32, "contexts", include_str!("../../../migrations/sqlite/0032_contexts.sql")),
         step(33, "seen_logins", include_str!("../../../migrations/sqlite/0033_seen_logins.sql")),
         step(34, "accepted", include_str!("../../../migrations/sqlite/0034_accepted.sql")),
-        step(40, "unused_tool_sets", include_str!("../../../migrations/sqlite/0040_unused_tool_sets.sql")),
+        step(35, "granted", include_str!("../../../migrations/sqlite/0035_granted.sql")),
+        step(36, "unused_tool_sets", include_str!("../../../migrations/sqlite/0036_unused_tool_sets.sql")),
     ];
     let done = Migrator::with_migrations(migrations).run(writer).await;
     let Err(error) = done else { return Ok(()) };

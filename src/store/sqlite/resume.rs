@@ -197,8 +197,6 @@ pub(super) async fn call_batch(tx: &mut Tx, owner: &UserId, run: &RunId, call: &
     let Some((id, body, tools)) = found else { return Ok(None) };
     let message = decode("messages", "body", &id, &body)?;
     let tools = tools.map(|text| decode("tool_sets", "definitions", run.as_str(), &text)).transpose()?.unwrap_or_default();
-    let original = MessageId::from_stored(id);
-    let mut calls = tool_calls(tx, run).await?;
-    calls.retain(|call| call.message_id == original);
-    Ok(Some(CallBatch { original, message, calls, tools }))
+    let calls = tool_calls(tx, run).await?;
+    Ok(Some(CallBatch::found(message, calls, tools, call)))
 }

@@ -7,7 +7,8 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Component, Path};
 
 use cap_std::ambient_authority;
-use cap_std::fs::Dir;
+use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt as _};
+use rustix::fs::OFlags;
 
 use crate::support::text;
 
@@ -54,15 +55,17 @@ pub fn list_directory(root: &Path, path: &str) -> Result<String, String> {
 pub fn read_file(root: &Path, path: &str) -> Result<String, String> {
     let root = open_root(root)?;
     let path = relative(path)?;
-    // Opening a pipe would wait for its other end, so the kind is looked at first.
-    let metadata = root.metadata(path).map_err(|error| failure(path, &error))?;
+    // Opening a pipe would wait for its other end, and what was looked at before may be a pipe by then.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = root.open_with(path, &options).map_err(|error| failure(path, &error))?;
+    let metadata = file.metadata().map_err(|error| failure(path, &error))?;
     if metadata.is_dir() {
         return Err(format!("{} is a folder: list it with list_directory", path.display()));
     }
     if !metadata.is_file() {
         return Err(format!("{} is not a regular file", path.display()));
     }
-    let file = root.open(path).map_err(|error| failure(path, &error))?;
     let size = metadata.len();
     let mut bytes = Vec::new();
     // Three bytes more than are returned: a character that begins before the limit may end behind it.
@@ -128,6 +131,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
     use std::fs;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn folder() -> tempfile::TempDir {
         let outer = tempfile::tempdir().unwrap();
@@ -167,6 +171,62 @@ mod tests {
         let error = read_file(&outer.path().join("root"), path).unwrap_err();
         assert!(error.contains(reason), "{error}");
         assert!(!error.contains("secret\n"));
+    }
+
+    struct Over<'a>(&'a AtomicBool);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// S-23: whatever stands there in which moment, nothing outside is read, and nobody waits for a pipe.
+    #[test]
+    fn what_is_swapped_in_leads_nowhere() {
+        let outer = folder();
+        let root = outer.path().join("root");
+        fs::create_dir(outer.path().join("private")).unwrap();
+        fs::write(outer.path().join("private/file.txt"), "secret").unwrap();
+        fs::create_dir(root.join("real")).unwrap();
+        fs::write(root.join("real/file.txt"), "hello").unwrap();
+        let made = std::process::Command::new("mkfifo").arg(root.join("pipe")).status().unwrap();
+        assert!(made.success());
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Also when a test fails: the scope waits for its threads.
+            let _over = Over(&is_over);
+            scope.spawn(|| {
+                // Each takes the other's place in one step, as whoever attacks would do it.
+                let put = |target: &Path, name: &str| {
+                    let new = root.join(format!("{name}.new"));
+                    std::os::unix::fs::symlink(target, &new).unwrap();
+                    fs::rename(&new, root.join(name)).unwrap();
+                };
+                while !is_over.load(Ordering::Relaxed) {
+                    for (folder, file) in [("real", "a.txt"), ("../private", "../secret.txt"), ("real", "pipe")] {
+                        put(Path::new(folder), "folder");
+                        put(Path::new(file), "file");
+                    }
+                }
+            });
+            let mut read = [0_usize; 2];
+            for _ in 0..3_000 {
+                for (path, count) in ["folder/file.txt", "file"].into_iter().zip(&mut read) {
+                    match read_file(&root, path) {
+                        Ok(text) => {
+                            assert!(text.starts_with("hello"), "{path}: {text}");
+                            *count += 1;
+                        }
+                        Err(error) => assert!(!error.contains("secret"), "{path}: {error}"),
+                    }
+                }
+                if let Ok(listed) = list_directory(&root, "folder") {
+                    assert_eq!(listed, "file.txt (5 bytes)");
+                }
+            }
+            assert!(read.iter().all(|count| *count > 0), "what is inside is read now and then: {read:?}");
+        });
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub fn of(name: &str, reply: Reply, may_repeat: bool) -> McpAnswer {
             let structured = result.get("structuredContent").filter(|structured| !structured.is_null()).cloned();
             McpAnswer { state, content: content::from_result(&result), is_error, structured }
         }
-        Reply::Refused(reason) => failed(format!("the server {name} answered with an error: {reason}")),
+        // Who says so on a new session, too, is no proof that nothing happened.
+        Reply::Refused(reason) | Reply::NoSession(reason) => failed(format!("the server {name} answered with an error: {reason}")),
         Reply::NotSent(reason) => failed(format!("the server {name} cannot be reached, nothing was sent: {reason}")),
         Reply::TimedOut(limit) => {
             let reason = format!("the tool did not answer within {limit:?} and was cancelled; it may have taken effect");

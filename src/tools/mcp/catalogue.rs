@@ -7,13 +7,14 @@ use rmcp::model::Tool;
 use serde_json::{Value, json};
 
 use super::ServerConfig;
+use super::masks::Masks;
 use crate::domain::approval::ToolSafety;
 use crate::domain::ids::UserId;
 use crate::domain::pin::Original;
 use crate::domain::tool::{ReplayClass, ToolDefinition};
 use crate::support::json as stable;
 use crate::support::text;
-use crate::tools::visible::visible;
+use crate::tools::visible::{self, visible};
 use crate::tools::{names, schema};
 
 /// The longest description that models see, of a tool or of one of its parameters, in characters.
@@ -61,14 +62,23 @@ fn strangers<'c>(config: &'c ServerConfig, definitions: &[Arc<ToolDefinition>]) 
 fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: String) -> ToolDefinition {
     let raw_schema = Value::Object(tool.input_schema.as_ref().clone());
     let raw_description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
-    let mut parameters = schema::normalise(&raw_schema);
-    clean_descriptions(&mut parameters);
+    let (masks, mut parameters) = (&config.masks, schema::normalise(&raw_schema));
+    clean_descriptions(&mut parameters, masks);
+    // Of what the server wrote itself, secrets included: whoever has pinned it or was promised it compares that.
+    let definition_hash = stable::hash(&json!([raw_description, raw_schema, tool.annotations]));
+    let plain = visible(raw_description);
+    let masked = masks.hide(&plain);
+    // Broken up by what nobody sees a secret could be read all the same.
+    let seen_description = if masked == plain { raw_description.to_owned() } else { masked };
+    let (mut seen_schema, mut hints) = (raw_schema, json!(tool.annotations));
+    masks.hide_in(&mut seen_schema);
+    masks.hide_in(&mut hints);
     ToolDefinition {
         name,
         server: Some(server.key.to_owned()),
         tool: tool.name.to_string(),
-        description: description(server.name, raw_description),
-        definition_hash: stable::hash(&json!([raw_description, raw_schema, tool.annotations])),
+        description: description(server.name, raw_description, masks),
+        definition_hash,
         parameters: parameters.into(),
         replay: replay(config, tool),
         undo: config.undo.get(tool.name.as_ref()).cloned(),
@@ -82,15 +92,18 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
         destination: server.destination.map(str::to_owned),
         original: Some(Arc::new(Original {
             owner: server.owner.cloned(),
-            description: raw_description.to_owned(),
-            schema: Arc::clone(&tool.input_schema),
-            hints: json!(tool.annotations),
+            description: seen_description,
+            schema: match seen_schema {
+                Value::Object(schema) => Arc::new(schema),
+                _ => Arc::clone(&tool.input_schema),
+            },
+            hints,
         })),
     }
 }
 
-fn description(server: &str, raw: &str) -> String {
-    let full = format!("[{}] {}", visible(server), visible(raw).trim());
+fn description(server: &str, raw: &str, masks: &Masks) -> String {
+    let full = format!("[{}] {}", visible(server), masks.hide(&visible(raw)).trim());
     text::prefix_chars(full.trim_end(), MAX_DESCRIPTION).to_owned()
 }
 
@@ -131,21 +144,62 @@ const EXACT: [&str; 16] = [
 /// Keywords under which schemas stand by names of the server's choice.
 const NAMED: [&str; 5] = ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
-/// Texts for people and models are cleaned and cut, also where no keyword of JSON Schema stands: some providers are sent all there is.
-fn clean_descriptions(schema: &mut Value) {
+/// Texts for people and models are cleaned and cut, and secrets of the entry are taken out of them, also where no keyword of JSON Schema
+/// stands: some providers are sent all there is. A default accepts nothing by itself, and often is what the server was started with.
+fn clean_descriptions(schema: &mut Value, masks: &Masks) {
     match schema {
-        Value::String(said) => *said = text::prefix_chars(&visible(said), MAX_DESCRIPTION).to_owned(),
-        Value::Array(items) => items.iter_mut().for_each(clean_descriptions),
+        Value::String(said) => *said = text::prefix_chars(&masks.hide(&visible(said)), MAX_DESCRIPTION).to_owned(),
+        Value::Array(items) => items.iter_mut().for_each(|item| clean_descriptions(item, masks)),
         Value::Object(map) => {
             for (key, value) in map.iter_mut() {
                 match value {
-                    Value::Object(schemas) if NAMED.contains(&key.as_str()) => schemas.values_mut().for_each(clean_descriptions),
-                    value if !EXACT.contains(&key.as_str()) => clean_descriptions(value),
+                    Value::Object(schemas) if NAMED.contains(&key.as_str()) => {
+                        schemas.values_mut().for_each(|schema| clean_descriptions(schema, masks));
+                    }
+                    value if key == "default" => masks.hide_in(value),
+                    value if !EXACT.contains(&key.as_str()) => clean_descriptions(value, masks),
                     _ => {}
                 }
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// A character of a tool's schema that people do not see but models read, where it cannot be taken out without changing what the tool
+/// accepts: in the name of an argument, or in what an argument must be.
+pub fn hidden_in(tool: &Tool) -> Option<char> {
+    hidden_in_schemas(tool.input_schema.iter().map(|(key, value)| (key.as_str(), value)))
+}
+
+fn hidden_in_schemas<'v>(mut map: impl Iterator<Item = (&'v str, &'v Value)>) -> Option<char> {
+    map.find_map(|(key, value)| {
+        let inside = || match value {
+            Value::Object(schemas) if NAMED.contains(&key) => {
+                schemas.iter().find_map(|(name, schema)| visible::hidden_in(name).or_else(|| hidden_in_schema(schema)))
+            }
+            value if EXACT.contains(&key) => hidden_in_value(value),
+            value => hidden_in_schema(value),
+        };
+        visible::hidden_in(key).or_else(inside)
+    })
+}
+
+fn hidden_in_schema(schema: &Value) -> Option<char> {
+    match schema {
+        Value::Object(map) => hidden_in_schemas(map.iter().map(|(key, value)| (key.as_str(), value))),
+        Value::Array(items) => items.iter().find_map(hidden_in_schema),
+        // Texts are cleaned.
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+fn hidden_in_value(value: &Value) -> Option<char> {
+    match value {
+        Value::String(text) => visible::hidden_in(text),
+        Value::Array(items) => items.iter().find_map(hidden_in_value),
+        Value::Object(map) => map.iter().find_map(|(name, value)| visible::hidden_in(name).or_else(|| hidden_in_value(value))),
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
     }
 }
 
@@ -187,6 +241,33 @@ mod tests {
         assert_eq!(definitions[0].definition_hash, known, "no tool would be called by runs that have begun");
     }
 
+    /// A server may well say what it was started with. Models and people do not read it, and what is compared is what the server wrote.
+    #[test]
+    fn secrets_of_the_entry_are_not_in_what_is_said_of_a_tool() {
+        let tools: Vec<Tool> = serde_json::from_value(json!([{
+            "name": "t", "description": "Asks with token-ca\u{200b}nary-1", "annotations": {"title": "token-canary-1"},
+            "inputSchema": {"type": "object", "title": "token-canary-1", "examples": ["token-canary-1"], "properties": {
+                "key": {"type": "string", "description": "such as token-canary-1", "default": "token-canary-1"},
+                "mode": {"enum": ["fast"], "default": "fast"}}}}]))
+        .unwrap();
+        let mut keeps = config(&json!({}));
+        keeps.masks.add("API_TOKEN", "token-canary-1");
+        let (masked, plain) = (definitions(SERVER, &keeps, &tools), definitions(SERVER, &config(&json!({})), &tools));
+        let original = masked[0].original.as_ref().unwrap();
+        for seen in [
+            masked[0].description.clone(),
+            masked[0].parameters.to_string(),
+            original.description.clone(),
+            json!(original.schema).to_string(),
+            original.hints.to_string(),
+        ] {
+            assert!(!seen.contains("canary"), "{seen}");
+        }
+        let property = |name: &str| &masked[0].parameters["properties"][name]["default"];
+        assert_eq!((property("key"), property("mode")), (&json!("[redacted:API_TOKEN]"), &json!("fast")));
+        assert_eq!(masked[0].definition_hash, plain[0].definition_hash, "what was looked at is not looked at anew");
+    }
+
     #[test]
     fn the_operator_is_believed_before_the_hints_of_a_trusted_server() {
         let class = |capstan: &Value| -> Vec<ReplayClass> {
@@ -205,10 +286,39 @@ mod tests {
 
     /// M-21.
     #[test]
+    fn what_cannot_be_cleaned_is_found_wherever_it_stands() {
+        let hidden = |schema: Value| {
+            let tool = json!({"name": "t", "inputSchema": schema});
+            hidden_in(&serde_json::from_value(tool).unwrap())
+        };
+        let property = |schema: Value| json!({"properties": {"x": schema}});
+        for schema in [
+            property(json!({"enum": ["fine", "c\u{2060}"]})),
+            property(json!({"const": {"deep": ["c\u{2060}"]}})),
+            property(json!({"default": {"c\u{2060}": 1}})),
+            property(json!({"anyOf": [{"type": "string", "pattern": "^c\u{2060}$"}]})),
+            json!({"properties": {"c\u{2060}": {}}}),
+            json!({"required": ["c\u{2060}"]}),
+            json!({"$defs": {"c\u{2060}": {"type": "string"}}}),
+            json!({"x-\u{2060}": 1}),
+        ] {
+            assert_eq!(hidden(schema.clone()), Some('\u{2060}'), "{schema}");
+        }
+        for schema in [
+            property(json!({"description": "c\u{2060}", "title": "c\u{2060}", "examples": ["c\u{2060}"]})),
+            property(json!({"enum": ["\u{2764}\u{fe0f}\u{200d}\u{1f525}"]})),
+            json!({"properties": {"default": {"description": "c\u{2060}"}}}),
+        ] {
+            assert_eq!(hidden(schema.clone()), None, "{schema}");
+        }
+    }
+
+    /// M-21.
+    #[test]
     fn long_descriptions_are_cut() {
-        assert_eq!(description("s", &"ä".repeat(2_000)).chars().count(), MAX_DESCRIPTION);
+        assert_eq!(description("s", &"ä".repeat(2_000), &Masks::default()).chars().count(), MAX_DESCRIPTION);
         let mut schema = json!({"properties": {"x": {"description": "ä".repeat(2_000), "enum": ["ä".repeat(2_000)]}}});
-        clean_descriptions(&mut schema);
+        clean_descriptions(&mut schema, &Masks::default());
         let x = &schema["properties"]["x"];
         assert_eq!(x["description"].as_str().unwrap().chars().count(), MAX_DESCRIPTION);
         assert_eq!(x["enum"][0].as_str().unwrap().chars().count(), 2_000, "a value is what it is");
@@ -218,7 +328,7 @@ mod tests {
             "properties": {"default": {"description": long()}, "enum": {"title": long(), "const": long()}},
             "$defs": {"examples": {"description": long()}}, "x-note": {"deep": [long()]}, "examples": [long()], "pattern": long(),
         });
-        clean_descriptions(&mut schema);
+        clean_descriptions(&mut schema, &Masks::default());
         let said = |pointer: &str| schema.pointer(pointer).unwrap().as_str().unwrap().len();
         for pointer in [
             "/properties/default/description",

@@ -151,6 +151,8 @@ pub enum Reply {
     Gone(String),
     /// The server answered with an error of the protocol.
     Refused(String),
+    /// The server says that it does not know the session, and so has not looked at the request.
+    NoSession(String),
     /// The request never reached the server.
     NotSent(String),
     /// The connection was lost after the request had been sent.
@@ -585,8 +587,8 @@ impl Connection {
             self.stale.store(true, Ordering::SeqCst);
         }
         match error {
-            ServiceError::McpError(error) if over_http && fates::is_of_no_session(&error.message) => {
-                Reply::NotSent(self.masks.error_text(&error.message))
+            ServiceError::McpError(error) if over_http && fates::is_of_no_session(error) => {
+                Reply::NoSession(self.masks.error_text(&error.message))
             }
             ServiceError::McpError(error) => Reply::Refused(self.masks.error_text(&error.message)),
             ServiceError::TransportSend(transport) => match Fate::of(transport.error.as_ref()) {

@@ -1,19 +1,27 @@
 //! What an error of a request means: for the request, and for the connection that it was made on.
 
+use rmcp::model::{ErrorCode, ErrorData};
 use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 use super::stdio;
 
-/// What servers made after the official examples say of a session that they do not know, before they look at the request.
-const NO_SESSION: &str = "No valid session ID provided";
+/// What servers made after the official examples say of a session that they do not know, before they look at the request: the code and the
+/// whole message. The library does not tell with which status it came.
+const NO_SESSION: (ErrorCode, &str) = (ErrorCode(-32_000), "Bad Request: No valid session ID provided");
 /// What servers made with the official libraries say of a session that they do not know, instead of the status 404.
-const LOST_SESSIONS: [&str; 5] =
-    [NO_SESSION, "Mcp-Session-Id header is required", "Missing session ID", "Invalid or expired session ID", "Session not found"];
+const LOST_SESSIONS: [&str; 5] = [
+    "No valid session ID provided",
+    "Mcp-Session-Id header is required",
+    "Missing session ID",
+    "Invalid or expired session ID",
+    "Session not found",
+];
 
-/// Whether a server says that it has not looked at the request because it does not know the session.
-pub fn is_of_no_session(message: &str) -> bool {
-    message.contains(NO_SESSION)
+/// Whether a server says that it has not looked at the request because it does not know the session. A tool may quote others who say so:
+/// only the very words count, and nothing beside them.
+pub fn is_of_no_session(error: &ErrorData) -> bool {
+    (error.code, error.message.as_ref()) == NO_SESSION && error.data.is_none()
 }
 
 /// Whether an error says that the session is gone, or that the server cannot be reached as it was. All else concerns one request

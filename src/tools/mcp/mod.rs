@@ -16,6 +16,7 @@ mod fates;
 mod handler;
 mod kept;
 mod listed;
+mod live;
 mod masks;
 pub mod oauth;
 pub mod orphans;
@@ -35,7 +36,7 @@ mod thought;
 mod tool_list;
 
 pub use config::{McpConfig, McpConfigError, ServerConfig, ServerTransport};
-pub use container::ContainerOptions;
+pub use container::{ContainerOptions, sweep as sweep_handed};
 pub use kept::{KeptServer, KeptServers, MemberRules, Parted, Secrets, part, read_kept};
 pub use listed::{McpPrompt, McpPromptArgument, McpResource};
 pub use process::last_words;

@@ -122,13 +122,17 @@ pub async fn end(word: &str) -> usize {
 
 /// The guard itself: waits until whoever holds the other end of its standard input is gone. Nothing else goes on in its
 /// process, so it may hold the thread.
-pub async fn guard(word: &str, engine: Option<&Path>) {
+pub async fn guard(word: &str, engine: Option<&Path>, handed: Option<&Path>) {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     // Most see that their input has ended; an orderly end of the program has left none.
     tokio::time::sleep(if marked(word).is_empty() { Duration::ZERO } else { GRACE }).await;
     end(word).await;
     if let Some(engine) = engine {
         container::remove_all(engine, word).await;
+    }
+    if let Some(handed) = handed {
+        // There is nobody to be told if it fails, and whoever starts next tries again.
+        let _ = container::sweep(handed);
     }
 }
 
@@ -153,9 +157,9 @@ impl Guard {
     }
 
     /// Starts the one that knows of containers, too, which `engine` runs.
-    pub fn watch_containers(&self, engine: &Path, variables: &BTreeMap<String, SecretString>) {
+    pub fn watch_containers(&self, engine: &Path, variables: &BTreeMap<String, SecretString>, handed: Option<&Path>) {
         self.start(1, |command| {
-            command.arg(engine).envs(container::plain(variables));
+            command.arg(engine).args(handed).envs(container::plain(variables));
         });
     }
 

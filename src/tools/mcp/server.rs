@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rmcp::model::{CallToolRequestParams, JsonObject};
 use serde_json::Value;
-use tokio::sync::{AcquireError, RwLock, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,16 +19,15 @@ use super::catalogue::Labels;
 use super::common::{Common, Identity};
 use super::connection::{Connection, Endpoint, Fault, Limits, Reply};
 use super::handler::Allowed;
+use super::live::{Known, Live, REFRESH_PATIENCE};
 use super::oauth::{AuthState, Login, TokenOf, Tokens};
-use super::outputs::Outputs;
 use super::process::last_words;
 use super::processes::Place;
 use super::rounds::Pauses;
 use super::servers::{McpAnswer, McpCall};
 use super::setbacks::Setbacks;
 use super::tasks::{self, Task};
-use super::tool_list::{Listed, ToolList};
-use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, catalogue, listed};
+use super::{McpPrompt, McpResource, ServerConfig, ServerTransport, listed};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::tool::ToolDefinition;
@@ -38,11 +37,6 @@ use crate::tools::{Progress, ProgressSender, Report, ServerStatus, names};
 /// For which part of the time that it may take a server that starts keeps others from starting: 10 s of the 60 s by default. What takes
 /// longer most often waits for something else than this machine.
 const TURN_PART: u32 = 6;
-/// How long a list of tools that changed may take.
-const REFRESH_LIMIT: Duration = Duration::from_secs(10);
-/// How long a run or a call waits for that.
-const REFRESH_PATIENCE: Duration = Duration::from_secs(2);
-
 /// How long somebody who wants to see its resources or prompts waits for them.
 const LIST_LIMIT: Duration = Duration::from_secs(15);
 
@@ -97,8 +91,8 @@ enum Phase {
         since: Instant,
     },
     Up(Arc<Live>),
-    /// Its connection has ended because nobody used it. These are its tools.
-    Resting(Vec<Arc<ToolDefinition>>),
+    /// Its connection has ended because nobody used it.
+    Resting(Rested),
     Failed {
         fault: Fault,
         retry_at: Instant,
@@ -106,18 +100,11 @@ enum Phase {
     Closed,
 }
 
-/// A server that is connected.
-pub struct Live {
-    /// Its connection.
-    pub connection: Connection,
-    tools: RwLock<Vec<Arc<ToolDefinition>>>,
-    outputs: Outputs,
-    /// What is known of their list.
-    listed: Mutex<Listed>,
-    /// Held while the tools are listed again.
-    listing: Arc<tokio::sync::Mutex<()>>,
-    /// That of its process, if it has one.
-    _place: Option<Place>,
+/// What a server offered when its connection ended.
+#[derive(Clone)]
+struct Rested {
+    tools: Vec<Arc<ToolDefinition>>,
+    left_out: bool,
 }
 
 impl Server {
@@ -216,9 +203,9 @@ impl Server {
             if self.is_at_work() || Arc::strong_count(live) > 1 {
                 return false;
             }
-            let Ok(tools) = live.tools.try_read().map(|tools| tools.clone()) else { return false };
+            let Some(tools) = live.tools_now() else { return false };
             left = Some((Arc::clone(live), self.burials.token()));
-            *phase = Phase::Resting(tools);
+            *phase = Phase::Resting(Rested { tools, left_out: live.leaves_out() });
             true
         });
         let Some((live, token)) = left else { return false };
@@ -237,7 +224,7 @@ impl Server {
     /// Why it cannot be reached.
     pub async fn definitions(self: &Arc<Self>, half: &str, patience: Duration) -> Result<Vec<Arc<ToolDefinition>>, String> {
         let rested = match &*self.phase.borrow() {
-            Phase::Resting(tools) => Some(tools.clone()),
+            Phase::Resting(rested) => Some(rested.tools.clone()),
             Phase::Unknown | Phase::Starting { .. } | Phase::Up(_) | Phase::Failed { .. } | Phase::Closed => None,
         };
         let mut tools = match rested {
@@ -260,9 +247,9 @@ impl Server {
         };
         let live =
             tokio::time::timeout_at(began + patience, self.live()).await.map_err(|_| "it is still starting".to_owned())??;
-        self.refresh(&live).await;
-        let tools = live.tools.read().await.clone();
-        Ok(tools)
+        // A run is offered what was known before a list that does not come.
+        live.refresh(self, &self.common.tasks).await;
+        Ok(live.tools().await)
     }
 
     /// Its resources.
@@ -309,8 +296,8 @@ impl Server {
             until = Instant::now() + timeout;
         }
         let reply = match self.send(arguments, timeout, until, &call).await {
-            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does.
-            Ok(Reply::NotSent(_)) => self.send(arguments, timeout, until, &call).await,
+            // The connection had died unnoticed. What never arrived may be sent again, whatever the tool does: once.
+            Ok(Reply::NotSent(_) | Reply::NoSession(_)) => self.send(arguments, timeout, until, &call).await,
             sent => sent,
         };
         drop(slot);
@@ -353,7 +340,7 @@ impl Server {
                 reply = tasks::follow(self, task, limits, &call.progress, &call.permit.token).await;
             }
             Reply::Paused => self.pauses.begin(call.id, Instant::now()),
-            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
+            Reply::Result(_) | Reply::Gone(_) | Reply::Refused(_) | Reply::NoSession(_) | Reply::NotSent(_) | Reply::Lost(_) => {}
         }
         if let Reply::Result(result) = &mut reply {
             live.outputs.look_at(call.tool, result);
@@ -415,9 +402,17 @@ impl Server {
         let tool = call.tool;
         let unreachable = |reason| format!("the server {} cannot be reached, nothing was sent: {reason}", self.name);
         let live = self.live().await.map_err(unreachable)?;
-        self.refresh(&live).await;
-        let tools = live.tools.read().await;
-        let Some(current) = tools.iter().find(|known| known.tool == tool) else {
+        match live.refresh(self, &self.common.tasks).await {
+            // It may mean something else by now.
+            Known::Outdated if !call.may_repeat => {
+                return Err(format!(
+                    "the tools of the server {} are changing, and its new list did not come within {REFRESH_PATIENCE:?}; nothing was sent",
+                    self.name
+                ));
+            }
+            Known::Outdated | Known::Current => {}
+        }
+        let Some(current) = live.tool(tool).await else {
             return Err(format!("the server {} does not offer the tool {tool} any more", self.name));
         };
         if call.frozen_hash.is_some_and(|frozen| current.definition_hash != frozen) {
@@ -426,7 +421,6 @@ impl Server {
         if call.frozen_destination.is_some_and(|frozen| current.destination.as_deref() != Some(frozen)) {
             return Err(format!("the server {} is elsewhere since this run began; nothing was sent", self.name));
         }
-        drop(tools);
         Ok(live)
     }
 
@@ -481,17 +475,17 @@ impl Server {
 
     /// Where it stands: `none` with what is known beside it.
     pub async fn status(&self, none: ServerStatus) -> ServerStatus {
-        let none = ServerStatus { auth: self.login.as_ref().map_or(none.auth, |login| login.state()), ..none };
+        let auth = self.login.as_ref().map_or(none.auth, |login| login.state());
+        let none = ServerStatus { auth, left_out: self.leaves_out(), ..none };
         let phase = self.phase.borrow().clone();
         let (status, fault, tools) = match phase {
             Phase::Unknown | Phase::Closed => ("unknown", None, 0),
             Phase::Starting { .. } => ("starting", None, 0),
-            Phase::Resting(tools) => ("ok", None, tools.len()),
+            Phase::Resting(rested) => ("ok", None, rested.tools.len()),
             Phase::Up(live) if live.connection.is_alive() => {
-                let (said, count) = (live.connection.said(), live.tools.read().await.len());
+                let (said, count) = (live.connection.said(), live.tools().await.len());
                 let since = Some(lock(&self.since).to_rfc3339());
-                let left_out = lock(&live.listed).left_out;
-                return ServerStatus { status: "ok".to_owned(), since, stderr: said, tools: count, left_out, ..none };
+                return ServerStatus { status: "ok".to_owned(), since, stderr: said, tools: count, ..none };
             }
             Phase::Up(live) => {
                 let reason = "the connection was lost and is made again".to_owned();
@@ -502,6 +496,15 @@ impl Server {
         let (error, stderr) = fault.map(|Fault { reason, stderr }| (reason, stderr)).unzip();
         let since = Some(lock(&self.since).to_rfc3339());
         ServerStatus { status: status.to_owned(), since, error, stderr: stderr.flatten(), tools, ..none }
+    }
+
+    /// Whether it lists tools that are left out, as far as is known.
+    pub fn leaves_out(&self) -> bool {
+        match &*self.phase.borrow() {
+            Phase::Up(live) => live.connection.is_alive() && live.leaves_out(),
+            Phase::Resting(rested) => rested.left_out,
+            Phase::Unknown | Phase::Starting { .. } | Phase::Failed { .. } | Phase::Closed => false,
+        }
     }
 
     /// Why it offers no tools, for people and models that are not to know more. `None` if it does, or nobody has tried.
@@ -674,7 +677,7 @@ impl Server {
                 if matches!(self.config.transport, ServerTransport::Container { .. })
                     && let Some((engine, variables)) = self.common.containers.engine().await
                 {
-                    self.common.guard.watch_containers(&engine, &variables);
+                    self.common.guard.watch_containers(&engine, &variables, self.common.containers.handed());
                 }
                 let turn = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
                 (Some(place), Some(turn))
@@ -717,42 +720,12 @@ impl Server {
             login,
         };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
-        let ToolList { tools, listed } = connection.list_tools().await?;
-        let outputs = Outputs::of(&tools);
-        let tools = catalogue::definitions(self.labels(), &self.config, &tools);
-        let listed = Mutex::new(listed);
-        Ok(Live { connection, tools: RwLock::new(tools), outputs, listed, listing: Arc::default(), _place: place })
+        Live::open(connection, self.labels(), &self.config, place).await
     }
 
-    /// Lists the tools again if the server has said that they changed, or until when the list holds. Whoever comes meanwhile waits for it, but not for long: a
-    /// server that does not answer holds up nobody's run.
-    async fn refresh(self: &Arc<Self>, live: &Arc<Live>) {
-        if let Ok(busy) = Arc::clone(&live.listing).try_lock_owned()
-            && (live.connection.heard().take_tools_changed() || lock(&live.listed).is_stale())
-        {
-            let (server, live) = (Arc::clone(self), Arc::clone(live));
-            self.common.tasks.spawn(async move {
-                server.list_again(&live).await;
-                drop(busy);
-            });
-        }
-        let _ = tokio::time::timeout(REFRESH_PATIENCE, live.listing.lock()).await;
-    }
-
-    /// On failure the old list stays, to be asked for again.
-    async fn list_again(&self, live: &Live) {
-        let listed = tokio::select! {
-            () = self.common.closing.cancelled() => return,
-            listed = tokio::time::timeout(REFRESH_LIMIT, live.connection.list_tools()) => listed,
-        };
-        match listed {
-            Ok(Ok(ToolList { tools, listed })) => {
-                *lock(&live.listed) = listed;
-                live.outputs.replace(&tools);
-                *live.tools.write().await = catalogue::definitions(self.labels(), &self.config, &tools);
-            }
-            Ok(Err(_)) | Err(_) => live.connection.heard().tools_are_stale(),
-        }
+    /// Asks a server that has changed its tools for them.
+    pub async fn list_again(&self, live: &Live) {
+        live.list_again(self.labels(), &self.config, &self.common.closing).await;
     }
 }
 

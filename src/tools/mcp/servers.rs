@@ -158,7 +158,7 @@ type Place = (String, Option<UserId>);
 
 impl McpServers {
     /// The servers of `config`, and those that are `kept`. Nothing is started yet. `guard` is this program, to end what it leaves behind
-    /// if it is killed; below `homes` each program has a working directory of its own.
+    /// if it is killed; below `homes` each program has a working directory of its own, and in `handed` lies what containers are handed.
     #[must_use]
     pub fn new(
         config: McpConfig,
@@ -166,10 +166,10 @@ impl McpServers {
         environment: Environment,
         clock: SharedClock,
         (start_patience, limits): (Duration, ConnectionLimits),
-        (guard, containers, homes): (Option<PathBuf>, ContainerOptions, Option<PathBuf>),
+        (guard, (containers, handed), homes): (Option<PathBuf>, (ContainerOptions, Option<PathBuf>), Option<PathBuf>),
     ) -> Arc<Self> {
         let words = Words::new(&UuidIds);
-        let containers = Containers::new(containers, Arc::clone(&environment));
+        let containers = Containers::new(containers, handed, Arc::clone(&environment));
         let common = Arc::new(Common {
             environment,
             guard: Guard::new(guard, words.beginning().to_owned()),
@@ -244,11 +244,14 @@ impl McpServers {
     pub async fn notes(self: &Arc<Self>, owner: &UserId) -> Vec<ServerNote> {
         let kept = self.offers(owner).await;
         let note = |offer: &Offer| {
-            let problem = match &offer.config {
-                Ok(config) => lock(&self.open).get(&place(owner, offer, config)).and_then(|server| server.problem()),
-                Err(_) => Some("its entry is wrong"),
+            let (problem, left_out) = match &offer.config {
+                Ok(config) => match lock(&self.open).get(&place(owner, offer, config)) {
+                    Some(server) => (server.problem(), server.leaves_out()),
+                    None => (None, false),
+                },
+                Err(_) => (Some("its entry is wrong"), false),
             };
-            ServerNote { prefix: format!("{}__", offer.half), name: offer.identity.name.clone(), problem }
+            ServerNote { prefix: format!("{}__", offer.half), name: offer.identity.name.clone(), problem, left_out }
         };
         self.configured.iter().chain(&kept).map(note).collect()
     }

@@ -203,7 +203,7 @@ async fn misunderstood(connection: &Connection, error: &ServiceError) -> Said {
         (ServiceError::McpError(said), Reply::Refused(reason)) if connection.is_alive() && is_unknown(said.code) => {
             Said::Over(Reply::Gone(reason))
         }
-        (_, Reply::Refused(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => Said::Away(reason),
+        (_, Reply::Refused(reason) | Reply::NoSession(reason) | Reply::NotSent(reason) | Reply::Lost(reason)) => Said::Away(reason),
         (_, Reply::Result(_) | Reply::Task(_) | Reply::Paused | Reply::Gone(_) | Reply::TimedOut(_) | Reply::Cancelled) => {
             Said::Away("its answer is none".to_owned())
         }

@@ -10,7 +10,9 @@ use rmcp::service::{Peer, ServiceError};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::catalogue;
 use super::connection::{MAX_LISTED, size_of};
+use crate::tools::visible::shown;
 
 /// Malformed tools of a list that the log names.
 const NAMED: usize = 3;
@@ -83,7 +85,7 @@ pub async fn page(server: &str, peer: &Peer<RoleClient>, asked: PaginatedRequest
         listed => (listed?, false),
     };
     let (holds_for, count) = (listed.ttl_ms.map(Duration::from_millis), listed.tools.len());
-    let tools = of_bearable_size(server, listed.tools);
+    let tools = without_hidden(server, of_bearable_size(server, listed.tools));
     let left_out = is_salvaged || tools.len() < count;
     Ok(Page { tools, next: listed.next_cursor, holds_for, left_out })
 }
@@ -120,6 +122,30 @@ fn of_bearable_size(server: &str, mut tools: Vec<Tool>) -> Vec<Tool> {
     if left_out > 0 {
         let limit = MAX_SCHEMA;
         tracing::warn!(mcp.server = server, left_out, limit, "MCP server offers tools with schemas that are too large");
+    }
+    tools
+}
+
+/// The tools without those that have something for models that people cannot see, where nobody can take it out.
+fn without_hidden(server: &str, mut tools: Vec<Tool>) -> Vec<Tool> {
+    let (mut left_out, mut named) = (0_usize, Vec::new());
+    tools.retain(|tool| {
+        let Some(hidden) = catalogue::hidden_in(tool) else { return true };
+        left_out += 1;
+        if named.len() < NAMED {
+            let name: String = shown(&tool.name).chars().take(64).collect();
+            named.push(format!("{name}: U+{:04X} in a name or a value of its schema", u32::from(hidden)));
+        }
+        false
+    });
+    if left_out > 0 {
+        let named = named.join("; ");
+        tracing::warn!(
+            mcp.server = server,
+            left_out,
+            named,
+            "MCP server offers tools with invisible characters, which are left out"
+        );
     }
     tools
 }

@@ -315,6 +315,8 @@ async fn an_answer_may_hold_for_later_calls(#[values(Kind::Sqlite, Kind::Postgre
     let grants = server.get_json("/tool-grants").await["data"].as_array().unwrap().clone();
     assert_eq!(grants.len(), 2, "{grants:?}");
     let for_good = grants.iter().find(|grant| grant["conversation_id"].is_null()).unwrap();
+    let audit = server.get_json(&format!("/audit?run_id={}", run["id"].as_str().unwrap())).await["data"][0].clone();
+    assert_eq!((&audit["grant_id"], &audit["decided_by"]), (&for_good["id"], &audit["owner_id"]), "{audit}");
     let path = format!("/tool-grants/{}", for_good["id"].as_str().unwrap());
     for status in [204, 404] {
         assert_eq!(server.request(reqwest::Method::DELETE, &path).send().await.unwrap().status(), status);

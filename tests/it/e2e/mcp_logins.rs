@@ -169,6 +169,47 @@ async fn last_until_they_are_revoked(#[values(Kind::Sqlite, Kind::Postgres)] kin
     audit::assert_sound(&site.database).await;
 }
 
+/// M-24. The code is used up by the time that the browser goes away: what came of it is not lost.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn end_though_the_browser_goes_away(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let (model, bank) = (ModelMock::start().await, Guarded::start().await);
+    let site = site(kind, &model).await;
+    let ann = site.key_of("ann").await;
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    let id = keep(&server, &bank.url).await;
+    let (url, cookie) = begin(&server, &id).await;
+    let back = bank.agree(&url).await;
+    let held = Arc::new(Notify::new());
+    bank.book().held = Some(Arc::clone(&held));
+    let secrets = bank.book().secrets.len();
+    let came_back = server.client.get(&back).header("cookie", &cookie).send();
+    tokio::select! {
+        answer = came_back => panic!("the token endpoint has not answered: {answer:?}"),
+        () = wait::until("the exchange", Duration::from_secs(20), || async {
+            (bank.book().secrets.len() > secrets).then_some(())
+        }) => {}
+    }
+    // The connection of the browser is closed with what was dropped; the server hears of that before it hears of these.
+    for _ in 0..5 {
+        server.get_json("/mcp-servers").await;
+    }
+    bank.book().held = None;
+    held.notify_one();
+    wait::until("the login", Duration::from_secs(20), || async {
+        (site.database.rows("SELECT server_id FROM mcp_tokens").await.len() == 1).then_some(())
+    })
+    .await;
+    let reached = wait::until("the server to be reached", Duration::from_secs(30), || async {
+        let (_, started) = server.post_json(&format!("/mcp-servers/{id}/start"), &json!({})).await;
+        (started["status"]["state"] == "ok").then_some(started)
+    });
+    assert_eq!(reached.await["status"]["auth"], "ok");
+    assert_eq!(pay(&server, 1).await, [true]);
+    audit::assert_sound(&site.database).await;
+}
+
 /// M-24.
 #[tokio::test(flavor = "multi_thread")]
 async fn are_not_begun_at_servers_that_lie() {

@@ -161,3 +161,28 @@ async fn do_not_inherit_the_environment() {
     let told = model.exchanges("env")[1].request["messages"].to_string();
     assert!(told.contains("recorded no"), "the model reads the tool's error: {told}");
 }
+
+/// M-11, M-15: whoever reads the log of a run sees that it has not all tools that its servers list.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn whose_tools_are_left_out_stand_in_the_log_of_the_run(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::new(kind).await.with_model(&model);
+    let script = repository().join("tests/it/mcp/server.py");
+    let entry = |habits: &[&str]| {
+        let notes = site.folder.path().display().to_string();
+        let args: Vec<String> =
+            [script.display().to_string(), notes].into_iter().chain(habits.iter().map(ToString::to_string)).collect();
+        json!({"command": "python3", "args": args})
+    };
+    let servers = json!({"mcpServers": {"odd": entry(&["malformed"]), "plain": entry(&[])}});
+    let site = site.mcp(servers);
+    let server = site.start().await;
+    for _ in 0..2 {
+        let run = server.start_run(&json!({"input": "[[id:frozen]][[say:bye]]"})).await;
+        server.finished(run["id"].as_str().unwrap()).await;
+        let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+        let started = events.iter().find(|event| event["type"] == "run.started").unwrap();
+        assert_eq!(started["data"]["left_out"], json!(["odd"]), "{started}");
+    }
+}

@@ -27,6 +27,7 @@ mod flood;
 mod harness;
 mod hostile;
 mod idempotency;
+mod injection;
 mod kept_servers;
 mod keys;
 mod matrix;

@@ -15,7 +15,7 @@ fn untrusted(site: Site, says: Option<&str>) -> Site {
     let mut entry = site.ledger.mcp_server();
     entry["capstan"]["trusted"] = json!(false);
     if let Some(says) = says {
-        entry["env"]["LEDGER_PAY"] = json!(says);
+        entry["args"].as_array_mut().unwrap().push(json!(says));
     }
     site.mcp(json!({"mcpServers": {"ledger": entry}}))
 }
@@ -95,7 +95,7 @@ async fn owners_accept_what_their_own_servers_say(#[values(Kind::Sqlite, Kind::P
     assert_eq!(site.ledger.count("pay", "rent"), 2);
 
     // Only hers says something else from now on.
-    entry["env"]["LEDGER_PAY"] = json!("Pays the rent, and more.");
+    entry["args"].as_array_mut().unwrap().push(json!("Pays the rent, and more."));
     let path = format!("/mcp-servers/{}", made[1]);
     let changed = server.request(Method::PATCH, &path).json(&json!({"entry": entry})).send().await.unwrap();
     assert_eq!(changed.status(), 200);

@@ -207,6 +207,138 @@ async fn a_call_that_is_made_again_asks_again(#[values(Kind::Sqlite, Kind::Postg
     audit::assert_sound(&site.database).await;
 }
 
+/// A server whose `pay` can be asked about and needs a human each time, and a limit for what it does.
+async fn asked_each_time(kind: Kind, model: &ModelMock) -> Site {
+    let site = Site::scripted(kind, model).await.short_leases();
+    let mut entry = site.ledger.mcp_server();
+    entry["capstan"]["approval"] = json!({"pay": "always_ask"});
+    entry["capstan"]["timeout"] = json!("3s");
+    site.mcp(json!({"mcpServers": {"ledger": entry}}))
+}
+
+async fn allow(server: &Server, run: &str) {
+    let (_, approval) = approval_of(server, run).await;
+    let (status, said) = server.post_json(&approval, &json!({"decision": "allow"})).await;
+    assert_eq!(status, 200, "{said}");
+}
+
+/// Waits until a run waits for a human: its approval, and the path of that.
+async fn approval_of(server: &Server, run: &str) -> (Value, String) {
+    super::approvals::waits(server, run).await;
+    let mut open = server.get_json("/approvals?status=pending").await;
+    let open = open["data"][0].take();
+    let path = format!("/approvals/{}", open["id"].as_str().unwrap());
+    (open, path)
+}
+
+/// How often `pay` was carried out, and how often it was asked about.
+fn paid(site: &Site) -> (usize, usize) {
+    let count = |tool: &str| site.ledger.entries().iter().filter(|entry| entry.tool == tool).count();
+    (count("pay"), count("paid"))
+}
+
+/// A click is no consent to a call that its server can be asked about, and what the server says is none.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_nobody_allowed_is_not_made_by_a_retry(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = asked_each_time(kind, &model).await;
+    let server = site.start().await;
+    let input = r#"[[id:never]][[call:ledger__pay {"text":"rent"}]][[next]][[say:bye]]"#;
+    let run = server.start_run(&json!({"input": input})).await;
+    super::approvals::waits(&server, id(&run)).await;
+    assert_eq!(server.post_json(&format!("/runs/{}/cancel", id(&run)), &json!({})).await.0, 202);
+    let first = server.finished(id(&run)).await;
+    assert_eq!(first["status"], "cancelled");
+    let (call, _) = result(&server, &first).await;
+    let (status, second) = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&first)), &json!({})).await;
+    assert_eq!(status, 202, "{second}");
+    super::approvals::waits(&server, id(&second)).await;
+    assert_eq!(paid(&site), (0, 0), "it was never begun, and nobody has allowed it");
+    allow(&server, id(&second)).await;
+    assert_eq!(server.finished(id(&second)).await["status"], "completed");
+    assert_eq!(paid(&site), (1, 0));
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+/// Its user allows it first, then its server is asked what became of it, and then it is made if it did not happen.
+#[rstest]
+#[case("late", "unknown", (1, 0), (1, 1), "paid late")]
+#[case("declined", "failed", (0, 0), (1, 1), "recorded declined")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_can_be_asked_about_is_allowed_asked_about_and_made_once(
+    #[case] text: &str,
+    #[case] state: &str,
+    #[case] before: (usize, usize),
+    #[case] after: (usize, usize),
+    #[case] said: &str,
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) {
+    let model = ModelMock::start().await;
+    let site = asked_each_time(kind, &model).await;
+    let server = site.start().await;
+    let input = format!(r#"[[id:asked]][[call:ledger__pay {{"text":"{text}"}}]][[next]][[say:bye]]"#);
+    let run = server.start_run(&json!({"input": input})).await;
+    allow(&server, id(&run)).await;
+    let first = server.finished(id(&run)).await;
+    let (call, _) = result(&server, &first).await;
+    let rows = site.database.rows("SELECT state FROM tool_calls").await;
+    assert_eq!((rows[0][0].as_deref(), paid(&site)), (Some(state), before));
+
+    let (status, second) = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&first)), &json!({})).await;
+    assert_eq!(status, 202, "{second}");
+    let (asked, _) = approval_of(&server, id(&second)).await;
+    assert_eq!((paid(&site), &asked["arguments"]), (before, &json!({"text": text})), "a click is no consent");
+    allow(&server, id(&second)).await;
+    let second = server.finished(id(&second)).await;
+    assert_eq!((&second["status"], paid(&site)), (&json!("completed"), after));
+    let (_, told) = result(&server, &second).await;
+    assert_eq!(told, said);
+    let question = site.ledger.entries().into_iter().find(|entry| entry.tool == "paid").unwrap();
+    assert_eq!(question.arguments["key"], call.as_str(), "it is the call of the first run that is asked about");
+    let undoable = "SELECT CAST(count(*) AS text) FROM tool_calls WHERE started_at IS NULL";
+    assert_eq!(site.database.count(undoable).await, 0, "both were begun");
+    audit::assert_sound(&site.database).await;
+}
+
+/// Whoever confirms that it may happen twice is taken at their word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confirmed_call_is_made_again_without_asking_its_server() {
+    let model = ModelMock::start().await;
+    let site = asked_each_time(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let input = r#"[[id:sure]][[call:ledger__pay {"text":"declined"}]][[next]][[say:bye]]"#;
+    let run = server.start_run(&json!({"input": input})).await;
+    allow(&server, id(&run)).await;
+    let first = server.finished(id(&run)).await;
+    let (call, _) = result(&server, &first).await;
+    let again = json!({"confirm": true});
+    let (status, second) = server.post_json(&format!("/runs/{}/tool-calls/{call}/retry", id(&first)), &again).await;
+    assert_eq!(status, 202, "{second}");
+    allow(&server, id(&second)).await;
+    let second = server.finished(id(&second)).await;
+    assert_eq!((&second["status"], paid(&site)), (&json!("completed"), (1, 0)));
+    let (made, _) = result(&server, &second).await;
+    assert_eq!(site.ledger.entries()[0].meta["capstan/key"], made.as_str(), "under a key of its own");
+    audit::assert_sound(&site.database).await;
+}
+
+/// What a rule of the loop refused because the same call had been made may have happened, though this one was not made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_twin_of_a_call_that_was_made_wants_a_word() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.short_leases();
+    let server = site.start().await;
+    let twice = r#"[[id:twin]][[call:ledger__append {"text":"x"}]][[call:ledger__append {"text":"x"}]][[next]][[say:bye]]"#;
+    let run = ended(&server, twice).await;
+    let (call, said) = result(&server, &run).await;
+    let path = format!("/runs/{}/tool-calls/{call}/retry", id(&run));
+    let refused = server.post_json(&path, &json!({})).await;
+    assert!(detail(&refused).0 == 409 && detail(&refused).1.contains("confirm"), "{said}: {}", refused.1);
+    assert_eq!(site.ledger.count("append", "x"), 1);
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_is_waited_for_or_streamed(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

@@ -351,7 +351,8 @@ impl Rig {
     pub async fn play_half(&self, fence: &Fence) -> Act {
         let act = Act { message: MessageId::generate(&UuidIds), part: PartId::generate(&UuidIds) };
         let Act { message, part } = act.clone();
-        let started = EventBody::RunStarted { model: "demo/demo".into(), agent: "default".into(), agent_version: 1 };
+        let started =
+            EventBody::RunStarted { model: "demo/demo".into(), agent: "default".into(), agent_version: 1, left_out: Vec::new() };
         self.write(fence, &[started], vec![Change::Status(RunStatus::Processing, None), Change::Started]).await;
         let step = vec![Change::StepStarted { step: 1, kind: StepKind::Model }];
         self.write(fence, &[EventBody::StepStarted { step: 1, kind: "model".into(), tools: None }], step).await;

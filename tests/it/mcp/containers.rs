@@ -18,7 +18,7 @@ use crate::support::{tell, wait};
 
 const IMAGE: &str = "localhost/capstan-tiny:1";
 
-/// An engine with an image in it. `None` where there is no podman that can run containers, which is told.
+/// An engine with an image in it. `None` where there is no podman that can run containers, which is told, or fails if they must be tested.
 struct Site {
     folder: TempDir,
     engine: PathBuf,
@@ -37,6 +37,9 @@ impl Site {
         match site.make_image() {
             Ok(()) => Some(site),
             Err(reason) => {
+                #[expect(clippy::disallowed_methods, reason = "whoever runs the tests says what they must have")]
+                let is_required = std::env::var("CAPSTAN_TEST_CONTAINERS").is_ok_and(|word| word == "required");
+                assert!(!is_required, "CAPSTAN_TEST_CONTAINERS is `required`, and podman runs no containers here: {reason}");
                 tell(&format!("NOT TESTED: servers in containers, because podman runs none here: {reason}"));
                 None
             }
@@ -149,6 +152,41 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
     .await;
     server.kill9().await;
     wait::until("its removal", PATIENCE, || async { site.containers().is_empty().then_some(()) }).await;
+}
+
+/// What containers are handed may be secret, and does not outlive a server that is killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
+    let model = ModelMock::start().await;
+    let place = crate::support::server::Site::new(Kind::Sqlite).await.with_model(&model);
+    // An engine whose containers never say a word.
+    let engine = place.folder.path().join("engine");
+    std::fs::write(&engine, "#!/bin/sh\n[ \"$1\" = run ] && exec sleep 1000\nexit 0\n").unwrap();
+    executable(&engine);
+    let entry = json!({"image": "tiny", "env": {"TOKEN": "file-canary-1"}});
+    let place = place
+        .mcp(json!({"mcpServers": {"tiny": entry}}))
+        .env("CAPSTAN_MCP__CONTAINERS__ENGINE", engine.to_str().unwrap())
+        .env("CAPSTAN_MCP__START_PATIENCE_MS", "100");
+    let folder = place.folder.path().join("data/containers");
+    let files = || -> Vec<PathBuf> {
+        std::fs::read_dir(&folder).map(|files| files.map(|file| file.unwrap().path()).collect()).unwrap_or_default()
+    };
+    let mut server = place.start().await;
+    server.start_run(&json!({"input": "[[id:handed]][[say:bye]]"})).await;
+    wait::until("the file", PATIENCE, || async {
+        let file = files().pop()?;
+        (std::fs::read_to_string(file).ok()? == "TOKEN=file-canary-1\n").then_some(())
+    })
+    .await;
+    server.kill9().await;
+    wait::until("its removal", PATIENCE, || async { files().is_empty().then_some(()) }).await;
+
+    // Whoever is killed together with what watches over it leaves it to the next one.
+    std::fs::write(folder.join("capstan-left"), "TOKEN=file-canary-1\n").unwrap();
+    let server = place.start().await;
+    assert!(!folder.join("capstan-left").exists(), "{:?}", files());
+    drop(server);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 mod containers;
 mod cycles;
 mod faults;
+mod floods;
 mod kept;
 mod owners;
 mod packages;

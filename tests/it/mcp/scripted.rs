@@ -96,6 +96,18 @@ async fn a_malformed_tool_is_left_out_and_the_others_work() {
     tools.shutdown().await;
 }
 
+/// M-21. What cannot be cleaned without changing what a tool accepts is not offered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_with_invisible_values_is_left_out_and_the_others_work() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&["hides"])})).await;
+    assert_eq!((tools.status("s").await.status.as_str(), tools.status("s").await.left_out), ("ok", true));
+    let names: Vec<&str> = tools.definitions.iter().map(|tool| tool.name.as_str()).filter(|name| name.starts_with("s__")).collect();
+    assert_eq!(names, ["s__echo"], "emoji are joined by what nobody sees");
+    assert_eq!(text(&tools.call("s__echo", json!({"text": "here"})).await), "here");
+    tools.shutdown().await;
+}
+
 /// M-23.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_sees_its_own_variables_and_few_of_ours() {
@@ -156,6 +168,31 @@ async fn secrets_of_its_entry_are_not_in_what_a_tool_answers() {
     // `ann:password-canary` in base64, as in a header; and the argument in hexadecimal digits.
     let said = tools.call("s__echo", json!({"text": "YW5uOnBhc3N3b3JkLWNhbmFyeQ== 617267756d656e742d63616e617279"})).await;
     assert_eq!(text(&said), "YW5uOn[redacted:ADDRESS]Q== [redacted:api-key]");
+    tools.shutdown().await;
+}
+
+/// Nor do they belong into what it says of its tools, at first or when they change.
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_of_its_entry_are_not_in_what_it_says_of_its_tools() {
+    let server = Scripted::new();
+    let file = server.folder.path().join("catalogue.json");
+    let said =
+        json!({"echo": "As token-canary-1", "change": "Changes", "environment": "Speaks to postgresql://ann:password-canary@h/x"});
+    std::fs::write(&file, said.to_string()).unwrap();
+    let mut entry = server.entry(&[&format!("catalogue={}", file.display())]);
+    entry["env"] = json!({"BANK_TOKEN": "token-canary-1", "ADDRESS": "postgresql://ann:password-canary@h/x"});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    let described = |tools: &Tools| {
+        let of = |name: &str| tools.definition(name).description.clone();
+        (of("s__echo"), of("s__environment"))
+    };
+    let (echo, environment) = described(&tools);
+    assert!(echo.starts_with("[s] As [redacted") && environment.contains("[redacted"), "{echo}; {environment}");
+    assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
+    let renewed = Tools { definitions: tools.door.definitions(&owner()).await, door: tools.door.clone() };
+    let (changed, again) = described(&renewed);
+    assert!(changed.ends_with("(changed)"), "{changed}");
+    assert!([echo, environment, changed, again].iter().all(|said| !said.contains("canary")));
     tools.shutdown().await;
 }
 
@@ -223,6 +260,31 @@ async fn a_changed_tool_is_not_called_by_runs_that_know_the_old_one() {
     assert_eq!(renewed.definition("s__echo").description, "[s] echo (changed)");
     assert_eq!(text(&renewed.call("s__added", json!({"text": "new"})).await), "new");
     assert_eq!(server.log("called").len(), 2);
+    tools.shutdown().await;
+}
+
+/// M-12. What may not be repeated is not called by a list that its server has taken back, however slow the new one is.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_may_not_repeat_is_sent_while_the_tools_are_changing() {
+    let server = Scripted::new();
+    let mut entry = server.entry(&["stalls"]);
+    entry["capstan"] = json!({"replay": {"keyed": "read"}});
+    let tools = Tools::new(&json!({"s": entry})).await;
+    assert_eq!(text(&tools.call("s__change", json!({})).await), "changed");
+    let (refused, read) =
+        tokio::join!(tools.call("s__echo", json!({"text": "old"})), tools.call("s__keyed", json!({"text": "reads"})));
+    assert_eq!(refused.state, ToolCallState::Failed);
+    assert!(text(&refused).contains("are changing") && text(&refused).contains("nothing was sent"), "{refused:?}");
+    assert_eq!(text(&read), "reads", "what only reads is told what was known");
+    assert_eq!(server.log("called"), [json!("change"), json!("keyed")]);
+
+    std::fs::write(server.folder.path().join("go on"), "").unwrap();
+    let renewed = wait::until("the new list", PATIENCE, || async {
+        let definitions = tools.door.definitions(&owner()).await;
+        definitions.iter().any(|tool| tool.description.contains("(changed)")).then_some(definitions)
+    });
+    let renewed = Tools { definitions: renewed.await, door: tools.door.clone() };
+    assert_eq!(text(&renewed.call("s__echo", json!({"text": "new"})).await), "new");
     tools.shutdown().await;
 }
 

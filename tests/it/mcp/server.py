@@ -45,7 +45,7 @@ def send(**message):
 
 def describe(name):
     schema = {"type": "object", "properties": {"text": {"type": "string"}, "key": {"type": "string"}}}
-    said = catalogue[name] if catalogue else name
+    said = catalogue.get(name, name) if catalogue else name
     tool = {"name": name, "description": said + (" (changed)" if "changed" in habits else ""), "inputSchema": schema}
     if name == "typed":
         tool["outputSchema"] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -265,6 +265,15 @@ def call(request):
         answer(request, arguments.get("text", json.dumps(arguments)))
 
 
+def stalled(request):
+    """The list comes when the folder has a file with this name."""
+    while not os.path.exists(os.path.join(folder, "go on")):
+        time.sleep(0.01)
+    if "stalls" in habits:
+        habits.remove("stalls")
+    handle(request)
+
+
 def handle(request):
     method = request.get("method")
     info = {"name": "scripted", "version": "1"}
@@ -281,6 +290,8 @@ def handle(request):
         log(discovered=True)
         send(id=request["id"], result={"supportedVersions": ["2026-07-28"], "capabilities": capabilities, **stateless(),
              "_meta": {"io.modelcontextprotocol/serverInfo": info}})
+    elif method == "tools/list" and "stalls" in habits and "changed" in habits:
+        threading.Thread(target=stalled, args=(request,), daemon=True).start()
     elif method == "tools/list" and "pages" in habits:
         start = int(request.get("params", {}).get("cursor") or 0)
         log(page=start)
@@ -293,6 +304,12 @@ def handle(request):
     elif method == "tools/list" and "huge" in habits:
         large = {"type": "object", "properties": {"text": {"type": "string", "enum": ["x" * 70_000]}}}
         page = [describe("echo"), {**describe("in"), "inputSchema": large}, {**describe("out"), "outputSchema": large}]
+        send(id=request["id"], result={"tools": page})
+    elif method == "tools/list" and "hides" in habits:
+        named = {"type": "object", "properties": {"te\u200bxt": {"type": "string"}}}
+        listed = {"type": "object", "properties": {"text": {"enum": ["a\U000e0041"]}}}
+        joined = {"type": "object", "properties": {"text": {"enum": ["\u2764\ufe0f\u200d\U0001f525", "here"]}}}
+        page = [{**describe("echo"), "inputSchema": joined}, {**describe("in"), "inputSchema": named}, {**describe("out"), "inputSchema": listed}]
         send(id=request["id"], result={"tools": page})
     elif method == "tools/list" and "malformed" in habits:
         bad = [{"name": "none"}, {"name": "true", "inputSchema": True}, "text", {**describe("hint"), "annotations": {"readOnlyHint": "yes"}}]

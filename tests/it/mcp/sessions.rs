@@ -25,11 +25,18 @@ struct Done {
     calls: usize,
 }
 
+/// In the words of the official examples.
+const NO_SESSION: &str = "Bad Request: No valid session ID provided";
+
 /// What it answers to the first call.
 #[derive(Clone, Copy)]
 enum First {
     /// That it knows no such session, as many do.
     NoSession,
+    /// The same to every call.
+    NeverASession,
+    /// An error with this code and these words.
+    Error(i32, &'static str),
     /// A status, with or without a challenge.
     Status(u16),
     Challenge,
@@ -63,7 +70,7 @@ fn answer(done: &Mutex<Done>, first: First, changes: bool, request: &Value) -> R
         }
         "tools/call" => {
             done.calls += 1;
-            if done.calls == 1 && !matches!(first, First::Late) {
+            if matches!(first, First::NeverASession) || done.calls == 1 && !matches!(first, First::Late) {
                 return first_answer(first, &request["id"]);
             }
             json!({"content": [{"type": "text", "text": "paid"}]})
@@ -77,8 +84,9 @@ fn answer(done: &Mutex<Done>, first: First, changes: bool, request: &Value) -> R
 fn first_answer(first: First, id: &Value) -> Response {
     let stream = [(header::CONTENT_TYPE, "text/event-stream")];
     match first {
-        First::NoSession => {
-            let error = json!({"code": -32000, "message": "Bad Request: No valid session ID provided"});
+        First::NoSession | First::NeverASession => first_answer(First::Error(-32000, NO_SESSION), id),
+        First::Error(code, message) => {
+            let error = json!({"code": code, "message": message});
             Json(json!({"jsonrpc": "2.0", "id": id, "error": error})).into_response()
         }
         First::Status(status) => StatusCode::from_u16(status).unwrap().into_response(),
@@ -169,6 +177,26 @@ async fn the_stateless_revision_is_spoken_over_http() {
 async fn a_call_that_never_arrived_is_sent_again_on_a_new_session(#[case] first: First) {
     let (state, words, calls, _) = called(first, false, json!({})).await;
     assert_eq!((state, words.as_str(), calls), (ToolCallState::Done, "paid", 2));
+}
+
+/// M-18. A tool may quote somebody else's words, and what it did before that has happened.
+#[rstest]
+#[case::quoted(First::Error(-32000, "the shop said: Bad Request: No valid session ID provided"))]
+#[case::with_more(First::Error(-32000, "Bad Request: No valid session ID provided, but the order is placed"))]
+#[case::by_another_code(First::Error(-32602, NO_SESSION))]
+#[tokio::test(flavor = "multi_thread")]
+async fn words_about_sessions_are_no_proof_that_nothing_was_sent(#[case] first: First) {
+    let (state, words, calls, next) = called(first, false, json!({})).await;
+    assert_eq!((state, calls, next.as_str()), (ToolCallState::Failed, 1, "paid"), "{words}");
+    assert!(words.contains("answered with an error") && words.contains("No valid session ID"), "{words}");
+}
+
+/// M-18.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_sent_again_once_at_most() {
+    let (state, words, calls, _) = called(First::NeverASession, false, json!({})).await;
+    assert_eq!((state, calls), (ToolCallState::Failed, 2), "{words}");
+    assert!(words.contains("answered with an error") && !words.contains("nothing was sent"), "{words}");
 }
 
 /// M-13, M-18.

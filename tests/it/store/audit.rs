@@ -2,11 +2,12 @@
 
 use capstan::domain::audit::{AuditOutcome, AuditRecord};
 use capstan::domain::change::Change;
-use capstan::domain::ids::UserId;
+use capstan::domain::ids::{GrantId, UserId};
 use capstan::domain::message::ToolContent;
 use capstan::domain::record::Fence;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::store::{AuditFilter, Page};
+use capstan::support::ids::UuidIds;
 use serde_json::json;
 
 use super::fixture::*;
@@ -46,10 +47,19 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
     assert_eq!(all(world, &of(&owner)).await, [], "nothing has ended");
     let states =
         [ToolCallState::Done, ToolCallState::Failed, ToolCallState::Denied, ToolCallState::Cancelled, ToolCallState::Unknown];
-    let hash = "cd".repeat(32);
+    let (hash, grant) = ("cd".repeat(32), GrantId::generate(&UuidIds));
     for (call, state) in calls.iter().zip(states) {
         let edit = Change::ToolEdited { id: call.id.clone(), arguments: json!({"edited": true}), hash: hash.clone() };
         let mut several = if state == ToolCallState::Done { vec![edit] } else { Vec::new() };
+        // In the write that ends it, and in one before.
+        let granted = Change::ToolGranted { id: call.id.clone(), grant: grant.clone() };
+        match state {
+            ToolCallState::Done => several.push(granted),
+            ToolCallState::Unknown => {
+                world.commit_one(changes(&fence, vec![granted])).await.unwrap();
+            }
+            _ => {}
+        }
         several.extend([Change::ToolStarted(call.id.clone()), Change::ToolFinished(call.id.clone(), ended(state, 7))]);
         world.commit_one(changes(&fence, several)).await.unwrap();
         let again = Change::ToolFinished(call.id.clone(), ended(ToolCallState::Done, 9));
@@ -60,6 +70,7 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
     let outcomes = [AuditOutcome::Success, AuditOutcome::Error, AuditOutcome::Denied, AuditOutcome::Skipped, AuditOutcome::Unknown];
     for (call, outcome) in calls.iter().zip(outcomes) {
         let record = found.iter().find(|record| record.call_id == call.id).unwrap();
+        let is_granted = matches!(outcome, AuditOutcome::Success | AuditOutcome::Unknown);
         let expected = AuditRecord {
             call_id: call.id.clone(),
             owner_id: owner.clone(),
@@ -70,7 +81,8 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
             server: Some("files".to_owned()),
             arguments_hash: if outcome == AuditOutcome::Success { hash.clone() } else { call.arguments_hash.clone() },
             outcome,
-            decided_by: None,
+            decided_by: is_granted.then(|| owner.clone()),
+            grant_id: is_granted.then(|| grant.clone()),
             duration_ms: 7,
             at: record.at.clone(),
         };
@@ -83,12 +95,14 @@ async fn each_end_is_written_once_with_its_outcome(world: &World) {
     let made = vec![
         Change::AddMessage(message),
         Change::AddToolCalls(vec![call.clone()]),
+        Change::ToolGranted { id: call.id.clone(), grant: grant.clone() },
         Change::ToolFinished(call.id.clone(), ended(ToolCallState::Failed, 0)),
     ];
     world.commit_one(changes(&fence, made)).await.unwrap();
     let found = all(world, &of(&owner)).await;
     let record = found.iter().find(|record| record.call_id == call.id).unwrap();
     assert_eq!((record.outcome, &record.server, record.name.as_str()), (AuditOutcome::Error, &None, "files__read"));
+    assert_eq!((&record.grant_id, &record.decided_by), (&Some(grant), &Some(owner)));
 }
 
 async fn it_outlives_the_conversation_and_is_removed_when_it_is_old(world: &World) {

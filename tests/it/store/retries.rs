@@ -108,6 +108,7 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
     let read = async |owner: &UserId, call: &CallId| world.store.call_batch(owner, &fence.run_id, call).await.unwrap();
     let batch = read(&owner, &calls[1].id).await.unwrap();
     assert_eq!((&batch.original, &batch.message, &batch.calls), (&message.id, &message, &calls));
+    assert_eq!(batch.twin, None, "none of them was made");
     assert_eq!(read(&user(), &calls[1].id).await, None, "somebody else's");
     assert_eq!(read(&owner, &CallId::generate(&UuidIds)).await, None);
 
@@ -124,8 +125,9 @@ async fn a_call_is_the_first_step_of_a_run(world: &World) {
         ..call.clone()
     };
     let again =
-        vec![of_new(&calls[0], ToolCallState::Planned, None), of_new(&calls[1], ToolCallState::Started, Some(calls[1].id.clone()))];
-    let taken_over = CallBatch { original: message.id.clone(), message: copy.clone(), calls: again.clone(), tools: Vec::new() };
+        vec![of_new(&calls[0], ToolCallState::Planned, None), of_new(&calls[1], ToolCallState::Planned, Some(calls[1].id.clone()))];
+    let taken_over =
+        CallBatch { original: message.id.clone(), message: copy.clone(), calls: again.clone(), tools: Vec::new(), twin: None };
     let resume = ResumeRun { new_run_id: new.clone(), ..retry(&owner, &fence.run_id, GoOn::Call(Box::new(taken_over))) };
     let resumed = ask(world, resume).await;
     assert_eq!(superseded(&resumed), [message.id.as_str(), after.id.as_str()]);
@@ -193,7 +195,8 @@ fn undo(owner: &UserId, (run, message, call): (&RunId, &Message, &ToolCall), con
         undoes: Some(call.id.clone()),
         ..call.clone()
     };
-    let batch = Box::new(CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new() });
+    let batch =
+        Box::new(CallBatch { original: message.id.clone(), message: copy, calls: vec![undoing], tools: Vec::new(), twin: None });
     ResumeRun { new_run_id: new, ..retry(owner, run, GoOn::Undo { batch, confirmed }) }
 }
 
@@ -258,6 +261,8 @@ async fn a_call_is_taken_back_once(world: &World) {
     ];
     world.commit_one(changes(&fence, work)).await.unwrap();
     world.commit_one(completed(&fence)).await.unwrap();
+    let batch = world.store.call_batch(&owner, &fence.run_id, &repeated.id).await.unwrap().unwrap();
+    assert_eq!((batch.twin, batch.calls.len()), (Some(call.id.clone()), 2), "the same was made");
     let undo = |confirmed| undo(&owner, (&fence.run_id, &message, &call), confirmed);
     let is_refused = async |resume: ResumeRun| matches!(ask(world, resume).await, Resumed::NotResumable { .. });
     // One that was denied took no effect; one that failed may have; and after one that did, nothing more is to be done.

@@ -17,7 +17,7 @@ impl Ledger {
     }
 
     /// Its entry for `mcpServers`. `append` and `slow_append` are unsafe, `append_keyed` and `append_meta` are keyed, `pay` can be
-    /// asked about, `lookup` only reads. `labour` is unsafe, and goes on by itself as a task.
+    /// asked about (it declines `declined` the first time, and answers `late` when nobody waits any more), `lookup` only reads. `labour` is unsafe, and goes on by itself as a task.
     pub fn mcp_server(&self) -> Value {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/ledger.py");
         json!({

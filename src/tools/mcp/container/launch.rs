@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use tokio::process::Command;
 
 use super::super::process::Program;
 use super::engine::plain;
-use super::{Container, ContainerOptions, Containers, Mount};
+use super::{Container, ContainerOptions, Containers, Mount, handed};
 
 /// How long the removal of a container may take.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(20);
@@ -49,10 +48,10 @@ impl Launch {
         (command, args): (Option<&str>, &[String]),
         variables: &BTreeMap<String, SecretString>,
         name: &str,
-        Containers { engine, options }: &Containers,
+        Containers { engine, options, handed }: &Containers,
     ) -> Result<Self, String> {
         let image = image(container, command, options)?;
-        let file = (!variables.is_empty()).then(|| written(variables)).transpose()?;
+        let file = (!variables.is_empty()).then(|| written(variables, handed.as_deref())).transpose()?;
         let mut line = bounds(container, options)?;
         line.extend(["--name".to_owned(), name.to_owned()]);
         if let Some(file) = &file {
@@ -181,7 +180,7 @@ fn contains(folder: &Path, place: &Path) -> bool {
 }
 
 /// Variables in the form of `--env-file`, in a file that only we can read.
-fn written(variables: &BTreeMap<String, SecretString>) -> Result<NamedTempFile, String> {
+fn written(variables: &BTreeMap<String, SecretString>, folder: Option<&Path>) -> Result<NamedTempFile, String> {
     let mut text = String::new();
     for (name, value) in variables {
         let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
@@ -191,13 +190,7 @@ fn written(variables: &BTreeMap<String, SecretString>) -> Result<NamedTempFile, 
         }
         let _ = writeln!(text, "{name}={value}");
     }
-    let write = || {
-        let mut file = NamedTempFile::with_prefix("capstan-")?;
-        file.write_all(text.as_bytes())?;
-        file.flush()?;
-        Ok(file)
-    };
-    write().map_err(|error: std::io::Error| format!("the variables of the container cannot be handed over: {error}"))
+    handed::written(folder, &text).map_err(|error| format!("the variables of the container cannot be handed over: {error}"))
 }
 
 #[cfg(test)]
@@ -269,11 +262,11 @@ mod tests {
     fn variables_stand_in_a_file_of_ours_alone() {
         use std::os::unix::fs::PermissionsExt as _;
         let one = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), SecretString::from(value.to_owned()))]);
-        let file = written(&one("TOKEN", "a=b c")).unwrap();
+        let file = written(&one("TOKEN", "a=b c"), None).unwrap();
         assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "TOKEN=a=b c\n");
         assert_eq!(file.path().metadata().unwrap().permissions().mode() & 0o777, 0o600);
         for (name, value) in [("A B", "x"), ("#A", "x"), ("A", "x\nLD_PRELOAD=y")] {
-            assert!(written(&one(name, value)).is_err(), "{name}={value:?}");
+            assert!(written(&one(name, value), None).is_err(), "{name}={value:?}");
         }
     }
 }

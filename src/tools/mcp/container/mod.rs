@@ -5,16 +5,18 @@
 //! processes. Must not know the protocol that is spoken through it.
 
 mod engine;
+mod handed;
 mod launch;
 mod spec;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 pub use engine::plain;
+pub use handed::sweep;
 pub use launch::{Launch, Removal, remove_all};
 pub use spec::{Container, Mount};
 
@@ -66,12 +68,19 @@ impl Default for ContainerOptions {
 pub struct Containers {
     engine: Engine,
     options: ContainerOptions,
+    /// Where the files lie that they are handed; among temporary files if absent.
+    handed: Option<PathBuf>,
 }
 
 impl Containers {
     /// Looks for no engine yet.
-    pub fn new(options: ContainerOptions, environment: Environment) -> Self {
-        Self { engine: Engine::new(&options.engine, environment), options }
+    pub fn new(options: ContainerOptions, handed: Option<PathBuf>, environment: Environment) -> Self {
+        Self { engine: Engine::new(&options.engine, environment), options, handed }
+    }
+
+    /// Where the files lie that they are handed.
+    pub fn handed(&self) -> Option<&Path> {
+        self.handed.as_deref()
     }
 
     /// The program that runs them and what it sees of our environment, if there is one.

@@ -224,6 +224,10 @@ impl State {
                 let call = planned.ok_or("a call is started that is not planned")?;
                 (call.arguments, call.arguments_hash) = (arguments.clone(), hash.clone());
             }
+            Change::ToolGranted { id, grant: _ } => {
+                let planned = row.calls.iter().find(|call| call.id == *id && call.has_not_begun());
+                planned.ok_or("a call is started that is not planned")?;
+            }
             Change::ToolStarted(id) => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
                 planned.ok_or("a call is started that is not planned")?.state = ToolCallState::Started;

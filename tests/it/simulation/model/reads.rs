@@ -195,11 +195,9 @@ impl RunStore for ModelStore {
         let state = self.state();
         let Some(row) = state.run_of(owner, run) else { return Ok(None) };
         let Some(call) = row.calls.iter().find(|known| known.id == *call) else { return Ok(None) };
-        let original = call.message_id.clone();
-        let message = row.messages.iter().find(|(_, message)| message.id == original).map(|(_, message)| message.clone());
-        let calls = row.calls.iter().filter(|call| call.message_id == original).cloned().collect();
+        let message = row.messages.iter().find(|(_, message)| message.id == call.message_id).map(|(_, message)| message.clone());
         let tools = row.tools.clone().unwrap_or_default();
-        Ok(message.map(|message| CallBatch { original, message, calls, tools }))
+        Ok(message.map(|message| CallBatch::found(message, row.calls.clone(), tools, &call.id)))
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
