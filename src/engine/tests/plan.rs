@@ -7,6 +7,7 @@ use super::world::{Say, World, call, done};
 use crate::domain::agent::{AgentProfile, LlmRetry, ToolErrorPolicy};
 use crate::domain::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
 use crate::domain::event::EventBody;
+use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::plan::{PlanPhase, PlanPolicy, PlanStepState, Strategy, WithoutVectors};
@@ -96,6 +97,22 @@ fn a_plan_is_made_carried_out_and_told() {
     assert_eq!((calls, world.states()), (2, vec![ToolCallState::Done; 2]));
     assert_eq!(world.followed(), world.rows.history[1..]);
     world.check_next_turn();
+}
+
+/// A run that is made again has no message of its own.
+#[test]
+fn a_plan_that_is_made_again_knows_what_was_asked() {
+    let mut world = World::new(planning());
+    let asked_before = world.user("Read a.png and write down what it says.");
+    world.rows.history = vec![Message { run_id: RunId::generate(&world.ids), ..asked_before }];
+    world.claim(ClaimCause::First);
+    world.says_text(ONE);
+    assert!(world.asked.as_ref().unwrap().system.contains("Plan again"), "two things are wanted");
+    world.says_text(TWO);
+    works(&mut world, "read", 1);
+    works(&mut world, "write", 1);
+    let told = asked(&world).2;
+    assert!(told.starts_with("The user has asked:\nRead a.png and write down what it says.\n"), "{told}");
 }
 
 /// The fourth of the ways back: the tools of a step cannot be told by what they mean.
