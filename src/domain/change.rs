@@ -104,6 +104,9 @@ pub struct RunCounters {
     pub dropped_tools: Vec<String>,
     /// How many messages had joined runs of the conversation when a model step of this run last began: the model hears those.
     pub heard: i64,
+    /// The newest step that had begun then. What the run did up to it was for earlier messages: it uses up no limit of the newest one,
+    /// and may be asked for once more.
+    pub heard_step: u32,
     /// How many of the profile's models have been given up: 0 for the first, n for the n-th fallback.
     pub fallback: u32,
     /// Whether a request was too large for the model: from then on the run's requests to it are halved.

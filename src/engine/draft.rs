@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Command, Decision, RunState, Surroundings, analysis, approval, budget, offer, plan, results, texts};
+use super::{Command, Decision, RunState, Surroundings, analysis, approval, budget, offer, plan, repeats, results, texts};
 use crate::domain::agent::{AgentProfile, BreakerAction};
 use crate::domain::approval::{ApprovalRequest, ApprovalState};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
@@ -260,10 +260,9 @@ impl<'a> Draft<'a> {
         let limit = self.profile().tool_result_chars;
         let part = |call: &ToolCall| {
             let mut part = results::part(self.part_id(), call, limit);
-            let is_repeated = self.work.record.calls.iter().any(|earlier| {
-                earlier.step < call.step && earlier.name == call.name && earlier.arguments_hash == call.arguments_hash
-            });
-            part.undoable = call.state == ToolCallState::Done && !is_repeated && self.has_undo(&call.name);
+            // One that was answered with an earlier one has done nothing that could be taken back.
+            let is_quoted = || repeats::answered_before((self.profile(), &self.work.record), std::iter::empty(), call).is_some();
+            part.undoable = call.state == ToolCallState::Done && self.has_undo(&call.name) && !is_quoted();
             if let Some(repair) = &call.repair {
                 part.content.insert(0, ToolContent::text(texts::mended(repair, &call.name)));
             }

@@ -83,9 +83,11 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
     }
     plan::interrupted(draft);
     let heard = draft.work.record.joined;
+    let heard_step = draft.work.record.steps.last().map_or(0, |row| row.step);
     let counters = draft.counters();
     *counters = RunCounters {
         heard,
+        heard_step,
         // These belong to the model's provider and to tools, which a message does not mend.
         model_failures: counters.model_failures,
         fallback: counters.fallback,

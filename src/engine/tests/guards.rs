@@ -166,6 +166,28 @@ fn repeated_calls_are_quoted_and_then_end_the_run() {
     assert_eq!(world.ended().reason, Some(FinishReason::Stop));
 }
 
+/// A user who wants just that once more gets it, and the guard is what it was from there on.
+#[rstest]
+fn a_message_that_joins_may_have_a_call_made_again(#[values(true, false)] dies: bool) {
+    let mut world = World::started(AgentProfile::default());
+    let again = || call("write", &json!({"n": 1}));
+    world.calls(&[again()]);
+    world.join("Write it once more.");
+    world.tool_says(0, "written");
+    if dies {
+        world.die();
+        world.claim(ClaimCause::Crash);
+    }
+    world.calls(&[again()]);
+    assert_eq!(world.under_way.len(), 1, "{:?}", world.results());
+    world.tool_says(0, "written twice");
+    world.calls(&[again()]);
+    assert!(world.under_way.is_empty() && world.results()[0].contains("written twice"), "{:?}", world.results());
+    world.calls(&[again()]);
+    assert_eq!(world.hints(), [texts::FORCED_DUPLICATES]);
+    assert_eq!(world.executions.len(), 2);
+}
+
 /// Only the tool itself knows what a file holds that was written meanwhile.
 #[test]
 fn what_may_have_changed_is_read_again() {

@@ -418,6 +418,28 @@ fn a_message_that_joins_gives_the_run_to_the_loop() {
     assert!(asked(&world).2.contains("No, something else."));
 }
 
+/// What is known to be done may be wanted once more. What may have been done is not done again before its user knows of that.
+#[rstest]
+#[case::done(done("found 7"), true)]
+#[case::unknown(ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed("gone", 1) }, false)]
+fn a_message_that_joins_may_have_a_step_done_again(#[case] outcome: ToolOutcome, #[case] is_made: bool) {
+    let mut world = planned(APART);
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    world.join("And then once more.");
+    world.tool_ends(0, outcome);
+    world.die();
+    world.claim(ClaimCause::Crash);
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    assert_eq!(world.under_way.len() == 1, is_made, "{:?}", world.results());
+    if is_made {
+        world.tool_says(0, "found 8");
+        world.calls(&[call("write", &json!({"n": 2}))]);
+        assert_eq!(world.under_way.len(), 1, "another call is another one");
+    } else {
+        assert_eq!(world.results(), [texts::UNKNOWN_BEFORE]);
+    }
+}
+
 #[test]
 fn limits_end_a_plan_as_they_end_the_loop() {
     let mut world = World::started(AgentProfile { max_run_tokens: 30, ..planning() });
