@@ -54,7 +54,7 @@ pub(super) fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -
         || match profile.tools_policy {
             ToolsPolicy::EveryRound => false,
             ToolsPolicy::FirstRoundOnly => counters.rounds > 0,
-            ToolsPolicy::OneRoundThenText => !record.calls.is_empty(),
+            ToolsPolicy::OneRoundThenText => record.calls.iter().any(|call| call.step > counters.heard_step),
             ToolsPolicy::None => true,
         };
     if withheld { Vec::new() } else { permitted(tools, record) }
