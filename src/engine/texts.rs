@@ -57,6 +57,10 @@ pub(super) const NOTHING_WRITTEN: &str = "Correction: your last answer said that
 pub(super) const PLAN_LEFT: &str = "The plan for this task was given up. What its steps have done stands above, with their results: do not do it again. \
      Go on with what is left.";
 
+/// Before the last call, which answers in the place of a planner that has carried out its plan and cannot tell of it.
+pub(super) const PLAN_DONE: &str = "The steps above are all that there was to do, and tools are no longer available. Answer the user now from their \
+     results, and say what has failed.";
+
 /// What came of a step for which no tool was called.
 pub(super) const NO_CALL_FOR_STEP: &str = "no tool was called";
 

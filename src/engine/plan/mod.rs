@@ -181,6 +181,7 @@ fn planned(draft: &mut Draft<'_>, step: u32, message: &Message, turn: &ModelTurn
         Some(Planned::Steps(mut steps)) if is_too_short(draft, &steps, most) => {
             draft.counters().plan = Some(Plan { short: steps.pop(), ..Plan::empty(PlanPhase::Planning) });
         }
+        Some(Planned::Answer(_)) if wants_shape(draft) => leave(draft),
         Some(Planned::Answer(answer)) => {
             close(draft);
             draft.say(&answer, FinishReason::Stop);
@@ -198,6 +199,11 @@ fn planned(draft: &mut Draft<'_>, step: u32, message: &Message, turn: &ModelTurn
         Some(Planned::Steps(_)) | None => leave(draft),
     }
     model_step::begin(draft);
+}
+
+/// Whether the answer has a shape that no words of a planner and no list have. The loop gives it then.
+fn wants_shape(draft: &Draft<'_>) -> bool {
+    draft.profile().options.output_schema.is_some()
 }
 
 /// Whether a plan of one step is one step too few: the user wants several things. The planner is asked once more.
@@ -319,8 +325,13 @@ pub(super) fn model_failed(draft: &mut Draft<'_>, step: u32) {
     model_step::begin(draft);
 }
 
-/// Tells what came of the steps without a model.
+/// Tells what came of the steps without the planner: by a list, or by the agent's own model, which has nothing left to do.
 fn list(draft: &mut Draft<'_>) {
+    if wants_shape(draft) {
+        close(draft);
+        draft.force_final(texts::PLAN_DONE);
+        return model_step::begin(draft);
+    }
     let record = &draft.work.record;
     let steps = record.counters.plan.as_ref().map(|plan| plan.steps.as_slice()).unwrap_or_default();
     let lines = steps.iter().map(|step| {

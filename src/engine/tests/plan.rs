@@ -9,7 +9,7 @@ use crate::domain::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
 use crate::domain::event::EventBody;
 use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
-use crate::domain::model::{ModelErrorKind, ModelFinish};
+use crate::domain::model::{ModelErrorKind, ModelFinish, ModelOptions, OutputSchema};
 use crate::domain::plan::{PlanPhase, PlanPolicy, PlanStepState, Strategy, WithoutVectors};
 use crate::domain::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
 use crate::domain::record::ClaimCause;
@@ -144,6 +144,45 @@ fn a_planner_that_needs_no_tools_answers() {
     assert_eq!(world.ended().status, RunStatus::Completed);
     assert_eq!(words(&world.rows.history), ["Seven."]);
     assert_eq!(world.followed(), world.rows.history[1..]);
+}
+
+/// No words of a planner have the shape that an answer is to have, and no list has it.
+#[test]
+fn an_answer_that_is_to_have_a_shape_is_the_loop_s() {
+    let wanted = OutputSchema { name: "answer".to_owned(), schema: json!({"type": "object"}), strict: false };
+    let shaped = || {
+        let options = ModelOptions { output_schema: Some(wanted.clone()), ..ModelOptions::default() };
+        World::started(AgentProfile { options, ..planning() })
+    };
+    let is_wanted = |world: &World| world.asked.as_ref().unwrap().options.output_schema.is_some();
+    let mut world = shaped();
+    assert!(!is_wanted(&world), "a plan has a form of its own");
+    world.says_text("[answer(\"Seven.\")]");
+    assert_eq!(asked(&world), ("main/model", true, "What is in the file?".to_owned()));
+    assert!(is_wanted(&world) && words(&world.rows.history).is_empty());
+    world.says_text("{\"n\": 7}");
+    assert_eq!(words(&world.rows.history), ["{\"n\": 7}"]);
+
+    for has_failed in [true, false] {
+        let mut world = shaped();
+        world.says_text(APART);
+        fails(&mut world, "write", 1);
+        works(&mut world, "write", 2);
+        assert_eq!((asked(&world).0, is_wanted(&world)), ("big/planner", true));
+        if has_failed {
+            world.fails(ModelErrorKind::Overloaded);
+        } else {
+            world.says(&[Say::Reasoning("Hm.")], ModelFinish::Stop);
+        }
+        // All is done that there was to do: the agent's own model reads it and has no tools.
+        assert_eq!(asked(&world), ("main/model", false, texts::PLAN_DONE.to_owned()));
+        assert!(is_wanted(&world));
+        assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Done)]);
+        world.says_text("{\"n\": 7}");
+        assert_eq!((world.ended().status, world.ended().reason), (RunStatus::Completed, Some(FinishReason::Stop)));
+        assert_eq!(words(&world.rows.history), ["{\"n\": 7}"]);
+        world.check_next_turn();
+    }
 }
 
 const ONE: &str = "[step(\"files\", \"read a.png\")] [done()]";
