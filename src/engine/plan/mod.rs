@@ -20,6 +20,7 @@ use parse::Planned;
 use super::draft::Draft;
 use super::source::Source;
 use super::{Command, budget, context, model_step, offer, repeats, results, texts, tool_step};
+use crate::domain::context::ContextStrategy;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, Role};
@@ -76,6 +77,11 @@ pub(super) fn begin(draft: &mut Draft<'_>) -> bool {
     }
     draft.set_status(RunStatus::Processing, None);
     let room = context::room(&Source::in_draft(draft));
+    // What is too long however short it is made is the loop's, which can leave messages out, and says so where that does not help.
+    if room.is_some_and(|room| room.remaining < 0) && draft.profile().context.strategy != ContextStrategy::None {
+        leave(draft);
+        return false;
+    }
     model_step::call(draft, room);
     true
 }
@@ -354,7 +360,7 @@ fn close(draft: &mut Draft<'_>) {
     }
 }
 
-/// The word for how a step ended, and what came of it.
+/// The word for how a step ended, and what came of it, in so many characters.
 fn result_of(record: &RunRecord, step: &PlanStep, limit: usize) -> (&'static str, String) {
     let call = call_of(record, step);
     let result = match call {

@@ -1,11 +1,13 @@
 //! Plans: made, carried out and told; given up for the loop, which does nothing again.
 
+use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
 use super::world::{Say, World, call, done};
 use crate::domain::agent::{AgentProfile, LlmRetry, ToolErrorPolicy};
 use crate::domain::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
+use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy};
 use crate::domain::event::EventBody;
 use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
@@ -555,4 +557,77 @@ fn a_run_that_goes_on_from_one_that_has_acted_makes_no_plan() {
     // A planner reads no calls, and would have the step done once more.
     let (model, has_tools, _) = asked(&world);
     assert_eq!((model, has_tools), ("main/model", true));
+}
+
+fn within(limit: u64) -> AgentProfile {
+    let context = ContextPolicy { limit: Some(limit), ..ContextPolicy::default() };
+    AgentProfile { context, breaker_failures: 0, ..planning() }
+}
+
+/// What is left of the budget of each request so far.
+fn left(world: &World) -> Vec<i64> {
+    let told = world.events.iter().filter_map(|event| match event {
+        EventBody::ContextBudget { remaining, .. } => Some(*remaining),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn each_request_of_a_plan_says_what_is_left_of_its_budget() {
+    let mut world = World::started(within(8_000));
+    world.says_text(APART);
+    works(&mut world, "write", 1);
+    works(&mut world, "write", 2);
+    world.says_text("Both are written.");
+    assert_eq!((world.ended().status, left(&world).len()), (RunStatus::Completed, 4));
+}
+
+/// The loop fails by its own rules, or leaves out what the plan cannot.
+#[rstest]
+#[case::the_loop(ContextStrategy::Summarize, "main/model")]
+#[case::as_it_is(ContextStrategy::None, "small/router")]
+fn a_step_that_is_too_long_for_its_router_is_the_loop_s(#[case] strategy: ContextStrategy, #[case] model: &str) {
+    let profile = within(30_000);
+    let context = ContextPolicy { strategy, ..profile.context.clone() };
+    let mut world = World::new(AgentProfile { context, ..profile });
+    // The models differ in what they read.
+    let capacity = Capacity { window: Some(4_700), ..Capacity::default() };
+    world.capacities = vec![("small/router".to_owned(), capacity)];
+    world.claim(ClaimCause::First);
+    let step = format!("[step(\"files\", \"write {}\")]", "\u{20ac}".repeat(1_990));
+    world.says(&[Say::Words(format!("{step} [done()]"))], ModelFinish::Stop);
+    assert_eq!(asked(&world).0, model);
+}
+
+proptest! {
+    /// Whatever came of the steps, and however little room there is for it.
+    #[test]
+    fn what_is_told_fits_and_names_every_step_that_failed(
+        limit in 5_000..9_000_u64,
+        wish in "[xy\u{e9} ]{0,6000}",
+        steps in prop::collection::vec((any::<bool>(), 0..1_900_usize, "[a-z\u{e9}{\\[\n ]{0,2000}"), 1..=10),
+    ) {
+        let mut world = World::new(within(limit));
+        world.rows.history = vec![world.user(&format!("do it {wish}"))];
+        world.claim(ClaimCause::First);
+        let planned = |(n, (_, length, _)): (usize, &(bool, usize, String))| {
+            format!("[step(\"files\", \"chore {n} {}\")]\n", "x".repeat(*length))
+        };
+        let plan: String = (1..).zip(&steps).map(planned).collect();
+        world.says(&[Say::Words(format!("{plan}[done()]"))], ModelFinish::Stop);
+        for (n, (fails, _, text)) in steps.iter().enumerate() {
+            world.calls(&[call("write", &json!({ "n": n }))]);
+            let outcome = if *fails { ToolOutcome::failed(text, 1) } else { done(text) };
+            world.tool_ends(0, outcome);
+        }
+        let (model, _, told) = asked(&world);
+        prop_assert_eq!(model, "big/planner");
+        prop_assert!(left(&world).iter().all(|left| *left >= 0), "{:?}", left(&world));
+        for (n, (fails, ..)) in (1..).zip(&steps) {
+            let (_, line) = told.split_once(&format!("\n{n}. chore {n}")).expect("each step has its line");
+            let (_, word) = line.split_once(" - ").expect("each line says what came of it");
+            prop_assert_eq!(word.starts_with("failed: "), *fails, "{}", told);
+        }
+    }
 }
