@@ -2,6 +2,7 @@
 //!
 //! The loop's state in memory is changed by the same values, so that memory and rows cannot drift apart.
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -127,6 +128,28 @@ pub struct RunCounters {
     pub plan: Option<Plan>,
     /// Whether the last call was forced because too little of the budget of a request remained.
     pub no_room: bool,
+    /// How often tools have failed in earlier runs of the conversation, where that counts. The store fills it in until it is stored with
+    /// the rest, so that it stays as it was when the run began.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed_before: BTreeMap<String, u32>,
+}
+
+impl RunCounters {
+    /// So many calls of earlier runs are looked at, the newest ones.
+    pub const CALLS_BEFORE: i64 = 200;
+
+    /// Takes in the calls of earlier runs, the newest first: the tool of each, and whether it has failed. A tool that has worked since is
+    /// forgiven.
+    pub fn count_before(&mut self, calls: impl IntoIterator<Item = (String, bool)>) {
+        let mut has_worked = HashSet::new();
+        for (name, has_failed) in calls {
+            if !has_failed {
+                has_worked.insert(name);
+            } else if !has_worked.contains(&name) {
+                *self.failed_before.entry(name).or_default() += 1;
+            }
+        }
+    }
 }
 
 /// One change to the rows of a run.

@@ -70,7 +70,7 @@ pub fn id_of(name: &str) -> AgentId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::agent::{AgentProfile, BreakerAction, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
+    use crate::domain::agent::{AgentProfile, BreakerAction, BreakerScope, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
     use crate::domain::agent_record::profile_of;
     use crate::domain::approval::OnDeny;
 
@@ -107,6 +107,7 @@ mod tests {
         assert!(cms.response_analysis.claims && !desktop.response_analysis.claims);
         let react = profile("react");
         assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));
+        assert_eq!((react.breaker_failures, react.breaker_scope), (3, BreakerScope::Conversation));
         assert_eq!((react.llm_retry.delays_ms, react.approval.on_deny), (vec![1_000, 2_000, 4_000], OnDeny::EndTurn));
         assert_eq!((react.sampling.tool_turn.temperature, react.sampling.talk_turn.temperature), (Some(0.0), Some(0.7)));
         assert!(react.approval.ask_untrusted && react.approval.rationale);

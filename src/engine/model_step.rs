@@ -97,18 +97,15 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
         quarantined_tools: std::mem::take(&mut counters.quarantined_tools),
         dropped_tools: std::mem::take(&mut counters.dropped_tools),
         plan: counters.plan.take(),
+        failed_before: std::mem::take(&mut counters.failed_before),
         ..RunCounters::default()
     };
 }
 
 fn has_broken_tool(draft: &Draft<'_>) -> bool {
-    let profile = draft.profile();
-    match profile.breaker_action {
+    match draft.profile().breaker_action {
         BreakerAction::DropTool => false,
-        BreakerAction::ForceFinal => {
-            profile.breaker_failures > 0
-                && draft.base.record.tools.iter().flatten().any(|tool| draft.failures(&tool.name) >= profile.breaker_failures)
-        }
+        BreakerAction::ForceFinal => draft.base.record.tools.iter().flatten().any(|tool| draft.is_broken(&tool.name)),
     }
 }
 

@@ -244,12 +244,12 @@ pub(super) fn unknown_tool(name: &str, near: &[&str], offered: &[&str]) -> Strin
 
 /// The outcome of a call of a tool that the breaker has taken away.
 pub(super) fn dropped_tool(name: &str) -> String {
-    format!("not carried out: {name} failed too often in this run and is no longer available. Use another way.")
+    format!("not carried out: {name} failed too often and is no longer available in this run. Use another way.")
 }
 
 /// Added to the last failure of a tool before the breaker takes it away.
 pub(super) fn last_failure(name: &str, failures: u32) -> String {
-    format!("{name} has now failed {failures} times in this run and is no longer available. Stop using it.")
+    format!("{name} has now failed {failures} times and is no longer available in this run. Stop using it.")
 }
 
 /// The outcome of a call whose arguments are no JSON object.
