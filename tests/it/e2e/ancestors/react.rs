@@ -152,6 +152,8 @@ async fn the_oldest_messages_go_at_two_hundred_thousand_characters() {
     assert!(third.iter().all(|text| !text.starts_with("one ")), "the oldest went");
     assert!(third[0].contains("STAY") && third.last().unwrap().starts_with("three "), "the instructions and the question stay");
     assert!(third.iter().map(|text| text.chars().count()).sum::<usize>() <= 200_000);
+    let figures = server.get("//metrics").send().await.unwrap().text().await.unwrap();
+    assert!(figures.contains("\ncapstan_context_compactions_total 1\n"), "{figures}");
     let kept = server.messages(id).await;
     assert!(kept.len() == 6 && kept[0]["parts"][0]["text"].as_str().unwrap().starts_with("one "), "what is stored stays whole");
 }
@@ -222,6 +224,13 @@ async fn a_turn_has_a_trace_lines_in_the_log_and_figures() {
     assert_eq!(figure("capstan_step_seconds_count"), 5.0, "three of the model and two of tools: {figures}");
     assert!(figure("capstan_tokens_total") > 0.0 && figure("capstan_runs_finished_total") >= 1.0, "{figures}");
     assert_eq!(figure("capstan_tool_calls_total"), 2.0, "{figures}");
+    // How long the history was, what it came to, and how often it had to be cut.
+    assert_eq!(
+        (figure("capstan_request_messages_sum"), figure("capstan_request_messages_count")),
+        (1.0 + 3.0 + 5.0, 3.0),
+        "{figures}"
+    );
+    assert!(figure("capstan_request_tokens_sum") > 3.0 && figure("capstan_context_compactions_total") == 0.0, "{figures}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
