@@ -55,6 +55,10 @@ const SECONDS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 /// Bounds of histogram buckets for counts.
 const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
+/// Bounds of histogram buckets for tokens: the windows of models.
+const TOKENS: &[f64] =
+    &[256.0, 512.0, 1_024.0, 2_048.0, 4_096.0, 8_192.0, 16_384.0, 32_768.0, 65_536.0, 131_072.0, 262_144.0, 524_288.0, 1_048_576.0];
+
 /// Starts the metrics. The handle renders them; [`maintain`] must be called on it from time to time.
 ///
 /// # Errors
@@ -63,6 +67,8 @@ pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), SECONDS)
         .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_writes".to_owned()), COUNTS))
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_request_messages".to_owned()), COUNTS))
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_request_tokens".to_owned()), TOKENS))
         .context("the metrics' buckets are wrong")?
         .install_recorder()
         .context("the metrics cannot be started")?;
@@ -74,7 +80,8 @@ pub fn start_metrics() -> anyhow::Result<PrometheusHandle> {
 }
 
 /// Counters that are shown before they have counted anything: who asks how much one has grown would miss the first time.
-const FROM_THE_START: [&str; 7] = [
+const FROM_THE_START: [&str; 8] = [
+    "capstan_context_compactions_total",
     "capstan_embedding_tokens_total",
     "capstan_lease_takeovers_total",
     "capstan_mcp_escaped_total",
@@ -98,6 +105,9 @@ fn describe() {
     describe_counter!("capstan_tokens_total", "Tokens used, by direction");
     describe_counter!("capstan_titles_total", "Times that a model was asked for a title, by outcome");
     describe_counter!("capstan_model_failures_total", "Failed model calls, by code");
+    describe_histogram!("capstan_request_messages", Unit::Count, "Messages in one request to a model");
+    describe_histogram!("capstan_request_tokens", Unit::Count, "Tokens of one request to a model, estimated");
+    describe_counter!("capstan_context_compactions_total", "Times that a run left messages out of its requests, or cut them");
     describe_counter!("capstan_contexts_total", "Questions to context providers, by provider and outcome");
     describe_counter!("capstan_tools_held_total", "Tools that were not offered to a run, because their definitions have changed");
     describe_counter!("capstan_tool_rankings_total", "Times that the tools of a run were put in order, by what");

@@ -38,7 +38,7 @@ pub enum ToolErrorPolicy {
     FailRun,
 }
 
-/// What happens when a tool has failed too often in a run.
+/// What happens when a tool has failed too often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BreakerAction {
@@ -47,6 +47,23 @@ pub enum BreakerAction {
     DropTool,
     /// One last call without tools ends the run.
     ForceFinal,
+}
+
+/// Which failures of a tool the breaker counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakerScope {
+    /// Those of its run.
+    #[default]
+    Run,
+    /// Those of earlier runs of the conversation, too, since the tool has worked last.
+    Conversation,
+}
+
+impl BreakerScope {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// When tools are offered.
@@ -269,8 +286,11 @@ pub struct AgentProfile {
     pub max_parallel_calls: u32,
     /// What a failed tool call does.
     pub tool_error: ToolErrorPolicy,
-    /// Failures of one tool in a run after which the breaker acts; 0 for never.
+    /// Failures of one tool after which the breaker acts, the last of them in the run; 0 for never.
     pub breaker_failures: u32,
+    /// Where else they are counted.
+    #[serde(skip_serializing_if = "BreakerScope::is_default")]
+    pub breaker_scope: BreakerScope,
     /// What the breaker does.
     pub breaker_action: BreakerAction,
     /// Retries of model calls.
@@ -304,6 +324,12 @@ pub struct AgentProfile {
 }
 
 impl AgentProfile {
+    /// Whether failures of earlier runs of its conversation count in a run.
+    #[must_use]
+    pub fn counts_earlier_failures(&self) -> bool {
+        self.breaker_failures > 0 && self.breaker_scope == BreakerScope::Conversation
+    }
+
     /// Looks for values that no run could be carried out with.
     ///
     /// # Errors
@@ -415,6 +441,7 @@ impl Default for AgentProfile {
             max_parallel_calls: 32,
             tool_error: ToolErrorPolicy::default(),
             breaker_failures: 3,
+            breaker_scope: BreakerScope::default(),
             breaker_action: BreakerAction::default(),
             llm_retry: LlmRetry::default(),
             duplicate_calls: 2,

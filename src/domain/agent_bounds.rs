@@ -25,6 +25,10 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
         let reason = format!("only an administrator can give another value than 1 to {most}, as the server's own agent has it");
         return refuse(field, reason);
     }
+    if base.counts_earlier_failures() && !profile.counts_earlier_failures() {
+        let reason = "only an administrator can forget how often a tool has failed before, as the server's own agent does not";
+        return refuse("breaker_scope", reason.to_owned());
+    }
     if profile.on_unknown == OnUnknown::Rerun && base.on_unknown != OnUnknown::Rerun {
         let reason = "only an administrator can have calls made again of which nobody knows what became";
         return refuse("on_unknown", reason.to_owned());
@@ -175,7 +179,7 @@ mod tests {
     }
 
     fn strict() -> AgentProfile {
-        let said = json!({"max_run_ms": 1_000, "tools": ["a", "b"], "tools_policy": "first_round_only",
+        let said = json!({"max_run_ms": 1_000, "breaker_scope": "conversation", "tools": ["a", "b"], "tools_policy": "first_round_only",
             "context": {"limit": 8_000}, "budget": {"day": {"usd": 2.5}}, "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
         profile(&AgentProfile::default(), said)
     }
@@ -198,6 +202,7 @@ mod tests {
     #[case(json!({"on_unknown": "rerun"}), Some("on_unknown"))]
     #[case(json!({"on_unknown": "ask"}), None)]
     #[case(json!({"breaker_failures": 0}), Some("breaker_failures"))]
+    #[case(json!({"breaker_scope": "run"}), Some("breaker_scope"))]
     #[case(json!({"duplicate_calls": 9}), Some("duplicate_calls"))]
     #[case(json!({"max_crashes": 0}), Some("max_crashes"))]
     #[case(json!({"options": {"max_output_tokens": 101}}), Some("options/max_output_tokens"))]

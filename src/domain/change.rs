@@ -2,6 +2,7 @@
 //!
 //! The loop's state in memory is changed by the same values, so that memory and rows cannot drift apart.
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -104,6 +105,9 @@ pub struct RunCounters {
     pub dropped_tools: Vec<String>,
     /// How many messages had joined runs of the conversation when a model step of this run last began: the model hears those.
     pub heard: i64,
+    /// The newest step that had begun then. What the run did up to it was for earlier messages: it uses up no limit of the newest one,
+    /// and may be asked for once more.
+    pub heard_step: u32,
     /// How many of the profile's models have been given up: 0 for the first, n for the n-th fallback.
     pub fallback: u32,
     /// Whether a request was too large for the model: from then on the run's requests to it are halved.
@@ -124,6 +128,28 @@ pub struct RunCounters {
     pub plan: Option<Plan>,
     /// Whether the last call was forced because too little of the budget of a request remained.
     pub no_room: bool,
+    /// How often tools have failed in earlier runs of the conversation, where that counts. The store fills it in until it is stored with
+    /// the rest, so that it stays as it was when the run began.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub failed_before: BTreeMap<String, u32>,
+}
+
+impl RunCounters {
+    /// So many calls of earlier runs are looked at, the newest ones.
+    pub const CALLS_BEFORE: i64 = 200;
+
+    /// Takes in the calls of earlier runs, the newest first: the tool of each, and whether it has failed. A tool that has worked since is
+    /// forgiven.
+    pub fn count_before(&mut self, calls: impl IntoIterator<Item = (String, bool)>) {
+        let mut has_worked = HashSet::new();
+        for (name, has_failed) in calls {
+            if !has_failed {
+                has_worked.insert(name);
+            } else if !has_worked.contains(&name) {
+                *self.failed_before.entry(name).or_default() += 1;
+            }
+        }
+    }
 }
 
 /// One change to the rows of a run.

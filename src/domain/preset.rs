@@ -70,9 +70,11 @@ pub fn id_of(name: &str) -> AgentId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::agent::{AgentProfile, BreakerAction, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
+    use crate::domain::agent::{AgentProfile, BreakerAction, BreakerScope, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
     use crate::domain::agent_record::profile_of;
     use crate::domain::approval::OnDeny;
+    use crate::domain::model::ToolChoice;
+    use crate::domain::plan::WithoutVectors;
 
     fn profile(name: &str) -> AgentProfile {
         let preset = presets().iter().find(|preset| preset.name == name).unwrap();
@@ -105,8 +107,10 @@ mod tests {
         assert_eq!((desktop.sampling.tool_turn.temperature, desktop.sampling.talk_turn.top_p), (Some(0.1), Some(0.9)));
         assert_eq!((desktop.llm_retry.delays_ms.len(), desktop.llm_retry.fallback_first), (1, true));
         assert!(cms.response_analysis.claims && !desktop.response_analysis.claims);
+        assert_eq!(desktop.plan.without_vectors, WithoutVectors::Loop);
         let react = profile("react");
         assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));
+        assert_eq!((react.breaker_failures, react.breaker_scope), (3, BreakerScope::Conversation));
         assert_eq!((react.llm_retry.delays_ms, react.approval.on_deny), (vec![1_000, 2_000, 4_000], OnDeny::EndTurn));
         assert_eq!((react.sampling.tool_turn.temperature, react.sampling.talk_turn.temperature), (Some(0.0), Some(0.7)));
         assert!(react.approval.ask_untrusted && react.approval.rationale);
@@ -116,5 +120,6 @@ mod tests {
         let tools = profile("docker-tools");
         assert_eq!((tools.max_rounds, tools.tools_policy), (5, ToolsPolicy::FirstRoundOnly));
         assert!(tools.tool_parallelism >= tools.max_parallel_calls);
+        assert_eq!(tools.options.tool_choice, Some(ToolChoice::Auto));
     }
 }

@@ -138,6 +138,12 @@ impl Assembler {
         Self { asked: size::tokens(size::request(request)), ..self }
     }
 
+    /// The tokens of the request, at four bytes each.
+    #[must_use]
+    pub fn asked_tokens(&self) -> u64 {
+        self.asked
+    }
+
     /// Takes in an event and says what to show for it. Nothing counts after [`ModelEvent::Finished`], nor after a break (see
     /// [`Assembler::broken`]).
     pub fn push(&mut self, event: ModelEvent, ids: &dyn IdSource) -> Vec<StreamItem> {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Command, Decision, RunState, Surroundings, analysis, approval, budget, offer, plan, results, texts};
+use super::{Command, Decision, RunState, Surroundings, analysis, approval, budget, offer, plan, repeats, results, texts};
 use crate::domain::agent::{AgentProfile, BreakerAction};
 use crate::domain::approval::{ApprovalRequest, ApprovalState};
 use crate::domain::change::{Change, ReleaseCause, RunCounters, StepKind, StepStatus};
@@ -260,10 +260,9 @@ impl<'a> Draft<'a> {
         let limit = self.profile().tool_result_chars;
         let part = |call: &ToolCall| {
             let mut part = results::part(self.part_id(), call, limit);
-            let is_repeated = self.work.record.calls.iter().any(|earlier| {
-                earlier.step < call.step && earlier.name == call.name && earlier.arguments_hash == call.arguments_hash
-            });
-            part.undoable = call.state == ToolCallState::Done && !is_repeated && self.has_undo(&call.name);
+            // One that was answered with an earlier one has done nothing that could be taken back.
+            let is_quoted = || repeats::answered_before((self.profile(), &self.work.record), std::iter::empty(), call).is_some();
+            part.undoable = call.state == ToolCallState::Done && self.has_undo(&call.name) && !is_quoted();
             if let Some(repair) = &call.repair {
                 part.content.insert(0, ToolContent::text(texts::mended(repair, &call.name)));
             }
@@ -386,10 +385,23 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// How often a tool has failed in this run. Calls that the loop itself did not let through are `Cancelled`, not `Failed`.
+    /// How often a tool has failed by now: in this run, and before it as far as that counts. Calls that the loop itself did not let
+    /// through are `Cancelled`, not `Failed`.
     pub(super) fn failures(&self, name: &str) -> u32 {
-        let failed = self.work.record.calls.iter().filter(|call| call.name == name && call.state == ToolCallState::Failed).count();
-        u32::try_from(failed).unwrap_or(u32::MAX)
+        let in_state = |state: ToolCallState| {
+            self.work.record.calls.iter().filter(move |call| call.name == name && call.state == state).count()
+        };
+        let before = self.work.record.counters.failed_before.get(name).filter(|_| in_state(ToolCallState::Done) == 0);
+        let failed = u32::try_from(in_state(ToolCallState::Failed)).unwrap_or(u32::MAX);
+        failed.saturating_add(before.copied().unwrap_or(0))
+    }
+
+    /// Whether a tool has failed once too often. One that has failed in this run only has: what has broken before may have been mended,
+    /// and nobody would know if it were never called again.
+    pub(super) fn is_broken(&self, name: &str) -> bool {
+        let limit = self.profile().breaker_failures;
+        let fails_now = |call: &Arc<ToolCall>| call.name == name && call.state == ToolCallState::Failed;
+        limit > 0 && self.failures(name) >= limit && self.work.record.calls.iter().any(fails_now)
     }
 
     // Questions.

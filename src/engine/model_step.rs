@@ -83,9 +83,11 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
     }
     plan::interrupted(draft);
     let heard = draft.work.record.joined;
+    let heard_step = draft.work.record.steps.last().map_or(0, |row| row.step);
     let counters = draft.counters();
     *counters = RunCounters {
         heard,
+        heard_step,
         // These belong to the model's provider and to tools, which a message does not mend.
         model_failures: counters.model_failures,
         fallback: counters.fallback,
@@ -95,18 +97,15 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
         quarantined_tools: std::mem::take(&mut counters.quarantined_tools),
         dropped_tools: std::mem::take(&mut counters.dropped_tools),
         plan: counters.plan.take(),
+        failed_before: std::mem::take(&mut counters.failed_before),
         ..RunCounters::default()
     };
 }
 
 fn has_broken_tool(draft: &Draft<'_>) -> bool {
-    let profile = draft.profile();
-    match profile.breaker_action {
+    match draft.profile().breaker_action {
         BreakerAction::DropTool => false,
-        BreakerAction::ForceFinal => {
-            profile.breaker_failures > 0
-                && draft.base.record.tools.iter().flatten().any(|tool| draft.failures(&tool.name) >= profile.breaker_failures)
-        }
+        BreakerAction::ForceFinal => draft.base.record.tools.iter().flatten().any(|tool| draft.is_broken(&tool.name)),
     }
 }
 

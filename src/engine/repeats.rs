@@ -1,4 +1,7 @@
 //! Calls that a run has made before with the same arguments: they are answered with what that came to.
+//!
+//! A message that joins may ask for just that once more, so what was done before it answers nothing. What may have taken effect is
+//! different: a user who does not know of it has not asked for it twice. They can do so in a run of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,11 +61,12 @@ pub(super) fn answered_before<'c>(
     let quotes_all = profile.duplicate_calls > 0;
     let before = |other: &&ToolCall| (other.step, other.position) < (call.step, call.position);
     let calls = record.calls.iter().map(Arc::as_ref).filter(before);
+    let is_of_now = |earlier: &&ToolCall| earlier.step > record.counters.heard_step;
     let mut same = calls.clone().filter(|earlier| earlier.step < call.step && is_same(earlier, call));
     match profile.strategy {
         Strategy::Loop if quotes_all => {
             let mut made = Made::default();
-            calls.filter(|call| was_let_through(call)).chain(beside).for_each(|call| made.add(call));
+            calls.filter(is_of_now).filter(|call| was_let_through(call)).chain(beside).for_each(|call| made.add(call));
             made.answers(call)
         }
         Strategy::Loop => None,
@@ -73,9 +77,10 @@ pub(super) fn answered_before<'c>(
         // Whoever takes over from a plan shall not do again what that has done, and may read again what it has changed.
         Strategy::PlanExecute => same.find(|earlier| {
             let is_stale = repeats_nothing(earlier) && has_changed_since(record, earlier, call);
+            let is_answer = is_of_now(earlier) || earlier.state == ToolCallState::Unknown;
             match plan::has_made(record, &earlier.id) {
-                true => has_told(earlier) && !is_stale,
-                false => quotes_all && earlier.state == ToolCallState::Done,
+                true => is_answer && has_told(earlier) && !is_stale,
+                false => quotes_all && is_of_now(earlier) && earlier.state == ToolCallState::Done,
             }
         }),
     }

@@ -73,7 +73,7 @@ impl<'a> Source<'a> {
         self.record.profile.context.said_window(self.capacity.window)
     }
 
-    fn history(&self) -> impl DoubleEndedIterator<Item = &'a Message> + use<'a> {
+    fn history(&self) -> impl DoubleEndedIterator<Item = &'a Message> + Clone + use<'a> {
         self.stored.iter().chain(self.added)
     }
 
@@ -87,15 +87,14 @@ impl<'a> Source<'a> {
     pub(super) fn shown(&self) -> Shown<'a> {
         let covered = self.covered();
         let is_user = |message: &&Message| message.role == Role::User && !message.internal;
-        // A run that goes on from another one answers what that one was asked.
-        let turn = self.history().rev().find(is_user).map(|message| &message.run_id);
+        let turn = offer::turn(self.history());
         let asked = self.history().take(covered).filter(is_user).filter(|message| Some(&message.run_id) == turn).collect();
         Shown { asked, rest: self.history().skip(covered).collect(), turn }
     }
 
-    /// What the user says in the run, the newest first.
+    /// What the user says in the turn, the newest first.
     pub(super) fn said_by_user(&self) -> String {
-        offer::said_by_user(self.history(), &self.record.fence.run_id)
+        offer::said_by_user(self.history())
     }
 
     /// The tools that the run may use in the next model call.

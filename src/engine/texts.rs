@@ -57,6 +57,10 @@ pub(super) const NOTHING_WRITTEN: &str = "Correction: your last answer said that
 pub(super) const PLAN_LEFT: &str = "The plan for this task was given up. What its steps have done stands above, with their results: do not do it again. \
      Go on with what is left.";
 
+/// Before the last call, which answers in the place of a planner that has carried out its plan and cannot tell of it.
+pub(super) const PLAN_DONE: &str = "The steps above are all that there was to do, and tools are no longer available. Answer the user now from their \
+     results, and say what has failed.";
+
 /// What came of a step for which no tool was called.
 pub(super) const NO_CALL_FOR_STEP: &str = "no tool was called";
 
@@ -240,12 +244,12 @@ pub(super) fn unknown_tool(name: &str, near: &[&str], offered: &[&str]) -> Strin
 
 /// The outcome of a call of a tool that the breaker has taken away.
 pub(super) fn dropped_tool(name: &str) -> String {
-    format!("not carried out: {name} failed too often in this run and is no longer available. Use another way.")
+    format!("not carried out: {name} failed too often and is no longer available in this run. Use another way.")
 }
 
 /// Added to the last failure of a tool before the breaker takes it away.
 pub(super) fn last_failure(name: &str, failures: u32) -> String {
-    format!("{name} has now failed {failures} times in this run and is no longer available. Stop using it.")
+    format!("{name} has now failed {failures} times and is no longer available in this run. Stop using it.")
 }
 
 /// The outcome of a call whose arguments are no JSON object.

@@ -512,6 +512,7 @@ impl Drive<'_> {
                     tracing::info!(status, "run ended");
                 }
                 "tool.completed" => metrics::counter!("capstan_tool_calls_total").increment(1),
+                "context.compacted" => metrics::counter!("capstan_context_compactions_total").increment(1),
                 _ => {}
             }
             if let EventBody::StepCompleted { usage, .. } = event {

@@ -55,6 +55,8 @@ impl ModelCall {
     /// A call that has not been made yet.
     pub fn new(surround: &Surround, run: &RunState, request: ModelRequest) -> Self {
         let assembler = Assembler::of(run, &request);
+        metrics::histogram!("capstan_request_messages").record(request.messages.len() as f64);
+        metrics::histogram!("capstan_request_tokens").record(assembler.asked_tokens() as f64);
         let Surround { deps, attachments, .. } = surround;
         let (models, store, attachments) = (Arc::clone(&deps.models), Arc::clone(&deps.store), Arc::clone(attachments));
         let asking: Asking = Box::pin(async move {

@@ -67,6 +67,17 @@ pub(super) fn fit(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<
     fit::cut_to(messages, measure, room);
 }
 
+/// Whether a request leaves free what is to be kept free. One of an agent that wants nothing left out is sent as it is.
+pub(super) fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
+    let policy = &source.record.profile.context;
+    if policy.strategy == ContextStrategy::None || policy.budget(source.capacity.window).is_none() {
+        return true;
+    }
+    let measure = Measure::of(source);
+    let used = estimate::request(measure, request, &request.messages);
+    Room::of(source, measure, used).lacks(gate(source)).is_none()
+}
+
 /// What must remain for a call to be worth beginning.
 fn gate(source: &Source<'_>) -> u64 {
     if source.record.counters.force_final { 0 } else { source.record.profile.context.start_gate }

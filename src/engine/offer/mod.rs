@@ -54,7 +54,7 @@ pub(super) fn usable<'t>(tools: &'t [Arc<ToolDefinition>], record: &RunRecord) -
         || match profile.tools_policy {
             ToolsPolicy::EveryRound => false,
             ToolsPolicy::FirstRoundOnly => counters.rounds > 0,
-            ToolsPolicy::OneRoundThenText => !record.calls.is_empty(),
+            ToolsPolicy::OneRoundThenText => record.calls.iter().any(|call| call.step > counters.heard_step),
             ToolsPolicy::None => true,
         };
     if withheld { Vec::new() } else { permitted(tools, record) }
@@ -202,8 +202,8 @@ pub(super) fn announced(draft: &Draft<'_>, kind: StepKind) -> Option<ToolsOffere
     Some(ToolsOffered { offered: Source::in_draft(draft).offered().len(), of, by })
 }
 
-/// What the tools of a run are searched by: what its user says in it, the newest first, and what was said before if that is
-/// next to nothing.
+/// What the tools of a run are searched by: what its user says in its turn, the newest first, and what was said before if that
+/// is next to nothing.
 #[must_use]
 pub fn tool_query(state: &RunState) -> String {
     let record = &state.record;
@@ -212,8 +212,9 @@ pub fn tool_query(state: &RunState) -> String {
     }
     let mut query = said_in(record);
     if words::words(&query).len() < FEW_WORDS {
+        let turn = turn(record.history.iter());
         let earlier = record.history.iter().rev().filter(|message| match message.role {
-            Role::User => !message.internal && message.run_id != record.fence.run_id,
+            Role::User => !message.internal && Some(&message.run_id) != turn,
             Role::Assistant => true,
             Role::Tool => false,
         });
@@ -227,12 +228,23 @@ pub fn tool_query(state: &RunState) -> String {
 }
 
 fn said_in(record: &RunRecord) -> String {
-    said_by_user(record.history.iter(), &record.fence.run_id)
+    said_by_user(record.history.iter())
 }
 
-/// What the user says in the run, the newest first.
-pub(super) fn said_by_user<'m>(history: impl DoubleEndedIterator<Item = &'m Message>, run: &RunId) -> String {
-    let own = history.rev().filter(|message| message.role == Role::User && !message.internal && message.run_id == *run);
+/// The newest run that a user has spoken in. A run that goes on from another one, or makes it again, has no message of its own: it
+/// answers what that one was asked.
+pub(super) fn turn<'m>(history: impl DoubleEndedIterator<Item = &'m Message>) -> Option<&'m RunId> {
+    history.rev().find(|message| is_said_by_user(message)).map(|message| &message.run_id)
+}
+
+fn is_said_by_user(message: &Message) -> bool {
+    message.role == Role::User && !message.internal
+}
+
+/// What the user says in the turn, the newest first.
+pub(super) fn said_by_user<'m>(history: impl DoubleEndedIterator<Item = &'m Message> + Clone) -> String {
+    let turn = turn(history.clone());
+    let own = history.rev().filter(|message| is_said_by_user(message) && Some(&message.run_id) == turn);
     let mut said = String::new();
     for message in own {
         said.push_str(text::prefix_chars(&message.text(), MAX_QUERY));

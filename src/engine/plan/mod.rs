@@ -20,6 +20,7 @@ use parse::Planned;
 use super::draft::Draft;
 use super::source::Source;
 use super::{Command, budget, context, model_step, offer, repeats, results, texts, tool_step};
+use crate::domain::context::ContextStrategy;
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
 use crate::domain::message::{Message, Role};
@@ -76,6 +77,11 @@ pub(super) fn begin(draft: &mut Draft<'_>) -> bool {
     }
     draft.set_status(RunStatus::Processing, None);
     let room = context::room(&Source::in_draft(draft));
+    // What is too long however short it is made is the loop's, which can leave messages out, and says so where that does not help.
+    if room.is_some_and(|room| room.remaining < 0) && draft.profile().context.strategy != ContextStrategy::None {
+        leave(draft);
+        return false;
+    }
     model_step::call(draft, room);
     true
 }
@@ -181,6 +187,7 @@ fn planned(draft: &mut Draft<'_>, step: u32, message: &Message, turn: &ModelTurn
         Some(Planned::Steps(mut steps)) if is_too_short(draft, &steps, most) => {
             draft.counters().plan = Some(Plan { short: steps.pop(), ..Plan::empty(PlanPhase::Planning) });
         }
+        Some(Planned::Answer(_)) if wants_shape(draft) => leave(draft),
         Some(Planned::Answer(answer)) => {
             close(draft);
             draft.say(&answer, FinishReason::Stop);
@@ -198,6 +205,11 @@ fn planned(draft: &mut Draft<'_>, step: u32, message: &Message, turn: &ModelTurn
         Some(Planned::Steps(_)) | None => leave(draft),
     }
     model_step::begin(draft);
+}
+
+/// Whether the answer has a shape that no words of a planner and no list have. The loop gives it then.
+fn wants_shape(draft: &Draft<'_>) -> bool {
+    draft.profile().options.output_schema.is_some()
 }
 
 /// Whether a plan of one step is one step too few: the user wants several things. The planner is asked once more.
@@ -319,8 +331,13 @@ pub(super) fn model_failed(draft: &mut Draft<'_>, step: u32) {
     model_step::begin(draft);
 }
 
-/// Tells what came of the steps without a model.
+/// Tells what came of the steps without the planner: by a list, or by the agent's own model, which has nothing left to do.
 fn list(draft: &mut Draft<'_>) {
+    if wants_shape(draft) {
+        close(draft);
+        draft.force_final(texts::PLAN_DONE);
+        return model_step::begin(draft);
+    }
     let record = &draft.work.record;
     let steps = record.counters.plan.as_ref().map(|plan| plan.steps.as_slice()).unwrap_or_default();
     let lines = steps.iter().map(|step| {
@@ -343,7 +360,7 @@ fn close(draft: &mut Draft<'_>) {
     }
 }
 
-/// The word for how a step ended, and what came of it.
+/// The word for how a step ended, and what came of it, in so many characters.
 fn result_of(record: &RunRecord, step: &PlanStep, limit: usize) -> (&'static str, String) {
     let call = call_of(record, step);
     let result = match call {

@@ -17,11 +17,29 @@ const READ_MESSAGES: usize = 6;
 /// An earlier result is given to a step whole up to so many characters,
 const WHOLE_RESULT: usize = 200;
 
-/// and of a longer one so many.
+/// and of a longer one so many,
 const CUT_RESULT: usize = 150;
 
-/// How much of a result is told, in characters.
-const TOLD_RESULT: usize = 500;
+/// where that has room in the request. What a step needs of it is seldom longer than the last of these.
+const ROUTED: [usize; 3] = [WHOLE_RESULT, 100, 50];
+
+/// How much of a result is told, and of what the user and the steps say, in characters: less of the results first, where the request
+/// does not fit. Which step has come to what always stands there.
+const TOLD: [(usize, usize); 10] = [
+    (500, MOST_WORDS),
+    (250, MOST_WORDS),
+    (120, MOST_WORDS),
+    (60, MOST_WORDS),
+    (0, MOST_WORDS),
+    (0, 1_000),
+    (0, 500),
+    (0, 250),
+    (0, 120),
+    (0, 60),
+];
+
+/// No user and no step says more.
+const MOST_WORDS: usize = 4_000;
 
 const PLANNER: &str = "You plan the work that a user asks for. You call no tools yourself; another model carries out one step after the other. It sees \
      only that step, and results of earlier ones.\n\
@@ -46,49 +64,87 @@ const TELLER: &str = "The work that the user has asked for was carried out in th
 
 /// The request of the next model step, or of the one that is under way, if a plan has it made.
 pub(in crate::engine) fn request(source: &Source<'_>) -> Option<ModelRequest> {
-    let record = source.record;
-    let plan = record.counters.plan.as_ref()?;
-    let profile = &record.profile;
-    // Whoever reads what the user says, or speaks to them, does so under the layers that hold for every model of the run.
-    let under_layers = |own: &str| [prompt::system(source).as_str(), own].join("\n\n");
-    let mut options = ModelOptions { tool_choice: None, output_schema: None, ..profile.options.clone() };
-    let mut tools = Vec::new();
-    let (system, messages) = match phase(record)? {
-        PlanPhase::Planning => {
-            let areas = offer::areas(&profile.tool_filter, &source.usable());
-            let messages = newest(history::sendable(source));
-            let again = plan.short.as_ref().map(|step| format!("\n\n{AGAIN}{}", step.description)).unwrap_or_default();
-            let examples = match profile.plan.examples.as_str() {
-                "" => String::new(),
-                examples => format!("\n\nExamples:\n{examples}"),
-            };
-            (under_layers(&format!("{PLANNER}{examples}\n\nThe areas:{areas}{again}")), messages)
-        }
-        PlanPhase::Executing => {
-            tools = offered(source.usable(), record, PlanPhase::Executing).into_iter().cloned().collect();
-            (ROUTER.to_owned(), vec![history::user_text(record, None, &step_text(record, plan))])
-        }
-        PlanPhase::Telling => {
-            options.output_schema = profile.options.output_schema.clone();
-            (under_layers(TELLER), vec![history::user_text(record, None, &told_text(source, plan))])
-        }
-        PlanPhase::Over => return None,
-    };
-    profile.sampling.fill(&mut options, phase(record) != Some(PlanPhase::Telling));
-    let (owner, model) = (Some(record.owner.clone()), record.model().to_owned());
-    let is_planning = phase(record) == Some(PlanPhase::Planning);
-    let window = source.said_window();
-    let mut request = ModelRequest { owner, model, system: system.trim().to_owned(), messages, tools, options, window };
-    if is_planning {
-        let mut messages = std::mem::take(&mut request.messages);
-        context::fit(source, &request, &mut messages);
-        request.messages = messages;
+    let plan = source.record.counters.plan.as_ref()?;
+    match phase(source.record)? {
+        PlanPhase::Planning => Some(planner(source, plan)),
+        PlanPhase::Executing => largest(source, ROUTED.into_iter().map(|most| router(source, plan, most))),
+        PlanPhase::Telling => largest(source, TOLD.into_iter().map(|(result, words)| teller(source, plan, result, words))),
+        PlanPhase::Over => None,
     }
-    match profile.output {
+}
+
+/// The first one that fits of requests that are shorter and shorter; the last one, if none does.
+fn largest(source: &Source<'_>, requests: impl Iterator<Item = ModelRequest>) -> Option<ModelRequest> {
+    let mut last = None;
+    for request in requests {
+        if context::fits(source, &request) {
+            return Some(request);
+        }
+        last = Some(request);
+    }
+    last
+}
+
+fn planner(source: &Source<'_>, plan: &Plan) -> ModelRequest {
+    let profile = &source.record.profile;
+    let areas = offer::areas(&profile.tool_filter, &source.usable());
+    let again = plan.short.as_ref().map(|step| format!("\n\n{AGAIN}{}", step.description)).unwrap_or_default();
+    let examples = match profile.plan.examples.as_str() {
+        "" => String::new(),
+        examples => format!("\n\nExamples:\n{examples}"),
+    };
+    let system = under_layers(source, &format!("{PLANNER}{examples}\n\nThe areas:{areas}{again}"));
+    let mut request = framed(source, &system, options(source, PlanPhase::Planning));
+    let mut messages = newest(history::sendable(source));
+    context::fit(source, &request, &mut messages);
+    request.messages = messages;
+    request
+}
+
+fn router(source: &Source<'_>, plan: &Plan, most: usize) -> ModelRequest {
+    let record = source.record;
+    let mut request = framed(source, ROUTER, options(source, PlanPhase::Executing));
+    request.tools = offered(source.usable(), record, PlanPhase::Executing).into_iter().cloned().collect();
+    request.messages = vec![history::user_text(record, None, &step_text(record, plan, most))];
+    match record.profile.output {
         OutputMode::Structured if !request.tools.is_empty() => structured::project(&mut request),
         OutputMode::Structured | OutputMode::Tools => {}
     }
-    Some(request)
+    request
+}
+
+fn teller(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> ModelRequest {
+    let mut options = options(source, PlanPhase::Telling);
+    options.output_schema = source.record.profile.options.output_schema.clone();
+    let mut request = framed(source, &under_layers(source, TELLER), options);
+    request.messages = vec![history::user_text(source.record, None, &told_text(source, plan, result, words))];
+    request
+}
+
+/// Whoever reads what the user says, or speaks to them, does so under the layers that hold for every model of the run.
+fn under_layers(source: &Source<'_>, own: &str) -> String {
+    [prompt::system(source).as_str(), own].join("\n\n")
+}
+
+fn options(source: &Source<'_>, phase: PlanPhase) -> ModelOptions {
+    let profile = &source.record.profile;
+    let mut options = ModelOptions { tool_choice: None, output_schema: None, ..profile.options.clone() };
+    profile.sampling.fill(&mut options, phase != PlanPhase::Telling);
+    options
+}
+
+/// A request without tools and messages.
+fn framed(source: &Source<'_>, system: &str, options: ModelOptions) -> ModelRequest {
+    let record = source.record;
+    ModelRequest {
+        owner: Some(record.owner.clone()),
+        model: record.model().to_owned(),
+        system: system.trim().to_owned(),
+        messages: Vec::new(),
+        tools: Vec::new(),
+        options,
+        window: source.said_window(),
+    }
 }
 
 /// The newest messages, from one of the user on.
@@ -99,8 +155,8 @@ fn newest(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// A step, with the results that it builds on: the one before it, and those that it names.
-fn step_text(record: &RunRecord, plan: &Plan) -> String {
+/// A step, with the results that it builds on: the one before it, and those that it names. Of each at most so many characters.
+fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
     let Some(step) = plan.steps.get(plan.at) else { return String::new() };
     let mut text = format!("The step: {}", step.description);
     if let Some(server) = &step.server {
@@ -109,8 +165,8 @@ fn step_text(record: &RunRecord, plan: &Plan) -> String {
     let needed = (0..plan.at).filter(|before| before + 1 == plan.at || names_step(&step.description, *before));
     for before in needed {
         let result = step_result(record, &plan.steps[before]);
-        let result = if result.chars().count() <= WHOLE_RESULT { result.as_str() } else { prefix_chars(&result, CUT_RESULT) };
-        text.push_str(&format!("\nResult of step {}: {result}", before + 1));
+        let limit = if result.chars().count() <= WHOLE_RESULT { WHOLE_RESULT } else { CUT_RESULT };
+        text.push_str(&format!("\nResult of step {}: {}", before + 1, prefix_chars(&result, limit.min(most))));
     }
     if plan.tries > 0 {
         text.push_str("\nYou have called no tool. Call exactly one now.");
@@ -118,12 +174,13 @@ fn step_text(record: &RunRecord, plan: &Plan) -> String {
     text
 }
 
-/// What the user wants, and a line for each step.
-fn told_text(source: &Source<'_>, plan: &Plan) -> String {
-    let mut text = format!("The user has asked:\n{}\n\nThe steps:", source.said_by_user());
+/// What the user wants, and a line for each step: so many characters of each result, and of other words.
+fn told_text(source: &Source<'_>, plan: &Plan, result: usize, words: usize) -> String {
+    let said = source.said_by_user();
+    let mut text = format!("The user has asked:\n{}\n\nThe steps:", prefix_chars(&said, words));
     for (step, number) in plan.steps.iter().zip(1..) {
-        let (word, result) = result_of(source.record, step, TOLD_RESULT);
-        text.push_str(&format!("\n{number}. {} - {word}: {result}", step.description));
+        let (word, result) = result_of(source.record, step, result);
+        text.push_str(&format!("\n{number}. {} - {word}: {result}", prefix_chars(&step.description, words)));
     }
     text
 }

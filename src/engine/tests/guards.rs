@@ -166,6 +166,28 @@ fn repeated_calls_are_quoted_and_then_end_the_run() {
     assert_eq!(world.ended().reason, Some(FinishReason::Stop));
 }
 
+/// A user who wants just that once more gets it, and the guard is what it was from there on.
+#[rstest]
+fn a_message_that_joins_may_have_a_call_made_again(#[values(true, false)] dies: bool) {
+    let mut world = World::started(AgentProfile::default());
+    let again = || call("write", &json!({"n": 1}));
+    world.calls(&[again()]);
+    world.join("Write it once more.");
+    world.tool_says(0, "written");
+    if dies {
+        world.die();
+        world.claim(ClaimCause::Crash);
+    }
+    world.calls(&[again()]);
+    assert_eq!(world.under_way.len(), 1, "{:?}", world.results());
+    world.tool_says(0, "written twice");
+    world.calls(&[again()]);
+    assert!(world.under_way.is_empty() && world.results()[0].contains("written twice"), "{:?}", world.results());
+    world.calls(&[again()]);
+    assert_eq!(world.hints(), [texts::FORCED_DUPLICATES]);
+    assert_eq!(world.executions.len(), 2);
+}
+
 /// Only the tool itself knows what a file holds that was written meanwhile.
 #[test]
 fn what_may_have_changed_is_read_again() {
@@ -303,6 +325,46 @@ fn the_breaker_can_force_the_end() {
     }
     assert!(world.asked.as_ref().unwrap().tools.is_empty());
     assert_eq!(world.hints(), [texts::FORCED_BREAKER]);
+}
+
+/// What has failed in earlier runs counts, but whether it is broken still only a call can tell.
+#[rstest]
+#[case::broken_before(3, 1)]
+#[case::once_more(2, 1)]
+#[case::twice_more(1, 2)]
+#[case::never_before(0, 3)]
+fn failures_of_earlier_runs_count(#[case] before: u32, #[case] more: u32, #[values(true, false)] drops: bool) {
+    let breaker_action = if drops { BreakerAction::DropTool } else { BreakerAction::ForceFinal };
+    let profile = AgentProfile { breaker_action, error_rounds: 0, max_crashes: 0, ..AgentProfile::default() };
+    let mut world = World::new(profile);
+    world.rows.counters.failed_before = [("write".to_owned(), before)].into_iter().filter(|(_, count)| *count > 0).collect();
+    world.claim(ClaimCause::First);
+    let offers = |world: &World| world.asked.as_ref().unwrap().tools.iter().any(|tool| tool.name == "write");
+    for n in 0..more {
+        assert!(offers(&world), "it may have been mended");
+        world.calls(&[call("write", &json!({ "n": n }))]);
+        world.join("Try again.");
+        world.tool_fails(0);
+        world.die();
+        world.claim(ClaimCause::Crash);
+    }
+    assert!(!offers(&world), "{:?}", world.results());
+}
+
+#[test]
+fn a_tool_that_works_again_is_forgiven_what_it_did_in_earlier_runs() {
+    let breaker_action = BreakerAction::ForceFinal;
+    let mut world = World::new(AgentProfile { breaker_action, error_rounds: 0, ..AgentProfile::default() });
+    world.rows.counters.failed_before = [("write".to_owned(), 2)].into();
+    world.claim(ClaimCause::First);
+    world.calls(&[call("write", &json!({"n": 0}))]);
+    world.tool_says(0, "written");
+    for n in 1..=3 {
+        assert!(!world.asked.as_ref().unwrap().tools.is_empty());
+        world.calls(&[call("write", &json!({ "n": n }))]);
+        world.tool_fails(0);
+    }
+    assert!(world.asked.as_ref().unwrap().tools.is_empty());
 }
 
 #[test]

@@ -127,6 +127,11 @@ fn what_says_little_is_searched_by_with_what_was_said_before() {
     world.rows.history = vec![earlier.clone(), yes.clone()];
     world.load(ClaimCause::First);
     assert_eq!(tool_query(world.state.as_ref().unwrap()), "Yes\nSend it to Ann");
+    // A run that makes another one again has no message of its own.
+    yes.run_id = crate::domain::ids::RunId::generate(&world.ids);
+    world.rows.history = vec![earlier.clone(), yes.clone()];
+    world.load(ClaimCause::First);
+    assert_eq!(tool_query(world.state.as_ref().unwrap()), "Yes\nSend it to Ann");
     if let Part::Text(text) = &mut yes.parts[0] {
         text.text = "word ".repeat(2_000);
     }

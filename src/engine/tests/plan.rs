@@ -1,14 +1,17 @@
 //! Plans: made, carried out and told; given up for the loop, which does nothing again.
 
+use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
 use super::world::{Say, World, call, done};
 use crate::domain::agent::{AgentProfile, LlmRetry, ToolErrorPolicy};
 use crate::domain::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
+use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy};
 use crate::domain::event::EventBody;
+use crate::domain::ids::RunId;
 use crate::domain::message::{Message, Role};
-use crate::domain::model::{ModelErrorKind, ModelFinish};
+use crate::domain::model::{ModelErrorKind, ModelFinish, ModelOptions, OutputSchema};
 use crate::domain::plan::{PlanPhase, PlanPolicy, PlanStepState, Strategy, WithoutVectors};
 use crate::domain::prompt::{OwnLayers, PromptPolicy, ProvidedContext};
 use crate::domain::record::ClaimCause;
@@ -98,6 +101,22 @@ fn a_plan_is_made_carried_out_and_told() {
     world.check_next_turn();
 }
 
+/// A run that is made again has no message of its own.
+#[test]
+fn a_plan_that_is_made_again_knows_what_was_asked() {
+    let mut world = World::new(planning());
+    let asked_before = world.user("Read a.png and write down what it says.");
+    world.rows.history = vec![Message { run_id: RunId::generate(&world.ids), ..asked_before }];
+    world.claim(ClaimCause::First);
+    world.says_text(ONE);
+    assert!(world.asked.as_ref().unwrap().system.contains("Plan again"), "two things are wanted");
+    world.says_text(TWO);
+    works(&mut world, "read", 1);
+    works(&mut world, "write", 1);
+    let told = asked(&world).2;
+    assert!(told.starts_with("The user has asked:\nRead a.png and write down what it says.\n"), "{told}");
+}
+
 /// The fourth of the ways back: the tools of a step cannot be told by what they mean.
 #[test]
 fn without_vectors_words_decide_or_the_loop_takes_over() {
@@ -127,6 +146,45 @@ fn a_planner_that_needs_no_tools_answers() {
     assert_eq!(world.ended().status, RunStatus::Completed);
     assert_eq!(words(&world.rows.history), ["Seven."]);
     assert_eq!(world.followed(), world.rows.history[1..]);
+}
+
+/// No words of a planner have the shape that an answer is to have, and no list has it.
+#[test]
+fn an_answer_that_is_to_have_a_shape_is_the_loop_s() {
+    let wanted = OutputSchema { name: "answer".to_owned(), schema: json!({"type": "object"}), strict: false };
+    let shaped = || {
+        let options = ModelOptions { output_schema: Some(wanted.clone()), ..ModelOptions::default() };
+        World::started(AgentProfile { options, ..planning() })
+    };
+    let is_wanted = |world: &World| world.asked.as_ref().unwrap().options.output_schema.is_some();
+    let mut world = shaped();
+    assert!(!is_wanted(&world), "a plan has a form of its own");
+    world.says_text("[answer(\"Seven.\")]");
+    assert_eq!(asked(&world), ("main/model", true, "What is in the file?".to_owned()));
+    assert!(is_wanted(&world) && words(&world.rows.history).is_empty());
+    world.says_text("{\"n\": 7}");
+    assert_eq!(words(&world.rows.history), ["{\"n\": 7}"]);
+
+    for has_failed in [true, false] {
+        let mut world = shaped();
+        world.says_text(APART);
+        fails(&mut world, "write", 1);
+        works(&mut world, "write", 2);
+        assert_eq!((asked(&world).0, is_wanted(&world)), ("big/planner", true));
+        if has_failed {
+            world.fails(ModelErrorKind::Overloaded);
+        } else {
+            world.says(&[Say::Reasoning("Hm.")], ModelFinish::Stop);
+        }
+        // All is done that there was to do: the agent's own model reads it and has no tools.
+        assert_eq!(asked(&world), ("main/model", false, texts::PLAN_DONE.to_owned()));
+        assert!(is_wanted(&world));
+        assert_eq!(ended(&world), [(1, PlanStepState::Failed), (2, PlanStepState::Done)]);
+        world.says_text("{\"n\": 7}");
+        assert_eq!((world.ended().status, world.ended().reason), (RunStatus::Completed, Some(FinishReason::Stop)));
+        assert_eq!(words(&world.rows.history), ["{\"n\": 7}"]);
+        world.check_next_turn();
+    }
 }
 
 const ONE: &str = "[step(\"files\", \"read a.png\")] [done()]";
@@ -401,6 +459,28 @@ fn a_message_that_joins_gives_the_run_to_the_loop() {
     assert!(asked(&world).2.contains("No, something else."));
 }
 
+/// What is known to be done may be wanted once more. What may have been done is not done again before its user knows of that.
+#[rstest]
+#[case::done(done("found 7"), true)]
+#[case::unknown(ToolOutcome { state: ToolCallState::Unknown, ..ToolOutcome::failed("gone", 1) }, false)]
+fn a_message_that_joins_may_have_a_step_done_again(#[case] outcome: ToolOutcome, #[case] is_made: bool) {
+    let mut world = planned(APART);
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    world.join("And then once more.");
+    world.tool_ends(0, outcome);
+    world.die();
+    world.claim(ClaimCause::Crash);
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    assert_eq!(world.under_way.len() == 1, is_made, "{:?}", world.results());
+    if is_made {
+        world.tool_says(0, "found 8");
+        world.calls(&[call("write", &json!({"n": 2}))]);
+        assert_eq!(world.under_way.len(), 1, "another call is another one");
+    } else {
+        assert_eq!(world.results(), [texts::UNKNOWN_BEFORE]);
+    }
+}
+
 #[test]
 fn limits_end_a_plan_as_they_end_the_loop() {
     let mut world = World::started(AgentProfile { max_run_tokens: 30, ..planning() });
@@ -477,4 +557,77 @@ fn a_run_that_goes_on_from_one_that_has_acted_makes_no_plan() {
     // A planner reads no calls, and would have the step done once more.
     let (model, has_tools, _) = asked(&world);
     assert_eq!((model, has_tools), ("main/model", true));
+}
+
+fn within(limit: u64) -> AgentProfile {
+    let context = ContextPolicy { limit: Some(limit), ..ContextPolicy::default() };
+    AgentProfile { context, breaker_failures: 0, ..planning() }
+}
+
+/// What is left of the budget of each request so far.
+fn left(world: &World) -> Vec<i64> {
+    let told = world.events.iter().filter_map(|event| match event {
+        EventBody::ContextBudget { remaining, .. } => Some(*remaining),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn each_request_of_a_plan_says_what_is_left_of_its_budget() {
+    let mut world = World::started(within(8_000));
+    world.says_text(APART);
+    works(&mut world, "write", 1);
+    works(&mut world, "write", 2);
+    world.says_text("Both are written.");
+    assert_eq!((world.ended().status, left(&world).len()), (RunStatus::Completed, 4));
+}
+
+/// The loop fails by its own rules, or leaves out what the plan cannot.
+#[rstest]
+#[case::the_loop(ContextStrategy::Summarize, "main/model")]
+#[case::as_it_is(ContextStrategy::None, "small/router")]
+fn a_step_that_is_too_long_for_its_router_is_the_loop_s(#[case] strategy: ContextStrategy, #[case] model: &str) {
+    let profile = within(30_000);
+    let context = ContextPolicy { strategy, ..profile.context.clone() };
+    let mut world = World::new(AgentProfile { context, ..profile });
+    // The models differ in what they read.
+    let capacity = Capacity { window: Some(4_700), ..Capacity::default() };
+    world.capacities = vec![("small/router".to_owned(), capacity)];
+    world.claim(ClaimCause::First);
+    let step = format!("[step(\"files\", \"write {}\")]", "\u{20ac}".repeat(1_990));
+    world.says(&[Say::Words(format!("{step} [done()]"))], ModelFinish::Stop);
+    assert_eq!(asked(&world).0, model);
+}
+
+proptest! {
+    /// Whatever came of the steps, and however little room there is for it.
+    #[test]
+    fn what_is_told_fits_and_names_every_step_that_failed(
+        limit in 5_000..9_000_u64,
+        wish in "[xy\u{e9} ]{0,6000}",
+        steps in prop::collection::vec((any::<bool>(), 0..1_900_usize, "[a-z\u{e9}{\\[\n ]{0,2000}"), 1..=10),
+    ) {
+        let mut world = World::new(within(limit));
+        world.rows.history = vec![world.user(&format!("do it {wish}"))];
+        world.claim(ClaimCause::First);
+        let planned = |(n, (_, length, _)): (usize, &(bool, usize, String))| {
+            format!("[step(\"files\", \"chore {n} {}\")]\n", "x".repeat(*length))
+        };
+        let plan: String = (1..).zip(&steps).map(planned).collect();
+        world.says(&[Say::Words(format!("{plan}[done()]"))], ModelFinish::Stop);
+        for (n, (fails, _, text)) in steps.iter().enumerate() {
+            world.calls(&[call("write", &json!({ "n": n }))]);
+            let outcome = if *fails { ToolOutcome::failed(text, 1) } else { done(text) };
+            world.tool_ends(0, outcome);
+        }
+        let (model, _, told) = asked(&world);
+        prop_assert_eq!(model, "big/planner");
+        prop_assert!(left(&world).iter().all(|left| *left >= 0), "{:?}", left(&world));
+        for (n, (fails, ..)) in (1..).zip(&steps) {
+            let (_, line) = told.split_once(&format!("\n{n}. chore {n}")).expect("each step has its line");
+            let (_, word) = line.split_once(" - ").expect("each line says what came of it");
+            prop_assert_eq!(word.starts_with("failed: "), *fails, "{}", told);
+        }
+    }
 }

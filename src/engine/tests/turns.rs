@@ -210,6 +210,19 @@ fn a_message_that_joins_before_the_rounds_are_used_up_begins_them_anew() {
 }
 
 #[test]
+fn a_message_that_joins_gets_a_round_of_tools_of_its_own() {
+    let mut world = World::started(AgentProfile { tools_policy: ToolsPolicy::OneRoundThenText, ..AgentProfile::default() });
+    world.calls(&[call("read", &json!({"n": 1}))]);
+    world.join("And the weather?");
+    world.tool_says(0, "ok");
+    let has_tools = |world: &World| !world.asked.as_ref().unwrap().tools.is_empty();
+    assert!(has_tools(&world));
+    world.calls(&[call("read", &json!({"n": 2}))]);
+    world.tool_says(0, "sunny");
+    assert!(!has_tools(&world));
+}
+
+#[test]
 fn a_message_that_joins_an_empty_answer_gets_a_try_of_its_own() {
     let mut world = World::started(AgentProfile { empty_replies: 0, ..AgentProfile::default() });
     world.join("And the weather?");

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Map, json};
 
-use super::world::{World, call, done, tools};
+use super::world::{World, call, done, tool, tools};
 use crate::domain::agent::AgentProfile;
+use crate::domain::message::Part;
 use crate::domain::plan::Strategy;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
 use crate::domain::tool::ToolCallState::{self, Done, Failed, Unknown};
-use crate::domain::tool::ToolOutcome;
+use crate::domain::tool::{ReplayClass, ToolDefinition, ToolOutcome};
+use crate::domain::undo::UndoRule;
 use crate::engine::Command;
 
 /// A run whose one call takes another one back, under way.
@@ -53,4 +55,23 @@ fn a_message_that_joins_is_answered() {
     assert_eq!(decision.commands, [Command::CallModel]);
     world.says_text("Done.");
     assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+/// However often it was made. What was quoted has done nothing.
+#[test]
+fn each_call_that_was_made_can_be_taken_back() {
+    let undo = UndoRule { tool: "write".to_owned(), arguments: Map::new() };
+    let write = ToolDefinition { undo: Some(undo), ..tool("write", ReplayClass::Unsafe) };
+    let mut world = World::new(AgentProfile::default());
+    world.claim_with(ClaimCause::First, vec![Arc::new(write)]);
+    let again = || call("write", &json!({"n": 1}));
+    world.calls(&[again()]);
+    world.join("Once more.");
+    world.tool_says(0, "written");
+    world.calls(&[again()]);
+    world.tool_says(0, "written");
+    world.calls(&[again()]);
+    let parts = world.rows.history.iter().flat_map(|message| &message.parts);
+    let undoable = parts.filter_map(|part| if let Part::ToolResult(result) = part { Some(result.undoable) } else { None });
+    assert_eq!(undoable.collect::<Vec<_>>(), [true, true, false]);
 }

@@ -22,7 +22,6 @@ use crate::domain::tool::{Reconciled, ReplayClass, ToolCall, ToolCallState, Tool
 use crate::domain::tool_filter::{ChosenBy, RankedTools};
 use crate::engine::context::room;
 use crate::engine::history::check_sendable;
-use crate::engine::plan;
 use crate::engine::source::Source;
 use crate::engine::{
     Assembler, Command, Decision, Input, PartialAnswer, RunState, StreamItem, Surroundings, decide, model_request,
@@ -310,9 +309,7 @@ impl World {
                     let request = model_request(self.state.as_ref().unwrap());
                     check_sendable(&request.messages).unwrap();
                     let room = room(&Source::of(self.state.as_ref().unwrap()));
-                    // What the models of a plan read is cut to fit, but not measured beforehand.
-                    let is_planned = plan::request(&Source::of(self.state.as_ref().unwrap())).is_some();
-                    let may_exceed = is_planned || self.rows.profile.context.strategy == ContextStrategy::None;
+                    let may_exceed = self.rows.profile.context.strategy == ContextStrategy::None;
                     assert!(may_exceed || room.is_none_or(|room| room.remaining >= 0), "{room:?}");
                     let user = request.messages.iter().filter(|message| message.role == Role::User);
                     self.asked_about.extend(user.flat_map(|message| &message.parts).map(|part| part.id().clone()));

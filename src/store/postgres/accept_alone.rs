@@ -206,7 +206,12 @@ pub(super) async fn write(
     let record = record(key, &accepted)?;
     let Accepted::Run { run, message, .. } = accepted else { return Ok(None) };
     let taker = accept.taker.as_ref();
-    let claims = match (taker, cap.most) {
+    // What this statement returns is all that a worker would load, but for calls of earlier runs.
+    let is_known = match head {
+        Head::New => true,
+        Head::Idle => !accept.profile.counts_earlier_failures(),
+    };
+    let claims = match (taker.filter(|_| is_known), cap.most) {
         (None, _) => Claims::No,
         (Some(_), 0) => Claims::Yes,
         (Some(_), _) => Claims::WithinCap,

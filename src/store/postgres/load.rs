@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sqlx::{PgConnection, Row as _};
 
-use crate::domain::change::{StepKind, StepRow, StepStatus};
+use crate::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
 use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
 use crate::domain::record::{Fence, RunRecord};
@@ -12,8 +12,9 @@ use crate::domain::run::{RunStatus, WaitReason};
 use crate::domain::tool::{ToolCall, ToolCallState};
 use crate::store::{StoreResult, rows};
 
-/// One statement, and two more for a run that has steps. They need no common snapshot: while the fence holds, nobody else
-/// writes steps and calls, and once it does not, nothing that comes of them can be written.
+/// One statement, and a few more for a run that has steps, or whose agent asks for more. They need no common snapshot: while the fence
+/// holds, nobody else writes steps and calls, and once it does not, nothing that comes of them can be written. Calls of earlier runs have
+/// all ended.
 pub(super) async fn load(connection: &mut PgConnection, fence: &Fence, words: rows::Words) -> StoreResult<Option<RunRecord>> {
     let found = sqlx::query(
         "SELECT r.owner_id, r.attempt, r.crashes, r.claim_cause, r.status, r.reason, r.profile, r.counters, r.usage,
@@ -82,6 +83,10 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence, words: ro
     let reason: Option<String> = row.try_get("reason")?;
     let cause: String = row.try_get("claim_cause")?;
     let counters: String = row.try_get("counters")?;
+    let mut counters: RunCounters = rows::decode("runs", "counters", id, &counters)?;
+    if profile.counts_earlier_failures() && counters.failed_before.is_empty() {
+        counters.count_before(calls_before(connection, fence, &owner).await?);
+    }
     let usage: String = row.try_get("usage")?;
     let definitions: Option<String> = row.try_get("definitions")?;
     let contexts: Option<String> = row.try_get("contexts")?;
@@ -101,7 +106,7 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence, words: ro
         own_layers: rows::own_layers(&row)?,
         tools: definitions.map(|json| rows::decode("tool_sets", "definitions", id, &json)).transpose()?,
         contexts: contexts.map(|json| rows::decode("runs", "contexts", id, &json)).transpose()?,
-        counters: rows::decode("runs", "counters", id, &counters)?,
+        counters,
         usage: rows::decode("runs", "usage", id, &usage)?,
         lost,
         elapsed_ms: elapsed.map_or(0, |elapsed| u64::try_from(elapsed).unwrap_or(0)),
@@ -114,6 +119,24 @@ pub(super) async fn load(connection: &mut PgConnection, fence: &Fence, words: ro
         cancel_requested_by: row.try_get("cancel_requested_by")?,
         joined: row.try_get("joined")?,
     }))
+}
+
+/// The newest calls of earlier runs that have ended well or badly: their tools, and which it was. One that was answered with an earlier
+/// call has not been made.
+async fn calls_before(connection: &mut PgConnection, fence: &Fence, owner: &str) -> StoreResult<Vec<(String, bool)>> {
+    let calls = sqlx::query_as(
+        "SELECT t.name, t.state = 'failed' FROM runs r JOIN tool_calls t ON t.run_id = r.id
+         WHERE r.conversation_id = $1 AND r.first_seq < (SELECT first_seq FROM runs WHERE id = $2) AND r.owner_id = $3 AND t.owner_id = $3
+             AND (t.state = 'failed' OR t.state = 'done' AND t.started_at IS NOT NULL)
+         ORDER BY r.first_seq DESC, t.step DESC, t.position DESC LIMIT $4",
+    )
+    .bind(fence.conversation_id.as_str())
+    .bind(fence.run_id.as_str())
+    .bind(owner)
+    .bind(RunCounters::CALLS_BEFORE)
+    .fetch_all(connection)
+    .await?;
+    Ok(calls)
 }
 
 /// The calls of a run, by step and position.

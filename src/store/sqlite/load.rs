@@ -6,7 +6,7 @@ use sqlx::Row as _;
 
 use super::SqliteStore;
 use super::connection::Tx;
-use crate::domain::change::{StepKind, StepRow, StepStatus};
+use crate::domain::change::{RunCounters, StepKind, StepRow, StepStatus};
 use crate::domain::context::ContextSummary;
 use crate::domain::handle::Handle;
 use crate::domain::ids::{CallId, MessageId, RunId, UserId};
@@ -49,6 +49,10 @@ impl SqliteStore {
             true => super::budget::lost(&mut tx, fence, run.try_get("owner_id")?).await?,
             false => None,
         };
+        let mut counters: RunCounters = decode("runs", "counters", id, run.try_get("counters")?)?;
+        if profile.counts_earlier_failures() && counters.failed_before.is_empty() {
+            counters.count_before(calls_before(&mut tx, fence, run.try_get("owner_id")?).await?);
+        }
         let Remembered { history, summary, covered } = match words {
             Words::All => remembered(&mut tx, fence).await?,
             Words::None => Remembered::default(),
@@ -66,7 +70,7 @@ impl SqliteStore {
             own_layers: own_layers(&run)?,
             tools,
             contexts: contexts.map(|text| decode("runs", "contexts", id, text)).transpose()?,
-            counters: decode("runs", "counters", id, run.try_get("counters")?)?,
+            counters,
             usage: decode("runs", "usage", id, run.try_get("usage")?)?,
             lost,
             elapsed_ms: u64::try_from(elapsed_ms).unwrap_or(0),
@@ -129,6 +133,24 @@ async fn remembered(tx: &mut Tx, fence: &Fence) -> StoreResult<Remembered> {
     }
     let summary = body.map(|body| decode("context_summaries", "body", id, &body)).transpose()?;
     Ok(Remembered { history: crate::store::rows::history(id, &bodies)?, summary, covered })
+}
+
+/// The newest calls of earlier runs that have ended well or badly: their tools, and which it was. One that was answered with an earlier
+/// call has not been made.
+async fn calls_before(tx: &mut Tx, fence: &Fence, owner: &str) -> StoreResult<Vec<(String, bool)>> {
+    let calls = sqlx::query_as(
+        "SELECT t.name, t.state = 'failed' FROM runs r JOIN tool_calls t ON t.run_id = r.id
+         WHERE r.conversation_id = ?1 AND r.first_seq < (SELECT first_seq FROM runs WHERE id = ?2) AND r.owner_id = ?3 AND t.owner_id = ?3
+             AND (t.state = 'failed' OR t.state = 'done' AND t.started_at IS NOT NULL)
+         ORDER BY r.first_seq DESC, t.step DESC, t.position DESC LIMIT ?4",
+    )
+    .bind(fence.conversation_id.as_str())
+    .bind(fence.run_id.as_str())
+    .bind(owner)
+    .bind(RunCounters::CALLS_BEFORE)
+    .fetch_all(&mut **tx)
+    .await?;
+    Ok(calls)
 }
 
 async fn steps(tx: &mut Tx, run: &RunId) -> StoreResult<Vec<StepRow>> {

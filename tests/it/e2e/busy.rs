@@ -106,3 +106,25 @@ async fn steer_joins_the_turn(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_joins_has_a_call_made_once_more(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let again = r#"[[call:ledger__append {"text":"x"}]][[next]]"#;
+    let run = server.start_run(&json!({"input": format!("[[id:first]]{again}[[text:2,0]][[hold]]")})).await;
+    model.wait_for("x to be written", "first", |seen| seen.get(1).is_some_and(|second| second.sent == 2)).await;
+    // The answer that is held comes first; the one after the next only repeats what it was asked for once.
+    let steer = format!("x once more [[id:more]][[next]]{again}{again}[[say:twice]]");
+    let steered = server.send(run["conversation_id"].as_str().unwrap(), &steer, "steer").await;
+    assert_eq!(id(&steered), run["id"].as_str().unwrap());
+    model.release("first");
+    assert_eq!(server.finished(id(&steered)).await["status"], "completed");
+    assert_eq!(site.ledger.count("append", "x"), 2);
+    let last = model.exchanges("more").pop().unwrap().request;
+    assert!(last["messages"].to_string().contains("not carried out again"), "{last}");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}

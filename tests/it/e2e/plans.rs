@@ -67,6 +67,33 @@ async fn a_plan_is_carried_out_step_by_step(#[values(Kind::Sqlite, Kind::Postgre
     audit::assert_sound(&site.database).await;
 }
 
+/// The run that makes another one again has no message of its own.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_is_made_again_knows_what_was_asked(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = planning(kind, &model).await;
+    let server = site.start().await;
+    let script = format!("Pay the rent and say so. [[id:again]][[say:{} [done()] ]]", pay("rent"));
+    let run = server.start_run(&json!({"input": script})).await;
+    assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+    let path = format!("/runs/{}/retry", run["id"].as_str().unwrap());
+    let (status, retried) = server.post_json(&path, &json!({})).await;
+    assert_eq!(status, 202, "{retried}");
+    let retried = server.finished(retried["id"].as_str().unwrap()).await;
+    assert_eq!(retried["status"], "completed", "{retried}");
+
+    // Each of the two runs plans once more, because one step is little for an "and".
+    let (planned, told) = (model.exchanges("again"), model.exchanges("again.told"));
+    assert_eq!((planned.len(), told.len()), (4, 2));
+    for seen in &told {
+        let asked = seen.request["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap();
+        assert!(asked.starts_with("The user has asked:\nPay the rent and say so."), "{asked}");
+    }
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_loop_takes_over_and_repeats_no_effect(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

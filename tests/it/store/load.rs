@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use capstan::domain::agent::AgentProfile;
+use capstan::domain::agent::{AgentProfile, BreakerScope};
 use capstan::domain::change::{Change, RunCounters, StepKind, StepRow, StepStatus};
 use capstan::domain::context::{ContextPolicy, ContextSummary};
 use capstan::domain::handle::{Handle, Round};
@@ -28,6 +28,7 @@ contract! {
     only_the_first_start_counts,
     hints_of_the_loop_have_not_joined,
     older_messages_are_left_out_on_demand,
+    what_has_failed_before_counts_until_it_works,
     ;
     what_a_summary_stands_for_is_not_loaded,
     // D-17.
@@ -189,6 +190,47 @@ async fn history_goes_run_by_run(world: &World) {
     // Pages go by the order in which messages came.
     let page = world.store.messages(&owner, &id, &super::fixture::page(10, None)).await.unwrap().unwrap();
     assert_eq!(page.items, [first.message, second.message, answer]);
+}
+
+/// For an agent that wants it: in its own conversation, and the same however often the run is loaded.
+async fn what_has_failed_before_counts_until_it_works(world: &World) {
+    use ToolCallState::{Done, Failed, Unknown};
+    let (owner, id) = (user(), conversation());
+    let counting = AgentProfile { breaker_scope: BreakerScope::Conversation, ..AgentProfile::default() };
+    // A run whose calls come to this, and what it has found when it began.
+    let run = async |profile: &AgentProfile, made: &[(&str, ToolCallState)]| {
+        world.accept(AcceptRun { profile: profile.clone(), ..hello(&owner, &id) }).await;
+        let fence = world.claim_one().await;
+        let counters = world.load(&fence).await.counters;
+        let message = assistant(&fence, "let me see");
+        let call = |(position, (name, _)): (u32, &(&str, ToolCallState))| ToolCall {
+            name: (*name).to_owned(),
+            ..planned_call(&fence, &message.id, position)
+        };
+        let calls: Vec<ToolCall> = (0..).zip(made).map(call).collect();
+        let ended = calls.iter().zip(made).flat_map(|(call, (_, state))| {
+            let outcome = ToolOutcome { state: *state, is_error: *state != Done, ..outcome() };
+            [Change::ToolStarted(call.id.clone()), Change::ToolFinished(call.id.clone(), outcome)]
+        });
+        let mut step = vec![Change::Counters(counters.clone()), Change::AddMessage(message), Change::AddToolCalls(calls.clone())];
+        step.extend(ended);
+        world.commit_one(started(&fence)).await.unwrap();
+        world.commit_one(changes(&fence, step)).await.unwrap();
+        assert_eq!(world.load(&fence).await.counters, counters, "its own calls are not among them");
+        world.commit_one(completed(&fence)).await.unwrap();
+        counters.failed_before.into_iter().collect::<Vec<(String, u32)>>()
+    };
+    let named = |counts: &[(&str, u32)]| counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect::<Vec<_>>();
+    assert_eq!(run(&counting, &[("read", Failed), ("write", Failed)]).await, named(&[]));
+    assert_eq!(run(&counting, &[("read", Failed), ("read", Unknown)]).await, named(&[("read", 1), ("write", 1)]));
+    assert_eq!(run(&counting, &[("write", Failed), ("read", Done)]).await, named(&[("read", 2), ("write", 1)]));
+    assert_eq!(run(&counting, &[("write", Done), ("write", Failed)]).await, named(&[("write", 2)]));
+    assert_eq!(run(&AgentProfile::default(), &[]).await, named(&[]), "an agent that counts its runs alone");
+    assert_eq!(run(&counting, &[]).await, named(&[("write", 1)]));
+    for other in [hello(&owner, &conversation()), hello(&user(), &conversation())] {
+        world.accept(AcceptRun { profile: counting.clone(), ..other }).await;
+        assert!(world.load(&world.claim_one().await).await.counters.failed_before.is_empty());
+    }
 }
 
 async fn what_a_summary_stands_for_is_not_loaded(world: &World) {

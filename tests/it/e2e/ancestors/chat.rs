@@ -44,6 +44,51 @@ async fn its_three_test_tools_answer_in_blocks_and_all_of_it_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn calls_are_made_one_by_one() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    // The first one takes longer than the second.
+    let slow = |text: &str, ms: u32| format!(r#"[[call:ledger__slow_append {{"text":"{text}","ms":{ms}}}]]"#);
+    let run = run_of(&server, "chat", &format!("q [[id:two]]{}{}", slow("first", 500), slow("second", 0))).await;
+    assert_eq!(run["status"], "completed", "{run}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let steps: Vec<(&str, &str)> = events
+        .iter()
+        .filter_map(|event| Some((event["type"].as_str()?.strip_prefix("tool.")?, event["data"]["call_id"].as_str()?)))
+        .collect();
+    let kinds: Vec<&str> = steps.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, ["started", "completed", "started", "completed"]);
+    assert!(steps[0].1 == steps[1].1 && steps[1].1 != steps[2].1 && steps[2].1 == steps[3].1, "{steps:?}");
+    let texts: Vec<Value> = site.ledger.entries().into_iter().map(|entry| entry.arguments["text"].clone()).collect();
+    assert_eq!(texts.iter().position(|text| text == "second"), texts.iter().rposition(|text| text == "first").map(|at| at + 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tools_come_and_go_with_their_servers() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.mcp(json!({"mcpServers": {}}));
+    let server = site.start().await;
+    let (_, conversation) = server.post_json("/conversations", &json!({})).await;
+    // Whether the next turn of the conversation is offered them.
+    let offered = async |id: &str| -> bool {
+        let body = json!({"input": format!("q [[id:{id}]]"), "agent": "chat", "conversation_id": conversation["id"]});
+        let run = server.start_run(&body).await;
+        assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+        model.exchanges(id)[0].request["tools"].to_string().contains("ledger__append")
+    };
+    assert!(!offered("before").await);
+    let (status, kept) = server.post_json("/mcp-servers", &json!({"name": "ledger", "entry": site.ledger.mcp_server()})).await;
+    assert_eq!(status, 201, "{kept}");
+    assert!(offered("connected").await);
+    let kept = format!("/mcp-servers/{}", kept["id"].as_str().unwrap());
+    let gone = server.request(reqwest::Method::DELETE, &kept).send().await.unwrap();
+    assert_eq!(gone.status(), 204);
+    assert!(!offered("gone").await);
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn names_of_tools_keep_to_what_providers_take() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;

@@ -10,7 +10,7 @@ use crate::support::database::Kind;
 use crate::support::desktop::{Desktop, like_desktop};
 use crate::support::model::{Exchange, ModelMock};
 use crate::support::server::{Server, Site};
-use crate::support::vectors::VectorsMock;
+use crate::support::vectors::{Mood, VectorsMock};
 
 const TWO_MODELS: &str = r#"{"strategy": "plan_execute", "plan": {"planner": "openai/large", "router": "openai/small"}}"#;
 
@@ -134,8 +134,9 @@ async fn plans_rename_the_seven_screenshots(#[values(Kind::Sqlite, Kind::Postgre
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_single_model_takes_over_and_renames_nothing_twice(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
-    let model = ModelMock::start().await;
+    let (model, vectors) = (ModelMock::start().await, VectorsMock::start().await);
     let (site, desktop) = Desktop::site(kind, &model, Map::new()).await;
+    let site = with_vectors(site, &vectors);
     let server = Desktop::start(&site).await;
     with_two_models(&server, "duo").await;
     let nowhere = desktop.old(1).with_file_name("nowhere.png");
@@ -198,5 +199,56 @@ async fn without_a_plan_the_single_model_does_it_all() {
     let seen = model.exchanges("long");
     assert_eq!(seen.iter().map(|seen| (asked(seen).0, offered(seen).len())).collect::<Vec<_>>(), [("large", 0), ("mock", 19)]);
     desktop.assert_renamed([1]);
+    model.assert_history_was_sendable();
+}
+
+/// The router calls nothing for any step, however often it is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_tool_is_called_the_single_model_takes_over() {
+    let (model, vectors) = (ModelMock::start().await, VectorsMock::start().await);
+    let (site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
+    let site = with_vectors(site, &vectors);
+    let server = Desktop::start(&site).await;
+    with_two_models(&server, "duo").await;
+    let plan = step("ocr", "Read the first screenshot") + &step("filesystem", "Name it");
+    let run = run_of(&server, "duo", &format!("Rename one. [[id:none]][[say:{plan}[done()] ]]")).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let ended: Vec<&Value> = said(&events, "plan.step_completed").into_iter().map(|data| &data["state"]).collect();
+    assert_eq!(ended, ["failed", "failed"]);
+    assert_eq!(said(&events, "tool.started").len(), 0);
+    assert_eq!(model.exchanges(".step").len(), 2 * 3);
+    let seen = model.exchanges("none");
+    assert_eq!(seen.iter().map(|seen| (asked(seen).0, offered(seen).len())).collect::<Vec<_>>(), [("large", 0), ("mock", 19)]);
+    assert!(model.exchanges("none.told").is_empty(), "there is nothing to tell of");
+    desktop.assert_renamed([]);
+    model.assert_history_was_sendable();
+}
+
+/// There is no index of the tools, or none comes.
+#[rstest]
+#[case::not_configured(None)]
+#[case::ill(Some(Mood::Ill))]
+#[tokio::test(flavor = "multi_thread")]
+async fn without_vectors_the_single_model_takes_over(#[case] mood: Option<Mood>) {
+    let (model, vectors) = (ModelMock::start().await, VectorsMock::start().await);
+    let (mut site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
+    if let Some(mood) = mood {
+        vectors.feel(mood);
+        site = with_vectors(site, &vectors);
+    }
+    let server = Desktop::start(&site).await;
+    with_two_models(&server, "duo").await;
+    let plan = steps(&desktop, [1], 1);
+    let run = run_of(&server, "duo", &format!("Rename one. [[id:lost]][[say:{plan}[done()] ]]")).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let ended: Vec<&Value> = said(&events, "plan.step_completed").into_iter().map(|data| &data["state"]).collect();
+    assert_eq!(ended, ["skipped", "skipped"]);
+    assert!(model.exchanges(".step").is_empty(), "no router is asked");
+    assert_eq!(mood.is_some(), !vectors.asked().is_empty());
+    let seen = model.exchanges("lost");
+    assert_eq!(seen.iter().map(|seen| (asked(seen).0, offered(seen).len())).collect::<Vec<_>>(), [("large", 0), ("mock", 19)]);
+    desktop.assert_renamed([]);
     model.assert_history_was_sendable();
 }

@@ -26,7 +26,7 @@ async fn the_workflow_from_the_first_call_to_the_last_message() {
     let names: Vec<&str> =
         seen[0].request["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"ledger-data__slow_append"), "{names:?}");
-    assert_eq!(seen.len(), 2);
+    assert_eq!((seen.len(), &seen[0].request["tool_choice"]), (2, &json!("auto")));
     assert!(seen[1].request.get("tools").is_none() && seen[1].request.get("tool_choice").is_none(), "{}", seen[1].request);
 
     // Step 5: all calls of an answer at once, by the names that their server has for them.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use reqwest::StatusCode;
+use rstest::rstest;
 use serde_json::json;
 
 use super::{rounds, run_of, said};
@@ -58,6 +59,63 @@ async fn a_tool_that_fails_three_times_forces_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn half_an_answer_is_never_the_answer() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let mut profile = server.get_json("/agents/react").await["profile"].clone();
+    profile["llm_retry"]["delays_ms"] = json!([1]);
+    let (status, made) = server.post_json("/agents", &json!({"name": "brisk", "profile": profile})).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    // The provider breaks off in the middle of the words, each time.
+    let run = run_of(&server, "brisk", "q [[id:half]][[text:3,50]][[cut]]").await;
+    assert_eq!((&run["status"], model.exchanges("half").len()), (&json!("failed"), 2), "{run}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let at = |kind: &str| events.iter().rposition(|event| event["type"] == kind).unwrap();
+    assert!(at("part.started") < at("step.reset") && at("step.reset") < at("run.failed"), "what was shown is taken back");
+    assert_eq!(said(&events, "message.completed").len(), 0, "{events:?}");
+    assert_eq!(server.messages(run["conversation_id"].as_str().unwrap()).await.len(), 1, "the user's own");
+    // What is said beside the calls of rounds is no answer either: a whole text stands at the end.
+    let round = |n: usize| format!(r#"[[say:Half of it.]][[call:calculate {{"expression":"{n}+1"}}]][[next]]"#);
+    let input = format!("q [[id:rounds]]{}", (0..6).map(round).collect::<String>());
+    let run = run_of(&server, "brisk", &input).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("max_rounds")), "{run}");
+    let last = server.messages(run["conversation_id"].as_str().unwrap()).await.pop().unwrap();
+    assert_eq!(
+        (&last["role"], &last["status"], &last["finish_reason"]),
+        (&json!("assistant"), &json!("complete"), &json!("max_rounds"))
+    );
+    let words = last["parts"][0]["text"].as_str().unwrap();
+    assert!(words.contains("reached the limit of rounds") && !words.contains("Half"), "{last}");
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn its_failures_are_counted_over_the_conversation_until_it_works(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let (_, conversation) = server.post_json("/conversations", &json!({})).await;
+    // Turns whose rounds call a tool that fails, or works; whether each request offers any.
+    let turn = async |id: &str, fails: &[bool]| -> Vec<bool> {
+        let round = |(n, fails): (usize, &bool)| {
+            format!(r#"[[call:calculate {{"expression":"{n}{}"}}]][[next]]"#, if *fails { "/" } else { "" })
+        };
+        let rounds: String = fails.iter().enumerate().map(round).collect();
+        let input = format!("q [[id:{id}]]{rounds}[[say:So be it.]]");
+        let run = server.start_run(&json!({"input": input, "agent": "react", "conversation_id": conversation["id"]})).await;
+        let run = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+        model.exchanges(id).iter().map(|seen| seen.request.get("tools").is_some()).collect()
+    };
+    assert_eq!(turn("twice", &[true, true]).await, [true, true, true]);
+    assert_eq!(turn("third", &[true]).await, [true, false], "the third failure of the conversation");
+    assert_eq!(turn("fourth", &[true]).await, [true, false], "and each one after it");
+    assert_eq!(turn("works", &[false, true, true]).await, [true; 4], "what was mended may fail again");
+    assert_eq!(turn("fails", &[true]).await, [true, false], "but not three times");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn errors_of_the_provider_are_retried_or_fatal_by_their_kind() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
@@ -94,6 +152,8 @@ async fn the_oldest_messages_go_at_two_hundred_thousand_characters() {
     assert!(third.iter().all(|text| !text.starts_with("one ")), "the oldest went");
     assert!(third[0].contains("STAY") && third.last().unwrap().starts_with("three "), "the instructions and the question stay");
     assert!(third.iter().map(|text| text.chars().count()).sum::<usize>() <= 200_000);
+    let figures = server.get("//metrics").send().await.unwrap().text().await.unwrap();
+    assert!(figures.contains("\ncapstan_context_compactions_total 1\n"), "{figures}");
     let kept = server.messages(id).await;
     assert!(kept.len() == 6 && kept[0]["parts"][0]["text"].as_str().unwrap().starts_with("one "), "what is stored stays whole");
 }
@@ -164,6 +224,13 @@ async fn a_turn_has_a_trace_lines_in_the_log_and_figures() {
     assert_eq!(figure("capstan_step_seconds_count"), 5.0, "three of the model and two of tools: {figures}");
     assert!(figure("capstan_tokens_total") > 0.0 && figure("capstan_runs_finished_total") >= 1.0, "{figures}");
     assert_eq!(figure("capstan_tool_calls_total"), 2.0, "{figures}");
+    // How long the history was, what it came to, and how often it had to be cut.
+    assert_eq!(
+        (figure("capstan_request_messages_sum"), figure("capstan_request_messages_count")),
+        (1.0 + 3.0 + 5.0, 3.0),
+        "{figures}"
+    );
+    assert!(figure("capstan_request_tokens_sum") > 3.0 && figure("capstan_context_compactions_total") == 0.0, "{figures}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

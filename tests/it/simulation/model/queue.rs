@@ -8,10 +8,11 @@ use capstan::domain::input::{InputRecord, InputRequest, InputState};
 use capstan::domain::message::{Message, Role};
 use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
+use capstan::domain::tool::ToolCallState;
 use capstan::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken};
 
 use super::input::left_of;
-use super::state::{LeaseRow, State};
+use super::state::{LeaseRow, RunRow, State};
 use super::{Bug, ModelStore};
 
 #[async_trait]
@@ -245,6 +246,10 @@ impl State {
         let opened = |asked: &InputRecord| InputRequest { expires_in_ms: left_of(asked, self.now), ..asked.request.clone() };
         let mut calls = row.calls.clone();
         calls.sort_by_key(|call| (call.step, call.position));
+        let mut counters = row.counters.clone();
+        if row.profile.counts_earlier_failures() && counters.failed_before.is_empty() {
+            counters.count_before(self.calls_before(fence, row.first_seq));
+        }
         Some(RunRecord {
             fence: fence.clone(),
             owner: row.owner.clone(),
@@ -258,7 +263,7 @@ impl State {
             own_layers: OwnLayers::default(),
             tools: row.tools.clone(),
             contexts: row.contexts.clone(),
-            counters: row.counters.clone(),
+            counters,
             usage: row.usage,
             lost: self.lost(fence).filter(|_| row.profile.budget.is_shared()),
             elapsed_ms: row.started_at.map_or(0, |at| u64::try_from(self.now - at).unwrap_or(0)),
@@ -271,5 +276,15 @@ impl State {
             cancel_requested_by: row.cancel_by.clone(),
             joined: self.conversations[&fence.conversation_id].joined,
         })
+    }
+
+    /// The calls of earlier runs of the conversation that have ended well or badly, the newest first, and which it was.
+    fn calls_before(&self, fence: &Fence, first_seq: i64) -> Vec<(String, bool)> {
+        let is_earlier = |row: &&RunRow| row.run.conversation_id == fence.conversation_id && row.first_seq < first_seq;
+        let runs = self.runs.values().filter(is_earlier);
+        let mut calls: Vec<_> = runs.flat_map(|row| row.calls.iter().map(move |call| (row.first_seq, call))).collect();
+        calls.retain(|(_, call)| matches!(call.state, ToolCallState::Done | ToolCallState::Failed));
+        calls.sort_by_key(|(first_seq, call)| (*first_seq, call.step, call.position));
+        calls.into_iter().rev().map(|(_, call)| (call.name.clone(), call.state == ToolCallState::Failed)).collect()
     }
 }
