@@ -32,6 +32,9 @@ impl StoredFile {
     /// Whether it is a picture.
     #[must_use]
     pub fn is_picture(&self) -> bool {
+    /// Bytes of that text in UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub text_bytes: Option<u64>,
         self.media_type.starts_with("image/")
     }
 }

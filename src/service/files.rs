@@ -223,7 +223,7 @@ impl Service {
             let Some(file) = self.store.file(owner, &FileId::from_stored(id)).await? else { continue };
             place.name = Some(shown_name(place.name.as_deref().unwrap_or(&file.name)));
             place.media_type.clone_from(&file.media_type);
-            place.text_chars = file.text_chars;
+            (place.text_chars, place.text_bytes) = (file.text_chars, file.text_bytes);
             match (&*part, file.is_picture()) {
                 (Part::Image(_), false) => {
                     let kind = file.media_type;

@@ -184,7 +184,7 @@ impl Service {
                     && place.file_id.as_deref() == Some(id.as_str())
                 {
                     place.media_type.clone_from(&file.media_type);
-                    place.text_chars = file.text_chars;
+                    (place.text_chars, place.text_bytes) = (file.text_chars, file.text_bytes);
                 }
             }
         }

@@ -103,7 +103,7 @@ pub trait FileStore: Send + Sync {
 /// What [`read_file`] reads.
 macro_rules! file_columns {
     () => {
-        "id, name, media_type, size, sha256, created_at, text_chars, text_cut"
+        "id, name, media_type, size, sha256, created_at, text_chars, text_cut, CAST(octet_length(text) AS bigint) AS text_bytes"
     };
 }
 pub(super) use file_columns;
@@ -128,6 +128,7 @@ where
         text_cut: row.try_get("text_cut")?,
         created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
     })
+        text_bytes: row.try_get::<Option<i64>, _>("text_bytes")?.map(size),
 }
 
 /// Reads a file with its text.

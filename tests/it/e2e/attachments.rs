@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 
 use crate::support::audit;
 use crate::support::database::Kind;
+use crate::support::dialects::{Dialect, Says};
 use crate::support::documents::{PNG, bomb, docx, encrypted_pdf, endless_pdf, pdf, workbook};
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
+use crate::support::wire::{Answer, Wire};
 
 /// A form as curl makes it.
 fn form(name: &str, claimed: &str, bytes: &[u8]) -> (String, Vec<u8>) {
@@ -283,4 +285,75 @@ async fn a_request_that_comes_again_is_answered_as_before(#[values(Kind::Sqlite,
         (StatusCode::UNPROCESSABLE_ENTITY, &json!("/input/1/file_id")),
         "{problem}"
     );
+}
+
+/// Of three bytes a character, as most of its script.
+fn long_text(chars: usize) -> String {
+    "\u{65e5}\u{672c}\u{8a9e}\u{306e}\u{6587}".chars().cycle().take(chars).collect()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_larger_than_the_window_is_cut_and_answered(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    for (id, text, bytes_of_char) in [("latin", "word ".repeat(20_000), 1), ("han", long_text(100_000), 3)] {
+        let (status, stored) = upload(&server, "long.txt", text.as_bytes()).await;
+        assert_eq!((status, &stored["text_chars"]), (StatusCode::CREATED, &json!(100_000)), "{stored}");
+        assert_eq!(stored["text_bytes"], 100_000 * bytes_of_char, "{stored}");
+        let script = json!({"type": "text", "text": format!("[[id:{id}]][[say:I have read it.]]")});
+        let input = json!([script, file(stored["id"].as_str().unwrap())]);
+        let body = json!({"input": input, "model": "openai/mock", "agent": "desktop"});
+        let run = server.start_run(&body).await;
+        let ended = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+        let said = last_said(&model.exchanges(id)[0].request);
+        let (words, last) = said[1]["text"].as_str().unwrap().rsplit_once('\n').unwrap();
+        let (head, left) = words.split_once('\n').unwrap();
+        assert_eq!(head, "[file long.txt, text/plain]");
+        assert!(text.starts_with(left) && left.len() > 60_000 && left.len() < 28_500 * 16 / 5, "{}", left.len());
+        let notice = format!(
+            "[cut: only the first {} characters of the text of long.txt, which has {} bytes]",
+            left.chars().count(),
+            text.len()
+        );
+        assert_eq!(last, notice);
+        // What is stored names the file and nothing else.
+        let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+        let part = &messages[0]["parts"][1];
+        assert_eq!((&part["text_chars"], part.get("text_limit")), (&json!(100_000), None), "{part}");
+    }
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_has_no_room_for_a_file_gets_half_of_it() {
+    let refusal = r#"{"error":{"message":"This model's maximum context length is 8192 tokens.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#;
+    let answer = || Dialect::Openai.answer(Says { text: "I see.", ..Says::default() });
+    let wire = Wire::play(vec![Answer::json(400, refusal), answer(), answer()]).await;
+    let mut site = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", Dialect::Openai.model());
+    for (name, value) in Dialect::Openai.environment(&wire.base_url) {
+        site = site.env(name, &value);
+    }
+    let server = site.start().await;
+    let text = long_text(20_000);
+    let letter = uploaded(&server, "letter.txt", text.as_bytes()).await;
+    let input = json!([{"type": "text", "text": "What does it say?"}, file(&letter)]);
+    let run = server.start_run(&json!({"input": input})).await;
+    let ended = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!((&ended["status"], wire.asked().len()), (&json!("completed"), 2), "{ended}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let compacted: Vec<_> =
+        events.iter().filter(|event| event["type"] == "context.compacted").map(|event| &event["data"]).collect();
+    assert_eq!(compacted, [&json!({"messages": 0, "texts": 1})]);
+    let sent = |at: usize| serde_json::from_slice::<Value>(&wire.asked()[at].body).unwrap();
+    let said = |at: usize| last_said(&sent(at))[1]["text"].as_str().unwrap().to_owned();
+    assert!(said(0).ends_with(&text), "it is sent whole at first");
+    assert!(said(1).contains("[cut: only the first ") && said(1).len() < said(0).len() * 6 / 10, "{}", said(1).len());
+    assert!(said(1).len() > said(0).len() * 4 / 10, "{}", said(1).len());
+    // The next run has all of it before it again.
+    let body = json!({"input": "Thanks.", "conversation_id": ended["conversation_id"]});
+    server.finished(server.start_run(&body).await["id"].as_str().unwrap()).await;
+    assert!(sent(2)["messages"].to_string().contains(&text));
 }
