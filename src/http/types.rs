@@ -346,7 +346,7 @@ pub(crate) enum PartBody {
         /// Its media type, such as `application/pdf`; needed with `url`.
         #[serde(default)]
         media_type: Option<String>,
-        /// An `https:` or `data:` URL.
+        /// An `https:` URL; or a `data:` URL, which becomes an uploaded file.
         #[serde(default)]
         url: Option<String>,
         /// A file that was uploaded.

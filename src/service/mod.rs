@@ -20,6 +20,7 @@ mod files;
 mod follower;
 mod going_on;
 mod importing;
+mod inline;
 mod input;
 mod keys;
 mod logins;

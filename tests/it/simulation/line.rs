@@ -454,6 +454,9 @@ impl FileStore for Line {
     async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
         self.model.file(owner, id).await
     }
+    async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>> {
+        self.model.file_of(owner, sha256, name).await
+    }
     async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         self.model.files(owner, page).await
     }

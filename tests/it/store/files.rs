@@ -86,6 +86,13 @@ async fn a_file_is_its_owners_when_it_is_whole(world: &World) {
     assert_eq!(attached[0].file, file);
     assert!(attached[0].text.as_deref().unwrap().starts_with("h€l"));
 
+    let of = async |owner: &UserId, sha256: &str, name: &str| world.store.file_of(owner, sha256, name).await.unwrap();
+    assert_eq!(of(&ada, "abc", "größe \u{0}.txt").await, Some(file.clone()));
+    assert_eq!(
+        (of(&ada, "abc", "b.txt").await, of(&ada, "abd", &file.name).await, of(&ben, "abc", &file.name).await),
+        (None, None, None)
+    );
+
     assert_eq!(world.store.file(&ben, &new.id).await.unwrap(), None);
     assert_eq!(world.store.file_chunk(&ben, &new.id, 0).await.unwrap(), None);
     assert!(world.store.attached_files(&ben, std::slice::from_ref(&new.id)).await.unwrap().is_empty());

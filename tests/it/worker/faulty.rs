@@ -346,6 +346,9 @@ impl FileStore for FaultyStore {
     async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
         self.inner.file(owner, id).await
     }
+    async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>> {
+        self.inner.file_of(owner, sha256, name).await
+    }
     async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         self.inner.files(owner, page).await
     }

@@ -86,6 +86,9 @@ impl FileStore for ModelStore {
     async fn file(&self, _owner: &UserId, _id: &FileId) -> StoreResult<Option<StoredFile>> {
         Ok(None)
     }
+    async fn file_of(&self, _owner: &UserId, _sha256: &str, _name: &str) -> StoreResult<Option<StoredFile>> {
+        Ok(None)
+    }
     async fn files(&self, _owner: &UserId, _page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         panic!("the model has no files")
     }
