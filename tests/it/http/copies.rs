@@ -64,10 +64,12 @@ async fn a_conversation_is_forked() {
 
     let short = rig.post(&fork, json!({"to_message_id": before[1]["id"], "title": "Half"})).await.json();
     assert_eq!(short["title"], "Half");
+    let long = rig.post(&fork, json!({"title": "é".repeat(255)})).await.json();
+    assert_eq!(long["title"], "é".repeat(255));
     for (body, code) in [
         (json!({"to_message_id": before[1]["id"], "to_run_id": before[1]["run_id"]}), "invalid_request"),
         (json!({"to_message_id": 1}), "invalid_request"),
-        (json!({"title": "x".repeat(201)}), "invalid_request"),
+        (json!({"title": "x".repeat(256)}), "invalid_request"),
         (json!({"to_run_id": run}), "not_found"),
     ] {
         assert_eq!(rig.post(&fork, body.clone()).await.code(), code, "{body}");
@@ -148,14 +150,14 @@ async fn what_no_transcript_could_hold_is_refused() {
         (vec![message(1, 1, "user", &json!([call(1)]))], "/messages/0/parts/0/type"),
         (vec![message(1, 1, "tool", &words("x"))], "/messages/0/parts/0/type"),
         (vec![file(json!({"url": "file:///etc/passwd"}))], "/messages/0/parts/0/url"),
-        (vec![file(json!({"url": "https://a.example", "file_id": format!("file_{:032x}", 1)}))], "/messages/0/parts/0"),
-        (vec![file(json!({"file_id": "../x"}))], "/messages/0/parts/0/file_id"),
         (vec![file(json!({"url": "data:text/plain,hello"}))], "/messages/0/parts/0/url"),
         (
             vec![file(json!({"type": "image", "media_type": "image/png", "url": "data:image/png;base64,AAAA"}))],
             "/messages/0/parts/0/url",
         ),
         (vec![file(json!({"type": "image", "url": "https://a.example/b"}))], "/messages/0/parts/0/media_type"),
+        (vec![file(json!({"url": "https://a.example", "file_id": format!("file_{:032x}", 1)}))], "/messages/0/parts/0"),
+        (vec![file(json!({"file_id": "../x"}))], "/messages/0/parts/0/file_id"),
     ];
     for (messages, pointer) in refused {
         let answer = rig.post(IMPORT, document(&messages)).await;
@@ -173,7 +175,7 @@ async fn what_no_transcript_could_hold_is_refused() {
     let many: Vec<Value> = (1..=10_001).map(|number| message(number, number, "user", &words("x"))).collect();
     wrong.push(document(&many));
     let mut long = document(&[]);
-    long["conversation"]["title"] = json!("x".repeat(201));
+    long["conversation"]["title"] = json!("x".repeat(256));
     wrong.push(long);
     for body in wrong {
         let answer = rig.post(IMPORT, body).await;
