@@ -1,5 +1,8 @@
 //! What retention works on.
 
+use super::{StoreResult, compose, rows};
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::NewEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::support::clock::UnixMillis;
 
@@ -39,4 +42,10 @@ impl Expired {
         let count = |rows: i64| u64::try_from(rows).unwrap_or_default();
         Self { tickets: count(tickets), records: count(records), audit: count(audit), spending: count(spending) }
     }
+}
+
+/// The event of a conversation that was put away by its age, of its id, title, status, and when that was.
+pub(super) fn put_away((id, title, status, at): (String, String, String, i64)) -> StoreResult<(ConversationId, NewEvent)> {
+    let status = rows::word("conversations", "status", &id, &status, ConversationStatus::from_word)?;
+    Ok((ConversationId::from_stored(id), compose::conversation_updated(&title, status, UnixMillis(at))))
 }

@@ -537,7 +537,7 @@ impl RetentionStore for Line {
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
         self.model.idle_conversations(tidying, age_ms, after, limit).await
     }
-    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
         self.model.archive_idle(ids, age_ms).await
     }
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {

@@ -429,7 +429,7 @@ impl RetentionStore for FaultyStore {
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
         self.inner.idle_conversations(tidying, age_ms, after, limit).await
     }
-    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
         self.inner.archive_idle(ids, age_ms).await
     }
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {

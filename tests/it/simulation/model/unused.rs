@@ -159,8 +159,8 @@ impl RetentionStore for ModelStore {
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
         Ok(Vec::new())
     }
-    async fn archive_idle(&self, _ids: &[ConversationId], _age_ms: u64) -> StoreResult<u64> {
-        Ok(0)
+    async fn archive_idle(&self, _ids: &[ConversationId], _age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
+        Ok(Vec::new())
     }
     async fn delete_idle(&self, _owner: &UserId, _id: &ConversationId, _tidying: Tidying, _age_ms: u64) -> StoreResult<bool> {
         Ok(false)
