@@ -1,7 +1,7 @@
 //! What building a request costs for conversations of more and more messages: whole, and with a summary of the older ones, which
 //! shall make the cost stop growing.
 //!
-//! Fails if a request takes longer than [`GOAL`].
+//! Fails if a request takes longer than [`GOAL`], or if one with a summary costs more of a long conversation than [`GROWTH`] allows.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -24,6 +24,11 @@ use serde_json::json;
 
 /// The most that a request may take, its budget and its messages together.
 const GOAL: Duration = Duration::from_millis(5);
+/// How many times as much a request of the longest conversation may cost as one of [`SHORT`] messages, when the rest of both is summarised.
+/// It is about the same, of the fastest of many rounds each; were what is summarised looked at, it would be some forty times as much.
+const GROWTH: u32 = 3;
+/// A conversation that is long enough to be summarised.
+const SHORT: usize = 50;
 /// Rounds of which the fastest counts: everything else is the machine's.
 const ROUNDS: usize = 50;
 /// Messages of each conversation.
@@ -155,17 +160,26 @@ fn main() {
     println!("| messages | whole | whole, by a tokenizer | summarised now | with the summary | messages in it |");
     println!("| --- | --- | --- | --- | --- | --- |");
     let mut slowest = Duration::ZERO;
+    let (mut short, mut long) = (Duration::ZERO, Duration::ZERO);
     for size in SIZES {
-        let long = record(&ids, size, 100_000_000);
-        let (whole, _) = cost(&ids, &long, None);
+        let all = record(&ids, size, 100_000_000);
+        let (whole, _) = cost(&ids, &all, None);
         // The first round counts, the others find the counts.
-        let (counted, _) = cost(&ids, &long, Some(Tokenizer::O200kBase));
+        let (counted, _) = cost(&ids, &all, Some(Tokenizer::O200kBase));
         let small = record(&ids, size, 8_192);
         let (now, _) = cost(&ids, &small, None);
         let (later, messages) = cost(&ids, &summarised(&ids, &small), None);
         let micros = |time: Duration| format!("{} us", time.as_micros());
         println!("| {size} | {} | {} | {} | {} | {messages} |", micros(whole), micros(counted), micros(now), micros(later));
         slowest = slowest.max(whole).max(counted).max(now).max(later);
+        if size == SHORT {
+            short = later;
+        }
+        long = later;
     }
     assert!(slowest <= GOAL, "a request takes {slowest:?}; the goal is {GOAL:?}");
+    assert!(
+        long <= short * GROWTH,
+        "with a summary, a request of the longest conversation takes {long:?}, and one of {SHORT} messages {short:?}"
+    );
 }

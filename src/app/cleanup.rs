@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use super::cli::print;
 use super::config::Loaded;
@@ -25,15 +25,18 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
         return print("nothing is folded: retention.deltas_days is 0\n");
     };
     let mut folder = Folder::new(Arc::clone(&store), age_ms, mode);
-    let bar = spinner();
+    let bar = bar();
+    if !bar.is_hidden() {
+        bar.set_length(folder.left().await.context("runs to fold cannot be counted")?);
+    }
     let last = loop {
         let step =
             folder.step().await.context("old deltas cannot be folded; what was done stays, and the command may be repeated")?;
         if step != FoldStep::Went {
             break step;
         }
-        bar.set_message(format!("{} runs, {} events", folder.runs(), folder.events()));
-        bar.tick();
+        bar.set_position(folder.runs());
+        bar.set_message(format!("runs folded, {} events", folder.events()));
     };
     bar.finish_and_clear();
     store.close().await;
@@ -122,12 +125,19 @@ async fn remove_files(store: &dyn Store, age_ms: Option<u64>, mode: FoldMode) ->
 
 /// Puts old conversations away and deletes those that were put away long ago; or only says how many there are.
 async fn tidy(store: &Arc<dyn Store>, ages: TidyAges, mode: FoldMode) -> anyhow::Result<()> {
+    const CANNOT: &str = "old conversations cannot be tidied; what was done stays, and the command may be repeated";
+    let bar = bar();
+    if mode == FoldMode::Fold && !bar.is_hidden() {
+        let mut counting = Tidier::new(Arc::clone(store), None, ages, FoldMode::Count);
+        while counting.step().await.context("old conversations cannot be counted")? {}
+        let Tidied { archived, deleted } = counting.tidied();
+        bar.set_length(archived + deleted);
+    }
     let mut tidier = Tidier::new(Arc::clone(store), None, ages, mode);
-    let bar = spinner();
-    while tidier.step().await.context("old conversations cannot be tidied; what was done stays, and the command may be repeated")? {
+    while tidier.step().await.context(CANNOT)? {
         let Tidied { archived, deleted } = tidier.tidied();
-        bar.set_message(format!("{archived} conversations archived, {deleted} deleted"));
-        bar.tick();
+        bar.set_position(archived + deleted);
+        bar.set_message(format!("conversations: {archived} archived, {deleted} deleted"));
     }
     bar.finish_and_clear();
     let Tidied { archived, deleted } = tidier.tidied();
@@ -138,7 +148,29 @@ async fn tidy(store: &Arc<dyn Store>, ages: TidyAges, mode: FoldMode) -> anyhow:
     print(&line).map(|_| ())
 }
 
-/// Says how far it is, on a terminal.
-fn spinner() -> ProgressBar {
-    ProgressBar::new_spinner()
+/// Says how far it is, on a terminal and nowhere else. How much there is to do is worth counting only where somebody sees it, since
+/// what is done does not depend on it.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    match ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use indicatif::ProgressDrawTarget;
+
+    use super::bar;
+
+    #[test]
+    fn a_bar_knows_its_end_when_it_was_counted() {
+        let bar = bar();
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+        assert_eq!((bar.is_hidden(), bar.length()), (true, None));
+        bar.set_length(3);
+        bar.set_position(2);
+        assert_eq!((bar.position(), bar.length()), (2, Some(3)));
+    }
 }

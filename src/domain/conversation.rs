@@ -6,6 +6,9 @@ use utoipa::ToSchema;
 use super::ids::{ConversationId, MessageId, RunId};
 use super::run::WaitReason;
 
+/// The longest title of a conversation, in characters.
+pub const MAX_TITLE_CHARS: usize = 255;
+
 /// Where a conversation stands: the status of its active run, stored with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -1,9 +1,20 @@
 //! Files that people upload, for messages to refer to.
 
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::FileId;
+use super::message::ToolContent;
+
+/// Base64 as it is written; providers are stricter, and get it as they want it.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
+);
 
 /// A file that was uploaded. Its bytes and its text are kept apart from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -21,6 +32,9 @@ pub struct StoredFile {
     /// Characters of the text that was found in it; absent for pictures, and where there is none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text_chars: Option<u64>,
+    /// Bytes of that text in UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub text_bytes: Option<u64>,
     /// Whether it has more text than that, which models do not get to read.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub text_cut: bool,
@@ -56,6 +70,35 @@ pub fn picture_fault(bytes: &[u8]) -> Option<&'static str> {
         return Some("the picture is damaged: it does not say how large it is");
     }
     is_cut_off(bytes).then_some("the picture is damaged: its end is missing")
+}
+
+/// The bytes behind base64, with or without its padding.
+#[must_use]
+pub fn decoded(base64: &str) -> Option<Vec<u8>> {
+    LENIENT.decode(base64).ok()
+}
+
+/// The media type of a picture that models can be shown, as its bytes say it, and its base64 as providers want it. `None` if it is no such
+/// picture, or not whole: providers refuse all of a request for it, and it would be in every request that follows.
+#[must_use]
+pub fn whole_picture(base64: &str) -> Option<(&'static str, String)> {
+    let bytes = decoded(base64)?;
+    let media_type = picture_type(&bytes).filter(|_| picture_fault(&bytes).is_none())?;
+    Some((media_type, STANDARD.encode(bytes)))
+}
+
+/// A picture that a tool has answered with, or a text that names it where models cannot be shown it.
+#[must_use]
+pub fn tool_picture(claimed: &str, base64: &str) -> ToolContent {
+    match whole_picture(base64) {
+        Some((media_type, data)) => ToolContent::Image { media_type: media_type.to_owned(), data },
+        None => {
+            let claimed = if claimed.is_empty() { "unknown type" } else { claimed };
+            let bytes = base64.trim_end_matches('=').len() * 3 / 4;
+            let words = "cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole";
+            ToolContent::text(format!("[picture, {claimed}, {bytes} bytes: {words}]"))
+        }
+    }
 }
 
 /// Whether a picture lacks the mark of its end, or is shorter than it says: it was broken off. Of a GIF that cannot be told.

@@ -8,6 +8,7 @@ use super::feedback::Feedback;
 use super::ids::{CallId, ConversationId, MessageId, PartId, RunId};
 use super::model::Usage;
 use super::run::FinishReason;
+use crate::support::text;
 
 /// Who speaks in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -281,7 +282,45 @@ pub struct FilePart {
     /// Characters of the text of an uploaded file, which it costs in a request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub text_chars: Option<u64>,
+    /// Bytes of that text in UTF-8, by which its tokens are estimated. Messages of older versions do not say it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub text_bytes: Option<u64>,
+    /// How much of its text a request holds that would otherwise be too large, instead of the file itself. Never stored: made for a
+    /// request.
+    #[serde(skip)]
+    pub text_limit: Option<TextLimit>,
     /// What a model reads that does not get the bytes of an uploaded file. Never stored: made for a request.
     #[serde(skip)]
     pub text: Option<String>,
+}
+
+impl FilePart {
+    /// The name for whoever reads of it.
+    #[must_use]
+    pub fn shown_name(&self) -> &str {
+        self.name.as_deref().unwrap_or("without a name")
+    }
+
+    /// The most bytes that stand around its text in a request: what it is, and that it is cut.
+    #[must_use]
+    pub fn words_around(&self) -> usize {
+        2 * self.shown_name().len() + self.media_type.len() + 160
+    }
+}
+
+/// How much of a text is left. Both bounds hold, because some budgets count characters, and others bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextLimit {
+    /// Characters.
+    pub chars: usize,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+impl TextLimit {
+    /// The beginning of a text that is within the limit. It ends between two characters.
+    #[must_use]
+    pub fn cut<'t>(&self, text: &'t str) -> &'t str {
+        text::prefix_chars(text::prefix(text, self.bytes), self.chars)
+    }
 }

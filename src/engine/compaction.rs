@@ -1,19 +1,22 @@
 //! A request that was too large for its model, made smaller once: a view of the history, never a change of it.
 //!
 //! The oldest turns go first, whole, so that every call keeps its result. What is left of a run that is too large by itself loses
-//! its older pictures and thoughts, and then the middle of its longest texts, until about half is left. The user's newest words
-//! are cut when nothing else is left to cut.
+//! its older pictures and thoughts, and then the middle of its longest texts, or the end of its longest files, until about half is
+//! left. The user's newest words are cut when nothing else is left to cut, and the newest pictures go when even that is not enough.
 
 use serde_json::Value;
 
-use super::size;
-use crate::domain::message::{Message, Part, Role, TextPart, ToolContent};
+use super::size::{self, Length};
+use crate::domain::message::{FilePart, Message, Part, Role, TextLimit, TextPart, ToolContent};
 use crate::support::text::prefix_chars;
 
 /// No text is cut below this, in characters.
 pub(super) const LEAST_CHARS: usize = 500;
 
-const NO_PICTURE: &str = "[a picture or file is left out here]";
+const NO_PICTURE: &str = "[a picture is left out here]";
+
+/// What is said where something is cut has no more bytes than this.
+const NOTICE: usize = 100;
 
 /// What was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +44,11 @@ pub(super) fn halve(messages: &mut Vec<Message>) -> LeftOut {
         if size::messages(messages) > budget {
             texts += cut_longest(messages, budget, spared);
         }
+    }
+    // What says that a text is cut is no reason to leave a picture out.
+    let notices = (texts as usize).saturating_mul(NOTICE);
+    while size::messages(messages) > budget.saturating_add(notices) && drop_picture(messages) {
+        texts = texts.saturating_add(1);
     }
     LeftOut { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
 }
@@ -72,8 +80,8 @@ pub(super) fn drop_old_pictures(messages: &mut [Message]) -> u32 {
     let mut count = 0_u32;
     for part in messages.iter_mut().take(newest).flat_map(|message| &mut message.parts) {
         match part {
-            Part::Image(file) | Part::File(file) => {
-                *part = Part::Text(TextPart { id: file.id.clone(), text: NO_PICTURE.to_owned() });
+            Part::Image(_) | Part::File(_) => {
+                name_only(part);
                 count = count.saturating_add(1);
             }
             Part::ToolResult(result) => {
@@ -86,6 +94,51 @@ pub(super) fn drop_old_pictures(messages: &mut [Message]) -> u32 {
         }
     }
     count
+}
+
+/// Leaves the oldest of the pictures and documents out that are still shown: of a document its text stays, if it has any. False if there
+/// is none.
+pub(super) fn drop_picture(messages: &mut [Message]) -> bool {
+    for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
+        match part {
+            Part::Image(file) | Part::File(file) if size::is_shown(file) => {
+                match size::text_of(file) {
+                    Some(Length { bytes, chars }) => file.text_limit = Some(TextLimit { chars, bytes }),
+                    None => name_only(part),
+                }
+                return true;
+            }
+            Part::ToolResult(result) => {
+                let picture = result.content.iter_mut().find(|content| matches!(content, ToolContent::Image { .. }));
+                if let Some(picture) = picture {
+                    *picture = ToolContent::text(NO_PICTURE);
+                    return true;
+                }
+            }
+            Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+        }
+    }
+    false
+}
+
+/// Whether pictures or documents are shown.
+pub(super) fn shows_pictures(messages: &[Message]) -> bool {
+    messages.iter().flat_map(|message| &message.parts).any(|part| match part {
+        Part::Image(file) | Part::File(file) => size::is_shown(file),
+        Part::ToolResult(_) => has_picture(part),
+        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => false,
+    })
+}
+
+/// Puts words in the place of a picture or file, which say what it was.
+fn name_only(part: &mut Part) {
+    let (what, file) = match part {
+        Part::Image(file) => ("picture", file),
+        Part::File(file) => ("file", file),
+        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => return,
+    };
+    let text = format!("[{what} {}, {}: left out here, there is no room for it]", file.shown_name(), file.media_type);
+    *part = Part::Text(TextPart { id: file.id.clone(), text });
 }
 
 fn has_picture(part: &Part) -> bool {
@@ -106,15 +159,60 @@ pub(super) fn drop_thoughts(message: &mut Message) {
     }
 }
 
+/// A text that can be cut.
+pub(super) enum Cuttable<'m> {
+    /// Words, which are here.
+    Words(&'m mut String),
+    /// A file, whose text is not: whoever puts it into the request cuts it.
+    File(&'m mut FilePart),
+}
+
+impl Cuttable<'_> {
+    fn length(&self) -> Length {
+        match self {
+            Self::Words(text) => Length { bytes: text.len(), chars: text.chars().count() },
+            Self::File(file) => size::text_of(file).unwrap_or_default(),
+        }
+    }
+
+    /// Leaves so many characters. What would not be shorter with its middle left out stays whole. Whether anything was cut.
+    fn cut(self, limit: usize) -> bool {
+        let Length { bytes, chars } = self.length();
+        if chars <= limit {
+            return false;
+        }
+        match self {
+            Self::Words(text) => {
+                let cut = without_middle(text, chars, limit);
+                let is_shorter = cut.len() < text.len();
+                if is_shorter {
+                    *text = cut;
+                }
+                is_shorter
+            }
+            Self::File(file) => {
+                file.text_limit = Some(TextLimit { chars: limit, bytes: share(bytes, limit, chars) });
+                true
+            }
+        }
+    }
+}
+
+/// So many of so many characters of a text, in bytes.
+fn share(bytes: usize, limit: usize, chars: usize) -> usize {
+    let share = bytes as u128 * limit as u128 / chars.max(1) as u128;
+    usize::try_from(share).unwrap_or(bytes)
+}
+
 /// Cuts the longest texts to one length, the largest with which everything fits. How many are cut.
 fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -> u32 {
     let mut lengths = Vec::new();
-    each_text(messages, spared, &mut |text| lengths.push((text.len(), text.chars().count())));
-    let mut limit = lengths.iter().map(|(_, chars)| *chars).max().unwrap_or(0);
+    each_text(messages, spared, &mut |text| lengths.push(text.length()));
+    let mut limit = lengths.iter().map(|length| length.chars).max().unwrap_or(0);
     let excess = size::messages(messages).saturating_sub(budget);
     let saved = |limit: usize| {
-        let long = lengths.iter().filter(|(_, chars)| *chars > limit);
-        long.map(|(bytes, chars)| bytes - bytes * limit / chars).sum::<usize>()
+        let long = lengths.iter().filter(|length| length.chars > limit);
+        long.map(|length| length.bytes - share(length.bytes, limit, length.chars)).sum::<usize>()
     };
     while saved(limit) < excess && limit > LEAST_CHARS {
         limit = (limit * 9 / 10).max(LEAST_CHARS);
@@ -125,51 +223,41 @@ fn cut_longest(messages: &mut [Message], budget: usize, spared: Option<usize>) -
 /// The length of the longest text, in characters.
 pub(super) fn longest(messages: &[Message], spared: Option<usize>) -> usize {
     let mut longest = 0;
-    each_text(&mut messages.to_vec(), spared, &mut |text| longest = longest.max(text.chars().count()));
+    each_text(&mut messages.to_vec(), spared, &mut |text| longest = longest.max(text.length().chars));
     longest
 }
 
-/// Cuts all texts that are longer than so many characters. What would not be shorter with its middle left out stays whole. How
-/// many are cut.
+/// Cuts all texts that are longer than so many characters. How many are cut.
 pub(super) fn cut_all(messages: &mut [Message], limit: usize, spared: Option<usize>) -> u32 {
     let mut count = 0_u32;
-    each_text(messages, spared, &mut |text| {
-        let chars = text.chars().count();
-        if chars <= limit {
-            return;
-        }
-        let cut = without_middle(text, chars, limit);
-        if cut.len() < text.len() {
-            *text = cut;
-            count = count.saturating_add(1);
-        }
-    });
+    each_text(messages, spared, &mut |text| count = count.saturating_add(u32::from(text.cut(limit))));
     count
 }
 
-/// Words, results, and the texts in the arguments of calls, which are all answered.
-fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl FnMut(&mut String)) {
+/// Words, files, results, and the texts in the arguments of calls, which are all answered.
+fn each_text(messages: &mut [Message], spared: Option<usize>, visit: &mut impl FnMut(Cuttable<'_>)) {
     let others = messages.iter_mut().enumerate().filter(|(at, _)| Some(*at) != spared);
     for part in others.flat_map(|(_, message)| &mut message.parts) {
         match part {
-            Part::Text(text) => visit(&mut text.text),
+            Part::Text(text) => visit(Cuttable::Words(&mut text.text)),
             Part::ToolResult(result) => {
                 for content in &mut result.content {
                     if let ToolContent::Text { text } = content {
-                        visit(text);
+                        visit(Cuttable::Words(text));
                     }
                 }
             }
             Part::ToolCall(call) => each_string(&mut call.arguments, visit),
-            Part::Reasoning(_) | Part::Image(_) | Part::File(_) => {}
+            Part::File(file) => visit(Cuttable::File(file)),
+            Part::Reasoning(_) | Part::Image(_) => {}
         }
     }
 }
 
 /// What the server takes in is not nested deeply enough to run out of stack.
-fn each_string(value: &mut Value, visit: &mut impl FnMut(&mut String)) {
+fn each_string(value: &mut Value, visit: &mut impl FnMut(Cuttable<'_>)) {
     match value {
-        Value::String(text) => visit(text),
+        Value::String(text) => visit(Cuttable::Words(text)),
         Value::Array(items) => items.iter_mut().for_each(|item| each_string(item, visit)),
         Value::Object(fields) => fields.values_mut().for_each(|field| each_string(field, visit)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}

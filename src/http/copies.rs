@@ -31,7 +31,7 @@ pub(crate) struct ForkBody {
     /// The run that is to be the last one.
     #[serde(default)]
     to_run_id: Option<RunId>,
-    /// The title of the copy, at most 200 characters; that of the conversation if absent.
+    /// The title of the copy, at most 255 characters; that of the conversation if absent.
     #[serde(default)]
     title: Option<String>,
 }
@@ -110,7 +110,7 @@ pub(crate) struct ImportBody {
 /// What is kept of a document's conversation. The rest of it is taken and not looked at.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct ImportedConversation {
-    /// Its title, at most 200 characters.
+    /// Its title, at most 255 characters.
     #[serde(default)]
     title: String,
     /// Its tags.

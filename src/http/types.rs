@@ -155,7 +155,7 @@ pub(crate) struct CreateConversationBody {
     /// An id minted by the client: `conv_` and a UUID.
     #[serde(default)]
     pub id: Option<ConversationId>,
-    /// A title, at most 200 characters.
+    /// A title, at most 255 characters.
     #[serde(default)]
     pub title: Option<String>,
     /// Its own part of the system prompt, at most 10,000 characters.
@@ -176,7 +176,7 @@ impl RequestBody for CreateConversationBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateConversationBody {
-    /// The new title, at most 200 characters.
+    /// The new title, at most 255 characters.
     #[serde(default)]
     pub title: Option<String>,
     /// Whether it is pinned: then it is not put away by itself.
@@ -346,7 +346,7 @@ pub(crate) enum PartBody {
         /// Its media type, such as `application/pdf`; needed with `url`.
         #[serde(default)]
         media_type: Option<String>,
-        /// An `https:` or `data:` URL.
+        /// An `https:` URL; or a `data:` URL, which becomes an uploaded file.
         #[serde(default)]
         url: Option<String>,
         /// A file that was uploaded.

@@ -7,7 +7,7 @@ use super::runs::publish;
 use super::{Error, ExportForm, Result, Service};
 use crate::domain::change::StepKind;
 use crate::domain::context::ContextSummary;
-use crate::domain::conversation::Conversation;
+use crate::domain::conversation::{Conversation, MAX_TITLE_CHARS};
 use crate::domain::ids::{ConversationId, RunId};
 use crate::domain::message::Message;
 use crate::domain::principal::Principal;
@@ -188,9 +188,9 @@ impl Service {
         // One line, whoever shows it.
         let title = title.replace(char::is_control, " ");
         let title = title.trim();
-        let (chars, limit) = (title.chars().count(), self.limits.max_title_chars);
-        if chars > limit {
-            return Err(Error::field(pointer, format!("has {chars} characters; at most {limit} are accepted")));
+        let chars = title.chars().count();
+        if chars > MAX_TITLE_CHARS {
+            return Err(Error::field(pointer, format!("has {chars} characters; at most {MAX_TITLE_CHARS} are accepted")));
         }
         Ok(text::storable(title).into_owned())
     }

@@ -167,20 +167,34 @@ impl Service {
         if bytes.len() > limits.max_bytes {
             return Err(Error::FileTooLarge(limits.max_bytes));
         }
-        let name = shown_name(name);
+        let sha256 = json::hash_bytes(&bytes);
+        let refused = |why| Error::UnusableFile { detail: why, errors: Vec::new() };
+        self.keep_file(&principal.user_id, shown_name(name), sha256, bytes, refused).await
+    }
+
+    /// Reads a file and stores it; `refused` says how it is refused, if it is not accepted.
+    pub(super) async fn keep_file(
+        &self,
+        owner: &UserId,
+        name: String,
+        sha256: String,
+        bytes: Bytes,
+        refused: impl FnOnce(String) -> Error + Send,
+    ) -> Result<StoredFile> {
+        let limits = self.files.limits;
         let facts = match self.files.reader.read(bytes.clone(), &name, limits.text_chars).await {
             Ok(facts) => facts,
-            Err(Unreadable::Refused(why)) => return Err(Error::UnusableFile { detail: why, errors: Vec::new() }),
+            Err(Unreadable::Refused(why)) => return Err(refused(why)),
             Err(Unreadable::Failed(error)) => return Err(Error::NoReader(error)),
         };
-        let (owner, id) = (&principal.user_id, FileId::generate(self.ids.as_ref()));
+        let id = FileId::generate(self.ids.as_ref());
         let new = NewFile {
             id: id.clone(),
             owner: owner.clone(),
             name,
             media_type: facts.media_type,
             size: bytes.len() as u64,
-            sha256: json::hash_bytes(&bytes),
+            sha256,
             text: facts.text,
         };
         if !self.store.begin_file(&new, limits.max_per_owner).await? {
@@ -223,7 +237,7 @@ impl Service {
             let Some(file) = self.store.file(owner, &FileId::from_stored(id)).await? else { continue };
             place.name = Some(shown_name(place.name.as_deref().unwrap_or(&file.name)));
             place.media_type.clone_from(&file.media_type);
-            place.text_chars = file.text_chars;
+            (place.text_chars, place.text_bytes) = (file.text_chars, file.text_bytes);
             match (&*part, file.is_picture()) {
                 (Part::Image(_), false) => {
                     let kind = file.media_type;
@@ -252,7 +266,7 @@ impl Service {
 }
 
 /// A name as it may be shown and stored: the last part of a path, without characters that control what is shown.
-fn shown_name(name: &str) -> String {
+pub(super) fn shown_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     // Marks that turn the direction of writing make `gpj.exe` look like a picture.
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{61c}');

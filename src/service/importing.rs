@@ -6,15 +6,17 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::conversations::{cleaned_tags, layer};
-use super::input::{NewFilePart, Replay, RequestKey};
+use super::input::{NewFilePart, Replay, RequestKey, picture};
 use super::{Error, Result, Service};
 use crate::domain::conversation::Conversation;
+use crate::domain::file::tool_picture;
 use crate::domain::ids::{CallId, FileId, RunId, UserId};
-use crate::domain::message::{FilePart, Message, MessageStatus, Part, Role};
+use crate::domain::message::{FilePart, Message, MessageStatus, Part, Role, ToolContent};
 use crate::domain::principal::Principal;
 use crate::domain::run::FinishReason;
 use crate::store::{CopiedDocument, CopiedEnd, CopiedTurn, CopyLimits, CopySource};
 use crate::support::clock::UnixMillis;
+use crate::support::text;
 
 /// The longest name of a tool or a model in a document, and the longest time, in characters.
 const MAX_NAME_CHARS: usize = 200;
@@ -69,10 +71,9 @@ impl Service {
         for (at, message) in messages.iter_mut().enumerate() {
             self.check(message, &format!("/messages/{at}"), &mut seen)?;
         }
-        let most = self.files.limits.max_per_conversation;
-        if seen.files.len() > most as usize {
-            let words = format!("name {} uploaded files; a conversation may have {most}", seen.files.len());
-            return Err(Error::field("/messages", words));
+        self.bound_files(messages.iter().flat_map(|message| &message.parts), "/messages")?;
+        for (at, message) in messages.iter_mut().enumerate() {
+            self.keep_inline(&principal.user_id, &mut message.parts, &format!("/messages/{at}/parts")).await?;
         }
         self.describe_files(&principal.user_id, &seen.files, &mut messages).await?;
 
@@ -145,13 +146,20 @@ impl Service {
                     if !short(&result.name) {
                         return Err(Error::field(&format!("{pointer}/name"), "is no name of a tool"));
                     }
+                    // Documents of before may have pictures that nobody has looked at. The rest of such an answer is as good as any.
+                    for content in &mut result.content {
+                        if let ToolContent::Image { media_type, data } = content {
+                            *content = tool_picture(text::prefix_chars(media_type, MAX_NAME_CHARS), data);
+                        }
+                    }
                     match seen.calls.get_mut(&result.call_id) {
                         Some(answered @ false) => *answered = true,
                         Some(true) => return Err(Error::field(&format!("{pointer}/call_id"), "has a result already")),
                         None => return Err(Error::field(&format!("{pointer}/call_id"), "is that of no earlier call")),
                     }
                 }
-                (Part::Image(file) | Part::File(file), Role::User) => *file = self.checked_file(file, &pointer, seen)?,
+                (Part::Image(file), Role::User) => *file = picture(self.checked_file(file, &pointer, seen)?, &pointer)?,
+                (Part::File(file), Role::User) => *file = self.checked_file(file, &pointer, seen)?,
                 (Part::Text(_), Role::Tool)
                 | (Part::Reasoning(_) | Part::ToolCall(_), Role::User | Role::Tool)
                 | (Part::ToolResult(_), Role::User | Role::Assistant)
@@ -184,7 +192,7 @@ impl Service {
                     && place.file_id.as_deref() == Some(id.as_str())
                 {
                     place.media_type.clone_from(&file.media_type);
-                    place.text_chars = file.text_chars;
+                    (place.text_chars, place.text_bytes) = (file.text_chars, file.text_bytes);
                 }
             }
         }

@@ -1,11 +1,8 @@
 //! What a principal says, checked and brought into the domain's form.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-
 use super::{Error, Result, Service};
 use crate::domain::agent_record::RunLimits;
-use crate::domain::file::picture_type;
+use crate::domain::file::whole_picture;
 use crate::domain::ids::{ConversationId, FileId, MessageId, PartId, UserId};
 use crate::domain::message::{FilePart, Part, TextPart};
 use crate::domain::model::ModelOptions;
@@ -118,6 +115,8 @@ impl Service {
     /// The parts of a new message: not empty, within the limits, and storable; with its files, which are the owner's.
     pub(super) async fn parts(&self, owner: &UserId, content: &Content, field: &str) -> Result<Vec<Part>> {
         let mut parts = self.parts_alone(content, field)?;
+        self.bound_files(parts.iter(), &format!("/{field}"))?;
+        self.keep_inline(owner, &mut parts, &format!("/{field}")).await?;
         self.attach(owner, &mut parts, field).await?;
         Ok(parts)
     }
@@ -177,7 +176,17 @@ impl Service {
             // What the file is, is known from its bytes.
             (None, Some(file), _) => {
                 let file_id = Some(file.as_str().to_owned());
-                return Ok(FilePart { id, media_type: String::new(), url: None, file_id, name, text_chars: None, text: None });
+                return Ok(FilePart {
+                    id,
+                    media_type: String::new(),
+                    url: None,
+                    file_id,
+                    name,
+                    text_chars: None,
+                    text_bytes: None,
+                    text_limit: None,
+                    text: None,
+                });
             }
             (Some(_), None, None) => {
                 return Err(Error::field(pointer, "missing field `media_type`: a url comes with the type of what is there"));
@@ -200,13 +209,23 @@ impl Service {
             return Err(Error::field(&format!("{pointer}/media_type"), "must be a media type such as image/png"));
         }
         let url = Some(text::storable(url).into_owned());
-        Ok(FilePart { id, media_type: media_type.clone(), url, file_id: None, name, text_chars: None, text: None })
+        Ok(FilePart {
+            id,
+            media_type: media_type.clone(),
+            url,
+            file_id: None,
+            name,
+            text_chars: None,
+            text_bytes: None,
+            text_limit: None,
+            text: None,
+        })
     }
 }
 
 /// A picture that is one as far as can be told: another would be refused by the provider in each turn of its conversation from then on.
 /// What is in a `data:` URL is told by its bytes, as with an upload.
-fn picture(mut part: FilePart, pointer: &str) -> Result<FilePart> {
+pub(super) fn picture(mut part: FilePart, pointer: &str) -> Result<FilePart> {
     let Some(url) = &part.url else { return Ok(part) };
     if !part.media_type.starts_with("image/") {
         let words = format!("{} is no picture; send it as a part of type \"file\"", part.media_type);
@@ -215,10 +234,8 @@ fn picture(mut part: FilePart, pointer: &str) -> Result<FilePart> {
     if !url.starts_with("data:") {
         return Ok(part);
     }
-    let data = url.split_once(";base64,").map(|(_, data)| data);
-    let bytes = data.and_then(|data| STANDARD.decode(data).ok());
-    let (Some(data), Some(kind)) = (data, bytes.as_deref().and_then(picture_type)) else {
-        let words = "must hold a PNG, JPEG, GIF or WebP picture in base64, as in data:image/png;base64,iVBORw0KGgo...";
+    let Some((kind, data)) = url.split_once(";base64,").and_then(|(_, data)| whole_picture(data)) else {
+        let words = "must hold a whole PNG, JPEG, GIF or WebP picture in base64, as in data:image/png;base64,iVBORw0KGgo...";
         return Err(Error::field(&format!("{pointer}/url"), words));
     };
     (part.media_type, part.url) = (kind.to_owned(), Some(format!("data:{kind};base64,{data}")));

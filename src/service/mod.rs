@@ -20,6 +20,7 @@ mod files;
 mod follower;
 mod going_on;
 mod importing;
+mod inline;
 mod input;
 mod keys;
 mod logins;
@@ -120,8 +121,6 @@ pub struct ServiceLimits {
     pub max_message_chars: usize,
     /// Parts of one message.
     pub max_message_parts: usize,
-    /// Characters of a title.
-    pub max_title_chars: usize,
     /// Runs of one principal that are not terminal; 0 for no limit.
     pub max_active_runs: u32,
     /// Conversations of one principal that are not archived; 0 for no limit.
@@ -143,7 +142,6 @@ impl Default for ServiceLimits {
         Self {
             max_message_chars: 100_000,
             max_message_parts: 64,
-            max_title_chars: 200,
             max_active_runs: 0,
             max_conversations: 0,
             day: Allowance::default(),

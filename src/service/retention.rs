@@ -67,6 +67,22 @@ impl Folder {
         self.events
     }
 
+    /// How many runs there are still to go through. No log is read for that.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn left(&self) -> StoreResult<u64> {
+        let (mut count, mut last) = (self.waiting.len() as u64 + u64::from(self.at.is_some()), self.last.clone());
+        loop {
+            let found = self.store.runs_to_fold(self.age_ms, last.as_ref(), RUNS).await?;
+            count += found.len() as u64;
+            if found.len() < RUNS as usize {
+                return Ok(count);
+            }
+            last = found.into_iter().next_back();
+        }
+    }
+
     /// Does one piece: at most one page of a log and one transaction.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::retention::FoldMode;
+use super::runs::publish;
 use crate::domain::ids::ConversationId;
 use crate::live::Hub;
 use crate::store::{Store, StoreResult, Tidying};
@@ -37,7 +38,7 @@ pub struct Tidied {
 /// One pass over all conversations.
 pub struct Tidier {
     store: Arc<dyn Store>,
-    /// Who is told that a conversation is gone, if anybody in this process listens.
+    /// Who is told that a conversation has changed or is gone, if anybody in this process listens.
     hub: Option<Arc<Hub>>,
     mode: FoldMode,
     /// What is left to do, the next last.
@@ -75,7 +76,15 @@ impl Tidier {
             (FoldMode::Count, _) => found.len() as u64,
             (FoldMode::Fold, Tidying::Archive) => {
                 let ids: Vec<ConversationId> = found.iter().map(|(_, id)| id.clone()).collect();
-                self.store.archive_idle(&ids, age_ms).await?
+                let events = self.store.archive_idle(&ids, age_ms).await?;
+                let archived = events.len() as u64;
+                if let Some(hub) = &self.hub {
+                    for event in events {
+                        let conversation = event.conversation_id.clone();
+                        publish(hub, &conversation, vec![event]);
+                    }
+                }
+                archived
             }
             (FoldMode::Fold, Tidying::Delete | Tidying::DeleteEmpty) => {
                 let mut deleted = 0;

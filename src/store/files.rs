@@ -78,6 +78,9 @@ pub trait FileStore: Send + Sync {
     /// The file, unless it is missing or somebody else's.
     async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>>;
 
+    /// The newest file of this name that has these bytes, by their SHA-256 in hex.
+    async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>>;
+
     /// A page of files, newest first.
     async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>>;
 
@@ -103,7 +106,7 @@ pub trait FileStore: Send + Sync {
 /// What [`read_file`] reads.
 macro_rules! file_columns {
     () => {
-        "id, name, media_type, size, sha256, created_at, text_chars, text_cut"
+        "id, name, media_type, size, sha256, created_at, text_chars, text_cut, CAST(octet_length(text) AS bigint) AS text_bytes"
     };
 }
 pub(super) use file_columns;
@@ -125,6 +128,7 @@ where
         size: size(row.try_get("size")?),
         sha256: row.try_get("sha256")?,
         text_chars: row.try_get::<Option<i64>, _>("text_chars")?.map(size),
+        text_bytes: row.try_get::<Option<i64>, _>("text_bytes")?.map(size),
         text_cut: row.try_get("text_cut")?,
         created_at: UnixMillis(row.try_get("created_at")?).to_rfc3339(),
     })

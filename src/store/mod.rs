@@ -375,8 +375,8 @@ pub trait RetentionStore: Send + Sync {
         limit: u32,
     ) -> StoreResult<Vec<(UserId, ConversationId)>>;
 
-    /// Puts those of these away of which that still holds. Returns how many.
-    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64>;
+    /// Puts those of these away of which that still holds. Returns the event of each, which says that it has changed.
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>>;
 
     /// Deletes a conversation of which that still holds, with all that belongs to it. False if it does not.
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool>;

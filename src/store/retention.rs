@@ -1,5 +1,8 @@
 //! What retention works on.
 
+use super::{StoreResult, compose, rows};
+use crate::domain::conversation::ConversationStatus;
+use crate::domain::event::NewEvent;
 use crate::domain::ids::{ConversationId, RunId, UserId};
 use crate::support::clock::UnixMillis;
 
@@ -42,4 +45,10 @@ impl Expired {
         let (tickets, records, audit) = (count(tickets), count(records), count(audit));
         Self { tickets, records, audit, spending: count(spending), tool_sets: count(tool_sets) }
     }
+}
+
+/// The event of a conversation that was put away by its age, of its id, title, status, and when that was.
+pub(super) fn put_away((id, title, status, at): (String, String, String, i64)) -> StoreResult<(ConversationId, NewEvent)> {
+    let status = rows::word("conversations", "status", &id, &status, ConversationStatus::from_word)?;
+    Ok((ConversationId::from_stored(id), compose::conversation_updated(&title, status, UnixMillis(at))))
 }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::ids::{FileId, UserId};
-use crate::domain::message::{FilePart, Part, ToolContent};
+use crate::domain::message::{FilePart, Part, TextLimit, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
 use crate::provider::catalogue;
 use crate::store::{AttachedFile, Store, StoreResult};
@@ -98,6 +98,20 @@ fn references(request: &mut ModelRequest) -> impl Iterator<Item = (&mut FilePart
     })
 }
 
+/// Cuts the texts that are in their own URLs to what the request has room for.
+fn cut_inline(request: &mut ModelRequest) {
+    for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
+        let Part::File(file) = part else { continue };
+        let (None, Some(_)) = (&file.file_id, file.text_limit) else { continue };
+        let url = file.url.take();
+        let data = url.as_deref().and_then(|url| url.split_once(";base64,")).map(|(_, data)| data);
+        let bytes = data.and_then(|data| STANDARD.decode(data).ok());
+        file.text = bytes
+            .and_then(|bytes| String::from_utf8(bytes).ok())
+            .map(|text| shown_text(file, &text, Rest::None, text.len() as u64));
+    }
+}
+
 /// Has the pictures in the answers of tools named, for a model that sees none: its provider would refuse the request for them.
 fn name_pictures_of_tools(request: &mut ModelRequest) {
     let results = request.messages.iter_mut().flat_map(|message| &mut message.parts).filter_map(|part| match part {
@@ -136,13 +150,22 @@ impl Attachments {
         if sees == Some(false) {
             name_pictures_of_tools(&mut request);
         }
-        let ids: Vec<FileId> = references(&mut request).map(|(_, id)| id).collect();
+        cut_inline(&mut request);
+        // Of a file that is referred to again, the newest reference counts, which is the first here.
+        let mut wanted: Vec<(FileId, Option<TextLimit>)> = Vec::new();
+        for (part, id) in references(&mut request) {
+            if wanted.iter().all(|(known, _)| *known != id) {
+                wanted.push((id, part.text_limit));
+            }
+        }
+        let ids: Vec<FileId> = wanted.iter().map(|(id, _)| id.clone()).collect();
         let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else { return Ok(Expanded { request, _room: None }) };
         let found = store.attached_files(&owner, &ids).await?;
         let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
         let (mut native, mut bytes) = (HashMap::new(), 0_u64);
-        for id in &ids {
-            let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| !native.contains_key(id)) else { continue };
+        for (id, limit) in &wanted {
+            // Where there is room for some of its text only, there is none for its pages.
+            let Some(AttachedFile { file, .. }) = found.get(id).filter(|_| limit.is_none()) else { continue };
             // Whoever sees pictures gets to see pages, too, if its wire carries documents. Of a model that nobody knows, pictures
             // are tried.
             let goes = match file.media_type.as_str() {
@@ -224,7 +247,7 @@ impl Attachments {
 
 /// What a model reads where a newer message has the same file.
 fn again(part: &FilePart, attached: Option<&AttachedFile>) -> String {
-    let (name, kind) = (part.name.as_deref().unwrap_or("without a name"), &part.media_type);
+    let (name, kind) = (part.shown_name(), &part.media_type);
     match attached {
         Some(_) => format!("[file {name}, {kind}: the same as in a later message]"),
         None => words(part, None, false),
@@ -233,19 +256,10 @@ fn again(part: &FilePart, attached: Option<&AttachedFile>) -> String {
 
 /// What a model reads of a file that its wire does not carry.
 fn words(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> String {
-    let name = part.name.as_deref().unwrap_or("without a name");
-    let kind = &part.media_type;
+    let (name, kind) = (part.shown_name(), &part.media_type);
     let Some(AttachedFile { file, text }) = attached else { return format!("[file {name}, {kind}: it has been deleted since]") };
     match text {
-        Some(text) => {
-            let chars = text.chars().count();
-            let cut = if file.text_cut {
-                format!("\n[cut: only the first {chars} characters of the text of {name}, which has {} bytes]", file.size)
-            } else {
-                String::new()
-            };
-            format!("[file {name}, {kind}]\n{text}{cut}")
-        }
+        Some(text) => shown_text(part, text, if file.text_cut { Rest::NotKept } else { Rest::None }, file.size),
         None if is_native => format!("[file {name}, {kind}: this model cannot see it]"),
         None if file.is_picture() => {
             format!("[picture {name}, {kind}: not sent, because the model cannot see pictures or the request is full]")
@@ -254,9 +268,100 @@ fn words(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> S
     }
 }
 
+/// Whether a file has more text than is kept of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// No.
+    None,
+    /// Yes.
+    NotKept,
+}
+
+/// The text of a file of so many bytes, or as much of it as the request has room for.
+fn shown_text(part: &FilePart, text: &str, rest: Rest, size: u64) -> String {
+    let (name, kind) = (part.shown_name(), &part.media_type);
+    let left = part.text_limit.map_or(text, |limit| limit.cut(text));
+    let is_cut = rest == Rest::NotKept || left.len() < text.len();
+    let chars = if is_cut { left.chars().count() } else { 0 };
+    let cut = match is_cut {
+        true => format!("\n[cut: only the first {chars} characters of the text of {name}, which has {size} bytes]"),
+        false => String::new(),
+    };
+    format!("[file {name}, {kind}]\n{left}{cut}")
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::domain::ids::{ConversationId, MessageId, PartId, RunId};
+    use crate::domain::message::{Message, Role, TextPart};
+    use crate::domain::model::ModelOptions;
+
+    fn part(name: Option<String>, limit: Option<(usize, usize)>) -> FilePart {
+        FilePart {
+            id: PartId::from_stored("part_1".to_owned()),
+            media_type: "text/plain".to_owned(),
+            url: None,
+            file_id: None,
+            name,
+            text_chars: None,
+            text_bytes: None,
+            text_limit: limit.map(|(chars, bytes)| TextLimit { chars, bytes }),
+            text: None,
+        }
+    }
+
+    proptest! {
+        /// What a budget takes a file for is what is sent of it.
+        #[test]
+        fn no_file_is_longer_than_its_budget_takes_it_for(
+            text in any::<String>(),
+            name in prop::option::of("\\PC{0,255}"),
+            limit in prop::option::of((0..40_usize, 0..90_usize)),
+            (size, is_cut) in (any::<u64>(), any::<bool>()),
+        ) {
+            let part = part(name, limit);
+            let shown = shown_text(&part, &text, if is_cut { Rest::NotKept } else { Rest::None }, size);
+            let (chars, bytes) = limit.unwrap_or((usize::MAX, usize::MAX));
+            prop_assert!(shown.len() <= part.words_around() + text.len().min(bytes));
+            prop_assert!(shown.chars().count() <= part.words_around() + text.chars().count().min(chars));
+            let is_whole = text.len() <= bytes && text.chars().count() <= chars;
+            prop_assert_eq!(shown.ends_with(" bytes]"), is_cut || !is_whole || text.ends_with(" bytes]"));
+        }
+    }
+
+    #[test]
+    fn a_text_in_a_url_is_cut_between_characters() {
+        let url = format!("data:text/plain;base64,{}", STANDARD.encode("\u{65e5}\u{672c}\u{8a9e}"));
+        let inline = |limit| FilePart { url: Some(url.clone()), ..part(Some("a.txt".to_owned()), limit) };
+        let cut = |limit| {
+            let words = TextPart { id: PartId::from_stored("part_2".to_owned()), text: String::new() };
+            let message = Message::of_request(
+                MessageId::from_stored("msg_1".to_owned()),
+                (RunId::from_stored("run_1".to_owned()), ConversationId::from_stored("conv_1".to_owned())),
+                Role::User,
+                words,
+            );
+            let messages = vec![Message { parts: vec![Part::File(inline(limit))], ..message }];
+            let mut request = ModelRequest {
+                owner: None,
+                model: "a/b".to_owned(),
+                system: String::new(),
+                messages,
+                tools: Vec::new(),
+                options: ModelOptions::default(),
+                window: None,
+            };
+            cut_inline(&mut request);
+            let Part::File(file) = request.messages.remove(0).parts.remove(0) else { panic!("it stays a file") };
+            (file.url.is_some(), file.text)
+        };
+        assert_eq!(cut(None), (true, None), "it fits");
+        let said = "[file a.txt, text/plain]\n\u{65e5}\n[cut: only the first 1 characters of the text of a.txt, which has 9 bytes]";
+        assert_eq!(cut(Some((2, 5))), (false, Some(said.to_owned())));
+    }
 
     #[test]
     fn what_is_not_used_for_long_is_forgotten_first() {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::domain::context::{ContextUnit, json_tokens, prose_tokens};
 use crate::domain::message::{Message, Part, ToolContent};
 use crate::domain::model::ModelRequest;
-use crate::engine::size;
+use crate::engine::size::{self, Length};
 use crate::engine::source::Source;
 use crate::support::tokens::Tokenizer;
 
@@ -72,11 +72,11 @@ impl Measure {
         }
     }
 
-    /// What is no text.
-    fn bytes(self, bytes: usize) -> u64 {
+    /// What is not here to be counted.
+    fn length(self, length: Length) -> u64 {
         match self {
-            Self::Chars => bytes as u64,
-            Self::Estimate | Self::Count(_) => prose_tokens(bytes),
+            Self::Chars => length.chars as u64,
+            Self::Estimate | Self::Count(_) => prose_tokens(length.bytes),
         }
     }
 }
@@ -110,7 +110,7 @@ fn part(measure: Measure, part: &Part) -> u64 {
         Part::Reasoning(reasoning) => measure.prose(&reasoning.text),
         Part::ToolCall(call) => measure.head(CALL) + measure.json(&[&call.name], &call.arguments),
         Part::ToolResult(result) => result.content.iter().map(|one| content(measure, one)).sum(),
-        Part::Image(file) | Part::File(file) => measure.bytes(size::file(file)),
+        Part::Image(file) | Part::File(file) => measure.length(size::file(file)),
     }
 }
 
@@ -121,7 +121,7 @@ pub(super) fn content(measure: Measure, content: &ToolContent) -> u64 {
             json_tokens(text.len())
         }
         ToolContent::Text { text } => measure.prose(text),
-        ToolContent::Image { .. } => measure.bytes(size::PICTURE),
+        ToolContent::Image { .. } => measure.length(Length { bytes: size::PICTURE, chars: size::PICTURE }),
     }
 }
 
@@ -129,7 +129,7 @@ pub(super) fn content(measure: Measure, content: &ToolContent) -> u64 {
 mod tests {
     use super::*;
     use crate::domain::ids::PartId;
-    use crate::domain::message::FilePart;
+    use crate::domain::message::{FilePart, TextLimit};
     use rstest::rstest;
 
     #[rstest]
@@ -155,14 +155,66 @@ mod tests {
         assert_eq!(content(Measure::Estimate, &ToolContent::text(text)), cost);
     }
 
+    fn file(media_type: &str) -> FilePart {
+        FilePart {
+            id: PartId::from_stored("part_1".to_owned()),
+            media_type: media_type.to_owned(),
+            url: None,
+            file_id: Some("file_1".to_owned()),
+            name: Some("a".to_owned()),
+            text_chars: None,
+            text_bytes: None,
+            text_limit: None,
+            text: None,
+        }
+    }
+
+    /// What it costs beside the words that say what it is.
+    fn costs(file: FilePart) -> (u64, u64) {
+        let around = file.words_around();
+        let cost = |measure: Measure| part(measure, &Part::File(file.clone()));
+        let without = |cost: u64| cost - around as u64;
+        (without(cost(Measure::Chars)), cost(Measure::Estimate) - prose_tokens(around))
+    }
+
     #[rstest]
-    #[case(None, 6_000, 1_875)]
-    #[case(Some(10), 6_000, 1_875)]
-    #[case(Some(100_000), 100_000, 31_250)]
-    fn a_file_costs_what_its_text_costs(#[case] text_chars: Option<u64>, #[case] chars: u64, #[case] tokens: u64) {
-        let id = PartId::from_stored("part_1".to_owned());
-        let (media_type, file_id) = ("application/pdf".to_owned(), Some("file_1".to_owned()));
-        let file = Part::File(FilePart { id, media_type, url: None, file_id, name: None, text_chars, text: None });
-        assert_eq!((part(Measure::Chars, &file), part(Measure::Estimate, &file)), (chars, tokens));
+    #[case::text("text/plain", Some(100), Some(100), (100, 31))]
+    #[case::of_three_bytes_a_character("text/plain", Some(40_000), Some(120_000), (40_000, 37_500))]
+    #[case::of_before("text/plain", Some(40_000), None, (40_000, 37_500))]
+    #[case::document("application/pdf", Some(100_000), Some(100_000), (100_000, 31_250))]
+    #[case::nothing("text/plain", None, None, (0, 0))]
+    fn a_file_costs_what_its_text_costs(
+        #[case] media_type: &str,
+        #[case] text_chars: Option<u64>,
+        #[case] text_bytes: Option<u64>,
+        #[case] expected: (u64, u64),
+    ) {
+        let (chars, tokens) = expected;
+        let (in_chars, in_tokens) = costs(FilePart { text_chars, text_bytes, ..file(media_type) });
+        assert_eq!(in_chars, chars);
+        assert!(in_tokens.abs_diff(tokens) <= 1, "{in_tokens}");
+    }
+
+    #[rstest]
+    #[case("application/pdf", Some(10))]
+    #[case("image/png", None)]
+    fn what_is_shown_costs_as_much_as_a_picture(#[case] media_type: &str, #[case] text_chars: Option<u64>) {
+        let file = Part::File(FilePart { text_chars, ..file(media_type) });
+        assert_eq!((part(Measure::Chars, &file), part(Measure::Estimate, &file)), (6_000, 1_875));
+    }
+
+    #[test]
+    fn a_text_in_a_url_costs_its_own_length() {
+        let url = format!("data:text/plain;base64,{}", "YWFh".repeat(10_000));
+        let (chars, tokens) = costs(FilePart { url: Some(url), file_id: None, ..file("text/plain") });
+        assert!((30_000..30_010).contains(&chars) && (9_375..9_380).contains(&tokens), "{chars} {tokens}");
+    }
+
+    #[test]
+    fn what_is_left_of_a_file_is_counted() {
+        let text_limit = Some(TextLimit { chars: 100, bytes: 320 });
+        let file = FilePart { text_chars: Some(9_000), text_bytes: Some(27_000), text_limit, ..file("application/pdf") };
+        let (chars, tokens) = costs(file);
+        assert!(chars == 100 && tokens.abs_diff(100) <= 1, "{chars} {tokens}");
     }
 }

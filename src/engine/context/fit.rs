@@ -35,7 +35,8 @@ pub(super) fn compress_results(messages: &mut [Message]) {
 }
 
 /// Cuts messages so that they cost no more than `room`, as far as cutting can do that: the newest question last, and no text
-/// below what says that it is cut.
+/// below what says that it is cut. Of the newest pictures and documents no more are left out than do not fit beside the beginnings of
+/// the texts.
 pub(super) fn cut_to(messages: &mut Vec<Message>, measure: Measure, room: u64) {
     let cost = |messages: &[Message]| estimate::messages(measure, messages);
     if cost(messages) <= room {
@@ -45,6 +46,13 @@ pub(super) fn cut_to(messages: &mut Vec<Message>, measure: Measure, room: u64) {
     let question = messages.iter().rposition(compaction::is_beginning);
     if cost(messages) > room {
         messages.iter_mut().take(question.unwrap_or(0)).for_each(compaction::drop_thoughts);
+    }
+    while compaction::shows_pictures(messages) {
+        let mut least = messages.clone();
+        compaction::cut_all(&mut least, LEAST_CHARS, None);
+        if cost(&least) <= room || !compaction::drop_picture(messages) {
+            break;
+        }
     }
     for (spared, least) in [(question, LEAST_CHARS), (None, LEAST_CHARS), (None, 0)] {
         let before = cost(messages);

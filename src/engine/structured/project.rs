@@ -136,6 +136,8 @@ fn result_parts(part: Part) -> Vec<Part> {
                     file_id: None,
                     name: None,
                     text_chars: None,
+                    text_bytes: None,
+                    text_limit: None,
                     text: None,
                 }));
             }

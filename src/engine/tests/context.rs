@@ -1,14 +1,15 @@
 //! What a request leaves out so that it fits, and that it then does.
 
 use proptest::prelude::*;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::world::{World, call, tools};
 use crate::domain::agent::{AgentProfile, OutputMode};
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextUnit};
 use crate::domain::event::EventBody;
-use crate::domain::ids::{CallId, MessageId, PartId, RunId};
-use crate::domain::message::{Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
+use crate::domain::ids::{CallId, FileId, MessageId, PartId, RunId};
+use crate::domain::message::{FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use crate::domain::model::{ModelErrorKind, ModelRequest};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
@@ -16,7 +17,7 @@ use crate::domain::tool::ToolCallState;
 use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::context::{counts_tokens, room};
 use crate::engine::source::Source;
-use crate::engine::{RunState, compaction, history, model_request};
+use crate::engine::{RunState, compaction, history, model_request, size};
 use crate::support::tokens::Tokenizer;
 
 /// A budget in which a few results of some hundred tokens have room.
@@ -283,6 +284,73 @@ fn a_huge_message_is_cut_by_its_count() {
     assert!(room.used > (room.window - small().reserved() - small().start_gate) * 8 / 10, "no more is cut than must be: {room:?}");
 }
 
+/// A question with files, as the model is asked it.
+fn asked_with(window: u64, files: &[AnyFile]) -> (World, Vec<Part>) {
+    let mut world = World::new(profile(ContextPolicy::default()));
+    world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: Some(window), ..Capacity::default() })];
+    let mut question = world.user("What does it say?");
+    question.parts.extend(files.iter().map(|file| attached(&world, file)));
+    world.rows.history = vec![question];
+    world.claim(ClaimCause::First);
+    let parts = asked(&world).messages[0].parts.clone();
+    (world, parts)
+}
+
+fn left_of(part: &Part) -> Option<usize> {
+    match part {
+        Part::File(file) => file.text_limit.map(|limit| limit.chars),
+        _ => None,
+    }
+}
+
+#[rstest]
+#[case::letters(AnyFile::Uploaded("text/plain", Some(100_000), Some(1)), 85_000)]
+#[case::of_another_script(AnyFile::Uploaded("text/plain", Some(100_000), Some(3)), 28_000)]
+#[case::document(AnyFile::Uploaded("application/pdf", Some(100_000), Some(1)), 85_000)]
+#[case::of_before(AnyFile::Uploaded("text/plain", Some(100_000), None), 28_000)]
+#[case::inline(AnyFile::Inline("text/plain", 100_000), 85_000)]
+fn a_file_larger_than_the_window_is_cut(#[case] file: AnyFile, #[case] most: usize) {
+    let (world, parts) = asked_with(32_768, std::slice::from_ref(&file));
+    assert!(matches!(&parts[0], Part::Text(words) if words.text == "What does it say?"), "the words are shorter");
+    let left = left_of(&parts[1]).expect("it is cut");
+    assert!((most * 4 / 5..most * 11 / 10).contains(&left), "{left}");
+    assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
+    let stored = world.rows.history[0].parts.iter().all(|part| left_of(part).is_none());
+    assert!(stored, "what is stored is whole");
+}
+
+#[test]
+fn pictures_that_do_not_fit_are_named() {
+    let picture = AnyFile::Picture;
+    let scan = AnyFile::Uploaded("application/pdf", None, None);
+    let paper = AnyFile::Uploaded("application/pdf", Some(3_000), Some(1));
+    // Beside 4,268 tokens that are kept free, there is room for two that cost 1,875 each.
+    let (_, parts) = asked_with(8_400, &[scan, paper, picture.clone(), picture]);
+    let says =
+        |part: &Part| matches!(part, Part::Text(text) if text.text.starts_with("[file größe.bin, application/pdf: left out"));
+    assert!(says(&parts[1]), "{:?}", parts[1]);
+    assert!(left_of(&parts[2]).is_some(), "its text stays: {:?}", parts[2]);
+    assert!(matches!(&parts[3..], [Part::Text(_), Part::Image(_)] | [Part::Image(_), Part::Image(_)]), "{:?}", &parts[3..]);
+}
+
+/// A provider that says it is too much is believed, whatever the budget says.
+#[rstest]
+#[case::text(AnyFile::Uploaded("text/plain", Some(40_000), Some(3)))]
+#[case::inline(AnyFile::Inline("text/plain", 60_000))]
+#[case::scan(AnyFile::Uploaded("application/pdf", None, None))]
+#[case::picture(AnyFile::Picture)]
+fn a_file_that_is_too_large_for_its_provider_is_cut_once(#[case] file: AnyFile) {
+    let (mut world, parts) = asked_with(1_000_000, &[file]);
+    assert!(parts.iter().all(|part| left_of(part).is_none()));
+    let before = size::messages(&asked(&world).messages);
+    world.fails(ModelErrorKind::ContextOverflow);
+    let after = size::messages(&asked(&world).messages);
+    assert!(after <= before / 2 + 300, "{after} of {before}");
+    assert!(matches!(&asked(&world).messages[0].parts[0], Part::Text(words) if words.text == "What does it say?"));
+    world.says_text("Done.");
+    assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
 // Whatever is stored.
 
 #[derive(Debug, Clone)]
@@ -290,13 +358,71 @@ struct Round {
     said: String,
     /// Calls: how long their arguments are, and their results.
     calls: Vec<(usize, String)>,
+    /// Whether the first result has a picture beside its words.
+    is_seen: bool,
 }
 
 #[derive(Debug, Clone)]
 struct Turn {
     asked: String,
+    files: Vec<AnyFile>,
     rounds: Vec<Round>,
     answer: Option<String>,
+}
+
+/// What comes with a question.
+#[derive(Debug, Clone)]
+enum AnyFile {
+    /// Uploaded: its type, the characters of its text, and the bytes of each, unless it is from before they were counted.
+    Uploaded(&'static str, Option<u64>, Option<u64>),
+    /// In its own URL.
+    Inline(&'static str, usize),
+    /// Somewhere else.
+    Remote,
+    /// A picture that was uploaded.
+    Picture,
+}
+
+fn any_file() -> impl Strategy<Value = AnyFile> {
+    let length = || prop_oneof![0..600_u64, 600..200_000_u64];
+    let each = || prop::option::of(1..5_u64);
+    prop_oneof![
+        4 => (prop_oneof![Just("text/plain"), Just("application/pdf")], length(), each())
+            .prop_map(|(kind, chars, each)| AnyFile::Uploaded(kind, Some(chars), each)),
+        1 => Just(AnyFile::Uploaded("application/pdf", None, None)),
+        1 => (prop_oneof![Just("text/plain"), Just("application/pdf"), Just("image/png")], 0..100_000_usize)
+            .prop_map(|(kind, length)| AnyFile::Inline(kind, length)),
+        1 => Just(AnyFile::Remote),
+        2 => Just(AnyFile::Picture),
+    ]
+}
+
+/// Files as a message has them.
+fn attached(world: &World, file: &AnyFile) -> Part {
+    let part = |media_type: &str| FilePart {
+        id: PartId::generate(&world.ids),
+        media_type: media_type.to_owned(),
+        url: None,
+        file_id: Some(FileId::generate(&world.ids).as_str().to_owned()),
+        name: Some("größe.bin".to_owned()),
+        text_chars: None,
+        text_bytes: None,
+        text_limit: None,
+        text: None,
+    };
+    let elsewhere = |media_type: &str, url: String| FilePart { url: Some(url), file_id: None, ..part(media_type) };
+    match file {
+        AnyFile::Uploaded(kind, chars, each) => {
+            let text_bytes = chars.zip(*each).map(|(chars, each)| chars * each);
+            Part::File(FilePart { text_chars: *chars, text_bytes, ..part(kind) })
+        }
+        AnyFile::Inline(kind, length) => {
+            let url = format!("data:{kind};base64,{}", "YWFh".repeat(length / 3));
+            Part::File(elsewhere(kind, url))
+        }
+        AnyFile::Remote => Part::File(elsewhere("application/pdf", "https://a.example/b.pdf".to_owned())),
+        AnyFile::Picture => Part::Image(part("image/png")),
+    }
 }
 
 fn any_text() -> impl Strategy<Value = String> {
@@ -310,14 +436,20 @@ fn any_text() -> impl Strategy<Value = String> {
 }
 
 prop_compose! {
-    fn any_round()(said in prop_oneof![Just(String::new()), any_text()], calls in prop::collection::vec((0..300_usize, any_text()), 1..4)) -> Round {
-        Round { said, calls }
+    fn any_round()(said in prop_oneof![Just(String::new()), any_text()], calls in prop::collection::vec((0..300_usize, any_text()), 1..4),
+        is_seen in prop::bool::weighted(0.2)) -> Round {
+        Round { said, calls, is_seen }
     }
 }
 
 prop_compose! {
-    fn any_turn()(asked in any_text(), rounds in prop::collection::vec(any_round(), 0..5), answer in prop::option::of(any_text())) -> Turn {
-        Turn { asked, rounds, answer }
+    fn any_turn()(
+        asked in any_text(),
+        files in prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(any_file(), 1..6)],
+        rounds in prop::collection::vec(any_round(), 0..5),
+        answer in prop::option::of(any_text()),
+    ) -> Turn {
+        Turn { asked, files, rounds, answer }
     }
 }
 
@@ -346,7 +478,8 @@ fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
             history.push(Message { id: MessageId::generate(&world.ids), role, parts, run_id: run_id.clone(), ..template.clone() });
         };
         let words = |text: &str| Part::Text(TextPart { id: part(), text: text.to_owned() });
-        add(Role::User, vec![words(&turn.asked)]);
+        let files = turn.files.iter().map(|file| attached(world, file));
+        add(Role::User, std::iter::once(words(&turn.asked)).chain(files).collect());
         for round in &turn.rounds {
             let mut said = vec![words(&round.said)];
             let mut results = Vec::new();
@@ -362,7 +495,9 @@ fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
                     raw: None,
                     undoes: None,
                 }));
-                let content = vec![ToolContent::text(result.clone())];
+                let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "iVBORw0KGgo=".to_owned() };
+                let is_seen = round.is_seen && results.is_empty();
+                let content = is_seen.then_some(picture).into_iter().chain([ToolContent::text(result.clone())]).collect();
                 results.push(Part::ToolResult(ToolResultPart {
                     id: part(),
                     call_id,
@@ -396,8 +531,9 @@ fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
     prop_assert!(answers == 0 || (answers == 1 && shown[0].role == Role::Assistant), "{:?}", shown);
     let (frame, messages) = history::parts(&source);
     prop_assert!(frame.tools.is_empty());
-    // So long is what says that something is cut.
-    prop_assert!(compaction::longest(&messages, None) <= 50, "{:?}", messages);
+    prop_assert!(!compaction::shows_pictures(&messages), "{:?}", messages);
+    // So long is what says that something is cut, or what a picture was.
+    prop_assert!(compaction::longest(&messages, None) <= 80, "{:?}", messages);
     Ok(())
 }
 
@@ -446,6 +582,13 @@ proptest! {
         let question = history.iter().rfind(|message| message.role == Role::User).unwrap().parts[0].id().clone();
         // What has no words in it is sent to nobody.
         let is_blank = turns.last().is_some_and(|turn| turn.asked.trim().is_empty());
+        // What is sent of files is within what the budget takes them for.
+        for file in request.messages.iter().flat_map(|message| &message.parts) {
+            if let Part::Image(file) | Part::File(file) = file {
+                let left = file.text_limit.map_or(usize::MAX, |limit| limit.bytes);
+                prop_assert!(size::file(file).bytes >= size::text_of(file).map_or(0, |text| text.bytes.min(left)));
+            }
+        }
         prop_assert!(is_blank || request.messages.iter().flat_map(|message| &message.parts).any(|part| *part.id() == question));
         // The same rows make the same view, and what was decided once is not decided again.
         let asks = |rows| {
@@ -472,9 +615,10 @@ proptest! {
 fn the_tools_on_offer_are_the_same_after_a_crash() {
     let tool_filter = ToolFilter { mode: ToolFilterMode::Semantic, k: 1, ..ToolFilter::default() };
     let mut world = World::new(AgentProfile { tool_filter, ..profile(small()) });
-    let round = |length, times| Round { said: String::new(), calls: vec![(length, "words ".repeat(times))] };
-    let earlier = Turn { asked: "Write it.".to_owned(), rounds: vec![round(1, 200)], answer: Some("Written.".to_owned()) };
-    let now = Turn { asked: "What is in the file?".to_owned(), rounds: (0..12).map(|_| round(0, 200)).collect(), answer: None };
+    let round = |length, times| Round { said: String::new(), calls: vec![(length, "words ".repeat(times))], is_seen: false };
+    let turn = |asked: &str, rounds, answer| Turn { asked: asked.to_owned(), files: Vec::new(), rounds, answer };
+    let earlier = turn("Write it.", vec![round(1, 200)], Some("Written.".to_owned()));
+    let now = turn("What is in the file?", (0..12).map(|_| round(0, 200)).collect(), None);
     world.rows.history = stored(&world, &[earlier, now]);
     world.claim(ClaimCause::First);
     let request = asked(&world).clone();

@@ -73,6 +73,20 @@ impl FileStore for PostgresStore {
         row.as_ref().map(read_file).transpose()
     }
 
+    async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            file_columns!(),
+            " FROM files WHERE owner_id = $1 AND is_whole AND sha256 = $2 AND name = $3 ORDER BY id DESC LIMIT 1"
+        ))
+        .bind(owner.as_str())
+        .bind(sha256)
+        .bind(storable(name))
+        .fetch_optional(&self.api)
+        .await?;
+        row.as_ref().map(read_file).transpose()
+    }
+
     async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         let limit = page.limit.clamp(1, 100);
         let found = sqlx::query(concat!(

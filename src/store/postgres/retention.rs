@@ -1,12 +1,18 @@
 //! Old deltas are folded, and old conversations tidied.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use super::PostgresStore;
+use super::conversations::append;
+use super::errors::retried;
+use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, RunId, UserId};
-use crate::store::{EndedRun, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying, rows};
+use crate::store::retention::put_away;
+use crate::store::{EndedRun, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying, compose, rows};
 
 /// The lock of whoever folds: of several nodes that begin at the same time, one goes on.
 const FOLDING: i64 = 0x0043_4150_464f_4c44;
@@ -56,15 +62,8 @@ impl RetentionStore for PostgresStore {
         Ok(found.into_iter().map(|(owner, id)| (UserId::from_stored(owner), ConversationId::from_stored(id))).collect())
     }
 
-    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
-        let ids: Vec<&str> = ids.iter().map(ConversationId::as_str).collect();
-        let statement = format!("UPDATE conversations c SET archived_at = now_ms() WHERE id = ANY($2) AND {TO_ARCHIVE}");
-        let archived = sqlx::query(AssertSqlSafe(statement))
-            .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
-            .bind(ids)
-            .execute(&self.chores)
-            .await?;
-        Ok(archived.rows_affected())
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
+        retried(|| self.chores.ask(async |connection| archive(connection, ids, age_ms).await)).await
     }
 
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {
@@ -127,6 +126,38 @@ async fn remove_tool_sets(connection: &mut PgConnection, unused: &[String]) -> S
     .await?;
     tx.commit().await?;
     Ok(removed.rows_affected())
+}
+
+async fn archive(connection: &mut PgConnection, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
+    let ids: Vec<&str> = ids.iter().map(ConversationId::as_str).collect();
+    let mut tx = connection.begin().await?;
+    // Whoever holds a head is about to change its conversation, which is not idle then: nobody waits for anybody here.
+    let locked: Vec<(String, i64)> = sqlx::query_as(
+        "SELECT conversation_id, last_seq FROM conversation_heads WHERE conversation_id = ANY($1) FOR UPDATE SKIP LOCKED",
+    )
+    .bind(ids)
+    .fetch_all(&mut *tx)
+    .await?;
+    let bases: HashMap<String, i64> = locked.into_iter().collect();
+    // A statement of its own: it sees what was changed before the heads were held.
+    let statement = format!(
+        "UPDATE conversations c SET archived_at = now_ms() WHERE id = ANY($2) AND {TO_ARCHIVE} RETURNING id, title, status, archived_at"
+    );
+    let archived = sqlx::query_as(AssertSqlSafe(statement))
+        .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
+        .bind(bases.keys().map(String::as_str).collect::<Vec<_>>())
+        .fetch_all(&mut *tx)
+        .await?;
+    let mut events = Vec::with_capacity(archived.len());
+    for row in archived {
+        let (id, event) = put_away(row)?;
+        let Some(base) = bases.get(id.as_str()).copied() else { continue };
+        let event = vec![event];
+        append(&mut tx, &id, base, &event, &[]).await?;
+        events.append(&mut compose::numbered(&id, base, event));
+    }
+    tx.commit().await?;
+    Ok(events)
 }
 
 async fn fold(

@@ -78,6 +78,20 @@ impl FileStore for SqliteStore {
         row.as_ref().map(read_file).transpose()
     }
 
+    async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            file_columns!(),
+            " FROM files WHERE owner_id = ? AND is_whole AND sha256 = ? AND name = ? ORDER BY id DESC LIMIT 1"
+        ))
+        .bind(owner.as_str())
+        .bind(sha256)
+        .bind(storable(name))
+        .fetch_optional(self.reader())
+        .await?;
+        row.as_ref().map(read_file).transpose()
+    }
+
     async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         let limit = page.limit.clamp(1, 100);
         let found = sqlx::query(concat!(

@@ -6,8 +6,11 @@ use sqlx::AssertSqlSafe;
 
 use super::SqliteStore;
 use super::conversations::delete;
+use super::log::append;
+use crate::domain::event::StoredEvent;
 use crate::domain::fold::FoldedDelta;
 use crate::domain::ids::{ConversationId, RunId, UserId};
+use crate::store::retention::put_away;
 use crate::store::rows::{encode, read_ended_run};
 use crate::store::{EndedRun, RetentionStore, StoreResult, TOOL_SETS_PIECE, Tidying};
 
@@ -85,21 +88,26 @@ impl RetentionStore for SqliteStore {
         Ok(found.into_iter().map(|(owner, id)| (UserId::from_stored(owner), ConversationId::from_stored(id))).collect())
     }
 
-    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
         let ids: Vec<&str> = ids.iter().map(ConversationId::as_str).collect();
         let (_turn, mut tx) = self.write_in_turn().await?;
         let statement = format!(
-            "UPDATE conversations AS c SET archived_at = {} WHERE id IN (SELECT value FROM json_each(?2)) AND {TO_ARCHIVE}",
+            "UPDATE conversations AS c SET archived_at = {} WHERE id IN (SELECT value FROM json_each(?2)) AND {TO_ARCHIVE}
+             RETURNING id, title, status, archived_at",
             now!()
         );
-        let archived = sqlx::query(AssertSqlSafe(statement))
+        let archived = sqlx::query_as(AssertSqlSafe(statement))
             .bind(i64::try_from(age_ms).unwrap_or(i64::MAX))
             .bind(json!(ids).to_string())
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut events = Vec::with_capacity(archived.len());
+        for row in archived {
+            let (id, event) = put_away(row)?;
+            events.append(&mut append(&mut tx, &id, vec![event]).await?);
+        }
         tx.commit().await?;
-        Ok(archived)
+        Ok(events)
     }
 
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {

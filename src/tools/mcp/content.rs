@@ -1,23 +1,13 @@
 //! What a tool answered, as content that is stored and shown to models.
 
-use base64::Engine as _;
-use base64::alphabet;
-use base64::engine::general_purpose::STANDARD;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Value, json};
 
-use crate::domain::file::{picture_fault, picture_type};
+use crate::domain::file::tool_picture;
 use crate::domain::message::ToolContent;
 
 /// The most that the pictures of one answer may hold together, in bytes of base64. What is beyond it is named in a text: it
 /// would be stored, streamed, and sent to the model with every step that follows.
 const PICTURE_BYTES: usize = 8 * 1024 * 1024;
-
-/// Base64 as servers write it; providers are stricter, and get it as they want it.
-const LENIENT: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent).with_decode_allow_trailing_bits(true),
-);
 
 /// Why this is no result of a tool call; `None` if it is one.
 pub fn malformed(result: &Value) -> Option<&'static str> {
@@ -122,22 +112,9 @@ fn from_resource(resource: &Value) -> ToolContent {
 /// since providers refuse all of a request for it, and it would be in every request that follows.
 fn picture(block: &Value, key: &str) -> ToolContent {
     let data: String = word(block, key).split_ascii_whitespace().collect();
+    let claimed = word(block, "mimeType");
     // Larger ones have no room in any case.
-    let bytes = (data.len() <= PICTURE_BYTES).then(|| LENIENT.decode(&data).ok());
-    match bytes
-        .as_ref()
-        .map(|bytes| bytes.as_deref().and_then(|bytes| picture_type(bytes).filter(|_| picture_fault(bytes).is_none())))
-    {
-        Some(Some(media_type)) => {
-            let data = bytes.flatten().map(|bytes| STANDARD.encode(bytes)).unwrap_or_default();
-            ToolContent::Image { media_type: media_type.to_owned(), data }
-        }
-        Some(None) => ToolContent::text(format!(
-            "[picture, {}: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]",
-            described(block, key)
-        )),
-        None => ToolContent::text(too_large(word(block, "mimeType"), &data)),
-    }
+    if data.len() <= PICTURE_BYTES { tool_picture(claimed, &data) } else { ToolContent::text(too_large(claimed, &data)) }
 }
 
 fn too_large(media_type: &str, data: &str) -> String {
@@ -157,6 +134,9 @@ fn described(block: &Value, key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     /// One pixel.

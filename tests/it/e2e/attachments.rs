@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 
 use crate::support::audit;
 use crate::support::database::Kind;
+use crate::support::dialects::{Dialect, Says};
 use crate::support::documents::{PNG, bomb, docx, encrypted_pdf, endless_pdf, pdf, workbook};
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
+use crate::support::wire::{Answer, Wire};
 
 /// A form as curl makes it.
 fn form(name: &str, claimed: &str, bytes: &[u8]) -> (String, Vec<u8>) {
@@ -283,4 +285,156 @@ async fn a_request_that_comes_again_is_answered_as_before(#[values(Kind::Sqlite,
         (StatusCode::UNPROCESSABLE_ENTITY, &json!("/input/1/file_id")),
         "{problem}"
     );
+}
+
+/// Of three bytes a character, as most of its script.
+fn long_text(chars: usize) -> String {
+    "\u{65e5}\u{672c}\u{8a9e}\u{306e}\u{6587}".chars().cycle().take(chars).collect()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_larger_than_the_window_is_cut_and_answered(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    for (id, text, bytes_of_char) in [("latin", "word ".repeat(20_000), 1), ("han", long_text(100_000), 3)] {
+        let (status, stored) = upload(&server, "long.txt", text.as_bytes()).await;
+        assert_eq!((status, &stored["text_chars"]), (StatusCode::CREATED, &json!(100_000)), "{stored}");
+        assert_eq!(stored["text_bytes"], 100_000 * bytes_of_char, "{stored}");
+        let script = json!({"type": "text", "text": format!("[[id:{id}]][[say:I have read it.]]")});
+        let input = json!([script, file(stored["id"].as_str().unwrap())]);
+        let body = json!({"input": input, "model": "openai/mock", "agent": "desktop"});
+        let run = server.start_run(&body).await;
+        let ended = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+        let said = last_said(&model.exchanges(id)[0].request);
+        let (words, last) = said[1]["text"].as_str().unwrap().rsplit_once('\n').unwrap();
+        let (head, left) = words.split_once('\n').unwrap();
+        assert_eq!(head, "[file long.txt, text/plain]");
+        assert!(text.starts_with(left) && left.len() > 60_000 && left.len() < 28_500 * 16 / 5, "{}", left.len());
+        let notice = format!(
+            "[cut: only the first {} characters of the text of long.txt, which has {} bytes]",
+            left.chars().count(),
+            text.len()
+        );
+        assert_eq!(last, notice);
+        // What is stored names the file and nothing else.
+        let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+        let part = &messages[0]["parts"][1];
+        assert_eq!((&part["text_chars"], part.get("text_limit")), (&json!(100_000), None), "{part}");
+    }
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_has_no_room_for_a_file_gets_half_of_it() {
+    let refusal = r#"{"error":{"message":"This model's maximum context length is 8192 tokens.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"#;
+    let answer = || Dialect::Openai.answer(Says { text: "I see.", ..Says::default() });
+    let wire = Wire::play(vec![Answer::json(400, refusal), answer(), answer()]).await;
+    let mut site = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", Dialect::Openai.model());
+    for (name, value) in Dialect::Openai.environment(&wire.base_url) {
+        site = site.env(name, &value);
+    }
+    let server = site.start().await;
+    let text = long_text(20_000);
+    let letter = uploaded(&server, "letter.txt", text.as_bytes()).await;
+    let input = json!([{"type": "text", "text": "What does it say?"}, file(&letter)]);
+    let run = server.start_run(&json!({"input": input})).await;
+    let ended = server.finished(run["id"].as_str().unwrap()).await;
+    assert_eq!((&ended["status"], wire.asked().len()), (&json!("completed"), 2), "{ended}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let compacted: Vec<_> =
+        events.iter().filter(|event| event["type"] == "context.compacted").map(|event| &event["data"]).collect();
+    assert_eq!(compacted, [&json!({"messages": 0, "texts": 1})]);
+    let sent = |at: usize| serde_json::from_slice::<Value>(&wire.asked()[at].body).unwrap();
+    let said = |at: usize| last_said(&sent(at))[1]["text"].as_str().unwrap().to_owned();
+    assert!(said(0).ends_with(&text), "it is sent whole at first");
+    assert!(said(1).contains("[cut: only the first ") && said(1).len() < said(0).len() * 6 / 10, "{}", said(1).len());
+    assert!(said(1).len() > said(0).len() * 4 / 10, "{}", said(1).len());
+    // The next run has all of it before it again.
+    let body = json!({"input": "Thanks.", "conversation_id": ended["conversation_id"]});
+    server.finished(server.start_run(&body).await["id"].as_str().unwrap()).await;
+    assert!(sent(2)["messages"].to_string().contains(&text));
+}
+
+/// As clients send files that have never heard of uploads.
+fn inline(media_type: &str, name: Option<&str>, bytes: &[u8]) -> Value {
+    let url = format!("data:{media_type};base64,{}", STANDARD.encode(bytes));
+    json!({"type": "file", "media_type": media_type, "url": url, "name": name})
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_come_with_a_message_are_read_like_uploads(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(kind, &model).await;
+    let server = site.start().await;
+    let unknown = "application/octet-stream";
+    let input = json!([
+        {"type": "text", "text": "[[id:s]][[say:ok]]"},
+        inline(unknown, Some("cat.bin"), PNG),
+        inline("text/plain", Some("../rent.pdf"), &pdf("The rent is due")),
+        inline(unknown, Some("letter.docx"), &docx(&["Dear Ada"])),
+        inline("text/csv", None, b"a,b\n1,2\n"),
+    ]);
+    let body = json!({"input": input, "model": "openai/gpt-4o"});
+    let send = || server.post("/runs", &body).header("idempotency-key", "k").send();
+    let first: Value = send().await.unwrap().json().await.unwrap();
+    let ended = server.finished(first["run"]["id"].as_str().unwrap()).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let said = last_said(&model.exchanges("s")[0].request);
+    assert_eq!(said[1]["image_url"]["url"], format!("data:image/png;base64,{}", STANDARD.encode(PNG)), "{said:?}");
+    assert_eq!(said[2]["file"]["filename"], "rent.pdf", "{said:?}");
+    assert!(said[3]["text"].as_str().unwrap().ends_with("]\nDear Ada"), "{said:?}");
+    assert_eq!(said[4]["text"], "[file file.csv, text/csv]\na,b\n1,2\n");
+
+    // The transcript has references, and the same request means the same files.
+    let conversation = ended["conversation_id"].as_str().unwrap();
+    let stored = server.messages(conversation).await;
+    assert!(!json!(stored).to_string().contains("base64"), "{stored:?}");
+    assert_eq!((&stored[0]["parts"][1]["type"], &stored[0]["parts"][4]["text_chars"]), (&json!("image"), &json!(8)));
+    let again = send().await.unwrap();
+    assert_eq!(again.headers()["idempotent-replayed"].to_str().unwrap(), "true");
+    assert_eq!(server.get_json("/files").await["data"].as_array().unwrap().len(), 4);
+
+    // They count like any other.
+    let path = format!("/conversations/{conversation}/messages");
+    let two = json!({"content": [inline("text/plain", None, b"one"), inline("text/plain", None, b"two")]});
+    let (status, problem) = server.post_json(&path, &two).await;
+    assert_eq!((status, &problem["errors"][0]["pointer"]), (StatusCode::BAD_REQUEST, &json!("/content")), "{problem}");
+    let six: Vec<Value> = (0..6).map(|n| inline("text/plain", None, format!("{n}").as_bytes())).collect();
+    let (status, problem) = server.post_json("/runs", &json!({"input": six})).await;
+    assert_eq!((status, &problem["errors"][0]["pointer"]), (StatusCode::BAD_REQUEST, &json!("/input")), "{problem}");
+
+    // What no model could be sent is refused, here and in a document.
+    for (part, why) in [
+        (inline("application/pdf", None, &encrypted_pdf()), "encrypted"),
+        (inline("image/png", None, &PNG[..40]), "its end is missing"),
+        (inline("application/pdf", None, b"MZ\x90\0"), "of no type that is accepted"),
+        (json!({"type": "file", "media_type": "text/plain", "url": "data:text/plain,hi"}), "upload it"),
+    ] {
+        let (status, problem) = server.post_json("/runs", &json!({"input": [part]})).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("unusable_file")), "{problem}");
+        assert_eq!(problem["errors"][0]["pointer"], "/input/0/url");
+        assert!(problem["detail"].as_str().unwrap().contains(why), "{problem}");
+        let mut exported: Value = server.get_json(&format!("/conversations/{conversation}/export")).await;
+        let mut part = part;
+        part["id"] = exported["messages"][0]["parts"][0]["id"].clone();
+        exported["messages"][0]["parts"] = json!([part]);
+        let (status, problem) = server.post_json("/conversations/import", &exported).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{problem}");
+        assert_eq!(problem["errors"][0]["pointer"], "/messages/0/parts/0/url");
+    }
+    let mut exported: Value = server.get_json(&format!("/conversations/{conversation}/export")).await;
+    let mut letter = inline(unknown, Some("letter.docx"), &docx(&["Dear Ada"]));
+    letter["id"] = exported["messages"][0]["parts"][0]["id"].clone();
+    exported["messages"][0]["parts"] = json!([letter]);
+    let (status, imported) = server.post_json("/conversations/import", &exported).await;
+    assert_eq!(status, StatusCode::CREATED, "{imported}");
+    let kept = server.messages(imported["id"].as_str().unwrap()).await;
+    let part = |message: &Value, at: usize| message["parts"][at]["file_id"].clone();
+    assert_eq!(part(&kept[0], 0), part(&stored[0], 3), "it is the same file");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
 }

@@ -51,11 +51,15 @@ async fn people_keep_their_conversations_in_order(#[values(Kind::Sqlite, Kind::P
         (json!({"tags": [""]}), "/tags/0"),
         (json!({"tags": ["x".repeat(51)]}), "/tags/0"),
         (json!({"tags": (0..21).map(|n| n.to_string()).collect::<Vec<_>>()}), "/tags"),
-        (json!({"title": "x".repeat(201)}), "/title"),
+        (json!({"title": "x".repeat(256)}), "/title"),
     ] {
         let (status, problem) = change(&server, &ids[0], &body).await;
         assert!(status == 400 && problem["errors"][0]["pointer"] == pointer, "{problem}");
     }
+    let long = "é".repeat(255);
+    let (status, changed) = change(&server, &ids[0], &json!({ "title": long })).await;
+    assert_eq!((status, &changed["title"]), (200, &json!(long)));
+    assert_eq!(change(&server, &ids[0], &json!({"title": "one"})).await.0, 200);
     assert_eq!(change(&server, &ids[0], &json!({"colour": "red"})).await.0, 400);
     assert_eq!(change(&server, &ids[0], &json!({})).await.0, 400);
     assert_eq!(server.get("/conversations?archived=maybe").send().await.unwrap().status(), 400);

@@ -1,9 +1,12 @@
 //! Conversations that are made of what was said before.
 
 use axum::http::{Method, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::rig::{Rig, text};
+use crate::support::documents::PNG;
 
 /// A conversation with two turns: its path, and its messages.
 async fn two_turns(rig: &Rig) -> (String, Vec<Value>) {
@@ -61,10 +64,12 @@ async fn a_conversation_is_forked() {
 
     let short = rig.post(&fork, json!({"to_message_id": before[1]["id"], "title": "Half"})).await.json();
     assert_eq!(short["title"], "Half");
+    let long = rig.post(&fork, json!({"title": "é".repeat(255)})).await.json();
+    assert_eq!(long["title"], "é".repeat(255));
     for (body, code) in [
         (json!({"to_message_id": before[1]["id"], "to_run_id": before[1]["run_id"]}), "invalid_request"),
         (json!({"to_message_id": 1}), "invalid_request"),
-        (json!({"title": "x".repeat(201)}), "invalid_request"),
+        (json!({"title": "x".repeat(256)}), "invalid_request"),
         (json!({"to_run_id": run}), "not_found"),
     ] {
         assert_eq!(rig.post(&fork, body.clone()).await.code(), code, "{body}");
@@ -145,6 +150,12 @@ async fn what_no_transcript_could_hold_is_refused() {
         (vec![message(1, 1, "user", &json!([call(1)]))], "/messages/0/parts/0/type"),
         (vec![message(1, 1, "tool", &words("x"))], "/messages/0/parts/0/type"),
         (vec![file(json!({"url": "file:///etc/passwd"}))], "/messages/0/parts/0/url"),
+        (vec![file(json!({"url": "data:text/plain,hello"}))], "/messages/0/parts/0/url"),
+        (
+            vec![file(json!({"type": "image", "media_type": "image/png", "url": "data:image/png;base64,AAAA"}))],
+            "/messages/0/parts/0/url",
+        ),
+        (vec![file(json!({"type": "image", "url": "https://a.example/b"}))], "/messages/0/parts/0/media_type"),
         (vec![file(json!({"url": "https://a.example", "file_id": format!("file_{:032x}", 1)}))], "/messages/0/parts/0"),
         (vec![file(json!({"file_id": "../x"}))], "/messages/0/parts/0/file_id"),
     ];
@@ -164,7 +175,7 @@ async fn what_no_transcript_could_hold_is_refused() {
     let many: Vec<Value> = (1..=10_001).map(|number| message(number, number, "user", &words("x"))).collect();
     wrong.push(document(&many));
     let mut long = document(&[]);
-    long["conversation"]["title"] = json!("x".repeat(201));
+    long["conversation"]["title"] = json!("x".repeat(256));
     wrong.push(long);
     for body in wrong {
         let answer = rig.post(IMPORT, body).await;
@@ -183,4 +194,29 @@ async fn what_no_transcript_could_hold_is_refused() {
     assert_eq!((kept.len(), &kept[2]["parts"][0]["text_chars"]), (3, &Value::Null));
     let run = rig.get(&format!("/api/v1/runs/{}", text(&kept[0]["run_id"]))).await.json();
     assert_eq!(run["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn pictures_of_tools_that_are_none_are_named() {
+    let rig = Rig::new().await;
+    let picture = STANDARD.encode(PNG);
+    let mut answer = result(1);
+    answer["content"] = json!([
+        {"type": "text", "text": "1"},
+        {"type": "image", "media_type": "text/html", "data": "x"},
+        {"type": "image", "media_type": "image/png", "data": picture[..40]},
+        {"type": "image", "media_type": "image/jpeg", "data": picture},
+    ]);
+    let asked = message(1, 1, "user", &words("hello"));
+    let document = document(&[asked, message(2, 1, "assistant", &json!([call(1)])), message(3, 1, "tool", &json!([answer]))]);
+    let made = rig.post(IMPORT, document).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let kept = messages(&rig, &format!("/api/v1/conversations/{}", text(&made.json()["id"]))).await;
+    let named = |kind: &str, bytes: usize| {
+        let words = format!("[picture, {kind}, {bytes} bytes: cannot be shown, it is no PNG, JPEG, GIF or WebP that is whole]");
+        json!({"type": "text", "text": words})
+    };
+    let shown = json!({"type": "image", "media_type": "image/png", "data": picture});
+    let content = json!([{"type": "text", "text": "1"}, named("text/html", 0), named("image/png", 30), shown]);
+    assert_eq!(kept[2]["parts"][0]["content"], content);
 }

@@ -44,6 +44,11 @@ async fn what_is_wrong_in_a_body_is_named_by_its_place() {
             "in base64",
         ),
         (r#"{"input":[{"type":"image","media_type":"image/png","url":"data:image/png,x"}]}"#, "/input/0/url", "in base64"),
+        (
+            r#"{"input":[{"type":"image","media_type":"image/png","url":"data:image/png;base64,iVBORw0KGgo="}]}"#,
+            "/input/0/url",
+            "whole PNG",
+        ),
         (r#"{"input":[{"type":"file","media_type":"png","url":"https://a/"}]}"#, "/input/0/media_type", "media type"),
         (r#"{"input":"a","conversation_id":"conv_1"}"#, "/conversation_id", "expected conv_"),
         (r#"{"input":"a","on_busy":"explode"}"#, "/on_busy", "unknown variant"),

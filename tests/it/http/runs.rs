@@ -1,12 +1,15 @@
 //! Starting, watching and steering runs.
 
 use axum::http::{Method, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use capstan::domain::ids::NodeId;
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
 use super::rig::{Rig, new_conversation_id, text};
 use super::sockets::connect;
+use crate::support::documents::PNG;
 
 #[tokio::test]
 async fn a_message_makes_conversation_and_run() {
@@ -29,10 +32,11 @@ async fn a_message_makes_conversation_and_run() {
 async fn a_client_may_mint_the_conversation_id_and_send_parts() {
     let rig = Rig::new().await;
     let id = new_conversation_id();
+    let picture = STANDARD.encode(PNG);
     let parts = json!([
         {"type": "text", "text": "look\u{0}"},
         {"type": "image", "media_type": "image/png", "url": "https://example.com/a.png"},
-        {"type": "image", "media_type": "image/jpeg", "url": "data:image/jpeg;base64,iVBORw0KGgo="},
+        {"type": "image", "media_type": "image/jpeg", "url": format!("data:image/jpeg;base64,{}", picture.trim_end_matches('='))},
     ]);
     let reply = rig.post("/api/v1/runs", json!({"input": parts, "conversation_id": id, "options": {"temperature": 0.5}})).await;
     assert_eq!(reply.status, StatusCode::ACCEPTED, "{}", reply.body);
@@ -42,7 +46,7 @@ async fn a_client_may_mint_the_conversation_id_and_send_parts() {
     assert_eq!(message["parts"][1]["type"], "image");
     // What a picture is, its bytes say.
     assert_eq!(message["parts"][2]["media_type"], "image/png");
-    assert_eq!(message["parts"][2]["url"], "data:image/png;base64,iVBORw0KGgo=");
+    assert_eq!(message["parts"][2]["url"], format!("data:image/png;base64,{picture}"), "as providers want it");
     // A message to a conversation that does not exist does not make it.
     let missing = format!("/api/v1/conversations/{}/messages", new_conversation_id());
     assert_eq!(rig.post(&missing, json!({"content": "hello"})).await.code(), "not_found");

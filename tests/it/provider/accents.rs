@@ -343,6 +343,8 @@ async fn files(#[case] toml: &str, #[case] expected: Value) {
             file_id: None,
             name: Some("a".to_owned()),
             text_chars: None,
+            text_bytes: None,
+            text_limit: None,
             text: None,
         })
     };

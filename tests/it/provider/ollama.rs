@@ -344,6 +344,8 @@ async fn a_history() {
         url: Some(url.to_owned()),
         file_id: None,
         text_chars: None,
+        text_bytes: None,
+        text_limit: None,
         text: None,
         name: Some("a".to_owned()),
     };

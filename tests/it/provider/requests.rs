@@ -125,6 +125,8 @@ async fn pictures_and_files() {
         url: url.map(str::to_owned),
         file_id: None,
         text_chars: None,
+        text_bytes: None,
+        text_limit: None,
         text: None,
         name: name.map(str::to_owned),
     };

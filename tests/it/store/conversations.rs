@@ -150,9 +150,19 @@ async fn idle_conversations_are_put_away_and_deleted(world: &World) {
     assert_eq!(mine(Tidying::Archive, None).await, [ids[0].clone()]);
     assert_eq!(mine(Tidying::Archive, Some(&ids[0])).await, []);
     assert_eq!(mine(Tidying::Delete, None).await, [ids[4].clone()]);
-    assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), 1, "only the one of which it holds");
-    assert!(world.store.conversation(&owner, &ids[0]).await.unwrap().unwrap().archived_at.is_some());
-    assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), 0);
+    let before = world.store.log_bounds(&owner, &ids[0]).await.unwrap().unwrap().head;
+    let archived = world.store.archive_idle(&ids, DAY).await.unwrap();
+    // Whoever has a list of conversations open hears of it, as of any other change.
+    let [event] = archived.as_slice() else { panic!("only the one of which it holds: {archived:?}") };
+    assert_eq!((&event.conversation_id, event.seq, event.kind.as_ref()), (&ids[0], before + 1, "conversation.updated"));
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&event.data).unwrap(),
+        serde_json::json!({"title": "old", "status": "idle"})
+    );
+    assert_eq!(world.store.events(&owner, &ids[0], before, 10).await.unwrap(), archived);
+    let put_away = world.store.conversation(&owner, &ids[0]).await.unwrap().unwrap();
+    assert!(put_away.archived_at.is_some() && put_away.last_seq == before + 1, "{put_away:?}");
+    assert_eq!(world.store.archive_idle(&ids, DAY).await.unwrap(), []);
     assert!(!world.store.delete_idle(&owner, &ids[0], Tidying::Delete, DAY).await.unwrap(), "it has only just been put away");
     // Put away as long ago, but pinned, busy, or changed since.
     let others = ids[1..4].iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");

@@ -58,6 +58,8 @@ fn parts(files: &[&FileId]) -> Vec<Part> {
             file_id,
             name: None,
             text_chars: None,
+            text_bytes: None,
+            text_limit: None,
             text: None,
         })
     };
@@ -74,7 +76,7 @@ async fn a_file_is_its_owners_when_it_is_whole(world: &World) {
     assert_eq!(world.store.file_chunk(&ada, &new.id, 0).await.unwrap(), None, "it is not whole");
     assert_eq!(world.store.finish_file(&ben, &new.id).await.unwrap(), None);
     let file = world.store.finish_file(&ada, &new.id).await.unwrap().unwrap();
-    assert_eq!((file.size, file.text_chars, file.text_cut), (5, Some(5), true));
+    assert_eq!((file.size, file.text_chars, file.text_bytes, file.text_cut), (5, Some(5), Some(9), true));
     assert!(!file.name.contains('\u{0}') && file.name.starts_with("größe"), "{}", file.name);
     assert_eq!(world.store.file(&ada, &new.id).await.unwrap().as_ref(), Some(&file));
     assert_eq!(world.store.file_chunk(&ada, &new.id, 1).await.unwrap().as_deref(), Some(&b"lo"[..]));
@@ -83,6 +85,13 @@ async fn a_file_is_its_owners_when_it_is_whole(world: &World) {
     assert_eq!(attached.len(), 1);
     assert_eq!(attached[0].file, file);
     assert!(attached[0].text.as_deref().unwrap().starts_with("h€l"));
+
+    let of = async |owner: &UserId, sha256: &str, name: &str| world.store.file_of(owner, sha256, name).await.unwrap();
+    assert_eq!(of(&ada, "abc", "größe \u{0}.txt").await, Some(file.clone()));
+    assert_eq!(
+        (of(&ada, "abc", "b.txt").await, of(&ada, "abd", &file.name).await, of(&ben, "abc", &file.name).await),
+        (None, None, None)
+    );
 
     assert_eq!(world.store.file(&ben, &new.id).await.unwrap(), None);
     assert_eq!(world.store.file_chunk(&ben, &new.id, 0).await.unwrap(), None);

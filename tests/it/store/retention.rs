@@ -111,6 +111,7 @@ async fn what_a_run_said_stays_the_same_in_fewer_events(world: &World) {
     let bounds = world.store.log_bounds(&owner, &fence.conversation_id).await.unwrap().unwrap();
     assert_eq!((bounds.oldest, Some(bounds.head)), (1, before.last().map(|event| event.seq)));
     assert_eq!(finish(folder(world, FoldMode::Fold)).await, (0, 0), "once is enough");
+    assert_eq!(folder(world, FoldMode::Fold).left().await.unwrap(), 0);
 }
 
 async fn runs_that_are_young_or_not_over_are_left_alone(world: &World) {
@@ -148,7 +149,9 @@ async fn a_pass_that_was_cut_short_is_gone_on_with(world: &World) {
     let before = whole_log(world, &fence.conversation_id).await;
     // Each pass dies after one piece. What it leaves is whole.
     for passes in 1.. {
-        assert_eq!(folder(world, FoldMode::Fold).step().await.unwrap(), FoldStep::Went);
+        let mut folder = folder(world, FoldMode::Fold);
+        assert_eq!(folder.left().await.unwrap(), 1, "it is not through yet");
+        assert_eq!(folder.step().await.unwrap(), FoldStep::Went);
         let log = whole_log(world, &fence.conversation_id).await;
         assert_eq!(text(&log), text(&before));
         if log.len() == before.len() - 1_299 {

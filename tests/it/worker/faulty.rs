@@ -359,6 +359,9 @@ impl FileStore for FaultyStore {
     async fn file(&self, owner: &UserId, id: &FileId) -> StoreResult<Option<StoredFile>> {
         self.inner.file(owner, id).await
     }
+    async fn file_of(&self, owner: &UserId, sha256: &str, name: &str) -> StoreResult<Option<StoredFile>> {
+        self.inner.file_of(owner, sha256, name).await
+    }
     async fn files(&self, owner: &UserId, page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         self.inner.files(owner, page).await
     }
@@ -442,7 +445,7 @@ impl RetentionStore for FaultyStore {
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
         self.inner.idle_conversations(tidying, age_ms, after, limit).await
     }
-    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<u64> {
+    async fn archive_idle(&self, ids: &[ConversationId], age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
         self.inner.archive_idle(ids, age_ms).await
     }
     async fn delete_idle(&self, owner: &UserId, id: &ConversationId, tidying: Tidying, age_ms: u64) -> StoreResult<bool> {

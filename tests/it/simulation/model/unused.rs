@@ -86,6 +86,9 @@ impl FileStore for ModelStore {
     async fn file(&self, _owner: &UserId, _id: &FileId) -> StoreResult<Option<StoredFile>> {
         Ok(None)
     }
+    async fn file_of(&self, _owner: &UserId, _sha256: &str, _name: &str) -> StoreResult<Option<StoredFile>> {
+        Ok(None)
+    }
     async fn files(&self, _owner: &UserId, _page: &PageRequest<FileCursor>) -> StoreResult<Page<StoredFile>> {
         panic!("the model has no files")
     }
@@ -159,8 +162,8 @@ impl RetentionStore for ModelStore {
     ) -> StoreResult<Vec<(UserId, ConversationId)>> {
         Ok(Vec::new())
     }
-    async fn archive_idle(&self, _ids: &[ConversationId], _age_ms: u64) -> StoreResult<u64> {
-        Ok(0)
+    async fn archive_idle(&self, _ids: &[ConversationId], _age_ms: u64) -> StoreResult<Vec<StoredEvent>> {
+        Ok(Vec::new())
     }
     async fn delete_idle(&self, _owner: &UserId, _id: &ConversationId, _tidying: Tidying, _age_ms: u64) -> StoreResult<bool> {
         Ok(false)
