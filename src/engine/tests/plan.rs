@@ -589,7 +589,7 @@ fn each_request_of_a_plan_says_what_is_left_of_its_budget() {
 #[case::as_it_is(ContextStrategy::None, "small/router")]
 fn a_step_that_is_too_long_for_its_router_is_the_loop_s(#[case] strategy: ContextStrategy, #[case] model: &str) {
     let profile = within(30_000);
-    let context = ContextPolicy { strategy, ..profile.context.clone() };
+    let context = ContextPolicy { strategy, ..profile.context };
     let mut world = World::new(AgentProfile { context, ..profile });
     // The models differ in what they read.
     let capacity = Capacity { window: Some(4_700), ..Capacity::default() };
