@@ -80,7 +80,8 @@ async fn another_owner_is_served_at_once(#[values(Kind::Sqlite, Kind::Postgres)]
     let left = site.database.count("SELECT CAST(count(*) AS text) FROM runs WHERE status = 'queued'").await;
     tell(&format!("{kind:?}, {queued} runs of another owner in the queue: p95 of {messages} starts {flooded:?}, idle {idle:?}"));
     assert!(left > i64::try_from(queued / 2).unwrap(), "the flood is over: {left} left");
-    // What is measured at full length is promised; in the suite the machine has other work.
-    let most = if queued > USUAL { Duration::from_secs(1) } else { Duration::from_secs(5) };
+    // What is measured at full length is promised. In the suite the machine has other work; whoever waited for his turn behind the flood
+    // would wait for minutes.
+    let most = if queued > USUAL { Duration::from_secs(1) } else { Duration::from_secs(20) };
     assert!(flooded < idle + most, "{flooded:?}, and {idle:?} when nobody else is there");
 }
