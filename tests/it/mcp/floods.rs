@@ -14,7 +14,7 @@ use bytes::Bytes;
 use capstan::domain::tool::{ToolCallState, ToolOutcome};
 use capstan::support::clock::SystemClock;
 use capstan::support::outbound::Reach;
-use capstan::tools::{Door, DoorOptions, Toolbox as _};
+use capstan::tools::{CallPermit, Door, DoorOptions, Toolbox as _};
 use futures_util::{StreamExt as _, stream};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -109,9 +109,10 @@ async fn fetched(flood: Flood) -> ToolOutcome {
     let definitions = door.definitions(&owner()).await;
     let tool = definitions.iter().find(|tool| tool.name == "http_fetch").unwrap();
     let (progress, _reports) = mpsc::channel(1);
-    let (call, token) = (super::setup::call(tool, json!({"url": base})), CancellationToken::new());
+    let call = super::setup::call(tool, json!({"url": base}));
+    let permit = CallPermit::new(CancellationToken::new(), || true);
     let limit = Duration::from_secs(2);
-    wait::within("the page", PATIENCE, door.execute(&owner(), tool, &call, limit, progress, token)).await
+    wait::within("the page", PATIENCE, door.execute(&owner(), tool, &call, limit, progress, permit)).await
 }
 
 /// S-14.
