@@ -47,8 +47,15 @@ pub(super) fn halve(messages: &mut Vec<Message>) -> LeftOut {
     }
     // What says that a text is cut is no reason to leave a picture out.
     let notices = (texts as usize).saturating_mul(NOTICE);
-    while size::messages(messages) > budget.saturating_add(notices) && drop_picture(messages) {
-        texts = texts.saturating_add(1);
+    loop {
+        // No picture leaves more room than it takes, so that no more are left out than have to be.
+        let over = size::messages(messages).saturating_sub(budget.saturating_add(notices));
+        let count = over.div_ceil(size::PICTURE);
+        let dropped = drop_pictures(messages, count);
+        texts = texts.saturating_add(u32::try_from(dropped).unwrap_or(u32::MAX));
+        if dropped < count || count == 0 {
+            break;
+        }
     }
     LeftOut { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
 }
@@ -96,38 +103,33 @@ pub(super) fn drop_old_pictures(messages: &mut [Message]) -> u32 {
     count
 }
 
-/// Leaves the oldest of the pictures and documents out that are still shown: of a document its text stays, if it has any. False if there
-/// is none.
-pub(super) fn drop_picture(messages: &mut [Message]) -> bool {
+/// Leaves the oldest `count` of the pictures and documents out that are still shown: of a document its text stays, if it has any. Gives
+/// how many there were.
+pub(super) fn drop_pictures(messages: &mut [Message], count: usize) -> usize {
+    let mut left = count;
     for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
+        if left == 0 {
+            break;
+        }
         match part {
             Part::Image(file) | Part::File(file) if size::is_shown(file) => {
                 match size::text_of(file) {
                     Some(Length { bytes, chars }) => file.text_limit = Some(TextLimit { chars, bytes }),
                     None => name_only(part),
                 }
-                return true;
+                left -= 1;
             }
             Part::ToolResult(result) => {
-                let picture = result.content.iter_mut().find(|content| matches!(content, ToolContent::Image { .. }));
-                if let Some(picture) = picture {
+                let pictures = result.content.iter_mut().filter(|content| matches!(content, ToolContent::Image { .. }));
+                for picture in pictures.take(left) {
                     *picture = ToolContent::text(NO_PICTURE);
-                    return true;
+                    left -= 1;
                 }
             }
             Part::Image(_) | Part::File(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
         }
     }
-    false
-}
-
-/// Whether pictures or documents are shown.
-pub(super) fn shows_pictures(messages: &[Message]) -> bool {
-    messages.iter().flat_map(|message| &message.parts).any(|part| match part {
-        Part::Image(file) | Part::File(file) => size::is_shown(file),
-        Part::ToolResult(_) => has_picture(part),
-        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => false,
-    })
+    count - left
 }
 
 /// Puts words in the place of a picture or file, which say what it was.

@@ -111,7 +111,7 @@ impl RunState {
             }
             Change::ToolEdited { id, arguments, hash } => {
                 if let Some(call) = call_mut(&mut record.calls, id, ToolCall::has_not_begun) {
-                    (call.arguments, call.arguments_hash) = (arguments.clone(), hash.clone());
+                    (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
                 }
             }
             // Only the audit tells of it.

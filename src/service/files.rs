@@ -155,7 +155,12 @@ impl Service {
 
     /// To be had before the bytes of a file are taken in.
     pub async fn begin_upload(&self, principal: &Principal) -> Result<UploadSeat> {
-        let mut seat = self.uploads.seat(&principal.user_id).ok_or(Error::TooManyUploads)?;
+        self.begin_upload_of(&principal.user_id).await
+    }
+
+    /// The same, for files that come with something else.
+    pub(super) async fn begin_upload_of(&self, owner: &UserId) -> Result<UploadSeat> {
+        let mut seat = self.uploads.seat(owner).ok_or(Error::TooManyUploads)?;
         let turn = tokio::time::timeout(UPLOAD_TURN, Arc::clone(&self.uploads.all).acquire_owned()).await;
         seat.permit = Some(turn.map_err(|_| Error::TooManyUploads)?.map_err(|_| Error::Ending)?);
         Ok(seat)

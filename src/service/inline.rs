@@ -15,7 +15,7 @@ use crate::domain::message::{FilePart, Part};
 use crate::support::json;
 
 /// The file of a part, if it comes with it.
-fn inline(part: &Part) -> Option<&FilePart> {
+pub(super) fn inline(part: &Part) -> Option<&FilePart> {
     match part {
         Part::File(file) if file.url.as_deref().is_some_and(|url| url.starts_with("data:")) => Some(file),
         Part::File(_) | Part::Image(_) | Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::ToolResult(_) => None,
@@ -35,8 +35,12 @@ fn name_of(media_type: &str) -> &'static str {
 impl Service {
     /// Looks whether there are more files than a conversation may have, before any of them is read.
     pub(super) fn bound_files<'p>(&self, parts: impl Iterator<Item = &'p Part>, pointer: &str) -> Result<()> {
-        let files: BTreeSet<&str> =
-            parts.filter_map(|part| part.file_id().or_else(|| inline(part).and_then(|file| file.url.as_deref()))).collect();
+        // Of those that come with the parts, the name makes another file of the same bytes.
+        let one = |part: &'p Part| {
+            let uploaded = part.file_id().map(|id| (id, None));
+            uploaded.or_else(|| inline(part).and_then(|file| Some((file.url.as_deref()?, file.name.as_deref()))))
+        };
+        let files: BTreeSet<(&str, Option<&str>)> = parts.filter_map(one).collect();
         let most = self.files.limits.max_per_conversation;
         if files.len() > most as usize {
             let words = format!("the conversation would have {} files; it may have {most}", files.len());

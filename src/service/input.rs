@@ -1,5 +1,6 @@
 //! What a principal says, checked and brought into the domain's form.
 
+use super::inline::inline;
 use super::{Error, Result, Service};
 use crate::domain::agent_record::RunLimits;
 use crate::domain::file::whole_picture;
@@ -116,6 +117,10 @@ impl Service {
     pub(super) async fn parts(&self, owner: &UserId, content: &Content, field: &str) -> Result<Vec<Part>> {
         let mut parts = self.parts_alone(content, field)?;
         self.bound_files(parts.iter(), &format!("/{field}"))?;
+        let _seat = match parts.iter().any(|part| inline(part).is_some()) {
+            true => Some(self.begin_upload_of(owner).await?),
+            false => None,
+        };
         self.keep_inline(owner, &mut parts, &format!("/{field}")).await?;
         self.attach(owner, &mut parts, field).await?;
         Ok(parts)

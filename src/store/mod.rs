@@ -218,7 +218,8 @@ pub trait QueueStore: Send + Sync {
     /// Claims up to `limit` runs: raises the epoch, writes the lease, counts the attempt. Fair between owners (the one with
     /// the fewest live leases first), oldest first within one. No owner gets more live leases than the store was opened with a
     /// limit for. Losing a race is no error, only fewer rows. Of runs that are [suspected](SUSPECT_CRASHES) of killing their workers a
-    /// node gets one, and the next when it has let go of that one or has [cleared](Self::clear_of_crashes) it.
+    /// node gets one, and the next when it has let go of that one, has [cleared](Self::clear_of_crashes) it, or has had it for
+    /// [so long](SUSPECT_LEASES).
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>>;
 
     /// Raises the epoch of a run that its worker holds and goes on with. Whatever may still be under way under the old fence is

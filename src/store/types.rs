@@ -642,6 +642,9 @@ pub struct Claim {
 /// the guilty one is not known: so a node takes such runs up one at a time, and the next death tells.
 pub const SUSPECT_CRASHES: u32 = 2;
 
+/// For how many leases the others wait for one that is taken up so: with the defaults 5 minutes. What lasts longer may last for hours.
+pub const SUSPECT_LEASES: u32 = 30;
+
 /// What a sweep found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {

@@ -253,9 +253,9 @@ async fn get_ready(
     fenced: &CancellationToken,
     left: &mut Left,
 ) -> Result<Ready, End> {
-    if left.crashes > SUSPECT_CRASHES
+    if left.crashes >= SUSPECT_CRASHES
         && let Ok(Some(record)) = surround.deps.store.load_bare(&held.fence).await
-        && record.is_poison()
+        && (record.is_poison() || record.cancel_requested_by.is_some())
     {
         // It ends with the first decision. What is loaded or done for a run before that may be what its workers have died of.
         left.attempt = record.attempt;
@@ -463,9 +463,9 @@ impl Drive<'_> {
 
     /// Says that the run goes on well, so that the next one of its kind can be taken up.
     async fn clear(&mut self) {
-        // If it cannot be said now, the next step says it.
+        // Once at most: whoever does not hear the answer does not know whether it is said.
+        *self.suspected_since = None;
         if self.surround.deps.store.clear_of_crashes(&self.held.fence).await.is_ok() {
-            *self.suspected_since = None;
             self.surround.deps.hub.queue_signal().notify();
         }
     }

@@ -115,13 +115,18 @@ fn part(measure: Measure, part: &Part) -> u64 {
 }
 
 /// What a tool has said: JSON, if it begins like that, and else words.
+/// What a picture costs, whatever it shows.
+pub(super) fn picture(measure: Measure) -> u64 {
+    measure.length(Length { bytes: size::PICTURE, chars: size::PICTURE })
+}
+
 pub(super) fn content(measure: Measure, content: &ToolContent) -> u64 {
     match content {
         ToolContent::Text { text } if measure == Measure::Estimate && text.trim_start().starts_with(['{', '[']) => {
             json_tokens(text.len())
         }
         ToolContent::Text { text } => measure.prose(text),
-        ToolContent::Image { .. } => measure.length(Length { bytes: size::PICTURE, chars: size::PICTURE }),
+        ToolContent::Image { .. } => picture(measure),
     }
 }
 

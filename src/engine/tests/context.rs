@@ -333,6 +333,13 @@ fn pictures_that_do_not_fit_are_named() {
     assert!(matches!(&parts[3..], [Part::Text(_), Part::Image(_)] | [Part::Image(_), Part::Image(_)]), "{:?}", &parts[3..]);
 }
 
+/// One by one they would take hours, of a thread that others need, too.
+#[test]
+fn any_number_of_pictures_is_left_out_at_once() {
+    let (_, parts) = asked_with(200_000, &vec![AnyFile::Picture; 4_000]);
+    assert!((1..100).contains(&parts.iter().filter(|part| matches!(part, Part::Image(_))).count()));
+}
+
 /// A provider that says it is too much is believed, whatever the budget says.
 #[rstest]
 #[case::text(AnyFile::Uploaded("text/plain", Some(40_000), Some(3)))]
@@ -531,7 +538,7 @@ fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
     prop_assert!(answers == 0 || (answers == 1 && shown[0].role == Role::Assistant), "{:?}", shown);
     let (frame, messages) = history::parts(&source);
     prop_assert!(frame.tools.is_empty());
-    prop_assert!(!compaction::shows_pictures(&messages), "{:?}", messages);
+    prop_assert!(compaction::drop_pictures(&mut messages.clone(), 1) == 0, "{:?}", messages);
     // So long is what says that something is cut, or what a picture was.
     prop_assert!(compaction::longest(&messages, None) <= 80, "{:?}", messages);
     Ok(())

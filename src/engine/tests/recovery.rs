@@ -207,6 +207,25 @@ fn a_call_of_an_earlier_run_is_asked_about_when_it_may_begin(#[case] mode: Appro
     assert_eq!((world.states()[0], pay(&world)), (Unknown, 0));
 }
 
+/// The earlier one may have taken effect, and what came of it is not what the human has asked for now.
+#[test]
+fn a_call_that_is_allowed_with_other_arguments_is_another_call() {
+    let policy = ApprovalPolicy { tools: [("pay".to_owned(), ApprovalMode::AlwaysAsk)].into(), ..ApprovalPolicy::default() };
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("pay", &json!({"n": 1}))]);
+    world.die();
+    world.rows.profile = Arc::new(AgentProfile { approval: policy, ..(*world.rows.profile).clone() });
+    let row = Arc::make_mut(&mut world.rows.calls[0]);
+    (row.state, row.key) = (Planned, Some(CallId::from_stored("call_before".to_owned())));
+    world.executions.clear();
+    world.claim(ClaimCause::HandedBack);
+    assert!(world.human_decides("allow", Some(json!({"n": 2}))));
+    world.claim(ClaimCause::Request);
+    let row = &world.rows.calls[0];
+    assert_eq!((row.state, &row.arguments, row.key(), world.in_question.len()), (Started, &json!({"n": 2}), &row.id, 0));
+    assert_eq!(world.executions.get(&row.id), Some(&1));
+}
+
 #[test]
 fn a_worker_that_drains_asks_nobody() {
     let mut world = World::started(AgentProfile::default());

@@ -443,7 +443,7 @@ impl World {
             Change::ToolEdited { id, arguments, hash } => {
                 let row = row_of(&mut rows.calls, id);
                 assert!(row.has_not_begun());
-                (row.arguments, row.arguments_hash) = (arguments.clone(), hash.clone());
+                (row.arguments, row.arguments_hash, row.key) = (arguments.clone(), hash.clone(), None);
             }
             Change::ToolFinished(id, outcome) => {
                 let row = row_of(&mut rows.calls, id);

@@ -13,7 +13,7 @@ use super::load::load;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken, rows};
+use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken, rows};
 use crate::support::failpoint;
 
 /// Every owner with claimable runs and the time of the oldest. If there are few runs, by looking at all of them. Else by hopping
@@ -54,7 +54,8 @@ macro_rules! owners {
 
 /// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
 /// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no
-/// limit), and one of those that have killed `$7` workers, if this node has none of them. Locks are only taken where nobody holds them, so
+/// limit), and one of those that have killed `$7` workers, if this node has taken none of them up in the last `$8` ms; those that are to be cancelled
+/// do no harm. Locks are only taken where nobody holds them, so
 /// that a claim never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
 const CLAIM: &str = concat!(
     owners!("$5"),
@@ -69,21 +70,22 @@ const CLAIM: &str = concat!(
     ), roomy AS MATERIALIZED (
         SELECT owner_id, leases, CASE $4 WHEN 0 THEN $2 * 2 + 8 ELSE owner_room(owner_id, $4, $6) END AS room FROM served
     ), candidate AS (
-        SELECT q.id, q.conversation_id, q.claimable_at, q.crashes >= $7 AS is_suspect,
-            s.leases + row_number() OVER (PARTITION BY s.owner_id ORDER BY q.claimable_at, q.id) AS rank,
-            row_number() OVER (PARTITION BY q.crashes >= $7 ORDER BY q.claimable_at, q.id) AS place
+        SELECT q.id, q.conversation_id, q.claimable_at, q.is_suspect,
+            s.leases + row_number() OVER (PARTITION BY s.owner_id ORDER BY q.claimable_at, q.id) AS rank
         FROM roomy s CROSS JOIN LATERAL (
-            SELECT id, conversation_id, claimable_at, crashes FROM runs
+            SELECT id, conversation_id, claimable_at, crashes >= $7 AND cancel_requested_at IS NULL AS is_suspect FROM runs
             WHERE owner_id = s.owner_id AND claimable_at >= $5 AND claimable_at <= (SELECT now FROM clock)
-                AND (crashes < $7 OR NOT (SELECT EXISTS (
+                AND (crashes < $7 OR cancel_requested_at IS NOT NULL OR NOT (SELECT EXISTS (
                     SELECT 1 FROM run_leases l JOIN runs u ON u.id = l.run_id
-                    WHERE l.node_id = $1 AND l.claimed_at >= $6 AND u.crashes > $7)))
+                    WHERE l.node_id = $1 AND l.claimed_at >= $6 AND l.claimed_at > now_ms() - $8 AND u.crashes > $7)))
             ORDER BY claimable_at, id LIMIT least($2 * 2 + 8, s.room)
         ) q
         ORDER BY rank, q.claimable_at, q.id LIMIT $2 * 4 + 16
+    ), placed AS (
+        SELECT *, row_number() OVER (PARTITION BY is_suspect ORDER BY rank, claimable_at, id) AS place FROM candidate
     ), locked AS (
         SELECT r.id, c.rank, r.claimable_at
-        FROM candidate c JOIN runs r ON r.id = c.id JOIN conversation_heads h ON h.conversation_id = c.conversation_id
+        FROM placed c JOIN runs r ON r.id = c.id JOIN conversation_heads h ON h.conversation_id = c.conversation_id
         WHERE r.claimable_at <= (SELECT now FROM clock) AND (c.place = 1 OR NOT c.is_suspect)
         ORDER BY c.rank, c.claimable_at, c.id LIMIT $2 FOR UPDATE OF h, r SKIP LOCKED
     ), claimed AS (
@@ -152,7 +154,8 @@ impl QueueStore for PostgresStore {
             ask(&self.worker, async |connection| {
                 let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
                 let claim = claim.bind(i64::from(self.owner_cap)).bind(marks.queue).bind(marks.leases);
-                Ok(claim.bind(rows::signed(SUSPECT_CRASHES)).fetch_all(connection).await?)
+                let claim = claim.bind(rows::signed(SUSPECT_CRASHES)).bind(millis(lease_ms.saturating_mul(SUSPECT_LEASES.into())));
+                Ok(claim.fetch_all(connection).await?)
             })
         };
         let found = within(ANSWER_LIMIT, retried(claim)).await?;
@@ -207,9 +210,10 @@ impl QueueStore for PostgresStore {
                 "WITH head AS (
                      SELECT run_id FROM conversation_heads WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3 FOR UPDATE
                  )
-                 UPDATE runs r SET crashes = greatest(r.crashes - 1, 0) FROM head WHERE r.id = head.run_id",
+                 UPDATE runs r SET crashes = least(greatest(r.crashes - 1, 0), $4) FROM head WHERE r.id = head.run_id",
             );
             let clear = clear.bind(fence.conversation_id.as_str()).bind(fence.run_id.as_str()).bind(fence.epoch);
+            let clear = clear.bind(rows::signed(SUSPECT_CRASHES));
             clear.execute(connection).await?;
             Ok(())
         });

@@ -235,7 +235,8 @@ const CALLS_CHANGED: &str = "call_changed AS (
         started_at = CASE WHEN c.started THEN now_ms() ELSE t.started_at END,
         ended_at = CASE WHEN c.ended THEN now_ms() END,
         handle = CASE WHEN c.handle IS NULL THEN t.handle ELSE nullif(c.handle, '') END, grant_id = coalesce(c.grant_id, t.grant_id),
-        arguments = coalesce(c.arguments, t.arguments), arguments_hash = coalesce(c.arguments_hash, t.arguments_hash)
+        arguments = coalesce(c.arguments, t.arguments), arguments_hash = coalesce(c.arguments_hash, t.arguments_hash),
+        key = CASE WHEN c.arguments IS NULL THEN t.key END
     FROM json_to_recordset({list}) AS c (ord int, id text, state text, outcome text, started bool, ended bool,
         arguments text, arguments_hash text, handle text, grant_id text)
     JOIN head h ON h.ord = c.ord

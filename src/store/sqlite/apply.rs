@@ -263,7 +263,7 @@ fn ask_about_tool(batch: &mut Batch, run: &RunId, call: &CallId) {
 fn edit_tool(batch: &mut Batch, run: &RunId, call: &CallId, arguments: &Value, hash: &str) -> StoreResult<()> {
     let arguments = encode_storable("tool_calls", "arguments", call.as_str(), arguments)?;
     batch.add(
-        "UPDATE tool_calls SET arguments = ?, arguments_hash = ?
+        "UPDATE tool_calls SET arguments = ?, arguments_hash = ?, key = NULL
          WHERE id = ? AND run_id = ? AND state IN ('planned', 'awaiting_approval')",
     );
     batch.bind(arguments).bind(hash).bind(call.as_str()).bind(run.as_str()).or_refused(NOT_PLANNED);

@@ -13,7 +13,7 @@ use crate::domain::message::Message;
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unsigned};
-use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken};
+use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
 use crate::support::failpoint;
 
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
@@ -76,11 +76,12 @@ impl QueueStore for SqliteStore {
     async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
         let mut tx = self.write().await?;
         sqlx::query(
-            "UPDATE runs SET crashes = max(crashes - 1, 0) WHERE id = ?1 AND EXISTS (
+            "UPDATE runs SET crashes = min(max(crashes - 1, 0), ?3) WHERE id = ?1 AND EXISTS (
                SELECT 1 FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id AND h.run_id = ?1 AND h.epoch = ?2)",
         )
         .bind(fence.run_id.as_str())
         .bind(fence.epoch)
+        .bind(SUSPECT_CRASHES)
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
@@ -264,26 +265,31 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
          ),
          live (owner_id, leases) AS (SELECT owner_id, count(*) FROM run_leases GROUP BY owner_id)
          SELECT id, conversation_id, owner_id, claim_cause, trace_id, crashes, queued_ms FROM (
+          SELECT *, row_number() OVER (PARTITION BY is_suspect ORDER BY rank, claimable_at, id) AS place FROM (
            SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.claimable_at, r.crashes, ",
         now!(),
-        " - r.claimable_at AS queued_ms, row_number() OVER (PARTITION BY r.crashes >= ?3 ORDER BY r.claimable_at, r.id) AS place,
+        " - r.claimable_at AS queued_ms, r.crashes >= ?3 AND r.cancel_requested_at IS NULL AS is_suspect,
              coalesce(live.leases, 0) + row_number() OVER (PARTITION BY r.owner_id ORDER BY r.claimable_at, r.id) AS rank
            FROM owners
            JOIN runs r ON r.id IN (
              SELECT q.id FROM runs q WHERE q.owner_id = owners.owner_id AND q.claimable_at <= ",
         now!(),
-        " AND (q.crashes < ?3 OR NOT EXISTS (
-               SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND s.crashes > ?3))
+        " AND (q.crashes < ?3 OR q.cancel_requested_at IS NOT NULL OR NOT EXISTS (
+               SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND s.crashes > ?3 AND l.claimed_at > ",
+        now!(),
+        " - ?5))
              ORDER BY q.claimable_at, q.id LIMIT ?1)
            LEFT JOIN live ON live.owner_id = r.owner_id
          )
-         WHERE (?2 = 0 OR rank <= ?2) AND (crashes < ?3 OR place = 1)
+         WHERE ?2 = 0 OR rank <= ?2)
+         WHERE place = 1 OR NOT is_suspect
          ORDER BY rank, claimable_at, id LIMIT ?1"
     ))
     .bind(limit)
     .bind(cap)
     .bind(SUSPECT_CRASHES)
     .bind(node.as_str())
+    .bind(millis(lease_ms.saturating_mul(SUSPECT_LEASES.into())))
     .fetch_all(&mut **tx)
     .await?;
     if rows.is_empty() {

@@ -44,6 +44,8 @@ pub struct Live {
     listing: Arc<tokio::sync::Mutex<()>>,
     /// Whether the last try to list them again came to nothing.
     has_failed: AtomicBool,
+    /// Whether the server has said that they changed, and no new list has come since.
+    is_changing: AtomicBool,
     /// That of its process, if it has one.
     _place: Option<Place>,
 }
@@ -62,8 +64,9 @@ impl Live {
         let ToolList { tools, listed } = connection.list_tools().await?;
         let outputs = Outputs::of(&tools);
         let tools = RwLock::new(catalogue::definitions(labels, config, &tools));
-        let (listed, listing, has_failed) = (Mutex::new(listed), Arc::default(), AtomicBool::new(false));
-        Ok(Self { connection, outputs, tools, listed, listing, has_failed, _place: place })
+        let (listed, listing) = (Mutex::new(listed), Arc::default());
+        let (has_failed, is_changing) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { connection, outputs, tools, listed, listing, has_failed, is_changing, _place: place })
     }
 
     /// Its tools.
@@ -95,10 +98,14 @@ impl Live {
     pub async fn refresh(self: &Arc<Self>, server: &Arc<Server>, tasks: &TaskTracker) -> Known {
         let until = Instant::now() + REFRESH_PATIENCE;
         let idle = || tokio::time::timeout_at(until, Arc::clone(&self.listing).lock_owned());
-        let Ok(busy) = idle().await else { return Known::Outdated };
+        let Ok(busy) = idle().await else { return self.known() };
         // Taken before they are listed: what changes from then on is listed anew.
-        if !(self.connection.heard().take_tools_changed() || self.listed().is_stale()) {
+        let has_changed = self.connection.heard().take_tools_changed();
+        if !(has_changed || self.listed().is_stale()) {
             return Known::Current;
+        }
+        if has_changed {
+            self.is_changing.store(true, Ordering::SeqCst);
         }
         let (server, live) = (Arc::clone(server), Arc::clone(self));
         tasks.spawn(async move {
@@ -108,8 +115,14 @@ impl Live {
         // A server that says after each list that it has changed again is believed what it has listed.
         match idle().await {
             Ok(_) if !self.has_failed.load(Ordering::SeqCst) => Known::Current,
-            Ok(_) | Err(_) => Known::Outdated,
+            Ok(_) => Known::Outdated,
+            Err(_) => self.known(),
         }
+    }
+
+    /// What is known while the tools are being listed: a list that is merely old holds until there is a new one.
+    fn known(&self) -> Known {
+        if self.is_changing.load(Ordering::SeqCst) { Known::Outdated } else { Known::Current }
     }
 
     /// On failure the old list stays, to be asked for again.
@@ -123,6 +136,7 @@ impl Live {
                 *self.listed() = listed;
                 self.outputs.replace(&tools);
                 *self.tools.write().await = catalogue::definitions(labels, config, &tools);
+                self.is_changing.store(false, Ordering::SeqCst);
                 false
             }
             Ok(Err(_)) | Err(_) => {

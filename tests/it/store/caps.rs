@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use capstan::domain::change::ReleaseCause;
-use capstan::domain::ids::NodeId;
-use capstan::store::{AcceptRun, Accepted, Keyed, StoreOptions, Taker};
+use capstan::domain::ids::{NodeId, RunId};
+use capstan::store::{AcceptRun, Accepted, Keyed, SUSPECT_CRASHES, StoreOptions, Taker};
 use capstan::support::ids::UuidIds;
 use rstest::rstest;
 
@@ -50,6 +50,26 @@ async fn the_rest_of_an_owners_runs_waits(#[values(Kind::Sqlite, Kind::Postgres)
     assert_eq!(world.claim(10).await, []);
     world.commit_one(released(&second, Some(LONG), ReleaseCause::Waiting)).await.unwrap();
     assert_eq!(world.claim_one().await.run_id, runs[3]);
+    world.store.close().await;
+}
+
+/// One that cannot be claimed, because its owner has enough under way, keeps no other owner's from being taken up.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_kill_its_worker_waits_for_its_owner_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let world = capped(kind, 1).await;
+    let (busy, other) = (user(), user());
+    let (ahead, first, second) = (world.run(&busy).await.run.id, world.run(&busy).await.run.id, world.run(&other).await.run.id);
+    assert_eq!(world.store.claim_runs(&world.node, 1, LONG).await.unwrap().remove(0).fence.run_id, ahead);
+    // The older one has its owner's place taken.
+    let suspect = |run: &RunId| format!("UPDATE runs SET crashes = {SUSPECT_CRASHES} WHERE id = '{run}'");
+    for run in [&first, &second] {
+        world.database.rows(&suspect(run)).await;
+    }
+    assert_eq!(world.claim(10).await.into_iter().map(|claim| claim.fence.run_id).collect::<Vec<_>>(), [second]);
+    // To be cancelled is no danger.
+    world.database.rows(&format!("UPDATE runs SET cancel_requested_at = 1 WHERE id = '{first}'")).await;
+    assert_eq!(world.claim(10).await, [], "its owner has no room");
     world.store.close().await;
 }
 

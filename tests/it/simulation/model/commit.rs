@@ -222,7 +222,7 @@ impl State {
             Change::ToolEdited { id, arguments, hash } => {
                 let planned = row.calls.iter_mut().find(|call| call.id == *id && call.has_not_begun());
                 let call = planned.ok_or("a call is started that is not planned")?;
-                (call.arguments, call.arguments_hash) = (arguments.clone(), hash.clone());
+                (call.arguments, call.arguments_hash, call.key) = (arguments.clone(), hash.clone(), None);
             }
             Change::ToolGranted { id, grant: _ } => {
                 let planned = row.calls.iter().find(|call| call.id == *id && call.has_not_begun());

@@ -9,7 +9,7 @@ use capstan::domain::message::{Message, Role};
 use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::tool::ToolCallState;
-use capstan::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, StoreResult, Sweep, Taken};
+use capstan::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
 
 use super::input::left_of;
 use super::state::{LeaseRow, RunRow, State};
@@ -19,7 +19,7 @@ use super::{Bug, ModelStore};
 impl QueueStore for ModelStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
         let mut state = self.state();
-        let next = state.next_in_line(limit, node);
+        let next = state.next_in_line(limit, node, lease_ms);
         Ok(next.iter().map(|run| state.claim(run, node, lease_ms)).collect())
     }
 
@@ -45,7 +45,7 @@ impl QueueStore for ModelStore {
         let mut state = self.state();
         if state.is_newest(fence) {
             let row = state.run_mut(&fence.run_id);
-            row.crashes = row.crashes.saturating_sub(1);
+            row.crashes = row.crashes.saturating_sub(1).min(SUSPECT_CRASHES);
         }
         Ok(())
     }
@@ -156,15 +156,21 @@ fn is_open(asked: &InputRecord) -> bool {
 
 impl State {
     /// Those whose turn it is: of the owners the one with the fewest leases first, of an owner's runs the oldest.
-    fn next_in_line(&self, limit: u32, node: &NodeId) -> Vec<RunId> {
+    fn next_in_line(&self, limit: u32, node: &NodeId, lease_ms: u64) -> Vec<RunId> {
         let within = |rank: usize| self.owner_cap == 0 || rank <= self.owner_cap as usize;
-        // One that may be the death of its worker, if the node has none.
-        let is_suspect = |run: &RunId| self.runs[run].crashes >= SUSPECT_CRASHES;
-        let has_one = self.leases.iter().any(|(run, lease)| lease.node == *node && self.runs[run].crashes > SUSPECT_CRASHES);
-        let line = self.line();
-        let suspect = line.iter().filter(|(.., run)| !has_one && is_suspect(run)).min_by_key(|(_, at, run)| (*at, *run));
-        let suspect = suspect.map(|(.., run)| (*run).clone());
-        let line = line.into_iter().filter(|(rank, _, run)| within(*rank) && (!is_suspect(run) || suspect.as_ref() == Some(*run)));
+        // One that may be the death of its worker, if the node has none. What is to be cancelled does no harm.
+        let is_suspect = |run: &RunId| {
+            let row = &self.runs[run];
+            row.crashes >= SUSPECT_CRASHES && row.cancel_by.is_none()
+        };
+        let since = self.now - i64::try_from(lease_ms).unwrap() * i64::from(SUSPECT_LEASES);
+        let is_recent = |lease: &LeaseRow| lease.node == *node && lease.since > since;
+        let mut has_one = self.leases.iter().any(|(run, lease)| is_recent(lease) && self.runs[run].crashes > SUSPECT_CRASHES);
+        let line = self.line().into_iter().filter(|(rank, _, run)| {
+            let may_go = within(*rank) && !(has_one && is_suspect(run));
+            has_one |= may_go && is_suspect(run);
+            may_go
+        });
         line.take(limit as usize).map(|(.., run)| run.clone()).collect()
     }
 
