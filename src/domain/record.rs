@@ -155,6 +155,12 @@ impl RunRecord {
         self.profile.max_crashes > 0 && self.crashes >= self.profile.max_crashes
     }
 
+    /// Whether it is given up when one more worker dies over it.
+    #[must_use]
+    pub fn has_its_last_chance(&self) -> bool {
+        self.profile.max_crashes > 0 && self.crashes.saturating_add(1) >= self.profile.max_crashes
+    }
+
     /// The call with an id.
     #[must_use]
     pub fn call(&self, id: &CallId) -> Option<&Arc<ToolCall>> {

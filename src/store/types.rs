@@ -638,8 +638,8 @@ pub struct Claim {
     pub crashes: u32,
 }
 
-/// A run over which so many workers have died is suspected of killing them. All that a worker had in hand is counted when it dies, and
-/// the guilty one is not known: so a node takes such runs up one at a time, and the next death tells.
+/// A run over which so many workers have died, and that the next death would end, is suspected of killing them. All that a worker had in
+/// hand is counted when it dies, and the guilty one is not known: so a node takes such runs up one at a time, and the next death tells.
 pub const SUSPECT_CRASHES: u32 = 2;
 
 /// For how many leases the others wait for one that is taken up so: with the defaults 5 minutes. What lasts longer may last for hours.

@@ -277,6 +277,7 @@ async fn get_ready(
     };
     failpoint::reached("C04-loaded");
     left.attempt = record.attempt;
+    left.suspected_since = left.suspected_since.filter(|_| record.has_its_last_chance());
     if failpoint::is_planted("unsafe-rerun") {
         Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
     }

@@ -47,14 +47,13 @@ pub(super) fn cut_to(messages: &mut Vec<Message>, measure: Measure, room: u64) {
     if cost(messages) > room {
         messages.iter_mut().take(question.unwrap_or(0)).for_each(compaction::drop_thoughts);
     }
-    let mut least = messages.clone();
-    compaction::cut_all(&mut least, LEAST_CHARS, None);
     loop {
+        let mut least = messages.clone();
+        compaction::cut_all(&mut least, LEAST_CHARS, None);
         // No picture leaves more room than it takes, so that no more are left out than have to be.
         let over = cost(&least).saturating_sub(room);
         let count = usize::try_from(over.div_ceil(estimate::picture(measure).max(1))).unwrap_or(usize::MAX);
-        compaction::drop_pictures(&mut least, count);
-        if compaction::drop_pictures(messages, count) < count || count == 0 {
+        if count == 0 || compaction::drop_pictures(messages, count) < count {
             break;
         }
     }

@@ -52,11 +52,17 @@ macro_rules! owners {
     };
 }
 
+/// Over how many deaths a run is given up; NULL if that cannot be told. Read from the text, so that no damaged one costs a claim.
+macro_rules! max_crashes {
+    ($row:literal) => {
+        concat!("substring(", $row, ".profile FROM '\"max_crashes\":([0-9]+)')::numeric")
+    };
+}
+
 /// A run's rank is the number of leases that its owner would have if it and those before it were claimed. Candidates are more
 /// than wanted, because others may be claiming them at this moment; but no more of an owner than it has room for (`$4`, 0 for no
-/// limit), and one of those that have killed `$7` workers, if this node has taken none of them up in the last `$8` ms; those that are to be cancelled
-/// do no harm. Locks are only taken where nobody holds them, so
-/// that a claim never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
+/// limit), and one of those that have killed `$7` workers and that the next death would end, if this node has taken none of them up in the
+/// last `$8` ms; those that are to be cancelled do no harm. Locks are only taken where nobody holds them, so that a claim never waits for a commit, nor for another claim. `$5` and `$6` are the [marks](super::low_water::Marks).
 const CLAIM: &str = concat!(
     owners!("$5"),
     ", clock AS MATERIALIZED (
@@ -73,12 +79,26 @@ const CLAIM: &str = concat!(
         SELECT q.id, q.conversation_id, q.claimable_at, q.is_suspect,
             s.leases + row_number() OVER (PARTITION BY s.owner_id ORDER BY q.claimable_at, q.id) AS rank
         FROM roomy s CROSS JOIN LATERAL (
-            SELECT id, conversation_id, claimable_at, crashes >= $7 AND cancel_requested_at IS NULL AS is_suspect FROM runs
-            WHERE owner_id = s.owner_id AND claimable_at >= $5 AND claimable_at <= (SELECT now FROM clock)
-                AND (crashes < $7 OR cancel_requested_at IS NOT NULL OR NOT (SELECT EXISTS (
-                    SELECT 1 FROM run_leases l JOIN runs u ON u.id = l.run_id
-                    WHERE l.node_id = $1 AND l.claimed_at >= $6 AND l.claimed_at > now_ms() - $8 AND u.crashes > $7)))
-            ORDER BY claimable_at, id LIMIT least($2 * 2 + 8, s.room)
+            SELECT w.id, w.conversation_id, w.claimable_at, w.is_suspect FROM (
+                SELECT r.id, r.conversation_id, r.claimable_at,
+                    CASE WHEN r.crashes < $7 OR r.cancel_requested_at IS NOT NULL THEN false
+                        ELSE coalesce(",
+    max_crashes!("r"),
+    " > 0 AND r.crashes + 1 >= ",
+    max_crashes!("r"),
+    ", true) END AS is_suspect
+                FROM runs r
+                WHERE r.owner_id = s.owner_id AND r.claimable_at >= $5 AND r.claimable_at <= (SELECT now FROM clock)
+            ) w
+            WHERE NOT w.is_suspect OR NOT (SELECT EXISTS (
+                SELECT 1 FROM run_leases l JOIN runs u ON u.id = l.run_id
+                WHERE l.node_id = $1 AND l.claimed_at >= $6 AND l.claimed_at > now_ms() - $8 AND u.crashes > $7
+                    AND coalesce(",
+    max_crashes!("u"),
+    " > 0 AND u.crashes >= ",
+    max_crashes!("u"),
+    ", true)))
+            ORDER BY w.claimable_at, w.id LIMIT least($2 * 2 + 8, s.room)
         ) q
         ORDER BY rank, q.claimable_at, q.id LIMIT $2 * 4 + 16
     ), placed AS (
@@ -210,10 +230,9 @@ impl QueueStore for PostgresStore {
                 "WITH head AS (
                      SELECT run_id FROM conversation_heads WHERE conversation_id = $1 AND run_id = $2 AND epoch = $3 FOR UPDATE
                  )
-                 UPDATE runs r SET crashes = least(greatest(r.crashes - 1, 0), $4) FROM head WHERE r.id = head.run_id",
+                 UPDATE runs r SET crashes = greatest(r.crashes - 1, 0) FROM head WHERE r.id = head.run_id",
             );
             let clear = clear.bind(fence.conversation_id.as_str()).bind(fence.run_id.as_str()).bind(fence.epoch);
-            let clear = clear.bind(rows::signed(SUSPECT_CRASHES));
             clear.execute(connection).await?;
             Ok(())
         });

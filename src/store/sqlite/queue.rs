@@ -19,6 +19,32 @@ use crate::support::failpoint;
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
 const OUTAGE_FLOOR: i64 = 4;
 
+/// Over how many deaths a run is given up; NULL if that cannot be told, so that no damaged one costs a claim.
+macro_rules! max_crashes {
+    ($row:literal) => {
+        concat!("CASE WHEN json_valid(", $row, ".profile) THEN json_extract(", $row, ".profile, '$.max_crashes') END")
+    };
+}
+
+/// Whether a run has killed `?3` workers, and the next death would end it. One that is to be cancelled does no harm.
+macro_rules! is_suspect {
+    ($row:literal) => {
+        concat!(
+            "CASE WHEN ",
+            $row,
+            ".crashes < ?3 OR ",
+            $row,
+            ".cancel_requested_at IS NOT NULL THEN 0 ELSE coalesce(",
+            max_crashes!($row),
+            " > 0 AND ",
+            $row,
+            ".crashes + 1 >= ",
+            max_crashes!($row),
+            ", 1) END"
+        )
+    };
+}
+
 #[async_trait]
 impl QueueStore for SqliteStore {
     async fn claim_runs(&self, node: &NodeId, limit: u32, lease_ms: u64) -> StoreResult<Vec<Claim>> {
@@ -76,12 +102,11 @@ impl QueueStore for SqliteStore {
     async fn clear_of_crashes(&self, fence: &Fence) -> StoreResult<()> {
         let mut tx = self.write().await?;
         sqlx::query(
-            "UPDATE runs SET crashes = min(max(crashes - 1, 0), ?3) WHERE id = ?1 AND EXISTS (
+            "UPDATE runs SET crashes = max(crashes - 1, 0) WHERE id = ?1 AND EXISTS (
                SELECT 1 FROM conversation_heads h WHERE h.conversation_id = runs.conversation_id AND h.run_id = ?1 AND h.epoch = ?2)",
         )
         .bind(fence.run_id.as_str())
         .bind(fence.epoch)
-        .bind(SUSPECT_CRASHES)
         .execute(&mut *tx)
         .await?;
         tx.commit().await?;
@@ -268,16 +293,24 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
           SELECT *, row_number() OVER (PARTITION BY is_suspect ORDER BY rank, claimable_at, id) AS place FROM (
            SELECT r.id, r.conversation_id, r.owner_id, r.claim_cause, r.trace_id, r.claimable_at, r.crashes, ",
         now!(),
-        " - r.claimable_at AS queued_ms, r.crashes >= ?3 AND r.cancel_requested_at IS NULL AS is_suspect,
+        " - r.claimable_at AS queued_ms, ",
+        is_suspect!("r"),
+        " AS is_suspect,
              coalesce(live.leases, 0) + row_number() OVER (PARTITION BY r.owner_id ORDER BY r.claimable_at, r.id) AS rank
            FROM owners
            JOIN runs r ON r.id IN (
              SELECT q.id FROM runs q WHERE q.owner_id = owners.owner_id AND q.claimable_at <= ",
         now!(),
-        " AND (q.crashes < ?3 OR q.cancel_requested_at IS NOT NULL OR NOT EXISTS (
-               SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND s.crashes > ?3 AND l.claimed_at > ",
+        " AND NOT (",
+        is_suspect!("q"),
+        " AND EXISTS (
+               SELECT 1 FROM run_leases l JOIN runs s ON s.id = l.run_id WHERE l.node_id = ?4 AND l.claimed_at > ",
         now!(),
-        " - ?5))
+        " - ?5 AND s.crashes > ?3 AND coalesce(",
+        max_crashes!("s"),
+        " > 0 AND s.crashes >= ",
+        max_crashes!("s"),
+        ", 1)))
              ORDER BY q.claimable_at, q.id LIMIT ?1)
            LEFT JOIN live ON live.owner_id = r.owner_id
          )

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, ReleaseCause};
 use capstan::domain::ids::{NodeId, RunId};
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::run::{RunStatus, WaitReason};
-use capstan::store::{Refused, SUSPECT_CRASHES, Sweep};
+use capstan::store::{AcceptRun, Refused, SUSPECT_CRASHES, Sweep};
 use capstan::support::ids::UuidIds;
 
-use super::fixture::{LONG, World, changes, completed, deltas, released, started, user};
+use super::fixture::{LONG, World, changes, completed, conversation, deltas, hello, released, started, user};
 use crate::support::database::Kind;
 use crate::support::wait::until;
 
@@ -27,6 +28,7 @@ contract! {
     an_outage_is_not_taken_for_deaths,
     crashes_are_counted_and_releases_are_not,
     what_may_kill_its_worker_is_claimed_alone,
+    what_has_many_chances_is_not_claimed_alone,
     a_fence_that_is_raised_ends_the_one_before,
     a_fence_of_a_later_claim_is_nobody_elses,
     a_sweep_has_a_limit,
@@ -124,6 +126,23 @@ async fn what_may_kill_its_worker_is_claimed_alone(world: &World) {
     assert_eq!(world.load(&first).await.crashes, SUSPECT_CRASHES - 1);
     assert!(world.commit_one(completed(&first)).await.is_ok());
     assert_eq!(world.store.load_bare(&first).await.unwrap(), None);
+}
+
+/// Whoever is to be tried more often waits for nobody before that.
+async fn what_has_many_chances_is_not_claimed_alone(world: &World) {
+    let owner = user();
+    for _ in 0..3 {
+        let message = hello(&owner, &conversation());
+        world.accept(AcceptRun { profile: AgentProfile { max_crashes: 4, ..message.profile.clone() }, ..message }).await;
+    }
+    for alone in [false, false, false, true] {
+        let claims = world.store.claim_runs(&world.node, 10, if alone { LONG } else { 1 }).await.unwrap();
+        assert_eq!(claims.len(), if alone { 1 } else { 3 }, "{claims:?}");
+        let mut swept = if alone { 3 } else { 0 };
+        while swept < 3 {
+            swept += sweep(world, 10, true).await.taken.len();
+        }
+    }
 }
 
 /// Sweeps until something comes of it.

@@ -45,7 +45,7 @@ impl QueueStore for ModelStore {
         let mut state = self.state();
         if state.is_newest(fence) {
             let row = state.run_mut(&fence.run_id);
-            row.crashes = row.crashes.saturating_sub(1).min(SUSPECT_CRASHES);
+            row.crashes = row.crashes.saturating_sub(1);
         }
         Ok(())
     }
@@ -161,11 +161,16 @@ impl State {
         // One that may be the death of its worker, if the node has none. What is to be cancelled does no harm.
         let is_suspect = |run: &RunId| {
             let row = &self.runs[run];
-            row.crashes >= SUSPECT_CRASHES && row.cancel_by.is_none()
+            let most = row.profile.max_crashes;
+            row.crashes >= SUSPECT_CRASHES && row.cancel_by.is_none() && most > 0 && row.crashes + 1 >= most
         };
         let since = self.now - i64::try_from(lease_ms).unwrap() * i64::from(SUSPECT_LEASES);
         let is_recent = |lease: &LeaseRow| lease.node == *node && lease.since > since;
-        let mut has_one = self.leases.iter().any(|(run, lease)| is_recent(lease) && self.runs[run].crashes > SUSPECT_CRASHES);
+        let is_suspected = |run: &RunId| {
+            let (row, most) = (&self.runs[run], self.runs[run].profile.max_crashes);
+            row.crashes > SUSPECT_CRASHES && most > 0 && row.crashes >= most
+        };
+        let mut has_one = self.leases.iter().any(|(run, lease)| is_recent(lease) && is_suspected(run));
         let line = self.line().into_iter().filter(|(rank, _, run)| {
             let may_go = within(*rank) && !(has_one && is_suspect(run));
             has_one |= may_go && is_suspect(run);
