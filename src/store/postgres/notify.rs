@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::Connection as _;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::answer::{Line, ask, within};
+use super::answer::within;
 use crate::domain::ids::ConversationId;
 use crate::store::StoreResult;
 
@@ -52,7 +54,9 @@ pub enum Notice {
 /// Announces and listens on two connections that nothing else uses.
 #[derive(Clone)]
 pub struct PgNotifier {
-    line: Line,
+    /// The connection on which it announces, while nobody does. No pool keeps it: one waits, when a connection is given back, for an answer
+    /// that a silent one never gives.
+    voice: Arc<Mutex<Option<PgConnection>>>,
     options: PgConnectOptions,
     /// Stands at the beginning of what this process announces, so that it does not act on what it has said itself.
     tag: Arc<str>,
@@ -69,8 +73,7 @@ impl PgNotifier {
     pub fn new(url: &str, tag: &str) -> StoreResult<Self> {
         // A hint need not outlive the database, so no notification waits for the disk.
         let options = super::connect::connect_options(url)?.options([("synchronous_commit", "off")]);
-        let pool = one_connection().connect_lazy_with(options.clone());
-        Ok(Self { line: Line::new(pool, ANNOUNCE_LIMIT), options, tag: tag.into(), silence: SILENCE })
+        Ok(Self { voice: Arc::default(), options, tag: tag.into(), silence: SILENCE })
     }
 
     /// The same with another limit on how long a connection may be silent.
@@ -116,11 +119,25 @@ impl PgNotifier {
 
     async fn notify(&self, channel: &str, payload: &str) -> StoreResult<()> {
         let payload = format!("{};{payload}", self.tag);
-        let notify = ask(&self.line, async |connection| {
-            sqlx::query("SELECT pg_notify($1, $2)").bind(channel).bind(payload).execute(connection).await?;
+        let notify = async {
+            let mut voice = self.voice.lock().await;
+            // One that was there may have been closed meanwhile. Whatever goes wrong, it is not used again.
+            if let Some(known) = voice.take()
+                && let Ok(connection) = self.say(known, channel, &payload).await
+            {
+                *voice = Some(connection);
+                return Ok(());
+            }
+            let fresh = PgConnection::connect_with(&self.options).await?;
+            *voice = Some(self.say(fresh, channel, &payload).await?);
             Ok(())
-        });
+        };
         within(ANNOUNCE_LIMIT, notify).await
+    }
+
+    async fn say(&self, mut on: PgConnection, channel: &str, payload: &str) -> Result<PgConnection, sqlx::Error> {
+        sqlx::query("SELECT pg_notify($1, $2)").bind(channel).bind(payload).execute(&mut on).await?;
+        Ok(on)
     }
 
     /// Hears what is announced by other processes. Connects again whenever it has to, also if nothing is heard for a while, and says
@@ -146,7 +163,10 @@ impl PgNotifier {
 
     /// Ends the connection on which it announces; the other one ends with whoever listens.
     pub async fn close(&self) {
-        self.line.pool.close().await;
+        if let Some(voice) = self.voice.lock().await.take() {
+            // A server that does not hear the last word closes the connection by itself.
+            let _ = timeout(CONNECT_LIMIT, voice.close()).await;
+        }
     }
 }
 
