@@ -44,6 +44,7 @@ bench-context: ## Measure what building a request costs, for conversations of 10
 	cargo bench --locked --manifest-path fuzz/Cargo.toml --bench context
 
 bench-tools: ## Measure what a tool call costs beside what its tool takes, on both stores, in a release build
+	scripts/test-deps.sh
 	CAPSTAN_TOOL_ROUNDS=$(or $(ROUNDS),20) cargo nextest run --release --locked --features failpoints --no-capture -E 'test(a_tool_call_costs_little)'
 
 openapi: ## Write openapi/capstan.json from the code

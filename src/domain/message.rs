@@ -295,6 +295,22 @@ pub struct FilePart {
 }
 
 impl FilePart {
+    /// One of which no more is known than what it is. Where it is must be said by whoever makes it.
+    #[must_use]
+    pub fn of(id: PartId, media_type: impl Into<String>) -> Self {
+        Self {
+            id,
+            media_type: media_type.into(),
+            url: None,
+            file_id: None,
+            name: None,
+            text_chars: None,
+            text_bytes: None,
+            text_limit: None,
+            text: None,
+        }
+    }
+
     /// The name for whoever reads of it.
     #[must_use]
     pub fn shown_name(&self) -> &str {

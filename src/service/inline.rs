@@ -58,15 +58,11 @@ impl Service {
             let kept = self.keep_one(owner, file, &pointer).await?;
             let is_picture = kept.is_picture();
             let file = FilePart {
-                id: file.id.clone(),
-                media_type: kept.media_type,
-                url: None,
                 file_id: Some(kept.id.as_str().to_owned()),
                 name: Some(kept.name),
                 text_chars: kept.text_chars,
                 text_bytes: kept.text_bytes,
-                text_limit: None,
-                text: None,
+                ..FilePart::of(file.id.clone(), kept.media_type)
             };
             *part = if is_picture { Part::Image(file) } else { Part::File(file) };
         }

@@ -181,17 +181,7 @@ impl Service {
             // What the file is, is known from its bytes.
             (None, Some(file), _) => {
                 let file_id = Some(file.as_str().to_owned());
-                return Ok(FilePart {
-                    id,
-                    media_type: String::new(),
-                    url: None,
-                    file_id,
-                    name,
-                    text_chars: None,
-                    text_bytes: None,
-                    text_limit: None,
-                    text: None,
-                });
+                return Ok(FilePart { file_id, name, ..FilePart::of(id, "") });
             }
             (Some(_), None, None) => {
                 return Err(Error::field(pointer, "missing field `media_type`: a url comes with the type of what is there"));
@@ -214,17 +204,7 @@ impl Service {
             return Err(Error::field(&format!("{pointer}/media_type"), "must be a media type such as image/png"));
         }
         let url = Some(text::storable(url).into_owned());
-        Ok(FilePart {
-            id,
-            media_type: media_type.clone(),
-            url,
-            file_id: None,
-            name,
-            text_chars: None,
-            text_bytes: None,
-            text_limit: None,
-            text: None,
-        })
+        Ok(FilePart { url, name, ..FilePart::of(id, media_type) })
     }
 }
 

@@ -161,17 +161,8 @@ mod tests {
     }
 
     fn file(media_type: &str) -> FilePart {
-        FilePart {
-            id: PartId::from_stored("part_1".to_owned()),
-            media_type: media_type.to_owned(),
-            url: None,
-            file_id: Some("file_1".to_owned()),
-            name: Some("a".to_owned()),
-            text_chars: None,
-            text_bytes: None,
-            text_limit: None,
-            text: None,
-        }
+        let id = PartId::from_stored("part_1".to_owned());
+        FilePart { file_id: Some("file_1".to_owned()), name: Some("a".to_owned()), ..FilePart::of(id, media_type) }
     }
 
     /// What it costs beside the words that say what it is.

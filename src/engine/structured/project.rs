@@ -129,17 +129,7 @@ fn result_parts(part: Part) -> Vec<Part> {
             }
             ToolContent::Image { media_type, data } => {
                 let url = Some(format!("data:{media_type};base64,{data}"));
-                pictures.push(Part::Image(FilePart {
-                    id: id.clone(),
-                    media_type,
-                    url,
-                    file_id: None,
-                    name: None,
-                    text_chars: None,
-                    text_bytes: None,
-                    text_limit: None,
-                    text: None,
-                }));
+                pictures.push(Part::Image(FilePart { url, ..FilePart::of(id.clone(), media_type) }));
             }
         }
     }

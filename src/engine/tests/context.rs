@@ -407,15 +407,9 @@ fn any_file() -> impl Strategy<Value = AnyFile> {
 /// Files as a message has them.
 fn attached(world: &World, file: &AnyFile) -> Part {
     let part = |media_type: &str| FilePart {
-        id: PartId::generate(&world.ids),
-        media_type: media_type.to_owned(),
-        url: None,
         file_id: Some(FileId::generate(&world.ids).as_str().to_owned()),
         name: Some("größe.bin".to_owned()),
-        text_chars: None,
-        text_bytes: None,
-        text_limit: None,
-        text: None,
+        ..FilePart::of(PartId::generate(&world.ids), media_type)
     };
     let elsewhere = |media_type: &str, url: String| FilePart { url: Some(url), file_id: None, ..part(media_type) };
     match file {

@@ -42,10 +42,8 @@ pub struct Live {
     listed: Mutex<Listed>,
     /// Held while the tools are listed again.
     listing: Arc<tokio::sync::Mutex<()>>,
-    /// Whether the last try to list them again came to nothing.
-    has_failed: AtomicBool,
-    /// Whether the server has said that they changed, and no new list has come since.
-    is_changing: AtomicBool,
+    /// Whether the server has said that they changed, or could not list them, and no new list has come since.
+    is_outdated: AtomicBool,
     /// That of its process, if it has one.
     _place: Option<Place>,
 }
@@ -65,8 +63,8 @@ impl Live {
         let outputs = Outputs::of(&tools);
         let tools = RwLock::new(catalogue::definitions(labels, config, &tools));
         let (listed, listing) = (Mutex::new(listed), Arc::default());
-        let (has_failed, is_changing) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { connection, outputs, tools, listed, listing, has_failed, is_changing, _place: place })
+        let is_outdated = AtomicBool::new(false);
+        Ok(Self { connection, outputs, tools, listed, listing, is_outdated, _place: place })
     }
 
     /// Its tools.
@@ -105,7 +103,7 @@ impl Live {
             return Known::Current;
         }
         if has_changed {
-            self.is_changing.store(true, Ordering::SeqCst);
+            self.is_outdated.store(true, Ordering::SeqCst);
         }
         let (server, live) = (Arc::clone(server), Arc::clone(self));
         tasks.spawn(async move {
@@ -113,16 +111,13 @@ impl Live {
             drop(busy);
         });
         // A server that says after each list that it has changed again is believed what it has listed.
-        match idle().await {
-            Ok(_) if !self.has_failed.load(Ordering::SeqCst) => Known::Current,
-            Ok(_) => Known::Outdated,
-            Err(_) => self.known(),
-        }
+        let _listed_or_too_late = idle().await;
+        self.known()
     }
 
-    /// What is known while the tools are being listed: a list that is merely old holds until there is a new one.
+    /// A list that is merely old holds until there is a new one, or until none can be had.
     fn known(&self) -> Known {
-        if self.is_changing.load(Ordering::SeqCst) { Known::Outdated } else { Known::Current }
+        if self.is_outdated.load(Ordering::SeqCst) { Known::Outdated } else { Known::Current }
     }
 
     /// On failure the old list stays, to be asked for again.
@@ -131,12 +126,11 @@ impl Live {
             () = closing.cancelled() => return,
             listed = tokio::time::timeout(REFRESH_LIMIT, self.connection.list_tools()) => listed,
         };
-        let has_failed = match listed {
+        let is_outdated = match listed {
             Ok(Ok(ToolList { tools, listed })) => {
                 *self.listed() = listed;
                 self.outputs.replace(&tools);
                 *self.tools.write().await = catalogue::definitions(labels, config, &tools);
-                self.is_changing.store(false, Ordering::SeqCst);
                 false
             }
             Ok(Err(_)) | Err(_) => {
@@ -144,6 +138,6 @@ impl Live {
                 true
             }
         };
-        self.has_failed.store(has_failed, Ordering::SeqCst);
+        self.is_outdated.store(is_outdated, Ordering::SeqCst);
     }
 }

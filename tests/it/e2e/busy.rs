@@ -13,7 +13,7 @@ const HELD: &str = r#"[[id:one]][[text:2,0]][[hold]][[call:ledger__append {"text
 /// A conversation whose run stands in the middle of a model call.
 async fn busy(server: &Server, model: &ModelMock) -> (String, String) {
     let run = server.start_run(&json!({"input": HELD})).await;
-    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
     (run["conversation_id"].as_str().unwrap().to_owned(), run["id"].as_str().unwrap().to_owned())
 }
 
@@ -115,7 +115,7 @@ async fn a_message_that_joins_has_a_call_made_once_more(#[values(Kind::Sqlite, K
     let server = site.start().await;
     let again = r#"[[call:ledger__append {"text":"x"}]][[next]]"#;
     let run = server.start_run(&json!({"input": format!("[[id:first]]{again}[[text:2,0]][[hold]]")})).await;
-    model.wait_for("x to be written", "first", |seen| seen.get(1).is_some_and(|second| second.sent == 2)).await;
+    model.wait_for("x to be written", "first", |seen| seen.get(1).is_some_and(|second| second.sent.len() == 2)).await;
     // The answer that is held comes first; the one after the next only repeats what it was asked for once.
     let steer = format!("x once more [[id:more]][[next]]{again}{again}[[say:twice]]");
     let steered = server.send(run["conversation_id"].as_str().unwrap(), &steer, "steer").await;

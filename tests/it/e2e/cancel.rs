@@ -21,7 +21,7 @@ async fn closes_the_providers_socket_at_once(#[values(Kind::Sqlite, Kind::Postgr
     let mut stream = server.stream_run(&json!({"input": "[[id:c]][[text:5,10]][[hold]][[text:5,10]]"})).await;
     let begun = stream.until_kind("part.delta").await;
     let run = begun[0].json()["run_id"].as_str().unwrap().to_owned();
-    model.wait_for("five tokens", "c", |seen| seen.first().is_some_and(|first| first.sent == 5)).await;
+    model.wait_for("five tokens", "c", |seen| seen.first().is_some_and(|first| first.sent.len() == 5)).await;
 
     let (status, answer) = server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await;
     assert!(status.is_success(), "{answer}");
@@ -59,7 +59,7 @@ async fn closes_the_providers_socket_within_a_quarter_second(#[values(Kind::Sqli
     for index in 0..5 {
         let id = format!("q{index}");
         let run = server.start_run(&json!({"input": format!("[[id:{id}]][[text:5,10]][[hold]]")})).await;
-        model.wait_for("five tokens", &id, |seen| seen.first().is_some_and(|first| first.sent == 5)).await;
+        model.wait_for("five tokens", &id, |seen| seen.first().is_some_and(|first| first.sent.len() == 5)).await;
         let asked = Instant::now();
         server.post_json(&format!("/runs/{}/cancel", run["id"].as_str().unwrap()), &json!({})).await;
         let seen = model.wait_for("the hang-up", &id, |seen| seen.iter().any(|one| one.hung_up.is_some())).await;
@@ -110,7 +110,7 @@ async fn reaches_the_worker_from_another_server() {
     let worker = site.start_with(&[("CAPSTAN_SERVER__ROLE", "worker")]).await;
     let api = site.start_with(&[("CAPSTAN_SERVER__ROLE", "api")]).await;
     let run = api.start_run(&json!({"input": "[[id:x]][[text:2,0]][[hold]]"})).await;
-    model.wait_for("two tokens", "x", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    model.wait_for("two tokens", "x", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
     let asked = Instant::now();
     api.post_json(&format!("/runs/{}/cancel", run["id"].as_str().unwrap()), &json!({})).await;
     let seen = model.wait_for("the hang-up", "x", |seen| seen.iter().any(|one| one.hung_up.is_some())).await;
@@ -130,7 +130,7 @@ async fn survives_the_death_of_the_worker(#[values(Kind::Sqlite, Kind::Postgres)
     let mut server = site.start_with(&[("CAPSTAN_FAILPOINTS", "C20=kill@1")]).await;
     let run = server.start_run(&json!({"input": "[[id:d]][[text:2,0]][[hold]]"})).await;
     let run = run["id"].as_str().unwrap();
-    model.wait_for("two tokens", "d", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    model.wait_for("two tokens", "d", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
     // The answer may or may not arrive: the process dies as soon as its worker hears of it.
     let _ = server.post(&format!("/runs/{run}/cancel"), &json!({})).send().await;
     server.ended(Duration::from_secs(10)).await;

@@ -28,7 +28,7 @@ async fn a_message_that_cannot_be_read_costs_its_run_only(#[values(Kind::Sqlite,
     let one = server.start_run(&json!({"input": "[[id:one]][[text:2,0]][[hold]]"})).await;
     let two = server.start_run(&json!({"input": "[[id:two]][[text:2,0]][[hold]]"})).await;
     for id in ["one", "two"] {
-        model.wait_for("two tokens", id, |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+        model.wait_for("two tokens", id, |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
     }
     let conversation = one["conversation_id"].as_str().unwrap();
     server.send(conversation, "[[id:joined]]", "steer").await;
@@ -51,7 +51,7 @@ async fn a_run_that_was_queued_for_an_unknown_cause_is_carried_out(#[values(Kind
     let site = Site::scripted(kind, &model).await;
     let server = site.start().await;
     let one = server.start_run(&json!({"input": "[[id:one]][[text:2,0]][[hold]]"})).await;
-    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
     let second = server.send(one["conversation_id"].as_str().unwrap(), "[[id:two]][[text:2,0]]", "queue").await;
     let second = second["run"]["id"].as_str().unwrap();
     site.database.rows(&format!("UPDATE runs SET claim_cause = 'of a later version' WHERE id = '{second}'")).await;
@@ -68,7 +68,7 @@ async fn a_run_whose_rows_cannot_be_read_fails(#[values(Kind::Sqlite, Kind::Post
     let server = site.start().await;
     let run = server.start_run(&json!({"input": "[[id:one]][[text:2,0]][[hold]]"})).await;
     let conversation = run["conversation_id"].as_str().unwrap().to_owned();
-    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    model.wait_for("two tokens", "one", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
     let second = server.send(&conversation, "[[id:two]][[text:2,0]]", "queue").await;
     site.database.rows("UPDATE messages SET body = '{' WHERE role = 'user'").await;
     model.release("one");
@@ -101,7 +101,7 @@ async fn a_damaged_page_fails_no_run() {
     let mut server = site.start().await;
     let run = server.start_run(&json!({"input": "[[id:torn]][[text:2,0]][[hold]][[text:2,0]]"})).await;
     let run = run["id"].as_str().unwrap();
-    model.wait_for("two tokens", "torn", |seen| seen.first().is_some_and(|first| first.sent == 2)).await;
+    model.wait_for("two tokens", "torn", |seen| seen.first().is_some_and(|first| first.sent.len() == 2)).await;
     server.kill9().await;
     let (at, size) = page_of_messages(&site.database.url).await;
     let file = File::options().read(true).write(true).open(site.database.url.trim_start_matches("sqlite:")).unwrap();

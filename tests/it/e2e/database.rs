@@ -50,7 +50,7 @@ impl Crowd {
             let client = Client::new(address.subscribe(), &format!("key-{index}"), json!({ "input": script }));
             clients.spawn(client.follow());
         }
-        model.wait_for("all of them", "crowd", |seen| seen.iter().filter(|one| one.sent == 2).count() >= RUNS).await;
+        model.wait_for("all of them", "crowd", |seen| seen.iter().filter(|one| one.sent.len() == 2).count() >= RUNS).await;
         Self { model, site, server, _address: address, clients }
     }
 

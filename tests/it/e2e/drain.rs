@@ -57,7 +57,7 @@ async fn another_server_goes_on_at_once() {
         .env("CAPSTAN_WORKER__DRAIN_GRACE_MS", "500");
     let mut one = site.start().await;
     let run = one.start_run(&json!({"input": "[[id:h]][[text:3,0]][[hold]][[text:3,0]]"})).await;
-    model.wait_for("the first attempt", "h", |seen| seen.iter().any(|one| one.sent == 3)).await;
+    model.wait_for("the first attempt", "h", |seen| seen.iter().any(|one| one.sent.len() == 3)).await;
     let two = site.start().await;
     one.signal("TERM").await;
     assert!(one.ended(Duration::from_secs(15)).await.success());

@@ -159,7 +159,7 @@ async fn a_conversation_stream_begins_with_a_snapshot_and_misses_nothing(#[value
     let server = site.start().await;
     let run = server.start_run(&json!({"input": "[[id:snap]][[text:3,0]][[hold]][[text:3,0]]"})).await;
     let conversation = run["conversation_id"].as_str().unwrap().to_owned();
-    model.wait_for("three tokens", "snap", |seen| seen.first().is_some_and(|first| first.sent == 3)).await;
+    model.wait_for("three tokens", "snap", |seen| seen.first().is_some_and(|first| first.sent.len() == 3)).await;
     let path = format!("/conversations/{conversation}/events");
     let answer = server.get(&path).header("accept", "text/event-stream").send().await.unwrap();
     let mut stream = crate::support::sse::SseStream::new(answer);

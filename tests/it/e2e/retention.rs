@@ -111,7 +111,7 @@ async fn cleanup_puts_stuck_runs_back(#[values(Kind::Sqlite, Kind::Postgres)] ki
     let site = Site::scripted(kind, &model).await.short_leases();
     let mut server = site.start().await;
     let run = server.start_run(&json!({"input": "[[id:stuck]][[text:5,5]][[hold]]"})).await["id"].as_str().unwrap().to_owned();
-    model.wait_for("its words", "stuck", |seen| seen.first().is_some_and(|first| first.sent == 5)).await;
+    model.wait_for("its words", "stuck", |seen| seen.first().is_some_and(|first| first.sent.len() == 5)).await;
     let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
     assert!(ok && said.contains("runs without a worker to put back into the queue: 0\n"), "{said}");
     server.kill9().await;

@@ -23,7 +23,7 @@ async fn zombie(site: Site, model: &ModelMock, script: &str, id: &str) {
     let first = site.start_with(&[("CAPSTAN_SERVER__ROLE", "all")]).await;
     let run = first.start_run(&json!({"input": script})).await;
     let run = run["id"].as_str().unwrap().to_owned();
-    model.wait_for("the first attempt", id, |seen| seen.iter().any(|one| one.sent == 2)).await;
+    model.wait_for("the first attempt", id, |seen| seen.iter().any(|one| one.sent.len() == 2)).await;
     first.signal("STOP").await;
     model.release(id);
     let second = site.start().await;

@@ -49,8 +49,8 @@ pub struct Exchange {
     pub finished: bool,
     /// When the client hung up before the end.
     pub hung_up: Option<Instant>,
-    /// Chunks of text sent so far.
-    pub sent: usize,
+    /// When each chunk of text was sent, so far.
+    pub sent: Vec<Instant>,
 }
 
 impl Exchange {
@@ -173,7 +173,7 @@ async fn complete(State(notes): State<Arc<Notes>>, headers: HeaderMap, body: Byt
             answered: None,
             finished: false,
             hung_up: None,
-            sent: 0,
+            sent: Vec::new(),
         };
         exchanges.push(exchange);
         number
@@ -319,7 +319,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Tokens name their request, so that text of two attempts can be told apart.
+    /// Tokens name their request, so that text of two attempts can be told apart, and their number in it.
     fn token(&self, index: usize) -> String {
         format!("r{}t{index} ", self.number)
     }
@@ -467,7 +467,7 @@ impl Playing {
             match self.beats.pop_front() {
                 Some(Beat::Send(frame)) => return Some((Ok(Bytes::from(frame)), self)),
                 Some(Beat::Text(frame)) => {
-                    self.notes.change(self.guard.number, |exchange| exchange.sent += 1);
+                    self.notes.change(self.guard.number, |exchange| exchange.sent.push(Instant::now()));
                     return Some((Ok(Bytes::from(frame)), self));
                 }
                 Some(Beat::Pause(pause)) => tokio::time::sleep(pause).await,

@@ -190,7 +190,7 @@ impl Stage {
         if scenario == Scenario::Takeover {
             self.add(&[]);
             self.following.task.spawn(client.follow());
-            self.model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent == 2)).await;
+            self.model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent.len() == 2)).await;
             self.servers.pop().unwrap().kill9().await;
             self.model.release(ID);
             self.arm();
@@ -455,7 +455,7 @@ async fn act(scenario: Scenario, model: Arc<ModelMock>, site: Arc<Site>, address
             return;
         }
         Scenario::Cancel | Scenario::Delete => {
-            model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent == 2)).await;
+            model.wait_for("two tokens", ID, |seen| seen.iter().any(|one| one.sent.len() == 2)).await;
         }
         Scenario::CancelTool => {
             wait::until("the tool to act", Duration::from_secs(30), || async { (!site.ledger.entries().is_empty()).then_some(()) })

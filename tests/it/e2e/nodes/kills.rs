@@ -30,7 +30,7 @@ async fn the_runs_of_a_dead_worker_are_found_in_time() {
         let id = format!("held{kill}");
         let script = format!("[[id:{id}]][[text:2,0]][[hold]][[text:2,0]]");
         let held = start_runs(&[&two, &one], vec![script; HELD]).await;
-        model.wait_for("all held runs", &id, |seen| seen.iter().filter(|one| one.sent == 2).count() == HELD).await;
+        model.wait_for("all held runs", &id, |seen| seen.iter().filter(|one| one.sent.len() == 2).count() == HELD).await;
         let nodes = "SELECT CAST(count(DISTINCT node_id) AS text) FROM run_leases";
         assert_eq!(site.database.count(nodes).await, 2);
         let died_at = SystemClock.now().0;
