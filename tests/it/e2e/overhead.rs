@@ -24,8 +24,6 @@ use crate::support::tell;
 
 /// Calls of one answer that are compared with one.
 const MANY: usize = 11;
-/// How long the model takes for an answer: what is written meanwhile has been written when it ends.
-const THOUGHT_MS: u64 = 30;
 /// What a call of a tool of this process may cost at the median.
 const IN_PROCESS: Duration = Duration::from_millis(1);
 /// What a call of a tool of a process may cost more than with the SDK alone.
@@ -44,9 +42,7 @@ const ECHO: Kit = Kit { tool: "everything__echo", arguments: |n| json!({"message
 async fn gap(server: &Server, model: &ModelMock, kit: &Kit, calls: usize, rounds: usize) -> Duration {
     let id = format!("{}-{calls}", kit.tool);
     let answer = |round: usize| -> String {
-        let calls = (0..calls).map(|call| format!("[[call:{} {}]]", kit.tool, (kit.arguments)(round * calls + call)));
-        // No model answers while the result before is still being stored: that is not what the call costs.
-        format!("[[text:1,{THOUGHT_MS}]]{}", calls.collect::<String>())
+        (0..calls).map(|call| format!("[[call:{} {}]]", kit.tool, (kit.arguments)(round * calls + call))).collect()
     };
     let script: Vec<String> = (0..rounds).map(answer).collect();
     let run = server.start_run(&json!({"input": format!("[[id:{id}]]{}[[next]]", script.join("[[next]]"))})).await;
@@ -108,9 +104,8 @@ async fn a_tool_call_costs_little(#[values(Kind::Sqlite, Kind::Postgres)] kind: 
     let raw = raw(rounds * MANY).await;
     tell(&format!("the disk under the data folder takes {:?} to keep a page", flush(site.folder.path())));
     for (kit, raw, goal) in [(CALCULATE, Duration::ZERO, IN_PROCESS), (ECHO, raw, STDIO)] {
-        // The many come first: the server of the tool is then as warm as that of the SDK alone, which is called as often.
-        let many = gap(&server, &model, &kit, MANY, rounds).await;
         let one = gap(&server, &model, &kit, 1, rounds).await;
+        let many = gap(&server, &model, &kit, MANY, rounds).await;
         let each = many.saturating_sub(one) / u32::try_from(MANY - 1).unwrap();
         let more = one.saturating_sub(raw);
         tell(&format!(
