@@ -35,6 +35,11 @@ const HTTP2_STREAMS: u32 = 250;
 /// What the kernel holds back for a client that does not read. Left to itself, it takes up to 4 MiB for each of them.
 const SEND_BUFFER_BYTES: u32 = 256 * 1024;
 
+/// What the kernel may hold of what it has not begun to send. A client that stops reading is so felt after this much, not only when the
+/// buffer is full: until then it costs as much as one that reads. What is under way to a distant client does not count.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES: u32 = 32 * 1024;
+
 /// A client that has not taken a byte for so long, although some were sent, is gone or stalled. Its connection ends: nothing
 /// else would ever end that of an event stream.
 #[cfg(target_os = "linux")]
@@ -145,7 +150,11 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> std::io::Resul
     // Tokens are small and each one matters now.
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
-    rustix::net::sockopt::set_tcp_user_timeout(&stream, u32::try_from(UNREAD_LIMIT.as_millis()).unwrap_or(u32::MAX))?;
+    {
+        let socket = socket2::SockRef::from(&stream);
+        socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
+        socket.set_tcp_user_timeout(Some(UNREAD_LIMIT))?;
+    }
     Ok((stream, peer, permit))
 }
 

@@ -211,11 +211,20 @@ pub(super) const MIGRATION_LOCK: (&str, &str) = ("lock_timeout", "500ms");
 /// How long those who waited behind a migration get to go on, before it asks for its lock again.
 pub(super) const MIGRATION_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long a migration waits for a lock that it has often not got. Postgres stops an automatic vacuum of a table for whoever has
+/// waited for it for `deadlock_timeout`, which is a second; a vacuum of a large table would otherwise go on for hours.
+const MIGRATION_LOCK_AT_LAST: (&str, &str) = ("lock_timeout", "1200ms");
+
+/// After how many refusals a migration waits so long, once.
+const OFTEN: usize = 5;
+
 /// On a connection of its own: a migration may take its time, but not at a lock, for older versions are at work meanwhile. The
 /// migrator takes an advisory lock, so that processes that start together do not get in each other's way.
 async fn migrate(options: &PgConnectOptions) -> StoreResult<()> {
-    let options = options.clone().options([MIGRATION_LOCK]);
+    let mut refusals = 0_usize;
     loop {
+        let patience = if refusals % (OFTEN + 1) == OFTEN { MIGRATION_LOCK_AT_LAST } else { MIGRATION_LOCK };
+        let options = options.clone().options([patience]);
         let mut connection = PgConnection::connect_with(&options).await?;
         // Not by `run`, whose future can only be awaited by the thread that began it.
         let done = migrations().run_direct(None, &mut connection, false).await;
@@ -228,6 +237,7 @@ async fn migrate(options: &PgConnectOptions) -> StoreResult<()> {
             }
             done => return migrated(done),
         }
+        refusals += 1;
     }
 }
 
