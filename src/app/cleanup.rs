@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::cli::print;
 use super::config::Loaded;
-use super::parts::{self, Opener, Sources};
+use super::parts::{self, Opener};
 use super::upkeep;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges};
 use crate::store::{Expired, Store};
@@ -55,14 +55,13 @@ pub async fn run(loaded: &Loaded, mode: FoldMode) -> anyhow::Result<ExitCode> {
 
 /// Removes rows that have expired; or only says how many there are.
 async fn remove_expired(store: &dyn Store, audit_ms: Option<u64>, mode: FoldMode) -> anyhow::Result<()> {
-    let clock = Sources::real().clock;
     let (what, gone) = match mode {
         FoldMode::Count => {
-            let counted = upkeep::count_expired(store, &clock, audit_ms).await.context("expired rows cannot be counted")?;
+            let counted = upkeep::count_expired(store, audit_ms).await.context("expired rows cannot be counted")?;
             ("to remove", counted)
         }
         FoldMode::Fold => {
-            let (tickets, records) = upkeep::remove_expired(store, &clock).await;
+            let (tickets, records) = upkeep::remove_expired(store).await;
             let tickets = tickets.context("expired tickets cannot be removed")?;
             let records = records.context("old idempotency records cannot be removed")?;
             let audit = upkeep::remove_old_audit(store, audit_ms).await.context("old rows of the audit cannot be removed")?;

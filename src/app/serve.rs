@@ -116,7 +116,7 @@ impl Server {
         let node = NodeId::generate(sources.ids.as_ref());
         let configured = tools.mcp().configured().map(|server| server.id).collect();
         tasks.spawn(upkeep::forget_logins(Arc::clone(&store), configured, stop.clone()));
-        upkeep::start(&tasks, &store, &hub, metrics.clone(), &sources, &config.retention, &stop);
+        upkeep::start(&tasks, &store, &hub, metrics.clone(), &config.retention, &stop);
         if store.is_shared() {
             notify::start(&tasks, &config.database_url(), &node, &hub, &stop).context("notifications cannot be set up")?;
         }

@@ -9,13 +9,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::config::RetentionConfig;
-use super::parts::Sources;
 use super::telemetry::UPKEEP;
 use crate::domain::ids::McpServerId;
 use crate::live::Hub;
 use crate::service::{FoldMode, FoldStep, Folder, Tidied, Tidier, TidyAges, follow_logs};
 use crate::store::{Expired, SEARCH_PIECE, Store, StoreResult};
-use crate::support::clock::{SharedClock, UnixMillis};
 
 /// How often runs are counted by their status, for the gauge of them.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
@@ -55,7 +53,7 @@ const LOGINS_EVERY: Duration = Duration::from_secs(600);
 const UNSEEN_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// How long an idempotency key is remembered, in milliseconds.
-const REMEMBERED_MS: i64 = 24 * 60 * 60 * 1000;
+const REMEMBERED_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Starts the tasks; they end with `stop`.
 pub fn start(
@@ -63,7 +61,6 @@ pub fn start(
     store: &Arc<dyn Store>,
     hub: &Arc<Hub>,
     metrics: PrometheusHandle,
-    sources: &Sources,
     retention: &RetentionConfig,
     stop: &CancellationToken,
 ) {
@@ -75,7 +72,7 @@ pub fn start(
     tasks.spawn(count_runs(Arc::clone(store), stop.clone()));
     tasks.spawn(watch_snapshots(Arc::clone(store), stop.clone()));
     tasks.spawn(raise_low_water(Arc::clone(store), stop.clone()));
-    tasks.spawn(clean(Arc::clone(store), Arc::clone(&sources.clock), retention.audit_ms(), stop.clone()));
+    tasks.spawn(clean(Arc::clone(store), retention.audit_ms(), stop.clone()));
     tasks.spawn(remove_files(Arc::clone(store), retention.unused_files_ms(), stop.clone()));
     tasks.spawn(mark(Arc::clone(store), stop.clone()));
     tasks.spawn(index(Arc::clone(store), stop.clone()));
@@ -134,7 +131,7 @@ async fn raise_low_water(store: Arc<dyn Store>, stop: CancellationToken) {
     }
 }
 
-async fn clean(store: Arc<dyn Store>, clock: SharedClock, audit_ms: Option<u64>, stop: CancellationToken) {
+async fn clean(store: Arc<dyn Store>, audit_ms: Option<u64>, stop: CancellationToken) {
     while pause(CLEAN_EVERY, &stop).await {
         match remove_old_audit(store.as_ref(), audit_ms).await {
             Ok(removed) => tracing::debug!(removed, "removed old rows of the audit"),
@@ -155,7 +152,7 @@ async fn clean(store: Arc<dyn Store>, clock: SharedClock, audit_ms: Option<u64>,
                 tracing::warn!(error = &error as &dyn std::error::Error, "sets of tools that no run names could not be removed");
             }
         }
-        let (tickets, records) = remove_expired(store.as_ref(), &clock).await;
+        let (tickets, records) = remove_expired(store.as_ref()).await;
         match tickets {
             Ok(removed) => tracing::debug!(removed, "removed tickets that nobody used"),
             Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "old tickets could not be removed"),
@@ -215,15 +212,14 @@ pub async fn remove_unused_files(store: &dyn Store, age_ms: Option<u64>) -> Stor
 }
 
 /// Removes tickets and idempotency records that are of no use any more. Returns how many of each.
-pub async fn remove_expired(store: &dyn Store, clock: &SharedClock) -> (StoreResult<u64>, StoreResult<u64>) {
-    let records = UnixMillis(clock.now().0 - REMEMBERED_MS);
-    (store.remove_expired_tickets().await, store.remove_expired_idempotency(records).await)
+pub async fn remove_expired(store: &dyn Store) -> (StoreResult<u64>, StoreResult<u64>) {
+    (store.remove_expired_tickets().await, store.remove_expired_idempotency(REMEMBERED_MS).await)
 }
 
 /// How many rows there are that [`remove_expired`], [`remove_old_audit`], [`remove_old_spending`] and [`remove_unused_tool_sets`] would
 /// remove.
-pub async fn count_expired(store: &dyn Store, clock: &SharedClock, audit_ms: Option<u64>) -> StoreResult<Expired> {
-    store.count_expired(UnixMillis(clock.now().0 - REMEMBERED_MS), audit_ms).await
+pub async fn count_expired(store: &dyn Store, audit_ms: Option<u64>) -> StoreResult<Expired> {
+    store.count_expired(REMEMBERED_MS, audit_ms).await
 }
 
 /// Removes rows of the audit that are old enough, piece by piece. Returns how many.

@@ -221,6 +221,11 @@ fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
         Some((step, ..)) => format!("is past step {step}"),
         None => "is about to begin".to_owned(),
     };
+    // A server may ask in the middle of a call, which then stands still, and its limit of time with it.
+    let asking = known.questions.iter().filter(|(_, kind, _)| *kind == InputKind::Elicitation).count();
+    if asking > 0 && known.tools_under_way.len() <= asking {
+        return (format!("Worker {node} has the run and {doing}, which waits for a human's answer.{}", questions(known)), false);
+    }
     (format!("Worker {node} has the run and {doing}."), true)
 }
 

@@ -105,12 +105,7 @@ pub(super) fn keyed<T>(outcome: Keyed<T>) -> Result<(T, Replay)> {
 impl Service {
     pub(super) fn claim(&self, owner: &UserId, key: Option<RequestKey>) -> Option<IdempotencyClaim> {
         let key = key.filter(|_| !failpoint::is_planted("key-dropped"));
-        key.map(|RequestKey { key, fingerprint }| IdempotencyClaim {
-            owner: owner.clone(),
-            key,
-            fingerprint,
-            now: self.clock.now(),
-        })
+        key.map(|RequestKey { key, fingerprint }| IdempotencyClaim { owner: owner.clone(), key, fingerprint })
     }
 
     /// The parts of a new message: not empty, within the limits, and storable; with its files, which are the owner's.

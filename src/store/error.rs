@@ -125,8 +125,11 @@ fn postgres_class(code: &str) -> Class {
         "40001" | "40P01" | "55P03" => Class::Contended,
         // query_canceled (statement_timeout), idle_in_transaction_session_timeout, read_only_sql_transaction.
         "57014" | "25P03" | "25006" => Class::Unavailable,
+        // A database that is not there or lets nobody in, as while it is put back or a password changes; pages that are damaged.
         // Connection exceptions, insufficient resources, shutdown, system errors.
-        _ if ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => Class::Unavailable,
+        _ if ["28", "3D", "XX001", "XX002", "08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => {
+            Class::Unavailable
+        }
         _ => Class::Statement,
     }
 }
@@ -150,6 +153,9 @@ mod tests {
         assert!(matches!(sqlite_class("2067"), Class::Statement));
         assert!(matches!(postgres_class("40P01"), Class::Contended));
         assert!(matches!(postgres_class("57P01"), Class::Unavailable));
+        for code in ["28P01", "28000", "3D000", "XX001"] {
+            assert!(matches!(postgres_class(code), Class::Unavailable), "{code}");
+        }
         assert!(matches!(postgres_class("23505"), Class::Statement));
     }
 }

@@ -436,12 +436,12 @@ pub trait Store:
         Ok(())
     }
 
-    /// Removes idempotency records older than 24 hours, and what is left of conversations whose deletion was cut short. Returns how
-    /// many records.
-    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64>;
+    /// Removes idempotency records of this age by the database's clock, and what is left of conversations whose deletion was cut
+    /// short. Returns how many records.
+    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64>;
 
-    /// How many rows there are that the next cleaning removes: idempotency records from before then, and rows of the audit of this age.
-    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired>;
+    /// How many rows there are that the next cleaning removes: idempotency records and rows of the audit of these ages.
+    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired>;
 
     /// Has whatever is put in the place of this database from before now be noticed when it is opened. To be called now and then;
     /// does nothing where that is noticed anyway, or never.

@@ -28,8 +28,6 @@ pub struct IdempotencyClaim {
     pub key: String,
     /// SHA-256 of method, path and body.
     pub fingerprint: String,
-    /// When the request came.
-    pub now: UnixMillis,
 }
 
 /// The outcome of a call that may have been made before with the same key.

@@ -23,6 +23,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
     let mut last_contact = Instant::now();
     let own = own_pace(options);
     let mut pause = own;
+    let mut was_away = false;
     loop {
         tokio::select! {
             biased;
@@ -36,9 +37,16 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
         }
         let despite_outage = in_touch_since.elapsed() >= options.lease;
         let asked_at = Instant::now();
-        match deps.store.sweep(PER_PASS, despite_outage).await {
+        // The first look after an outage takes nothing, however few leases there are: workers that are alive have to say first which
+        // runs they gave up meanwhile, or these would count as their deaths.
+        let most = if was_away { 0 } else { PER_PASS };
+        match deps.store.sweep(most, despite_outage).await {
             Ok(sweep) => {
                 last_contact = Instant::now();
+                if std::mem::take(&mut was_away) {
+                    pause = options.renew * 2;
+                    continue;
+                }
                 if sweep.outage_suspected {
                     tracing::warn!("most leases look expired at once, waiting one more lease before taking runs over");
                 }
@@ -61,6 +69,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
             }
             Err(error) => {
                 in_touch_since = Instant::now();
+                was_away = true;
                 tracing::warn!(error = &error as &dyn std::error::Error, "expired leases could not be looked for");
             }
         }

@@ -396,7 +396,7 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
          ), run AS (
              INSERT INTO runs (id, conversation_id, owner_id, status, active, claimable_at, claim_cause, profile, agent,
                  agent_version, model, counters, usage, first_seq, created_at, trace_id)
-             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $29
+             SELECT $7, id, $2, 'queued', $8, CASE WHEN $8 THEN now_ms() END, 'first', $9, $10, $11, $12, $13, $14, $21, $6, $28
              FROM head WHERE $7 IS NOT NULL
          ), event AS (
              INSERT INTO events (conversation_id, owner_id, seq, run_id, attempt, kind, at, data)
@@ -408,7 +408,7 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
              SELECT $22, id, $2, $23, $21, 'user', $24, $6 FROM head WHERE $22 IS NOT NULL
          ), key AS (
              INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
-             SELECT $2, $25, $26, $27, $28 FROM head WHERE $25 IS NOT NULL
+             SELECT $2, $25, $26, $27, now_ms() FROM head WHERE $25 IS NOT NULL
          )
          SELECT FROM head",
     )
@@ -439,7 +439,6 @@ pub(super) async fn write(connection: &mut PgConnection, writing: Writing<'_>, b
     .bind(record.as_ref().map(|(key, _)| storable(&key.key)))
     .bind(record.as_ref().map(|(key, _)| key.fingerprint.as_str()))
     .bind(record.as_ref().map(|(_, outcome)| outcome.as_str()))
-    .bind(record.as_ref().map(|(key, _)| key.now.0))
     .bind(run.as_ref().map(|new| new.trace.as_str()))
     .fetch_optional(connection)
     .await?;

@@ -76,11 +76,11 @@ const RUN: &str = ", run AS (
 
 const LEASE: &str = ", lease AS (
     INSERT INTO run_leases (run_id, owner_id, node_id, epoch, claimed_at, lease_until)
-    SELECT $6, $2, $23, epoch, now_ms(), now_ms() + $24 FROM head{claims}
+    SELECT $6, $2, $22, epoch, now_ms(), now_ms() + $23 FROM head{claims}
 )";
 
 const KEY: &str = ", key AS (
-    INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) SELECT $2, $19, $20, $21, $22 FROM head
+    INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) SELECT $2, $19, $20, $21, now_ms() FROM head
 )";
 
 /// What was said before, if somebody is to go on with it at once.
@@ -109,8 +109,8 @@ enum Claims {
     WithinCap,
 }
 
-/// Whether the owner may have one more run under way. `$25` is the most, `$26` the [mark](super::low_water::Marks::leases).
-const ROOM: &str = "WITH room AS MATERIALIZED (SELECT owner_room($2, $25, $26) > 0 AS claims), ";
+/// Whether the owner may have one more run under way. `$24` is the most, `$25` the [mark](super::low_water::Marks::leases).
+const ROOM: &str = "WITH room AS MATERIALIZED (SELECT owner_room($2, $24, $25) > 0 AS claims), ";
 
 fn statement(head: &str, claims: Claims, keyed: bool) -> String {
     let (run_id, claimable_at, count) = match claims {
@@ -239,7 +239,6 @@ pub(super) async fn write(
         .bind(key.map(|key| storable(&key.key)))
         .bind(key.map(|key| key.fingerprint.as_str()))
         .bind(record.map(|(_, outcome)| outcome))
-        .bind(key.map(|key| key.now.0))
         .bind(taker.map(|taker| taker.node.as_str()))
         .bind(taker.map(|taker| millis(taker.lease_ms)))
         .bind(i64::from(cap.most))

@@ -186,12 +186,11 @@ pub(super) async fn settle(
 /// Stores a key with nothing else, for outcomes that were written by statements of their own.
 pub(super) async fn store_key(connection: &mut PgConnection, record: Option<(&IdempotencyClaim, String)>) -> StoreResult<()> {
     let Some((key, outcome)) = record else { return Ok(()) };
-    sqlx::query("INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) VALUES ($1, $2, $3, $4, $5)")
+    sqlx::query("INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) VALUES ($1, $2, $3, $4, now_ms())")
         .bind(key.owner.as_str())
         .bind(storable(&key.key))
         .bind(&key.fingerprint)
         .bind(outcome)
-        .bind(key.now.0)
         .execute(connection)
         .await?;
     Ok(())

@@ -287,12 +287,12 @@ impl PostgresStore {
         let made = sqlx::query(
             "WITH made AS (
                  INSERT INTO conversations (id, owner_id, title, status, created_at, updated_at, system_prompt, instructions)
-                 VALUES ($1, $2, $3, 'idle', $4, $4, $10, $11) ON CONFLICT (id) DO NOTHING RETURNING id
+                 VALUES ($1, $2, $3, 'idle', $4, $4, $9, $10) ON CONFLICT (id) DO NOTHING RETURNING id
              ), head AS (
                  INSERT INTO conversation_heads (conversation_id, owner_id) SELECT id, $2 FROM made
              ), key AS (
                  INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at)
-                 SELECT $5, $6, $7, $8, $9 FROM made WHERE $6 IS NOT NULL
+                 SELECT $5, $6, $7, $8, now_ms() FROM made WHERE $6 IS NOT NULL
              )
              SELECT id FROM made",
         )
@@ -304,7 +304,6 @@ impl PostgresStore {
         .bind(key.map(|key| storable(&key.key)))
         .bind(key.map(|key| key.fingerprint.as_str()))
         .bind(key.map(|key| rows::encode("idempotency_keys", "outcome", &key.key, &created)).transpose()?)
-        .bind(key.map(|key| key.now.0))
         .bind(new.system_prompt.as_deref().map(storable))
         .bind(new.instructions.as_deref().map(storable))
         .fetch_optional(&self.api)

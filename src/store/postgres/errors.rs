@@ -18,18 +18,39 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = StoreResult<T>>,
 {
+    retried_when(was_rolled_back, transaction).await
+}
+
+/// The same, but for a lock that was not to be had for as long as a session waits for one: whoever waits has others wait behind it.
+pub(super) async fn retried_unless_locked<T, F, Fut>(transaction: F) -> StoreResult<T>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = StoreResult<T>>,
+{
+    retried_when(|error| was_rolled_back(error) && !has_code(error, &["55P03"]), transaction).await
+}
+
+async fn retried_when<T, F, Fut>(is_to_repeat: impl FnMut(&StoreError) -> bool, transaction: F) -> StoreResult<T>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = StoreResult<T>>,
+{
     let waits = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(5))
         .with_max_delay(Duration::from_millis(200))
         .with_max_times(5)
         .with_jitter();
-    transaction.retry(waits).when(was_rolled_back).await
+    transaction.retry(waits).when(is_to_repeat).await
 }
 
 /// serialization_failure, deadlock_detected, lock_not_available: nothing of the transaction is left, for certain.
 pub(super) fn was_rolled_back(error: &StoreError) -> bool {
+    has_code(error, &["40001", "40P01", "55P03"])
+}
+
+fn has_code(error: &StoreError, codes: &[&str]) -> bool {
     let StoreError::Contended(sqlx::Error::Database(database)) = error else { return false };
-    matches!(database.code().as_deref(), Some("40001" | "40P01" | "55P03"))
+    database.code().is_some_and(|code| codes.contains(&&*code))
 }
 
 /// Whether a write was refused by a rule of the rows: by `refuse` in a statement of ours, or by a row that is there already.

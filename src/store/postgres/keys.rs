@@ -137,22 +137,22 @@ impl Store for PostgresStore {
         self.owner_cap > 0
     }
 
-    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
+    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
         self.finish_deletions().await?;
-        let removed =
-            sqlx::query("DELETE FROM idempotency_keys WHERE created_at < $1").bind(before.0).execute(&self.chores).await?;
+        let removed = sqlx::query("DELETE FROM idempotency_keys WHERE created_at <= (SELECT now_ms()) - $1");
+        let removed = removed.bind(i64::try_from(age_ms).unwrap_or(i64::MAX)).execute(&self.chores).await?;
         Ok(removed.rows_affected())
     }
 
-    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired> {
+    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
         let counts = sqlx::query_as(
             "SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= (SELECT now_ms())),
-                 (SELECT count(*) FROM idempotency_keys WHERE created_at < $1),
+                 (SELECT count(*) FROM idempotency_keys WHERE created_at <= (SELECT now_ms()) - $1::bigint),
                  (SELECT count(*) FROM tool_audit WHERE at <= (SELECT now_ms()) - $2::bigint),
                  (SELECT count(*) FROM spending WHERE day < now_ms() / 86400000 - 1),
                  (SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT FROM runs r WHERE r.tools_hash = s.hash))",
         )
-        .bind(before.0)
+        .bind(i64::try_from(keys_ms).unwrap_or(i64::MAX))
         .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))
         .fetch_one(&self.chores)
         .await?;

@@ -26,6 +26,34 @@ macro_rules! only_undid {
     };
 }
 
+/// Whether a failed run can be gone on from: nothing else answers what it had to answer, and that was not taken out by a rewind. For
+/// a statement that reads the run as `$run`.
+macro_rules! is_resumable {
+    ($run:literal) => {
+        concat!(
+            // What came after any other run than the newest has answered it, or has been resumed already. What only took a call
+            // back answers nothing.
+            "(NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = ",
+            $run,
+            ".conversation_id AND (n.finished_at IS NULL OR n.first_seq > ",
+            $run,
+            ".first_seq AND NOT ",
+            $crate::store::postgres::resume::only_undid!("n"),
+            ")) AND NOT ",
+            $crate::store::postgres::resume::only_undid!($run),
+            " AND coalesce((
+                 SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
+                 WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL
+                 ORDER BY t.first_seq DESC, m.position LIMIT 1
+             ), true))"
+        )
+    };
+}
+
+pub(super) use {is_resumable, only_undid};
+
 impl PostgresStore {
     pub(super) async fn resume(&self, resume: &ResumeRun, key: Option<&IdempotencyClaim>) -> StoreResult<Keyed<Resumed>> {
         let resumed = self.api.ask(async |connection| {
@@ -85,30 +113,21 @@ async fn go_on_after(
     base: i64,
 ) -> StoreResult<Resumed> {
     let ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs, now } = resume;
-    // What came after any other run than the newest has answered it, or has been resumed already. A call is taken back whatever came
-    // after it, once; what only took one back answers nothing.
+    // A call is taken back whatever came after it, once.
     let (profile, title, status, is_newest): (String, String, String, bool) = sqlx::query_as(concat!(
         "SELECT r.profile, c.title, c.status,
-             NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = c.id AND (n.finished_at IS NULL
-                 OR $3::text IS NULL AND n.first_seq > r.first_seq AND NOT ",
-        only_undid!("n"),
-        "))
-             AND CASE WHEN $3::text IS NULL THEN NOT ",
-        only_undid!("r"),
+             CASE WHEN $3::text IS NULL THEN ",
+        is_resumable!("r"),
         " ELSE
+                 NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = c.id AND n.finished_at IS NULL)
                  -- A repeated call is answered without being made.
-                 EXISTS (SELECT FROM tool_calls t WHERE t.id = $3 AND t.started_at IS NOT NULL)
+                 AND EXISTS (SELECT FROM tool_calls t WHERE t.id = $3 AND t.started_at IS NOT NULL)
                  AND NOT EXISTS (SELECT FROM tool_calls t WHERE t.undoes = $3
                      AND t.state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
                  AND ($4 OR NOT EXISTS (SELECT FROM tool_calls t WHERE t.undoes = $3 AND t.started_at IS NOT NULL
                      AND t.state IN ('failed', 'cancelled', 'unknown')))
              END
-             -- What the turn answers, and the answer that is begun with, may have been taken out by a rewind.
-             AND coalesce($3::text IS NOT NULL OR (
-                 SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
-                 WHERE m.conversation_id = c.id AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL
-                 ORDER BY t.first_seq DESC, m.position LIMIT 1
-             ), true)
+             -- The answer that is begun with may have been taken out by a rewind.
              AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = $2), true)
          FROM runs r JOIN conversations c ON c.id = r.conversation_id WHERE r.id = $1"
     ))

@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use super::PostgresStore;
 use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
+use super::resume::is_resumable;
 use crate::domain::ids::{CallId, ConversationId, MessageId, NodeId, RunId, UserId};
 use crate::domain::run::Run;
 use crate::store::rows::RunRow;
@@ -88,7 +89,7 @@ impl RunStore for PostgresStore {
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
-        let columns = rows::RUN_COLUMNS;
+        let (columns, resumable) = (rows::RUN_COLUMNS, is_resumable!("runs"));
         let statement = format!(
             "SELECT {columns}, l.node_id, l.lease_until - clock.now AS expires_in, clock.now - l.claimed_at AS lease_age,
                  runs.claimable_at - clock.now AS claimable_in,
@@ -107,9 +108,7 @@ impl RunStore for PostgresStore {
                  ) END AS queue_position,
                  a.id AS behind_run,
                  (SELECT count(*) FROM run_leases o WHERE o.lease_until > clock.now) AS live_leases,
-                 runs.status = 'failed' AND NOT EXISTS (
-                     SELECT FROM runs n WHERE n.conversation_id = runs.conversation_id AND n.first_seq > runs.first_seq
-                 ) AS resumable,
+                 runs.status = 'failed' AND {resumable} AS resumable,
                  s.step, s.kind AS step_kind, s.status AS step_status, clock.now - coalesce(s.ended_at, s.started_at) AS step_age,
                  ARRAY (
                      SELECT name FROM tool_calls t WHERE t.run_id = runs.id AND t.state = 'started' ORDER BY t.step, t.position

@@ -163,6 +163,10 @@ const RUNS: &str = "run AS (
             WHEN p.finished THEN NULL
             WHEN p.released AND r.cancel_requested_at IS NOT NULL THEN now_ms()
             WHEN p.released AND p.reason IN ('input', 'approval') AND r.answered_at IS NOT NULL THEN now_ms()
+            -- How long a question holds was counted when it was asked, which may be long ago.
+            WHEN p.released AND p.reason IN ('input', 'approval') THEN least(now_ms() + p.after_ms, (
+                SELECT min(q.expires_at) FROM input_requests q WHERE q.run_id = r.id AND q.state = 'pending'
+            ))
             WHEN p.released THEN now_ms() + p.after_ms
             ELSE r.claimable_at
         END,

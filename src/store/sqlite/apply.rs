@@ -345,4 +345,13 @@ fn release(batch: &mut Batch, run: &RunId, after_ms: Option<u64>, cause: Release
          WHERE id = ?"
     ));
     batch.bind(after_ms.map(|after| i64::try_from(after).unwrap_or(i64::MAX / 4))).bind(cause.as_str()).bind(run.as_str());
+    if cause == ReleaseCause::Waiting {
+        // How long a question holds was counted when it was asked, which may be long ago.
+        batch.add(
+            "UPDATE runs SET claimable_at = min(coalesce(claimable_at, q.first), q.first)
+             FROM (SELECT min(expires_at) AS first FROM input_requests WHERE run_id = ? AND state = 'pending') AS q
+             WHERE id = ? AND reason IN ('input', 'approval') AND q.first IS NOT NULL",
+        );
+        batch.bind(run.as_str()).bind(run.as_str());
+    }
 }

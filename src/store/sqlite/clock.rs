@@ -88,6 +88,7 @@ async fn shift(tx: &mut Tx, by_ms: i64) -> StoreResult<()> {
         "UPDATE runs SET claimable_at = claimable_at + ?1 WHERE claimable_at IS NOT NULL",
         "UPDATE runs SET started_at = started_at + ?1 WHERE finished_at IS NULL",
         "UPDATE input_requests SET expires_at = expires_at + ?1 WHERE state = 'pending' AND expires_at IS NOT NULL",
+        "UPDATE idempotency_keys SET created_at = created_at + ?1",
     ] {
         sqlx::query(statement).bind(by_ms).execute(&mut **tx).await?;
     }

@@ -16,7 +16,6 @@ use super::clock::MachineClock;
 use super::lineage::Lineage;
 use crate::store::error::damage_was_met;
 use crate::store::{Durability, Expired, Store, StoreError, StoreOptions, StoreResult};
-use crate::support::clock::UnixMillis;
 
 /// A transaction on the writer or a reader.
 pub(super) type Tx = Transaction<'static, Sqlite>;
@@ -276,16 +275,19 @@ impl Store for SqliteStore {
         self.owner_cap > 0
     }
 
-    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
-        let deleted = sqlx::query("DELETE FROM idempotency_keys WHERE created_at < ?").bind(before.0).execute(&self.writer);
+    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
+        let deleted = sqlx::query(concat!("DELETE FROM idempotency_keys WHERE created_at <= ", now!(), " - ?"));
+        let deleted = deleted.bind(i64::try_from(age_ms).unwrap_or(i64::MAX)).execute(&self.writer);
         Ok(deleted.await?.rows_affected())
     }
 
-    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired> {
+    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
         let counts = sqlx::query_as(concat!(
             "SELECT (SELECT count(*) FROM stream_tickets WHERE expires_at <= ",
             now!(),
-            "), (SELECT count(*) FROM idempotency_keys WHERE created_at < ?1), (SELECT count(*) FROM tool_audit WHERE at <= ",
+            "), (SELECT count(*) FROM idempotency_keys WHERE created_at <= ",
+            now!(),
+            " - ?1), (SELECT count(*) FROM tool_audit WHERE at <= ",
             now!(),
             " - ?2), (SELECT count(*) FROM spending WHERE day < ",
             now!(),
@@ -293,7 +295,7 @@ impl Store for SqliteStore {
                  SELECT count(*) FROM tool_sets s WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tools_hash = s.hash)
              )"
         ))
-        .bind(before.0)
+        .bind(i64::try_from(keys_ms).unwrap_or(i64::MAX))
         .bind(audit_ms.map(|age| i64::try_from(age).unwrap_or(i64::MAX)))
         .fetch_one(self.reader())
         .await?;

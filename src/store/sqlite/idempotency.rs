@@ -26,12 +26,13 @@ pub(super) async fn earlier<T: DeserializeOwned>(tx: &mut Tx, claim: Option<&Ide
 /// Keeps what came of a request.
 pub(super) async fn keep<T: Serialize + Sync>(tx: &mut Tx, claim: Option<&IdempotencyClaim>, outcome: &T) -> StoreResult<()> {
     let Some(claim) = claim else { return Ok(()) };
-    sqlx::query("INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) VALUES (?, ?, ?, ?, ?)")
+    let insert =
+        concat!("INSERT INTO idempotency_keys (owner_id, key, fingerprint, outcome, created_at) VALUES (?, ?, ?, ?, ", now!(), ")");
+    sqlx::query(insert)
         .bind(claim.owner.as_str())
         .bind(&claim.key)
         .bind(&claim.fingerprint)
         .bind(encode("idempotency_keys", "outcome", &claim.key, outcome)?)
-        .bind(claim.now.0)
         .execute(&mut **tx)
         .await?;
     Ok(())

@@ -15,16 +15,44 @@ use crate::store::{CallBatch, GoOn, ResumeRun, Resumed, StoreResult, compose};
 
 /// Whether a run was there to take a call back and has answered nobody.
 macro_rules! only_undid {
-    ($run:literal) => {
+    ($($run:literal),+) => {
         concat!(
             "(EXISTS (SELECT 1 FROM tool_calls WHERE run_id = ",
-            $run,
+            $($run,)+
             " AND undoes IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM messages WHERE run_id = ",
-            $run,
+            $($run,)+
             " AND role = 'user' AND body ->> 'internal' IS NULL))"
         )
     };
 }
+
+/// Whether a failed run can be gone on from: nothing else answers what it had to answer, and that was not taken out by a rewind. For
+/// a statement that reads the run as `$run`.
+macro_rules! is_resumable {
+    ($run:literal) => {
+        concat!(
+            // What came after any other run than the newest has answered it, or has been resumed already. What only took a call
+            // back answers nothing.
+            "(NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = ",
+            $run,
+            ".conversation_id AND (n.finished_at IS NULL OR n.first_seq > ",
+            $run,
+            ".first_seq AND NOT ",
+            $crate::store::sqlite::resume::only_undid!("n.id"),
+            ")) AND NOT ",
+            $crate::store::sqlite::resume::only_undid!($run, ".id"),
+            " AND coalesce((
+                 SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
+                 WHERE m.conversation_id = ",
+            $run,
+            ".conversation_id AND m.role = 'user' AND m.body ->> 'internal' IS NULL
+                 ORDER BY t.first_seq DESC, m.position LIMIT 1
+             ), 1))"
+        )
+    };
+}
+
+pub(super) use {is_resumable, only_undid};
 
 pub(super) async fn resume_in(tx: &mut Tx, resume: &ResumeRun) -> StoreResult<Resumed> {
     let Some(row) = find_run(tx, &resume.owner, &resume.run_id).await? else { return Ok(Resumed::NoRun) };
@@ -51,36 +79,26 @@ async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed>
     Ok(Resumed::Run { run, events: Vec::new() })
 }
 
-/// A new run with the profile of the one that has ended goes on from the same history. Only the newest run of its conversation can
-/// be gone on from: what came after any other has answered it, or has been resumed already. A call is taken back whatever came after
-/// it, once; what only took one back answers nothing.
+/// A new run with the profile of the one that has ended goes on from the same history, if it [can be](is_resumable). A call is taken
+/// back whatever came after it, once.
 async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> StoreResult<Resumed> {
     let conversation_id = ConversationId::from_stored(ended.conversation_id.clone());
     let is_newest: bool = sqlx::query_scalar(concat!(
-        "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ?1 AND (finished_at IS NULL
-                 OR ?4 IS NULL AND first_seq > ?2 AND NOT ",
-        only_undid!("runs.id"),
-        "))
-             AND CASE WHEN ?4 IS NULL THEN NOT ",
-        only_undid!("?6"),
+        "SELECT CASE WHEN ?2 IS NULL THEN ",
+        is_resumable!("r"),
         " ELSE
+                 NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = r.conversation_id AND n.finished_at IS NULL)
                  -- A repeated call is answered without being made.
-                 EXISTS (SELECT 1 FROM tool_calls WHERE id = ?4 AND started_at IS NOT NULL)
-                 AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?4
+                 AND EXISTS (SELECT 1 FROM tool_calls WHERE id = ?2 AND started_at IS NOT NULL)
+                 AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?2
                      AND state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
-                 AND (?5 OR NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?4 AND started_at IS NOT NULL
+                 AND (?3 OR NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?2 AND started_at IS NOT NULL
                      AND state IN ('failed', 'cancelled', 'unknown')))
              END
-             -- What the turn answers, and the answer that is begun with, may have been taken out by a rewind.
-             AND coalesce(?4 IS NOT NULL OR (
-                 SELECT m.superseded_by IS NULL FROM messages m JOIN runs t ON t.id = m.run_id
-                 WHERE m.conversation_id = ?1 AND m.role = 'user' AND m.body ->> 'internal' IS NULL
-                 ORDER BY t.first_seq DESC, m.position LIMIT 1
-             ), 1)
-             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = ?3), 1)"
+             -- The answer that is begun with may have been taken out by a rewind.
+             AND coalesce((SELECT superseded_by IS NULL FROM messages WHERE id = ?1), 1)
+         FROM runs r WHERE r.id = ?4"
     ))
-    .bind(&ended.conversation_id)
-    .bind(ended.first_seq)
     .bind(resume.how.original())
     .bind(resume.how.undone().map(CallId::as_str))
     .bind(resume.how.is_confirmed())

@@ -6,9 +6,10 @@ use sqlx::sqlite::SqliteRow;
 use super::SqliteStore;
 use super::connection::Tx;
 use super::idempotency;
+use super::resume::is_resumable;
 use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, NodeId, RunId, UserId};
 use crate::domain::input::InputKind;
-use crate::domain::run::{Run, RunStatus};
+use crate::domain::run::Run;
 use crate::store::rows::{RUN_COLUMNS, RunRow, unsigned, word};
 use crate::store::{
     AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
@@ -111,13 +112,13 @@ impl RunStore for SqliteStore {
                 .fetch_optional(&mut *tx)
                 .await?
         };
-        let (live_leases, is_newest): (i64, bool) = sqlx::query_as(
-            "SELECT (SELECT count(*) FROM run_leases WHERE lease_until > ?1),
-                    NOT EXISTS (SELECT 1 FROM runs WHERE conversation_id = ?2 AND first_seq > ?3)",
-        )
+        let (live_leases, resumable): (i64, bool) = sqlx::query_as(concat!(
+            "SELECT (SELECT count(*) FROM run_leases WHERE lease_until > ?1), r.status = 'failed' AND ",
+            is_resumable!("r"),
+            " FROM runs r WHERE r.id = ?2"
+        ))
         .bind(now)
-        .bind(&row.conversation_id)
-        .bind(row.first_seq)
+        .bind(id.as_str())
         .fetch_one(&mut *tx)
         .await?;
         let step: Option<(i32, String, String, i64)> = sqlx::query_as(
@@ -154,7 +155,7 @@ impl RunStore for SqliteStore {
             claimable_in_ms: row.claimable_at.map(|at| at - now),
             behind_run: behind_run.map(RunId::from_stored),
             live_leases,
-            resumable: is_newest && row.run_status()? == RunStatus::Failed,
+            resumable,
             cancel_requested_by: row.cancel_requested_by.clone(),
             step: step.map(|(step, kind, status, at)| (unsigned(step), kind, status, now - at)),
             questions,

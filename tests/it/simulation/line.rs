@@ -711,11 +711,11 @@ impl Store for Line {
     fn caps_owners(&self) -> bool {
         self.model.caps_owners()
     }
-    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired> {
-        self.model.count_expired(before, audit_ms).await
+    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
+        self.model.count_expired(keys_ms, audit_ms).await
     }
-    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
-        self.model.remove_expired_idempotency(before).await
+    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
+        self.model.remove_expired_idempotency(age_ms).await
     }
     async fn close(&self) {}
 }

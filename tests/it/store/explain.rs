@@ -44,28 +44,22 @@ impl Scene {
         self.write(fence, vec![status, Change::Release { after_ms, cause: ReleaseCause::Waiting }]).await;
     }
 
+    /// A tool is called that does not come to its end.
+    async fn calls(&self) -> Fence {
+        let fence = self.claim().await;
+        let message = assistant(&fence, "calls");
+        let call = planned_call(&fence, &message.id, 0);
+        let id = call.id.clone();
+        let step = Change::StepStarted { step: 2, kind: StepKind::Tools };
+        self.write(&fence, vec![step, Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::ToolStarted(id)])
+            .await;
+        fence
+    }
+
     /// The run waits for an answer.
     async fn asks(&self) -> InputId {
         let fence = self.claim().await;
-        let request = InputRequest {
-            id: InputId::generate(&UuidIds),
-            conversation_id: fence.conversation_id.clone(),
-            run_id: fence.run_id.clone(),
-            call_id: Some(CallId::generate(&UuidIds)),
-            kind: InputKind::UnknownOutcome,
-            question: Question {
-                text: "Did it happen?".to_owned(),
-                choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
-                tool: None,
-                arguments: None,
-                form: None,
-                elicitation: None,
-                approval: None,
-            },
-            state: InputState::Pending,
-            answer: None,
-            expires_in_ms: None,
-        };
+        let request = question(&fence, InputKind::UnknownOutcome);
         let id = request.id.clone();
         self.write(&fence, vec![Change::AskInput(request)]).await;
         self.waits(&fence, WaitReason::Input, None).await;
@@ -87,6 +81,28 @@ impl Scene {
         let error = Some(code.body(detail));
         write.changes = vec![Change::Finish { status: RunStatus::Failed, finish_reason: None, error, joined: None }];
         self.world.commit_one(write).await.unwrap();
+    }
+}
+
+fn question(fence: &Fence, kind: InputKind) -> InputRequest {
+    InputRequest {
+        id: InputId::generate(&UuidIds),
+        conversation_id: fence.conversation_id.clone(),
+        run_id: fence.run_id.clone(),
+        call_id: Some(CallId::generate(&UuidIds)),
+        kind,
+        question: Question {
+            text: "Did it happen?".to_owned(),
+            choices: vec![InputChoice { value: "yes".to_owned(), label: "Yes".to_owned() }],
+            tool: None,
+            arguments: None,
+            form: None,
+            elicitation: None,
+            approval: None,
+        },
+        state: InputState::Pending,
+        answer: None,
+        expires_in_ms: None,
     }
 }
 
@@ -138,14 +154,15 @@ const STATES: &[State] = states! {
         let fence = scene.claim().await;
         scene.write(&fence, vec![Change::StepStarted { step: 1, kind: StepKind::Model }]).await;
     } => true, "Worker node_", "waits for the model in step 1 for ";
-    "tools are under way", |scene| {
-        let fence = scene.claim().await;
-        let message = assistant(&fence, "calls");
-        let call = planned_call(&fence, &message.id, 0);
-        let id = call.id.clone();
-        let step = Change::StepStarted { step: 2, kind: StepKind::Tools };
-        scene.write(&fence, vec![step, Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::ToolStarted(id)]).await;
+    "tools are under way", |scene| { scene.calls().await; } => true, "Worker node_", "runs tools (files__read) in step 2 for ";
+    "tools are under way, and another call is to be allowed", |scene| {
+        let fence = scene.calls().await;
+        scene.write(&fence, vec![Change::AskInput(question(&fence, InputKind::Approval))]).await;
     } => true, "Worker node_", "runs tools (files__read) in step 2 for ";
+    "a server asks in the middle of a call", |scene| {
+        let fence = scene.calls().await;
+        scene.write(&fence, vec![Change::AskInput(question(&fence, InputKind::Elicitation))]).await;
+    } => false, "runs tools (files__read) in step 2 for ", "waits for a human's answer. POST /api/v1/input-requests/input_";
     "the worker is gone", |scene| {
         scene.claim().await;
         scene.update("UPDATE run_leases SET lease_until = lease_until - 605000").await;
@@ -243,6 +260,20 @@ const STATES: &[State] = states! {
         "The run failed: the key was refused.", "POST .../resume goes on from what is stored.";
     "poison", |scene| { scene.fails(ProblemCode::Poison, "the run's worker died 3 times; the run was given up").await; } => false,
         "died 3 times", "POST .../resume goes on from what is stored.";
+    "failed, and taken back", |scene| {
+        scene.fails(ProblemCode::ProviderAuth, "the key was refused").await;
+        scene.update("UPDATE messages SET superseded_by = 'rewind'").await;
+    } => false, "The run failed: the key was refused.";
+    "failed, and what came after it only took a call back", |scene| {
+        scene.fails(ProblemCode::ProviderAuth, "the key was refused").await;
+        let undoing = scene.world.accept(hello(&scene.owner, &scene.id)).await.run.id;
+        let failed = std::mem::replace(&mut scene.run, undoing);
+        let fence = scene.calls().await;
+        scene.world.commit_one(completed(&fence)).await.unwrap();
+        scene.update(&format!("UPDATE tool_calls SET undoes = 'call_1' WHERE run_id = '{}'", scene.run)).await;
+        scene.update(&format!("DELETE FROM messages WHERE run_id = '{}' AND role = 'user'", scene.run)).await;
+        scene.run = failed;
+    } => false, "The run failed: the key was refused.", "POST .../resume goes on from what is stored.";
     "failed, and overtaken", |scene| {
         scene.fails(ProblemCode::ProviderAuth, "the key was refused").await;
         scene.world.accept(hello(&scene.owner, &scene.id)).await;

@@ -60,7 +60,7 @@ pub fn text(text: &str) -> Vec<Part> {
 }
 
 pub fn key(owner: &UserId, key: &str, fingerprint: &str) -> Option<IdempotencyClaim> {
-    Some(IdempotencyClaim { owner: owner.clone(), key: key.to_owned(), fingerprint: fingerprint.to_owned(), now: NOW })
+    Some(IdempotencyClaim { owner: owner.clone(), key: key.to_owned(), fingerprint: fingerprint.to_owned() })
 }
 
 pub fn page<C: FromStr<Err = InvalidCursor>>(limit: u32, after: Option<String>) -> PageRequest<C> {

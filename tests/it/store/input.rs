@@ -19,6 +19,7 @@ contract! {
     a_question_is_its_owners_alone,
     a_run_that_waits_for_an_answer_is_not_resumed_by_hand,
     a_question_is_open_for_a_time,
+    a_run_wakes_when_its_first_question_expires,
     questions_are_listed_page_by_page,
     an_approval_may_hold_for_later_calls,
     ;
@@ -196,6 +197,21 @@ async fn a_question_is_open_for_a_time(world: &World) {
     assert_eq!((kept.request.state, kept.request.answer), (InputState::Expired, None));
     let answered = fresh(world.store.resolve_input(answer(&owner, &open.id), None).await.unwrap());
     assert!(matches!(answered, Resolved::Answered { .. }));
+}
+
+/// However long ago it was asked when the run begins to wait.
+async fn a_run_wakes_when_its_first_question_expires(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let expires = |left: u64| InputRequest { expires_in_ms: Some(left), ..request(&fence) };
+    let asked = [expires(LONG / 2), expires(LONG), request(&fence)];
+    world.commit_one(started(&fence)).await.unwrap();
+    world.commit_one(changes(&fence, asked.iter().flat_map(asks).collect())).await.unwrap();
+    let status = Change::Status(RunStatus::Waiting, Some(WaitReason::Input));
+    let release = Change::Release { after_ms: Some(LONG * 2), cause: ReleaseCause::Waiting };
+    world.commit_one(changes(&fence, vec![status, release])).await.unwrap();
+    let wakes = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap().claimable_in_ms.unwrap();
+    assert!((1..=i64::try_from(LONG / 2).unwrap()).contains(&wakes), "{wakes}");
 }
 
 async fn questions_are_listed_page_by_page(world: &World) {

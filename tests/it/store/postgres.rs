@@ -494,9 +494,25 @@ async fn what_is_left_of_a_deleted_conversation_is_removed_later() {
     // Nobody gets what is left by taking its id.
     let accept = capstan::store::AcceptRun { create_with_title: Some(String::new()), ..hello(&owner, id) };
     assert_eq!(fresh(world.store.accept_run(accept, None).await.unwrap()), capstan::store::Accepted::NoConversation);
-    world.store.remove_expired_idempotency(NOW).await.unwrap();
+    world.store.remove_expired_idempotency(3_600_000).await.unwrap();
     assert_eq!(left(id).await, 0);
     world.accept(hello(&owner, id)).await;
+}
+
+/// Somebody holds the head of one conversation for long: all runs of the process wait behind the batch, so it is not tried again and
+/// again.
+#[tokio::test]
+async fn a_batch_waits_for_a_lock_once() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let fences = [world.claimed(&owner).await, world.claimed(&owner).await];
+    let holder = hold_head(&world, fences[0].conversation_id.as_str()).await;
+    let began = std::time::Instant::now();
+    let refused = world.store.commit(&[deltas(&fences[0], 1), deltas(&fences[1], 1)]).await;
+    assert!(matches!(refused, Err(StoreError::Contended(_))), "{refused:?}");
+    // A session waits for 2 s.
+    assert!(began.elapsed() < Duration::from_millis(3_900), "{:?}", began.elapsed());
+    drop(holder);
 }
 
 /// Runs of one owner wait for each other without a connection: the owner's others, and everybody else, have theirs.

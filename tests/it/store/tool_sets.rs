@@ -7,11 +7,10 @@ use capstan::domain::approval::ToolSafety;
 use capstan::domain::change::Change;
 use capstan::domain::record::Fence;
 use capstan::domain::tool::{ReplayClass, ToolDefinition};
-use capstan::support::clock::UnixMillis;
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 
-use super::fixture::{NOW, World, changes, completed, started, user};
+use super::fixture::{World, changes, completed, started, user};
 use crate::support::database::Kind;
 
 contract! {
@@ -49,7 +48,7 @@ async fn delete(world: &World, fence: &Fence) {
 }
 
 async fn unused(world: &World) -> u64 {
-    world.store.count_expired(UnixMillis(NOW.0 - 1), None).await.unwrap().tool_sets
+    world.store.count_expired(3_600_000, None).await.unwrap().tool_sets
 }
 
 async fn a_set_goes_with_the_last_run_that_names_it(world: &World) {

@@ -607,11 +607,11 @@ impl Store for FaultyStore {
     fn is_shared(&self) -> bool {
         self.inner.is_shared()
     }
-    async fn count_expired(&self, before: UnixMillis, audit_ms: Option<u64>) -> StoreResult<Expired> {
-        self.inner.count_expired(before, audit_ms).await
+    async fn count_expired(&self, keys_ms: u64, audit_ms: Option<u64>) -> StoreResult<Expired> {
+        self.inner.count_expired(keys_ms, audit_ms).await
     }
-    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
-        self.inner.remove_expired_idempotency(before).await
+    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
+        self.inner.remove_expired_idempotency(age_ms).await
     }
     async fn close(&self) {
         self.inner.close().await;

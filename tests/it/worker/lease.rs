@@ -1,13 +1,19 @@
 //! Leases that are lost.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use capstan::domain::ids::NodeId;
 use capstan::domain::run::RunStatus;
-use capstan::worker::Worker;
+use capstan::worker::{Worker, WorkerDeps};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::faulty::{Fate, FaultyStore, away};
 use super::harness::{Answer, Harness, options, until};
+use crate::support::database::Kind;
+use crate::support::wait::within;
 
 #[tokio::test]
 async fn a_lost_lease_stops_the_old_driver_and_another_one_finishes() {
@@ -80,6 +86,50 @@ async fn the_sweeper_finds_a_dead_worker() {
     numbers.sweep = Duration::from_millis(50);
     let _worker = Worker::start(h.deps(), numbers).await.unwrap();
     h.until(&run, RunStatus::Completed).await;
+}
+
+/// However few leases there are: their workers may be alive, and have to say first what they gave up meanwhile.
+#[tokio::test]
+async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
+    let h = Harness::on(Kind::Postgres).await;
+    h.model.then(Answer::Text("in time"));
+    let (_, run) = h.say("go").await;
+    let other = NodeId::generate(h.ids.as_ref());
+    let fence = h.store.claim_runs(&other, 1, 1).await.unwrap().remove(0).fence;
+    let store = FaultyStore::new(h.store.clone());
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&looks);
+    let mut outage = 3;
+    let (wakes, woken) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (heard, gate) = (Arc::clone(&woken), Arc::clone(&wakes));
+    store.trouble(move |name| {
+        if name != "sweep" {
+            return Fate::Goes;
+        }
+        if outage > 0 {
+            outage -= 1;
+            return Fate::Fails(away());
+        }
+        // The second look is the one that may take something: it waits for the worker that was alive all the time.
+        if counter.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Fate::Goes;
+        }
+        heard.notify_one();
+        Fate::Late(Arc::clone(&gate))
+    });
+    let mut options = options(&h.ids);
+    (options.sweep, options.renew) = (Duration::from_millis(20), Duration::from_millis(20));
+    let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
+    within("a second look", Duration::from_secs(20), woken.notified()).await;
+    let before = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    assert_eq!((before.run.attempt, before.lease_node), (1, Some(other)), "the first one has left it where it was");
+    h.store.give_up_leases(&[fence]).await.unwrap();
+    wakes.notify_one();
+    store.trouble(|_| Fate::Goes);
+    h.hub.queue_signal().notify();
+    let done = h.until(&run, RunStatus::Completed).await;
+    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    assert_eq!((done.attempt, crashes), (2, 0));
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ pub struct State {
     pub runs: BTreeMap<RunId, RunRow>,
     pub leases: BTreeMap<RunId, LeaseRow>,
     /// What came of requests with an idempotency key: their fingerprint, the answer, and when.
-    pub answers: BTreeMap<(UserId, String), (String, Value, UnixMillis)>,
+    pub answers: BTreeMap<(UserId, String), (String, Value, i64)>,
     /// Answers to approvals that hold for later calls, oldest first.
     pub grants: Vec<(UserId, ToolGrant)>,
     /// What runs have spent, by owner and day.
@@ -220,7 +220,7 @@ impl State {
         claim: Option<IdempotencyClaim>,
         work: impl FnOnce(&mut Self) -> (T, bool),
     ) -> Keyed<T> {
-        let Some(IdempotencyClaim { owner, key, fingerprint, now }) = claim else { return Keyed::Fresh(work(self).0) };
+        let Some(IdempotencyClaim { owner, key, fingerprint }) = claim else { return Keyed::Fresh(work(self).0) };
         if let Some((known, answer, _)) = self.answers.get(&(owner.clone(), key.clone())) {
             return match *known == fingerprint {
                 true => Keyed::Replayed(serde_json::from_value(answer.clone()).unwrap()),
@@ -229,7 +229,7 @@ impl State {
         }
         let (answer, keep) = work(self);
         if keep {
-            self.answers.insert((owner, key), (fingerprint, serde_json::to_value(&answer).unwrap(), now));
+            self.answers.insert((owner, key), (fingerprint, serde_json::to_value(&answer).unwrap(), self.now));
         }
         Keyed::Fresh(answer)
     }

@@ -332,12 +332,16 @@ impl Store for ModelStore {
     fn caps_owners(&self) -> bool {
         self.state().owner_cap > 0
     }
-    async fn count_expired(&self, before: UnixMillis, _audit_ms: Option<u64>) -> StoreResult<Expired> {
-        let records = self.state().answers.values().filter(|(.., at)| *at < before).count() as u64;
+    async fn count_expired(&self, keys_ms: u64, _audit_ms: Option<u64>) -> StoreResult<Expired> {
+        let state = self.state();
+        let until = state.now - i64::try_from(keys_ms).unwrap();
+        let records = state.answers.values().filter(|(.., at)| *at <= until).count() as u64;
         Ok(Expired { records, ..Expired::default() })
     }
-    async fn remove_expired_idempotency(&self, before: UnixMillis) -> StoreResult<u64> {
-        Ok(self.state().answers.extract_if(.., |_, (.., at)| *at < before).count() as u64)
+    async fn remove_expired_idempotency(&self, age_ms: u64) -> StoreResult<u64> {
+        let mut state = self.state();
+        let until = state.now - i64::try_from(age_ms).unwrap();
+        Ok(state.answers.extract_if(.., |_, (.., at)| *at <= until).count() as u64)
     }
     async fn close(&self) {}
 }
