@@ -7,13 +7,14 @@ use capstan::domain::context::ContextSummary;
 use capstan::domain::conversation::ConversationStatus;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{ConversationId, UserId};
-use capstan::domain::input::{InputRecord, InputRequest};
+use capstan::domain::input::{InputRecord, InputRequest, InputState};
 use capstan::domain::record::{ClaimCause, Fence, RunWrite};
 use capstan::domain::run::WaitReason;
 use capstan::domain::tool::ToolCallState;
 use capstan::store::{Committed, LogBounds, LogStore, PAGE_BYTES, Refused, StoreResult};
 use capstan::support::clock::UnixMillis;
 
+use super::input::left_of;
 use super::state::{RunRow, State, kept};
 use super::{Bug, ModelStore};
 
@@ -267,9 +268,11 @@ impl State {
             }
             Change::Release { after_ms, cause } => {
                 let asked = row.cancel_by.is_some();
+                let waits_for_answers = matches!(row.run.reason, Some(WaitReason::Input | WaitReason::Approval));
+                let pending = row.inputs.iter().filter(|asked| waits_for_answers && asked.request.state == InputState::Pending);
+                let after_ms = pending.filter_map(|asked| left_of(asked, self.now)).chain(*after_ms).min();
                 let later = after_ms.map(|after| self.now.saturating_add(i64::try_from(after).unwrap_or(i64::MAX / 4)));
-                let has_answer =
-                    matches!(row.run.reason, Some(WaitReason::Input | WaitReason::Approval)) && std::mem::take(&mut row.answered);
+                let has_answer = waits_for_answers && std::mem::take(&mut row.answered);
                 row.answered = false;
                 row.claimable_at = if asked || has_answer { Some(self.now) } else { later };
                 row.cause = match cause {
