@@ -164,7 +164,11 @@ async fn hostile_uploads_are_refused_and_the_server_lives() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let site = site.env("CAPSTAN_LIMITS__FILE_BYTES", "3000000").env("CAPSTAN_LIMITS__MAX_FILES_PER_OWNER", "7");
+    let site = site.env("CAPSTAN_LIMITS__MAX_MESSAGE_CHARS", "300");
     let server = site.start().await;
+    let (status, problem) = server.post_json("/runs", &json!({"input": "\u{e9}".repeat(301)})).await;
+    assert_eq!((status, &problem["errors"][0]["pointer"]), (StatusCode::BAD_REQUEST, &json!("/input")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("has 301 characters; at most 300 are accepted"), "{problem}");
     let huge = workbook("<sheetData/>");
     let huge: Vec<(&str, &str)> = huge.iter().map(|(name, content)| (*name, content.as_str())).collect();
     for (bytes, why) in [
