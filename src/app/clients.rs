@@ -36,7 +36,7 @@ impl Made {
         own.or_else(|| catalogue::model_at(&self.place, name).prices())
     }
 
-    /// What a model reads at most, as its owner says or as is known of it.
+    /// What a model reads at most, and whether it sees pictures, as its owner says or as is known of it.
     pub fn capacity(&self, name: &str) -> Capacity {
         let own = self.models.iter().find(|model| model.name == name);
         let known = catalogue::model_at(&self.place, name).capacity();
@@ -44,6 +44,7 @@ impl Made {
             window: own.and_then(|model| model.context).or(known.window),
             tokenizer: own.and_then(|model| model.tokenizer).or(known.tokenizer),
             prices: self.prices(name),
+            vision: own.and_then(|model| model.vision).or(known.vision),
         }
     }
 }
@@ -163,6 +164,28 @@ mod tests {
         let own: Prices = serde_json::from_value(serde_json::json!({"input": 1, "output": 2})).unwrap();
         let models = vec![ModelEntry { prices: Some(own), ..ModelEntry::named("gpt-5") }];
         assert_eq!(Made { models, ..at("https://api.openai.com/v1") }.prices("gpt-5"), Some(own));
+    }
+
+    #[test]
+    fn what_an_owner_says_of_a_model_comes_before_what_is_known_of_it() {
+        let models = vec![
+            ModelEntry { vision: Some(true), ..ModelEntry::named("gpt-3.5-turbo") },
+            ModelEntry { vision: Some(false), ..ModelEntry::named("llava-x") },
+            ModelEntry::named("gpt-3.5-turbo-16k"),
+        ];
+        let made = Made {
+            id: ProviderId::generate(&UuidIds),
+            version: 1,
+            client: Arc::new(Router::new()),
+            embeddings: None,
+            models,
+            place: "https://api.example.com/v1".to_owned(),
+        };
+        let sees = |name: &str| made.capacity(name).vision;
+        assert_eq!(
+            ["gpt-3.5-turbo", "llava-x", "gpt-3.5-turbo-16k", "nobody-knows"].map(sees),
+            [Some(true), Some(false), Some(false), None]
+        );
     }
 
     #[tokio::test(start_paused = true)]

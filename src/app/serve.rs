@@ -326,6 +326,7 @@ fn service(
         default_profile: config.agent.clone(),
         models: Arc::new(move |model| router.knows(model)),
         limits: ServiceLimits {
+            max_message_chars: config.limits.max_message_chars,
             max_active_runs: config.limits.max_active_runs_per_owner,
             max_conversations: config.limits.max_conversations_per_owner,
             day: config.limits.day(),

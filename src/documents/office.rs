@@ -101,7 +101,11 @@ fn words(archive: &mut ZipArchive<Cursor<&[u8]>>, most_chars: usize) -> Result<F
     if is_document { Ok(page.finish()) } else { Err(damaged()) }
 }
 
-/// Each sheet under its name, a row on each line, tabs between cells.
+/// A gap of more columns than this is not written in tabs: they would say nothing, and the room of the text is limited.
+const MOST_TABS: u32 = 64;
+
+/// Each sheet under its name, a row on each line, a tab between one column and the next, from the first column on that the sheet uses. A
+/// cell that is further to the right than that goes has its reference before it.
 fn cells(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
     let damaged = || Refused("the workbook is damaged: it cannot be read".to_owned());
     let mut workbook: Xlsx<_> = Xlsx::new(Cursor::new(bytes)).map_err(|_| damaged())?;
@@ -111,18 +115,31 @@ fn cells(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
         if !page.add(&format!("## {sheet}\n")) {
             return Ok(page.finish());
         }
+        // The first column is known when all cells are, which come row by row. What the text has no room for is not waited for.
+        let (mut found, mut chars) = (Vec::new(), 0_usize);
+        while chars <= most_chars.saturating_add(1)
+            && let Some(cell) = reader.next_cell().map_err(|_| damaged())?
+        {
+            let value = shown(cell.get_value());
+            if value.is_empty() {
+                continue;
+            }
+            chars = chars.saturating_add(value.chars().count()).saturating_add(1);
+            found.push((cell.get_position(), value));
+        }
+        let first = found.iter().map(|((_, column), _)| *column).min().unwrap_or(0);
         let mut last: Option<(u32, u32)> = None;
-        while let Some(cell) = reader.next_cell().map_err(|_| damaged())? {
-            let (row, column) = cell.get_position();
-            // However far apart two cells are: many empty ones between them say no more than one.
-            let between = match last {
-                None => "",
-                Some((before, _)) if before != row => "\n",
-                Some((_, before)) if column > before + 1 => "\t\t",
-                Some(_) => "\t",
+        for ((row, column), value) in found {
+            let is_next_line = last.is_some_and(|(before, _)| before != row);
+            let from = last.filter(|_| !is_next_line).map_or(first, |(_, before)| before);
+            let gap = column.saturating_sub(from);
+            let line = if is_next_line { "\n" } else { "" };
+            let between = match gap {
+                0..=MOST_TABS => format!("{line}{}", "\t".repeat(gap as usize)),
+                _ => format!("{line}{}{}: ", if last.is_some() && !is_next_line { "\t" } else { "" }, reference(row, column)),
             };
             last = Some((row, column));
-            if !(page.add(between) && page.add(&shown(cell.get_value()))) {
+            if !(page.add(&between) && page.add(&value)) {
                 return Ok(page.finish());
             }
         }
@@ -131,6 +148,17 @@ fn cells(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
         }
     }
     Ok(page.finish())
+}
+
+/// A cell as people name it, such as `C7`.
+fn reference(row: u32, column: u32) -> String {
+    let (mut letters, mut left) = (Vec::new(), u64::from(column) + 1);
+    while left > 0 {
+        letters.push(char::from(b'A' + ((left - 1) % 26) as u8));
+        left = (left - 1) / 26;
+    }
+    let letters: String = letters.iter().rev().collect();
+    format!("{letters}{}", u64::from(row) + 1)
 }
 
 fn shown(value: &DataRef<'_>) -> String {

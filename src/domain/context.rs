@@ -17,7 +17,7 @@ pub enum ContextUnit {
     Chars,
 }
 
-/// What a model reads at most, how it counts that, and what it charges for it.
+/// What a model reads at most, how it counts that, what it charges for it, and whether it sees pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// Tokens of its window, if they are known.
@@ -26,6 +26,8 @@ pub struct Capacity {
     pub tokenizer: Option<Tokenizer>,
     /// What it costs, if that is known.
     pub prices: Option<Prices>,
+    /// Whether it sees pictures, if that is known.
+    pub vision: Option<bool>,
 }
 
 /// What is left out of a request that would not fit.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::context::{ContextPolicy, ContextStrategy, ContextSummary, prose_tokens};
-use super::ids::{CallId, MessageId};
+use super::ids::{CallId, MessageId, RunId};
 use super::message::{Message, Part, Role, ToolContent};
 use crate::support::text;
 
@@ -93,7 +93,7 @@ pub fn section(summary: &ContextSummary) -> Option<String> {
 pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, history: &[Message]) -> Option<ContextSummary> {
     let policy = ContextPolicy { strategy: ContextStrategy::Summarize, ..policy.clone() };
     let shown: Vec<&Message> = history.iter().collect();
-    let at = Spans::of(&shown, std::iter::empty()).before(shown.len().saturating_sub(policy.keep_last as usize));
+    let at = Spans::of(&shown, std::iter::empty()).before(newest(&shown, policy.keep_last as usize, None));
     let asks = |message: &&&Message| message.role == Role::User && !message.internal;
     let turn = shown.iter().rev().find(|message| asks(message)).map(|message| &message.run_id);
     let asked = shown[..at].iter().filter(asks).filter(|message| Some(&message.run_id) == turn);
@@ -103,6 +103,14 @@ pub fn compacted(policy: &ContextPolicy, before: Option<&ContextSummary>, histor
     let asked =
         open.into_iter().flat_map(|before| before.asked.iter().cloned()).chain(asked.map(|message| message.id.clone())).collect();
     extended(&policy, before, &shown[..at], asked)
+}
+
+/// Where the newest messages begin, so many of which are sent. The hints of earlier runs than `run` are not, and do not count.
+#[must_use]
+pub fn newest(shown: &[&Message], keep: usize, run: Option<&RunId>) -> usize {
+    let is_sent = |message: &Message| !message.internal || Some(&message.run_id) == run;
+    let mut sent = shown.iter().enumerate().rev().filter(|(_, message)| is_sent(message)).map(|(at, _)| at);
+    keep.checked_sub(1).map_or(Some(shown.len()), |before| sent.nth(before)).unwrap_or(0)
 }
 
 /// Where a history must not be cut: between calls and their results.
@@ -341,6 +349,20 @@ mod tests {
                 prop_assert!(open.iter().all(|call| !calls.contains(*call)), "an open call is left out");
             }
         }
+    }
+
+    #[test]
+    fn hints_of_earlier_runs_are_not_among_the_messages_that_are_kept() {
+        let (mut messages, _) = written(&[const { Wrote::Words }; 6]);
+        let own = RunId::from_stored("run_own".to_owned());
+        for at in [1, 3, 4] {
+            messages[at].internal = true;
+        }
+        messages[4].run_id = own.clone();
+        let shown: Vec<&Message> = messages.iter().collect();
+        let kept = |run| [1, 2, 3, 4, 9].map(|keep| newest(&shown, keep, run));
+        assert_eq!(kept(None), [5, 2, 0, 0, 0]);
+        assert_eq!(kept(Some(&own)), [5, 4, 2, 0, 0]);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(super) fn must_go_on(draft: &Draft<'_>, message: &Message, finish: ModelFini
     if (analysis.incomplete == 0 && analysis.deflection == 0) || profile.options.output_schema.is_some() {
         return None;
     }
-    let has_worked = record.counters.rounds > 1 && record.calls.iter().any(|call| call.state == ToolCallState::Done);
+    let has_worked = record.calls.iter().any(|call| call.state == ToolCallState::Done);
     let may_work = !is_last
         && finish == ModelFinish::Stop
         && record.counters.rounds < profile.max_rounds

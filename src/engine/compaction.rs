@@ -32,31 +32,23 @@ pub(super) fn halve(messages: &mut Vec<Message>) -> LeftOut {
     let budget = size::messages(messages) / 2;
     let dropped = first_to_keep(messages, budget);
     messages.drain(..dropped);
-    let mut texts = 0;
-    if size::messages(messages) > budget {
-        texts += drop_old_pictures(messages);
-    }
+    // No picture leaves more room than it takes, so that no more are left out than have to be.
+    let too_many = |messages: &[Message], budget| size::messages(messages).saturating_sub(budget).div_ceil(size::PICTURE);
+    let pictures = drop_while(messages, |messages| too_many(messages, budget), drop_older_pictures);
+    let mut texts = u32::try_from(pictures).unwrap_or(u32::MAX);
     let question = messages.iter().rposition(is_beginning);
     if size::messages(messages) > budget {
         messages.iter_mut().take(question.unwrap_or(0)).for_each(drop_thoughts);
     }
     for spared in [question, None] {
         if size::messages(messages) > budget {
-            texts += cut_longest(messages, budget, spared);
+            texts = texts.saturating_add(cut_longest(messages, budget, spared));
         }
     }
     // What says that a text is cut is no reason to leave a picture out.
     let notices = (texts as usize).saturating_mul(NOTICE);
-    loop {
-        // No picture leaves more room than it takes, so that no more are left out than have to be.
-        let over = size::messages(messages).saturating_sub(budget.saturating_add(notices));
-        let count = over.div_ceil(size::PICTURE);
-        let dropped = drop_pictures(messages, count);
-        texts = texts.saturating_add(u32::try_from(dropped).unwrap_or(u32::MAX));
-        if dropped < count || count == 0 {
-            break;
-        }
-    }
+    let pictures = drop_while(messages, |messages| too_many(messages, budget.saturating_add(notices)), drop_pictures);
+    texts = texts.saturating_add(u32::try_from(pictures).unwrap_or(u32::MAX));
     LeftOut { messages: u32::try_from(dropped).unwrap_or(u32::MAX), texts }
 }
 
@@ -81,26 +73,29 @@ fn first_to_keep(messages: &[Message], budget: usize) -> usize {
     if first == messages.len() { 0 } else { first }
 }
 
-/// Puts words in the place of all pictures and files but those of the newest message that has any.
-pub(super) fn drop_old_pictures(messages: &mut [Message]) -> u32 {
-    let newest = messages.iter().rposition(|message| message.parts.iter().any(has_picture)).unwrap_or(0);
-    let mut count = 0_u32;
-    for part in messages.iter_mut().take(newest).flat_map(|message| &mut message.parts) {
-        match part {
-            Part::Image(_) | Part::File(_) => {
-                name_only(part);
-                count = count.saturating_add(1);
-            }
-            Part::ToolResult(result) => {
-                for content in result.content.iter_mut().filter(|content| matches!(content, ToolContent::Image { .. })) {
-                    *content = ToolContent::text(NO_PICTURE);
-                    count = count.saturating_add(1);
-                }
-            }
-            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => {}
+/// Leaves pictures out with `drop`, as many at a time as `over` says that there are too many, until it says none or there are no more.
+/// Gives how many there were.
+pub(super) fn drop_while(
+    messages: &mut [Message],
+    over: impl Fn(&[Message]) -> usize,
+    drop: impl Fn(&mut [Message], usize) -> usize,
+) -> usize {
+    let mut all = 0_usize;
+    loop {
+        let count = over(messages);
+        let dropped = drop(messages, count);
+        all = all.saturating_add(dropped);
+        if dropped < count || count == 0 {
+            return all;
         }
     }
-    count
+}
+
+/// The same as [`drop_pictures`], but of those before the newest message that shows any: they are worth less than words, and go before a
+/// text is cut for them.
+pub(super) fn drop_older_pictures(messages: &mut [Message], count: usize) -> usize {
+    let newest = messages.iter().rposition(|message| message.parts.iter().any(shows_picture)).unwrap_or(0);
+    drop_pictures(&mut messages[..newest], count)
 }
 
 /// Leaves the oldest `count` of the pictures and documents out that are still shown: of a document its text stays, if it has any. Gives
@@ -143,9 +138,9 @@ fn name_only(part: &mut Part) {
     *part = Part::Text(TextPart { id: file.id.clone(), text });
 }
 
-fn has_picture(part: &Part) -> bool {
+fn shows_picture(part: &Part) -> bool {
     match part {
-        Part::Image(_) | Part::File(_) => true,
+        Part::Image(file) | Part::File(file) => size::is_shown(file),
         Part::ToolResult(result) => result.content.iter().any(|content| matches!(content, ToolContent::Image { .. })),
         Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) => false,
     }

@@ -178,6 +178,12 @@ impl RunState {
         self.capacities.iter().find(|(known, _)| known == model).map(|(_, capacity)| *capacity).unwrap_or_default()
     }
 
+    /// Whether a model of the run sees pictures, where that is known.
+    #[must_use]
+    pub fn sees(&self, model: &str) -> Option<bool> {
+        self.capacity_of(model).vision
+    }
+
     /// The tokens that requests to the run's model have room in, where somebody has said it.
     #[must_use]
     pub fn said_window(&self) -> Option<u64> {

@@ -74,7 +74,7 @@ pub trait ModelClient: Send + Sync {
     /// A typed failure; none is retried here.
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError>;
 
-    /// What a model reads at most, as `provider/name`, as far as that is known of it.
+    /// What a model, as `provider/name`, reads at most and whether it sees pictures, as far as that is known of it.
     async fn capacity(&self, _owner: &UserId, _model: &str) -> Capacity {
         Capacity::default()
     }

@@ -11,7 +11,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::{FilePart, Part, TextLimit, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
-use crate::provider::catalogue;
 use crate::store::{AttachedFile, Store, StoreResult};
 
 /// The most bytes of files in one request: about what providers take. The newest files come first. A file that is referred to again is
@@ -112,27 +111,36 @@ fn cut_inline(request: &mut ModelRequest) {
     }
 }
 
-/// Has the pictures in the answers of tools named, for a model that sees none: its provider would refuse the request for them.
-fn name_pictures_of_tools(request: &mut ModelRequest) {
-    let results = request.messages.iter_mut().flat_map(|message| &mut message.parts).filter_map(|part| match part {
-        Part::ToolResult(result) => Some(result),
-        Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => None,
-    });
-    for content in results.flat_map(|result| &mut result.content) {
-        if let ToolContent::Image { media_type, .. } = content {
-            *content = ToolContent::text(format!("[picture, {media_type}: not shown, since you see no pictures]"));
+/// Has the pictures named that stand in the request itself, for a model that sees none: its provider would refuse the request for
+/// them.
+fn name_pictures(request: &mut ModelRequest) {
+    for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
+        match part {
+            Part::ToolResult(result) => {
+                for content in &mut result.content {
+                    if let ToolContent::Image { media_type, .. } = content {
+                        *content = ToolContent::text(format!("[picture, {media_type}: not shown, since you see no pictures]"));
+                    }
+                }
+            }
+            Part::Image(picture) if picture.file_id.is_none() => {
+                picture.url = None;
+                picture.text = Some(not_sent(picture));
+            }
+            Part::Text(_) | Part::Reasoning(_) | Part::ToolCall(_) | Part::Image(_) | Part::File(_) => {}
         }
     }
 }
 
 impl Attachments {
-    /// The request with what its messages refer to. A file that is gone becomes a note; what a model cannot see, its text.
+    /// The request with what its messages refer to. A file that is gone becomes a note; what a model cannot see, its text. Whether it
+    /// sees pictures is `sees`, `None` if nobody knows.
     ///
     /// # Errors
     /// If the files cannot be read in time.
-    pub async fn expand(&self, store: &dyn Store, request: ModelRequest) -> Result<Expanded, ModelError> {
+    pub async fn expand(&self, store: &dyn Store, request: ModelRequest, sees: Option<bool>) -> Result<Expanded, ModelError> {
         let unread = || ModelError::new(ModelErrorKind::Unavailable, "the files of the conversation cannot be read at the moment");
-        match tokio::time::timeout(PATIENCE, self.fill(store, request)).await {
+        match tokio::time::timeout(PATIENCE, self.fill(store, request, sees)).await {
             Ok(Ok(expanded)) => Ok(expanded),
             Ok(Err(error)) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the files of a conversation cannot be read");
@@ -145,10 +153,9 @@ impl Attachments {
         }
     }
 
-    async fn fill(&self, store: &dyn Store, mut request: ModelRequest) -> StoreResult<Expanded> {
-        let sees = catalogue::model(&request.model).vision;
+    async fn fill(&self, store: &dyn Store, mut request: ModelRequest, sees: Option<bool>) -> StoreResult<Expanded> {
         if sees == Some(false) {
-            name_pictures_of_tools(&mut request);
+            name_pictures(&mut request);
         }
         cut_inline(&mut request);
         // Of a file that is referred to again, the newest reference counts, which is the first here.
@@ -261,11 +268,15 @@ fn words(part: &FilePart, attached: Option<&AttachedFile>, is_native: bool) -> S
     match text {
         Some(text) => shown_text(part, text, if file.text_cut { Rest::NotKept } else { Rest::None }, file.size),
         None if is_native => format!("[file {name}, {kind}: this model cannot see it]"),
-        None if file.is_picture() => {
-            format!("[picture {name}, {kind}: not sent, because the model cannot see pictures or the request is full]")
-        }
+        None if file.is_picture() => not_sent(part),
         None => format!("[file {name}, {kind}: no text was found in it]"),
     }
+}
+
+/// What a model reads of a picture that it is not shown.
+fn not_sent(part: &FilePart) -> String {
+    let (name, kind) = (part.shown_name(), &part.media_type);
+    format!("[picture {name}, {kind}: not sent, because the model cannot see pictures or the request is full]")
 }
 
 /// Whether a file has more text than is kept of it.

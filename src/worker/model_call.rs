@@ -58,10 +58,11 @@ impl ModelCall {
         metrics::histogram!("capstan_request_messages").record(request.messages.len() as f64);
         metrics::histogram!("capstan_request_tokens").record(assembler.asked_tokens() as f64);
         let Surround { deps, attachments, .. } = surround;
+        let sees = run.sees(&request.model);
         let (models, store, attachments) = (Arc::clone(&deps.models), Arc::clone(&deps.store), Arc::clone(attachments));
         let asking: Asking = Box::pin(async move {
             // What it holds is given back when the provider begins to answer.
-            let expanded = attachments.expand(store.as_ref(), request).await?;
+            let expanded = attachments.expand(store.as_ref(), request, sees).await?;
             models.stream(expanded.request).await
         });
         Self { ids: Arc::clone(&deps.ids), assembler, phase: Phase::Asking(asking), began: Instant::now(), shown: false }

@@ -50,7 +50,11 @@ fn documents_give_their_text() {
     assert_eq!((kind.as_str(), words.as_deref()), (DOCX, Some("Größe & Maß\n😀 second")));
     let sheet = r#"<dimension ref="A1:XFD1048576"/><sheetData><row r="1"><c r="A1" t="inlineStr"><is><t>May</t></is></c><c r="B1"><v>12.5</v></c></row><row r="1048576"><c r="XFD1048576"><v>3</v></c></row></sheetData>"#;
     let (kind, words) = read(&xlsx(sheet), "x");
-    assert_eq!((kind.as_str(), words.as_deref()), (XLSX, Some("## Rent\nMay\t12.5\n3")), "however far apart its cells are");
+    assert_eq!(
+        (kind.as_str(), words.as_deref()),
+        (XLSX, Some("## Rent\nMay\t12.5\nXFD1048576: 3")),
+        "however far apart its cells are"
+    );
     // A scan has pages and no words.
     assert_eq!(read(&pdf(""), "x"), (PDF.to_owned(), None));
     // Nobody here knows the code pages of such fonts; models that see pages do not need to.
@@ -58,6 +62,21 @@ fn documents_give_their_text() {
     // A text that speaks of PDFs is a text.
     let notes = "A PDF begins with %PDF-1.7.";
     assert_eq!(read(notes.as_bytes(), "notes.md"), ("text/markdown".to_owned(), Some(notes.to_owned())));
+}
+
+#[test]
+fn a_cell_stands_under_the_head_of_its_column() {
+    let text = |cell: &str, words: &str| format!(r#"<c r="{cell}" t="inlineStr"><is><t>{words}</t></is></c>"#);
+    let head: String =
+        [("B2", "Name"), ("C2", "Jan"), ("D2", "Feb"), ("E2", "Mar")].map(|(cell, words)| text(cell, words)).concat();
+    let rows = [
+        format!(r#"<row r="2">{head}</row>"#),
+        format!(r#"<row r="3">{}<c r="E3"><v>40</v></c></row>"#, text("B3", "Ada")),
+        r#"<row r="4"><c r="D4"><v>7</v></c><c r="BP4"><v>8</v></c><c r="EC4"><v>9</v></c></row>"#.to_owned(),
+    ];
+    let (_, words) = read(&xlsx(&format!("<sheetData>{}</sheetData>", rows.concat())), "x");
+    let far = format!("\t\t7{}8\tEC4: 9", "\t".repeat(64));
+    assert_eq!(words.as_deref(), Some(format!("## Rent\nName\tJan\tFeb\tMar\nAda\t\t\t40\n{far}").as_str()));
 }
 
 #[test]

@@ -313,8 +313,10 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.database.request_timeout_ms < 100 || config.database.request_timeout_ms > 15_000 {
         return Err(invalid("database.request_timeout_ms", "must be 100 to 15000"));
     }
-    let LimitsConfig { max_connections, max_websockets_per_owner, max_subscriptions_per_websocket, .. } = &config.limits;
+    let LimitsConfig { max_connections, max_message_chars, max_websockets_per_owner, max_subscriptions_per_websocket, .. } =
+        &config.limits;
     for (name, value) in [
+        ("max_message_chars", max_message_chars),
         ("max_connections", max_connections),
         ("max_websockets_per_owner", max_websockets_per_owner),
         ("max_subscriptions_per_websocket", max_subscriptions_per_websocket),

@@ -486,6 +486,8 @@ pub struct LimitsConfig {
     pub max_connections: usize,
     /// The largest request body, in bytes.
     pub body_bytes: usize,
+    /// Characters of all text of one message.
+    pub max_message_chars: usize,
     /// Runs of one owner that are not over; more are refused. 0 for no limit.
     pub max_active_runs_per_owner: u32,
     /// Conversations of one owner that are not archived; more are refused. 0 for no limit.
@@ -535,6 +537,7 @@ impl Default for LimitsConfig {
         Self {
             max_connections: 20_000,
             body_bytes: 1024 * 1024,
+            max_message_chars: 100_000,
             max_active_runs_per_owner: 10_000,
             max_conversations_per_owner: 0,
             max_day_tokens_per_owner: None,

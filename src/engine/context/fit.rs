@@ -35,28 +35,29 @@ pub(super) fn compress_results(messages: &mut [Message]) {
 }
 
 /// Cuts messages so that they cost no more than `room`, as far as cutting can do that: the newest question last, and no text
-/// below what says that it is cut. Of the newest pictures and documents no more are left out than do not fit beside the beginnings of
-/// the texts.
+/// below what says that it is cut. Of the pictures and documents the oldest are left out, and no more than it takes: of those in the
+/// newest message that has any no more than do not fit beside the beginnings of the texts.
 pub(super) fn cut_to(messages: &mut Vec<Message>, measure: Measure, room: u64) {
     let cost = |messages: &[Message]| estimate::messages(measure, messages);
     if cost(messages) <= room {
         return;
     }
-    compaction::drop_old_pictures(messages);
+    // No picture leaves more room than it takes, so that no more are left out than have to be.
+    let too_many = |messages: &[Message]| {
+        let over = cost(messages).saturating_sub(room);
+        usize::try_from(over.div_ceil(estimate::picture(measure).max(1))).unwrap_or(usize::MAX)
+    };
+    compaction::drop_while(messages, too_many, compaction::drop_older_pictures);
     let question = messages.iter().rposition(compaction::is_beginning);
     if cost(messages) > room {
         messages.iter_mut().take(question.unwrap_or(0)).for_each(compaction::drop_thoughts);
     }
-    loop {
-        let mut least = messages.clone();
+    let too_many_beside_beginnings = |messages: &[Message]| {
+        let mut least = messages.to_vec();
         compaction::cut_all(&mut least, LEAST_CHARS, None);
-        // No picture leaves more room than it takes, so that no more are left out than have to be.
-        let over = cost(&least).saturating_sub(room);
-        let count = usize::try_from(over.div_ceil(estimate::picture(measure).max(1))).unwrap_or(usize::MAX);
-        if count == 0 || compaction::drop_pictures(messages, count) < count {
-            break;
-        }
-    }
+        too_many(&least)
+    };
+    compaction::drop_while(messages, too_many_beside_beginnings, compaction::drop_pictures);
     for (spared, least) in [(question, LEAST_CHARS), (None, LEAST_CHARS), (None, 0)] {
         let before = cost(messages);
         if before <= room {

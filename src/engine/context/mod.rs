@@ -204,7 +204,8 @@ fn leave_out(draft: &mut Draft<'_>, policy: &ContextPolicy) -> Room {
     let wanted = match policy.strategy {
         ContextStrategy::Summarize => {
             let keep = policy.keep_last as usize;
-            if leave_out_first(draft, policy, |shown, _| shown.rest.len().saturating_sub(keep)) {
+            let own = draft.work.record.fence.run_id.clone();
+            if leave_out_first(draft, policy, |shown, _| summary::newest(&shown.rest, keep, Some(&own))) {
                 room = uncut(&Source::in_draft(draft));
             }
             policy.start_gate

@@ -171,6 +171,18 @@ fn only_a_model_that_has_worked_can_stop_too_early() {
     }
 }
 
+/// What has been done stays done when rounds are counted anew.
+#[test]
+fn a_model_may_stop_too_early_right_after_a_message_has_joined() {
+    let mut world = at_work(analysing(3, 3));
+    world.join("And the invoices, too.");
+    works(&mut world, 1);
+    let rounds = world.state.as_ref().unwrap().record.counters.rounds;
+    assert!(rounds <= 1, "the rounds are those since the message: {rounds}");
+    world.says_text(TIRED);
+    assert_eq!(world.hints(), [texts::JOINED, texts::GO_ON_WORKING]);
+}
+
 #[test]
 fn a_message_that_joins_comes_first() {
     let mut world = at_work(analysing(3, 3));

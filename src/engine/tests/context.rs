@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::world::{World, call, tools};
+use super::world::{World, call, done, tools};
 use crate::domain::agent::{AgentProfile, OutputMode};
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextUnit};
 use crate::domain::event::EventBody;
@@ -13,7 +13,7 @@ use crate::domain::message::{FilePart, Message, Part, Role, TextPart, ToolCallPa
 use crate::domain::model::{ModelErrorKind, ModelRequest};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::ToolCallState;
+use crate::domain::tool::{ToolCallState, ToolOutcome};
 use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::context::{counts_tokens, room};
 use crate::engine::source::Source;
@@ -331,6 +331,50 @@ fn pictures_that_do_not_fit_are_named() {
     assert!(says(&parts[1]), "{:?}", parts[1]);
     assert!(left_of(&parts[2]).is_some(), "its text stays: {:?}", parts[2]);
     assert!(matches!(&parts[3..], [Part::Text(_), Part::Image(_)] | [Part::Image(_), Part::Image(_)]), "{:?}", &parts[3..]);
+}
+
+/// A token too many costs the end of the text, not the file, though a picture has come after it.
+#[test]
+fn an_older_file_is_cut_and_not_left_out() {
+    let ask = |limit: u64| {
+        let mut world = World::new(profile(ContextPolicy { limit: Some(limit), ..ContextPolicy::default() }));
+        let mut question = world.user("What does it say?");
+        question.parts.push(attached(&world, &AnyFile::Uploaded("text/plain", Some(40_000), Some(1))));
+        world.rows.history = vec![question];
+        world.claim(ClaimCause::First);
+        world.calls(&[call("read", &json!({ "n": 1 }))]);
+        let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "iVBORw0KGgo=".to_owned() };
+        world.tool_ends(0, ToolOutcome { content: vec![picture], ..done("") });
+        let left = remaining(&world);
+        (asked(&world).messages.clone(), left)
+    };
+    let gate = i64::try_from(ContextPolicy::default().start_gate).unwrap();
+    let (whole, left) = ask(100_000);
+    assert_eq!(left_of(&whole[0].parts[1]), None);
+    let over = left.abs_diff(gate - 1);
+    let (cut, _) = ask(100_000 - over);
+    assert!(left_of(&cut[0].parts[1]).is_some_and(|chars| (30_000..40_000).contains(&chars)), "{:?}", cut[0].parts);
+    let shows = |message: &Message| matches!(&message.parts[0], Part::ToolResult(result) if matches!(result.content[0], ToolContent::Image { .. }));
+    assert!(shows(&cut[2]), "{:?}", cut[2].parts);
+}
+
+/// Of older pictures as many are left out as it takes, before words are cut for them.
+#[test]
+fn no_more_older_pictures_are_left_out_than_it_takes() {
+    let picture = AnyFile::Picture;
+    let mut world = World::new(profile(ContextPolicy { limit: Some(18_000), ..ContextPolicy::default() }));
+    let mut history = Vec::new();
+    for _ in 0..8 {
+        let mut said = world.user(&"words ".repeat(100));
+        said.parts.push(attached(&world, &picture));
+        history.push(said);
+    }
+    world.rows.history = history;
+    world.claim(ClaimCause::First);
+    let parts = || asked(&world).messages.iter().flat_map(|message| &message.parts);
+    let pictures = parts().filter(|part| matches!(part, Part::Image(_))).count();
+    assert!((5..8).contains(&pictures), "{pictures}");
+    assert!(parts().all(|part| !matches!(part, Part::Text(text) if text.text.contains("characters are left out"))));
 }
 
 /// One by one they would take hours, of a thread that others need, too.

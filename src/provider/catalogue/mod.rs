@@ -112,10 +112,10 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
-    /// What it reads at most, and how it counts that.
+    /// What it reads at most, how it counts that, and whether it sees pictures.
     #[must_use]
     pub fn capacity(&self) -> Capacity {
-        Capacity { window: self.context, tokenizer: self.tokenizer, prices: self.prices() }
+        Capacity { window: self.context, tokenizer: self.tokenizer, prices: self.prices(), vision: self.vision }
     }
 
     /// What it costs, if that is known.

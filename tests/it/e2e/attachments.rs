@@ -164,7 +164,11 @@ async fn hostile_uploads_are_refused_and_the_server_lives() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let site = site.env("CAPSTAN_LIMITS__FILE_BYTES", "3000000").env("CAPSTAN_LIMITS__MAX_FILES_PER_OWNER", "7");
+    let site = site.env("CAPSTAN_LIMITS__MAX_MESSAGE_CHARS", "300");
     let server = site.start().await;
+    let (status, problem) = server.post_json("/runs", &json!({"input": "\u{e9}".repeat(301)})).await;
+    assert_eq!((status, &problem["errors"][0]["pointer"]), (StatusCode::BAD_REQUEST, &json!("/input")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("has 301 characters; at most 300 are accepted"), "{problem}");
     let huge = workbook("<sheetData/>");
     let huge: Vec<(&str, &str)> = huge.iter().map(|(name, content)| (*name, content.as_str())).collect();
     for (bytes, why) in [
@@ -285,6 +289,33 @@ async fn a_request_that_comes_again_is_answered_as_before(#[values(Kind::Sqlite,
         (StatusCode::UNPROCESSABLE_ENTITY, &json!("/input/1/file_id")),
         "{problem}"
     );
+}
+
+/// What the owner of a provider says of a model counts before what everybody knows of its name; of pictures in URLs, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_sees_is_what_its_record_says() {
+    let wire = Wire::play(vec![Dialect::Openai.answer(Says { text: "I see.", ..Says::default() })]).await;
+    let server = Site::new(Kind::Sqlite).await.start().await;
+    let models = json!([{"name": "llava-x", "vision": false}, {"name": "gpt-3.5-turbo", "vision": true}]);
+    let body = json!({"name": "mine", "kind": "openai", "base_url": wire.base_url, "key": "sk-0123456789", "models": models});
+    let (status, made) = server.post_json("/providers", &body).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    let picture = uploaded(&server, "cat.png", PNG).await;
+    let url = format!("data:image/png;base64,{}", STANDARD.encode(PNG));
+    let inline = json!({"type": "image", "media_type": "image/png", "url": url, "name": "dog.png"});
+    let input = json!([{"type": "text", "text": "What is it?"}, file(&picture), inline]);
+    for model in ["mine/llava-x", "mine/gpt-3.5-turbo"] {
+        let run = server.start_run(&json!({"input": input, "model": model})).await;
+        let ended = server.finished(run["id"].as_str().unwrap()).await;
+        assert_eq!(ended["status"], "completed", "{ended}");
+    }
+    let asked: Vec<Value> = wire.asked().iter().map(|asked| asked.json()["messages"].clone()).collect();
+    let blind = asked[0].to_string();
+    assert!(!blind.contains("base64") && !blind.contains("image_url"), "{blind}");
+    for name in ["cat.png", "dog.png"] {
+        assert!(blind.contains(&format!("[picture {name}, image/png: not sent, because the model cannot see pictures")), "{blind}");
+    }
+    assert_eq!(asked[1].to_string().matches(&url).count(), 2, "{}", asked[1]);
 }
 
 /// Of three bytes a character, as most of its script.
