@@ -9,6 +9,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::NamedTempFile;
 use tokio::process::Command;
+use tokio_util::task::TaskTracker;
 
 use super::super::process::Program;
 use super::engine::plain;
@@ -65,10 +66,10 @@ impl Launch {
         Ok(Self { engine: program.display().to_string(), args: line, env, removal, _variables: file })
     }
 
-    /// The engine's command as a program, whose word is the name of the container.
-    pub fn program(&self, word: String) -> Program<'_> {
+    /// The engine's command as a program, whose word is the name of the container. `remains` is as for any program.
+    pub fn program<'a>(&'a self, word: String, remains: &'a TaskTracker) -> Program<'a> {
         let Self { engine, args, env, removal, _variables } = self;
-        Program { command: engine, args, env, cwd: None, word, removal: Some(removal.clone()) }
+        Program { command: engine, args, env, cwd: None, word, removal: Some(removal.clone()), remains }
     }
 }
 
