@@ -96,8 +96,9 @@ async fn go_on_after(
              AND CASE WHEN $3::text IS NULL THEN NOT ",
         only_undid!("r"),
         " ELSE
-                 -- A repeated call is answered without being made.
-                 EXISTS (SELECT FROM tool_calls t WHERE t.id = $3 AND t.started_at IS NOT NULL)
+                 -- A repeated call is answered without being made. One that never began may have been made by a retry in its name.
+                 EXISTS (SELECT FROM tool_calls t JOIN runs m ON m.id = t.run_id
+                     WHERE m.conversation_id = c.id AND (t.id = $3 OR t.key = $3) AND t.started_at IS NOT NULL)
                  AND NOT EXISTS (SELECT FROM tool_calls t WHERE t.undoes = $3
                      AND t.state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
                  AND ($4 OR NOT EXISTS (SELECT FROM tool_calls t WHERE t.undoes = $3 AND t.started_at IS NOT NULL

@@ -64,8 +64,9 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
              AND CASE WHEN ?4 IS NULL THEN NOT ",
         only_undid!("?6"),
         " ELSE
-                 -- A repeated call is answered without being made.
-                 EXISTS (SELECT 1 FROM tool_calls WHERE id = ?4 AND started_at IS NOT NULL)
+                 -- A repeated call is answered without being made. One that never began may have been made by a retry in its name.
+                 EXISTS (SELECT 1 FROM tool_calls t JOIN runs r ON r.id = t.run_id
+                     WHERE r.conversation_id = ?1 AND (t.id = ?4 OR t.key = ?4) AND t.started_at IS NOT NULL)
                  AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?4
                      AND state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
                  AND (?5 OR NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?4 AND started_at IS NOT NULL
