@@ -126,6 +126,8 @@ fn bounds(container: &Container, options: &ContainerOptions) -> Result<Vec<Strin
     let processes = within("processes", container.processes, options.processes)?;
     let cpus = within("cpus", container.cpus, options.cpus)?;
     let mut line: Vec<String> = ["run", "--rm", "--interactive", "--read-only", "--cap-drop", "ALL"].map(str::to_owned).into();
+    // What it says is read from the engine. The log that the engine would keep of it beside that has no bounds.
+    line.extend(["--log-driver".to_owned(), "none".to_owned()]);
     line.extend(["--security-opt".to_owned(), "no-new-privileges".to_owned()]);
     line.extend(["--network".to_owned(), if container.network { "bridge" } else { "none" }.to_owned()]);
     // As much swap as memory means: none beside it.
@@ -214,6 +216,7 @@ mod tests {
             "--cpus 1 ",
             "--pids-limit 128",
             "--rm",
+            "--log-driver none",
         ] {
             assert!(line.contains(words), "{words:?} in {line}");
         }
