@@ -403,6 +403,12 @@ impl Drive<'_> {
         ControlFlow::Continue(())
     }
 
+    /// Whether a call that was cancelled before anything was sent would have an unknown outcome for the next attempt, which does not know
+    /// that. One that may be repeated is made there; and of one that its server has had a round of, not all is known.
+    fn is_lost_unsent(&self, id: &CallId) -> bool {
+        self.state.record.calls.iter().any(|call| call.id == *id && !call.replay.may_repeat() && call.handle.is_none())
+    }
+
     fn is_read(&self, id: &CallId) -> bool {
         self.state.record.calls.iter().any(|call| call.id == *id && call.replay == ReplayClass::Read)
     }
@@ -643,7 +649,15 @@ impl Drive<'_> {
                     self.hang_up();
                     // What has ended has its outcome. The other calls stay `started`: the next attempt judges them by their class.
                     let Stopped { outcomes: mut stopped, paused } = Box::pin(self.tools.stop()).await;
-                    stopped.retain(|(_, outcome)| matches!(outcome.state, ToolCallState::Done | ToolCallState::Failed));
+                    stopped.retain(|(id, outcome)| match outcome.state {
+                        ToolCallState::Done | ToolCallState::Failed => true,
+                        ToolCallState::Cancelled => self.is_lost_unsent(id),
+                        ToolCallState::Denied
+                        | ToolCallState::Unknown
+                        | ToolCallState::Planned
+                        | ToolCallState::AwaitingApproval
+                        | ToolCallState::Started => false,
+                    });
                     return ControlFlow::Continue(Input::Drain { stopped, paused });
                 }
                 Happened::Broken if self.log.is_broken_for_good() => return ControlFlow::Break(End::Broken),

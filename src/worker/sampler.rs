@@ -1,33 +1,67 @@
 //! What servers have a model say in the middle of a call: the run's own model, on the run's account.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::WorkerDeps;
 use super::one_answer::one_answer;
 use super::registry::Held;
+use crate::domain::agent::AgentProfile;
 use crate::domain::budget::Amount;
 use crate::domain::ids::{ConversationId, MessageId, PartId, RunId, UserId};
 use crate::domain::message::{Message, Role, TextPart};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelFinish, ModelRequest, Usage};
-use crate::engine::RunState;
 use crate::tools::{Sampled, Samples, SamplingRequest};
 
 /// How long a model may take: its server waits, and so does the run.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What models have used for servers since somebody looked.
+/// What models have used for servers.
 #[derive(Debug, Clone, Default)]
-pub struct Spending(Arc<Mutex<Usage>>);
+pub struct Spending(Arc<Mutex<Spent>>);
+
+#[derive(Debug, Default)]
+struct Spent {
+    /// Since somebody took it, to charge it.
+    uncharged: Usage,
+    /// With all else that the run has used.
+    of_run: Usage,
+}
 
 impl Spending {
     fn add(&self, usage: Usage) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(usage);
+        let mut spent = self.spent();
+        spent.uncharged.add(usage);
+        spent.of_run.add(usage);
     }
 
     /// What it is, which is then somebody's to charge.
     pub fn take(&self) -> Usage {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.spent().uncharged)
+    }
+
+    /// What the run has been charged with by now.
+    pub fn know_charged(&self, charged: Usage) {
+        let mut spent = self.spent();
+        spent.of_run = charged;
+        let uncharged = spent.uncharged;
+        spent.of_run.add(uncharged);
+    }
+
+    /// Why the model of a run with this profile is not asked for servers any more.
+    fn forbids(&self, profile: &AgentProfile) -> Option<&'static str> {
+        if profile.budget.is_shared() {
+            // What counts for others is reserved before a model is asked, and these calls are nobody's step.
+            return Some("the run has a budget together with others, in which this could not be counted");
+        }
+        let used = Amount::of(&self.spent().of_run);
+        let is_over = profile.max_run_tokens > 0 && used.tokens >= profile.max_run_tokens
+            || profile.budget.run_usd.is_some_and(|most| used.cost >= most.cost());
+        is_over.then_some("the run has used what it may")
+    }
+
+    fn spent(&self) -> MutexGuard<'_, Spent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -49,20 +83,8 @@ pub struct Sampler {
     pub tool: String,
     /// Where is noted what it takes.
     pub spending: Spending,
-    /// Why no model is asked, if that is so.
-    pub refused: Option<&'static str>,
-}
-
-/// Why the model of a run is not asked for servers.
-pub fn refused(run: &RunState) -> Option<&'static str> {
-    let (profile, used) = (&run.record.profile, Amount::of(&run.record.usage));
-    if !profile.budget.day.is_none() {
-        // What counts for the day is reserved before a model is asked, and these calls are nobody's step.
-        return Some("the run has a budget for the day, in which this could not be counted");
-    }
-    let is_over = profile.max_run_tokens > 0 && used.tokens >= profile.max_run_tokens
-        || profile.budget.run_usd.is_some_and(|most| used.cost >= most.cost());
-    is_over.then_some("the run has used what it may")
+    /// What the run may spend.
+    pub profile: Arc<AgentProfile>,
 }
 
 impl Sampler {
@@ -71,7 +93,8 @@ impl Sampler {
         let Samples { request, mut answer } = samples;
         // The process may have been stopped since the call began: then another one may have the run.
         let lost = (!self.held.is_fresh(self.self_stop)).then_some("the run is not here any more");
-        if let Some(reason) = self.refused.or(lost) {
+        // Each time: what it has had a model say before in the same call, and what others have meanwhile, counts.
+        if let Some(reason) = self.spending.forbids(&self.profile).or(lost) {
             let _ = answer.send(Err(reason.to_owned()));
             return;
         }
@@ -117,5 +140,34 @@ impl Sampler {
             options,
             window: self.window,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::budget::Allowance;
+
+    fn used(tokens: u64) -> Usage {
+        Usage { input_tokens: tokens, ..Usage::default() }
+    }
+
+    #[test]
+    fn a_limit_of_the_run_counts_during_a_call() {
+        let mut profile = AgentProfile { max_run_tokens: 100, ..AgentProfile::default() };
+        let spending = Spending::default();
+        spending.know_charged(used(40));
+        spending.add(used(50));
+        assert_eq!((spending.forbids(&profile), spending.take()), (None, used(50)));
+        // What was taken to be charged is spent all the same, and so it is when it has been charged.
+        spending.add(used(9));
+        spending.know_charged(used(90));
+        assert_eq!(spending.forbids(&profile), None);
+        spending.add(used(1));
+        assert!(spending.forbids(&profile).is_some_and(|why| why.contains("used what it may")));
+        profile.max_run_tokens = 0;
+        assert_eq!(spending.forbids(&profile), None);
+        profile.budget.conversation = Allowance { tokens: Some(1_000_000), usd: None };
+        assert!(spending.forbids(&profile).is_some_and(|why| why.contains("together with others")));
     }
 }

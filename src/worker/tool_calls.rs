@@ -17,7 +17,7 @@ use super::driver::Surround;
 use super::log_writer::RunLog;
 use super::progress;
 use super::registry::Held;
-use super::sampler::{self, Sampler, Spending};
+use super::sampler::{Sampler, Spending};
 use crate::domain::handle::{Handle, Pause};
 use crate::domain::ids::CallId;
 use crate::domain::model::Usage;
@@ -82,11 +82,12 @@ impl ToolCalls {
             tool: call.name.clone(),
             expires_ms: state.record.profile.ask_expires_ms,
         };
+        self.spending.know_charged(state.record.usage);
         let sampler = Sampler {
             deps: surround.deps.clone(),
             held: held.clone(),
             self_stop: surround.options.self_stop,
-            refused: sampler::refused(state),
+            profile: Arc::clone(&state.record.profile),
             owner: owner.clone(),
             model: state.record.model().to_owned(),
             window: state.said_window(),

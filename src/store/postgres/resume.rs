@@ -120,8 +120,9 @@ async fn go_on_after(
         is_resumable!("r"),
         " ELSE
                  NOT EXISTS (SELECT FROM runs n WHERE n.conversation_id = c.id AND n.finished_at IS NULL)
-                 -- A repeated call is answered without being made.
-                 AND EXISTS (SELECT FROM tool_calls t WHERE t.id = $3 AND t.started_at IS NOT NULL)
+                 -- A repeated call is answered without being made. One that never began may have been made by a retry in its name.
+                 AND EXISTS (SELECT FROM tool_calls t JOIN runs m ON m.id = t.run_id
+                     WHERE m.conversation_id = c.id AND (t.id = $3 OR t.key = $3) AND t.started_at IS NOT NULL)
                  AND NOT EXISTS (SELECT FROM tool_calls t WHERE t.undoes = $3
                      AND t.state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
                  AND ($4 OR NOT EXISTS (SELECT FROM tool_calls t WHERE t.undoes = $3 AND t.started_at IS NOT NULL

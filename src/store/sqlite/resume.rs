@@ -88,8 +88,9 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
         is_resumable!("r"),
         " ELSE
                  NOT EXISTS (SELECT 1 FROM runs n WHERE n.conversation_id = r.conversation_id AND n.finished_at IS NULL)
-                 -- A repeated call is answered without being made.
-                 AND EXISTS (SELECT 1 FROM tool_calls WHERE id = ?2 AND started_at IS NOT NULL)
+                 -- A repeated call is answered without being made. One that never began may have been made by a retry in its name.
+                 AND EXISTS (SELECT 1 FROM tool_calls t JOIN runs m ON m.id = t.run_id
+                     WHERE m.conversation_id = r.conversation_id AND (t.id = ?2 OR t.key = ?2) AND t.started_at IS NOT NULL)
                  AND NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?2
                      AND state NOT IN ('failed', 'denied', 'cancelled', 'unknown'))
                  AND (?3 OR NOT EXISTS (SELECT 1 FROM tool_calls WHERE undoes = ?2 AND started_at IS NOT NULL

@@ -172,6 +172,22 @@ pub fn hidden_in(tool: &Tool) -> Option<char> {
     hidden_in_schemas(tool.input_schema.iter().map(|(key, value)| (key.as_str(), value)))
 }
 
+/// The schema of a form as people may be shown it, with its words cleaned like those of tools. `None` if there is a secret, or a character
+/// that nobody sees, where nothing can be taken out without changing what may be answered: in the name of a field, or in what it may be.
+pub fn shown_form(mut schema: Value, masks: &Masks) -> Option<Value> {
+    clean_descriptions(&mut schema, masks);
+    (hidden_in_schema(&schema).is_none() && !holds_secret(&schema, masks)).then_some(schema)
+}
+
+fn holds_secret(value: &Value, masks: &Masks) -> bool {
+    match value {
+        Value::String(text) => masks.are_in(text),
+        Value::Array(items) => items.iter().any(|item| holds_secret(item, masks)),
+        Value::Object(map) => map.iter().any(|(key, value)| masks.are_in(key) || holds_secret(value, masks)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 fn hidden_in_schemas<'v>(mut map: impl Iterator<Item = (&'v str, &'v Value)>) -> Option<char> {
     map.find_map(|(key, value)| {
         let inside = || match value {

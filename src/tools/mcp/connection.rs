@@ -111,6 +111,8 @@ pub struct Endpoint<'a> {
     pub home: Option<&'a Path>,
     /// The login at it, if it may have one.
     pub login: Option<&'a Arc<Login>>,
+    /// Holds a token for each of its processes until nothing of it is left.
+    pub remains: &'a TaskTracker,
 }
 
 /// A live connection.
@@ -190,7 +192,7 @@ impl Connection {
         tasks: &TaskTracker,
         greeting: Greeting,
     ) -> Result<Self, OpenError> {
-        let Endpoint { name, transport, masks, allowed, words, containers, home, .. } = server;
+        let Endpoint { name, transport, masks, allowed, words, containers, home, remains, .. } = server;
         let lifecycle = match greeting {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
@@ -208,13 +210,14 @@ impl Connection {
                         let program = (command.as_deref(), args.as_slice());
                         let prepared = Launch::prepare(container, program, env, &word, containers).await;
                         launch = prepared.map_err(|reason| OpenError::Other(reason.into()))?;
-                        launch.program(word)
+                        launch.program(word, remains)
                     }
                     ServerTransport::Stdio { command, args, env, cwd } => {
                         let cwd = cwd.as_deref().map(Path::new);
                         let made = process::at_home((args, env), home, cwd.is_none()).await;
                         settled = made.map_err(|reason| OpenError::Other(reason.into()))?;
-                        Program { command, args: &settled.0, env: &settled.1, cwd: cwd.or(home), word, removal: None }
+                        let (args, env, cwd) = (&settled.0, &settled.1, cwd.or(home));
+                        Program { command, args, env, cwd, word, removal: None, remains }
                     }
                     ServerTransport::Http { .. } => return Err(OpenError::Other("it has no process".to_owned().into())),
                 };

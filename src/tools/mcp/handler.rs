@@ -15,10 +15,12 @@ use rmcp::service::RequestContext;
 use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::{mpsc, oneshot};
 
+use super::catalogue;
 use super::masks::Masks;
 use super::sampling::{self, SamplingRules};
 use crate::domain::form;
 use crate::domain::input::{ACCEPT, DECLINE, Elicitation, InputAnswer};
+use crate::tools::visible::visible;
 use crate::tools::{Asks, Progress, Report, Sampled, Samples, SamplingRequest};
 
 /// How many reports of one call may wait; more are dropped.
@@ -159,21 +161,24 @@ pub fn readable(server: &str, masks: &Masks, request: ElicitRequestParams) -> Op
     let (text, requested_schema, url) = match request {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
             let schema = serde_json::to_value(requested_schema).ok().filter(|schema| form::check(schema).is_ok())?;
-            (message, Some(schema), None)
+            (message, Some(catalogue::shown_form(schema, masks)?), None)
         }
-        ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, None, Some(visitable(url)?)),
+        ElicitRequestParams::UrlElicitationParams { message, url, .. } => (message, None, Some(visitable(&url, masks)?)),
         _ => return None,
     };
+    let text = visible(&text);
     let fits = !text.trim().is_empty() && text.chars().count() <= MAX_TEXT;
     fits.then(|| (masks.hide_in_text(text), Elicitation { server: server.to_owned(), requested_schema, url }))
 }
 
-/// A URL that a person may be sent to: by https, or on this machine.
-fn visitable(url: String) -> Option<String> {
-    let parsed = reqwest::Url::parse(&url).ok().filter(|_| url.len() <= MAX_URL)?;
+/// A URL that a person may be sent to: by https, or on this machine, and without the server's own secrets. As it was read here: a browser
+/// may make something else of what its server wrote.
+fn visitable(url: &str, masks: &Masks) -> Option<String> {
+    let parsed = reqwest::Url::parse(url).ok().filter(|_| url.len() <= MAX_URL)?;
     let is_here = matches!(parsed.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
     let is_fine = parsed.scheme() == "https" || (parsed.scheme() == "http" && is_here);
-    (is_fine && parsed.username().is_empty() && parsed.password().is_none()).then_some(url)
+    (is_fine && parsed.username().is_empty() && parsed.password().is_none() && !masks.are_in(url) && !masks.are_in(parsed.as_str()))
+        .then(|| parsed.to_string())
 }
 
 /// An answer as its server wants it.
@@ -261,5 +266,60 @@ impl ClientHandler for Handler {
     #[expect(deprecated, reason = "servers of before may ask, and get an answer")]
     async fn list_roots(&self, _context: RequestContext<RoleClient>) -> Result<rmcp::model::ListRootsResult, ErrorData> {
         self.allowed.list_roots().ok_or_else(ErrorData::method_not_found::<ListRootsRequestMethod>)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn asked(params: Value) -> Option<(String, Elicitation)> {
+        let mut masks = Masks::default();
+        masks.add("API_TOKEN", "token-canary");
+        readable("s", &masks, serde_json::from_value(params).unwrap())
+    }
+
+    fn form(field: Value) -> Option<(String, Elicitation)> {
+        let schema = json!({"type": "object", "properties": {"x": field}});
+        asked(json!({"mode": "form", "message": "Which\u{200b} one?", "requestedSchema": schema}))
+    }
+
+    #[test]
+    fn a_form_is_shown_without_the_secrets_of_its_server() {
+        let said = "Of \u{202e}token-canary";
+        let (text, shown) = form(json!({"type": "string", "title": said, "description": said, "default": "token-canary"})).unwrap();
+        let field = &shown.requested_schema.as_ref().unwrap()["properties"]["x"];
+        assert_eq!((text.as_str(), &field["title"]), ("Which one?", &json!("Of [redacted]")), "{field}");
+        assert_eq!((&field["description"], &field["default"]), (&json!("Of [redacted]"), &json!("[redacted:API_TOKEN]")));
+        let (_, named) = form(json!({"type": "string", "enum": ["a"], "enumNames": ["token-canary"]})).unwrap();
+        assert!(!json!(named).to_string().contains("canary"), "{named:?}");
+        // What is answered with these would be another answer.
+        for exact in ["my token-canary", "a\u{200b}b"] {
+            for field in [
+                json!({"type": "string", "enum": ["a", exact]}),
+                json!({"type": "string", "oneOf": [{"const": exact, "title": "A"}]}),
+                json!({"type": "array", "items": {"type": "string", "enum": [exact]}}),
+            ] {
+                assert!(form(field.clone()).is_none(), "{field}");
+            }
+            let schema = json!({"type": "object", "properties": {exact: {"type": "boolean"}}});
+            assert!(asked(json!({"mode": "form", "message": "m", "requestedSchema": schema})).is_none(), "{exact}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_to_a_url_with_a_secret_in_it() {
+        let url = |url: &str| {
+            let (_, page) = asked(json!({"mode": "url", "message": "Sign in", "url": url, "elicitationId": "1"}))?;
+            page.url
+        };
+        for secret in
+            ["https://h/?t=token-canary", "https://token-canary.h/", "https://h/?t=dG9rZW4tY2FuYXJ5", "https://h/token-c\tanary"]
+        {
+            assert_eq!(url(secret), None, "{secret}");
+        }
+        // As it was read, and not as a browser would read it in its own way.
+        assert_eq!(url("https:\\\\H\\a b").as_deref(), Some("https://h/a%20b"));
     }
 }

@@ -216,6 +216,12 @@ impl Masks {
         self.found_in(&text).unwrap_or(text)
     }
 
+    /// Whether there is a secret in a text that would be taken out of an answer.
+    #[must_use]
+    pub fn are_in(&self, text: &str) -> bool {
+        self.found_in(text).is_some()
+    }
+
     /// The text without the secrets that are looked for in answers; `None` if there are none in it.
     fn found_in(&self, text: &str) -> Option<String> {
         let shown = self.finder.get_or_init(|| Finder::of(&self.known)).as_ref().and_then(|finder| finder.without(text));

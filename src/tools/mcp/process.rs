@@ -58,6 +58,8 @@ pub struct Program<'a> {
     pub word: String,
     /// What ends the container that it speaks for.
     pub removal: Option<Removal>,
+    /// Holds a token until nothing of it is left.
+    pub remains: &'a TaskTracker,
 }
 
 /// A running child process. Dropping it ends the process in the background.
@@ -130,7 +132,7 @@ impl Process {
         });
         let drained = tasks.spawn(watched.clone().drain(stderr));
         let group = Group { child, gone: false };
-        tasks.spawn(watched.clone().watch(group, ending.clone(), drained));
+        tasks.spawn(program.remains.track_future(watched.clone().watch(group, ending.clone(), drained)));
         let process = Self { _end_on_drop: ending.clone().drop_guard(), ending, watched };
         Ok((process, stdout, stdin))
     }

@@ -73,8 +73,8 @@ pub struct Server {
     slots: Arc<Semaphore>,
     /// Cancelled when it ends for good.
     closing: CancellationToken,
-    /// Holds a token for each connection that was replaced and is not closed yet.
-    burials: TaskTracker,
+    /// Holds a token for each attempt to start it, for each process, and for each connection that was replaced and is not closed yet.
+    remains: TaskTracker,
     /// Whether it was greeted in the new way the last time.
     stateless: AtomicBool,
     /// Whether the first transport over HTTP is the one that it knows.
@@ -146,7 +146,7 @@ impl Server {
             pauses: Pauses::default(),
             slots,
             closing: CancellationToken::new(),
-            burials: TaskTracker::new(),
+            remains: TaskTracker::new(),
             stateless,
             is_old: AtomicBool::new(false),
             login,
@@ -204,7 +204,7 @@ impl Server {
                 return false;
             }
             let Some(tools) = live.tools_now() else { return false };
-            left = Some((Arc::clone(live), self.burials.token()));
+            left = Some((Arc::clone(live), self.remains.token()));
             *phase = Phase::Resting(Rested { tools, left_out: live.leaves_out() });
             true
         });
@@ -524,13 +524,13 @@ impl Server {
     pub async fn close(&self) {
         let phase = self.phase.send_replace(Phase::Closed);
         self.closing.cancel();
-        self.burials.close();
+        self.remains.close();
         let last = async {
             if let Phase::Up(live) = phase {
                 live.connection.close().await;
             }
         };
-        tokio::join!(last, self.burials.wait());
+        tokio::join!(last, self.remains.wait());
     }
 
     /// Closes a connection that was replaced, when the calls that others make on it are over: what ends one call, such as a session
@@ -568,7 +568,7 @@ impl Server {
 
     /// Begins to start it, if it does not run and may be tried.
     fn begin(self: &Arc<Self>) {
-        let (mut died, mut start) = (None, false);
+        let (mut died, mut start) = (None, None);
         let now = Instant::now();
         self.shift(|phase| {
             let (next, starts) = match phase {
@@ -583,18 +583,18 @@ impl Server {
                         }
                         None => (Phase::Starting { since: now }, true),
                     };
-                    // Taken while the phase is held, so that whoever closes the server waits for it.
-                    died = Some((live.clone(), self.burials.token()));
+                    died = Some((live.clone(), self.remains.token()));
                     next
                 }
                 Phase::Failed { retry_at, .. } if now >= *retry_at => (Phase::Starting { since: now }, true),
                 Phase::Failed { .. } | Phase::Up(_) | Phase::Starting { .. } | Phase::Closed => return false,
             };
             *phase = next;
-            start = starts;
+            // Tokens are taken while the phase is held, so that whoever closes the server waits for what they are of.
+            start = starts.then(|| self.remains.token());
             true
         });
-        if start || died.is_some() {
+        if start.is_some() || died.is_some() {
             let server = self.clone();
             self.common.tasks.spawn(async move {
                 let bury = async {
@@ -603,7 +603,7 @@ impl Server {
                     }
                 };
                 let start = async {
-                    if start {
+                    if let Some(_token) = start {
                         Arc::clone(&server).start().await;
                     }
                 };
@@ -620,6 +620,9 @@ impl Server {
     async fn start(self: Arc<Self>) {
         let _attempt = Attempt(Arc::clone(&self));
         let result = tokio::select! {
+            // First of all: whoever has waited for a place until it was closed starts nothing any more.
+            biased;
+            () = self.closing.cancelled() => return,
             () = self.common.closing.cancelled() => return,
             opened = self.open_in_turn() => opened,
         };
@@ -718,6 +721,7 @@ impl Server {
             containers,
             home: self.home.as_deref(),
             login,
+            remains: &self.remains,
         };
         let connection = Connection::open(server, &self.common.environment, &self.common.tasks).await?;
         Live::open(connection, self.labels(), &self.config, place).await

@@ -9,7 +9,7 @@ use capstan::domain::mcp_server::configured_id;
 use capstan::domain::tool::{ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::support::clock::SystemClock;
 use capstan::support::ids::UuidIds;
-use capstan::tools::mcp::{KeptServer, KeptServers, McpConfig, Secrets, read_kept};
+use capstan::tools::mcp::{ConnectionLimits, KeptServer, KeptServers, McpConfig, Secrets, read_kept};
 use capstan::tools::{Door, DoorOptions, Toolbox as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -67,6 +67,10 @@ fn owner(name: &str) -> UserId {
 }
 
 fn door(configured: &Value, shelf: &Arc<Shelf>) -> Arc<Door> {
+    limited(configured, shelf, ConnectionLimits::default())
+}
+
+fn limited(configured: &Value, shelf: &Arc<Shelf>, connections: ConnectionLimits) -> Arc<Door> {
     let mcp = McpConfig::parse(&json!({"mcpServers": configured}).to_string(), &|_| None).unwrap();
     let environment = |name: &str| {
         #[expect(clippy::disallowed_methods, reason = "the tests play the part of the configuration")]
@@ -74,7 +78,8 @@ fn door(configured: &Value, shelf: &Arc<Shelf>) -> Arc<Door> {
     };
     let kept: Arc<dyn KeptServers> = Arc::clone(shelf) as _;
     let options = DoorOptions::new(std::env::temp_dir(), Arc::new(SystemClock));
-    Door::new(DoorOptions { mcp, kept: Some(kept), start_patience: PATIENCE, environment: Arc::new(environment), ..options })
+    let environment = Arc::new(environment);
+    Door::new(DoorOptions { mcp, kept: Some(kept), start_patience: PATIENCE, connections, environment, ..options })
 }
 
 /// An entry that says that one process serves all.
@@ -177,6 +182,45 @@ async fn what_changes_elsewhere_ends_connections_here() {
     assert!(text(&refused).contains("not enabled"), "{refused:?}");
     assert!(door.definitions(&ann).await.iter().all(|tool| tool.server.is_none()));
     door.shutdown().await;
+}
+
+/// A server that never answers is ended like any other, and one that waits for its turn is never begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_starting_is_ended_too() {
+    let silent: Vec<Scripted> = (0..4).map(|_| Scripted::new()).collect();
+    let waiting = Scripted::new();
+    let ann = owner("ann");
+    let shelf = Arc::new(Shelf::default());
+    let ids: Vec<McpServerId> = silent
+        .iter()
+        .enumerate()
+        .map(|(n, server)| shelf.put(Some(&ann), &format!("s{n}"), &server.entry(&["deaf", "family"])))
+        .collect();
+    let last = shelf.put(Some(&ann), "last", &waiting.entry(&[]));
+    // Nobody gives up a turn before it is told to.
+    let door = limited(&json!({}), &shelf, ConnectionLimits { start: PATIENCE * 60, ..ConnectionLimits::default() });
+    let begin = async |id: &McpServerId| door.mcp().start(&ann, id, Duration::ZERO).await.unwrap().status;
+    for (id, server) in ids.iter().zip(&silent) {
+        assert_eq!(begin(id).await, "starting");
+        wait::until("the processes", PATIENCE, || async { (server.alive().len() == 3).then_some(()) }).await;
+    }
+    // All turns are taken now.
+    assert_eq!(begin(&last).await, "starting");
+    wait::within("the end of what was not begun", PATIENCE, door.mcp().stop(&last)).await;
+    // Disabled.
+    shelf.take(&ids[0]);
+    door.mcp().changed(&ids[0]).await;
+    silent[0].gone().await;
+    for (id, server) in ids.iter().zip(&silent) {
+        wait::within("its end", PATIENCE, door.mcp().stop(id)).await;
+        assert_eq!(server.alive(), Vec::<i64>::new(), "none is left when it has been stopped");
+    }
+    // The turns are free again, and others have them.
+    let next = Scripted::new();
+    let id = shelf.put(Some(&ann), "next", &next.entry(&[]));
+    assert_eq!(door.mcp().start(&ann, &id, PATIENCE).await.unwrap().status, "ok");
+    door.shutdown().await;
+    assert_eq!(waiting.log("pid").len(), 0, "nobody wants it any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]

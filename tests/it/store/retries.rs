@@ -19,6 +19,7 @@ contract! {
     only_the_newest_run_that_has_ended,
     a_retry_counts_like_a_message,
     a_call_is_taken_back_once,
+    what_was_made_by_a_retry_only_is_taken_back,
     what_took_back_a_call_of_an_earlier_turn_stays,
 }
 
@@ -243,6 +244,45 @@ async fn what_took_back_a_call_of_an_earlier_turn_stays(world: &World) {
     assert_eq!(gone, [answer.id.to_string(), undone[1].to_string()], "what was taken back of the turn itself goes with it");
     let read: Vec<_> = world.load(&world.claim_one().await).await.history.into_iter().map(|message| message.id).collect();
     assert!(read.contains(&undone[0]) && read.contains(&said.id), "{read:?}");
+}
+
+/// The first try was cancelled before it began. The retry has its key, and is what is taken back.
+async fn what_was_made_by_a_retry_only_is_taken_back(world: &World) {
+    let owner = user();
+    let first = world.claimed(&owner).await;
+    let message = assistant(&first, "calls");
+    let call = planned_call(&first, &message.id, 0);
+    let work = vec![
+        Change::FreezeTools(Vec::new()),
+        Change::StepStarted { step: 2, kind: StepKind::Tools },
+        Change::AddMessage(message.clone()),
+        Change::AddToolCalls(vec![call.clone()]),
+        Change::ToolFinished(call.id.clone(), outcome(ToolCallState::Cancelled)),
+    ];
+    world.commit_one(changes(&first, work)).await.unwrap();
+    world.commit_one(failed(&first)).await.unwrap();
+    let undo_it = |run: &RunId| undo(&owner, (run, &message, &call), true);
+    assert!(matches!(ask(world, undo_it(&first.run_id)).await, Resumed::NotResumable { .. }), "nothing was made");
+
+    let new = RunId::generate(&UuidIds);
+    let copy = Message { id: MessageId::generate(&UuidIds), run_id: new.clone(), ..message.clone() };
+    let again = ToolCall {
+        id: CallId::generate(&UuidIds),
+        run_id: new.clone(),
+        message_id: copy.id.clone(),
+        step: 1,
+        key: Some(call.id.clone()),
+        ..call.clone()
+    };
+    let batch =
+        CallBatch { original: message.id.clone(), message: copy, calls: vec![again.clone()], tools: Vec::new(), twin: None };
+    let resume = ResumeRun { new_run_id: new, ..retry(&owner, &first.run_id, GoOn::Call(Box::new(batch))) };
+    assert!(matches!(ask(world, resume).await, Resumed::Run { .. }));
+    let second = world.claim_one().await;
+    let made = vec![Change::ToolStarted(again.id.clone()), Change::ToolFinished(again.id, outcome(ToolCallState::Done))];
+    world.commit_one(changes(&second, made)).await.unwrap();
+    world.commit_one(completed(&second)).await.unwrap();
+    assert!(matches!(ask(world, undo_it(&second.run_id)).await, Resumed::Run { .. }));
 }
 
 async fn a_call_is_taken_back_once(world: &World) {

@@ -84,3 +84,28 @@ async fn a_call_that_pauses_while_it_is_stopped_goes_on_with_its_answer() {
     let states: Vec<_> = told.map(|event| event.data.contains("unknown")).collect();
     assert_eq!(states, [false], "one outcome, and it is known");
 }
+
+/// What was not sent when the process ended is not called unknown. What may be made again is, as after any stop.
+#[tokio::test]
+async fn a_call_that_was_not_sent_is_known_not_to_have_happened() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["late", "idle"]));
+    h.model.then(Answer::Text("nothing was done"));
+    let worker = h.worker().await;
+    let (conversation, run) = h.say("go").await;
+    until("the calls", async || (h.tools.executed.lock().unwrap().len() == 2).then_some(())).await;
+    worker.drain(Duration::from_millis(50)).await;
+    let told = async || {
+        let events = h.events(&conversation).await;
+        events.into_iter().filter(|event| event.kind == "tool.completed").map(|event| event.data).collect::<Vec<_>>()
+    };
+    let [first] = &told().await[..] else { panic!("the other one stays started") };
+    assert!(first.contains("late ran") && first.contains("\"cancelled\""), "{first}");
+    let next = h.worker().await;
+    until("the other call", async || (h.tools.executed.lock().unwrap().len() == 3).then_some(())).await;
+    let executed = h.tools.executed.lock().unwrap().clone();
+    assert_eq!((executed.iter().filter(|name| *name == "late").count(), executed[2].as_str()), (1, "idle"));
+    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    assert_eq!(explanation.crashes, 0);
+    next.drain(Duration::from_millis(50)).await;
+}

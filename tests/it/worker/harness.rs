@@ -161,6 +161,8 @@ impl Toolbox for ScriptedTools {
             tool("never", ReplayClass::Read).into(),
             tool("bomb", ReplayClass::Unsafe).into(),
             tool("asks", ReplayClass::Unsafe).into(),
+            tool("late", ReplayClass::Unsafe).into(),
+            tool("idle", ReplayClass::Idempotent).into(),
         ]
     }
 
@@ -185,7 +187,8 @@ impl Toolbox for ScriptedTools {
                 let _ =
                     progress.send(Report::Pauses(Box::new(Pause { state: None, given: BTreeMap::new(), asks, number: 1 }))).await;
             }
-            ToolCallState::Unknown
+            // Nothing of these was sent before they were told to stop.
+            if matches!(call.name.as_str(), "late" | "idle") { ToolCallState::Cancelled } else { ToolCallState::Unknown }
         };
         let content = vec![ToolContent::text(format!("{} ran", call.name))];
         ToolOutcome { state, content, is_error: state != ToolCallState::Done, duration_ms: 1 }

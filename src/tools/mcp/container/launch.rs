@@ -9,6 +9,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::NamedTempFile;
 use tokio::process::Command;
+use tokio_util::task::TaskTracker;
 
 use super::super::process::Program;
 use super::engine::plain;
@@ -65,10 +66,10 @@ impl Launch {
         Ok(Self { engine: program.display().to_string(), args: line, env, removal, _variables: file })
     }
 
-    /// The engine's command as a program, whose word is the name of the container.
-    pub fn program(&self, word: String) -> Program<'_> {
+    /// The engine's command as a program, whose word is the name of the container. `remains` is as for any program.
+    pub fn program<'a>(&'a self, word: String, remains: &'a TaskTracker) -> Program<'a> {
         let Self { engine, args, env, removal, _variables } = self;
-        Program { command: engine, args, env, cwd: None, word, removal: Some(removal.clone()) }
+        Program { command: engine, args, env, cwd: None, word, removal: Some(removal.clone()), remains }
     }
 }
 
@@ -125,6 +126,8 @@ fn bounds(container: &Container, options: &ContainerOptions) -> Result<Vec<Strin
     let processes = within("processes", container.processes, options.processes)?;
     let cpus = within("cpus", container.cpus, options.cpus)?;
     let mut line: Vec<String> = ["run", "--rm", "--interactive", "--read-only", "--cap-drop", "ALL"].map(str::to_owned).into();
+    // What it says is read from the engine. The log that the engine would keep of it beside that has no bounds.
+    line.extend(["--log-driver".to_owned(), "none".to_owned()]);
     line.extend(["--security-opt".to_owned(), "no-new-privileges".to_owned()]);
     line.extend(["--network".to_owned(), if container.network { "bridge" } else { "none" }.to_owned()]);
     // As much swap as memory means: none beside it.
@@ -213,6 +216,7 @@ mod tests {
             "--cpus 1 ",
             "--pids-limit 128",
             "--rm",
+            "--log-driver none",
         ] {
             assert!(line.contains(words), "{words:?} in {line}");
         }
