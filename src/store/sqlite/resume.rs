@@ -79,7 +79,7 @@ async fn wake(tx: &mut Tx, resume: &ResumeRun, run: Run) -> StoreResult<Resumed>
     Ok(Resumed::Run { run, events: Vec::new() })
 }
 
-/// A new run with the profile of the one that has ended goes on from the same history, if it [can be](is_resumable). A call is taken
+/// A new run with the profile of the one that has ended goes on from the same history, if `is_resumable` says so. A call is taken
 /// back whatever came after it, once.
 async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> StoreResult<Resumed> {
     let conversation_id = ConversationId::from_stored(ended.conversation_id.clone());
