@@ -295,7 +295,8 @@ async fn a_request_that_comes_again_is_answered_as_before(#[values(Kind::Sqlite,
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_model_sees_is_what_its_record_says() {
     let wire = Wire::play(vec![Dialect::Openai.answer(Says { text: "I see.", ..Says::default() })]).await;
-    let server = Site::new(Kind::Sqlite).await.start().await;
+    let site = Site::new(Kind::Sqlite).await;
+    let server = site.start().await;
     let models = json!([{"name": "llava-x", "vision": false}, {"name": "gpt-3.5-turbo", "vision": true}]);
     let body = json!({"name": "mine", "kind": "openai", "base_url": wire.base_url, "key": "sk-0123456789", "models": models});
     let (status, made) = server.post_json("/providers", &body).await;
