@@ -135,7 +135,11 @@ fn cells(bytes: &[u8], most_chars: usize) -> Result<FileText, Refused> {
             let gap = column.saturating_sub(from);
             let line = if is_next_line { "\n" } else { "" };
             let between = match gap {
-                0..=MOST_TABS => format!("{line}{}", "\t".repeat(gap as usize)),
+                // Cells that do not come in their order still stand apart.
+                0..=MOST_TABS => {
+                    let least = usize::from(last.is_some() && !is_next_line);
+                    format!("{line}{}", "\t".repeat((gap as usize).max(least)))
+                }
                 _ => format!("{line}{}{}: ", if last.is_some() && !is_next_line { "\t" } else { "" }, reference(row, column)),
             };
             last = Some((row, column));

@@ -222,8 +222,8 @@ fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
         None => "is about to begin".to_owned(),
     };
     // A server may ask in the middle of a call, which then stands still, and its limit of time with it.
-    let asking = known.questions.iter().filter(|(_, kind, _)| *kind == InputKind::Elicitation).count();
-    if asking > 0 && known.tools_under_way.len() <= asking {
+    let under_way = i64::try_from(known.tools_under_way.len()).unwrap_or(i64::MAX);
+    if known.calls_asking > 0 && under_way <= known.calls_asking {
         return (format!("Worker {node} has the run and {doing}, which waits for a human's answer.{}", questions(known)), false);
     }
     (format!("Worker {node} has the run and {doing}."), true)
@@ -337,6 +337,7 @@ mod tests {
             cancel_requested_by: None,
             step: None,
             tools_under_way: Vec::new(),
+            calls_asking: 0,
         }
     }
 

@@ -7,14 +7,15 @@ use sqlx::sqlite::SqliteError;
 /// A failed store call. Absence is not an error (`Option`), nor is losing a race (named outcomes).
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database cannot be reached, is read-only, full, shutting down, or its pool is exhausted. Worth trying again.
+    /// The database cannot be reached, is not there, lets nobody in, is read-only, full, shutting down, or its pool is exhausted. Worth trying
+    /// again.
     #[error("the database is not available")]
     Unavailable(#[source] sqlx::Error),
     /// Pages of the database file are damaged, or it is no database. Worth trying again when somebody has put a backup in its place: until
     /// then nobody knows what the rows would have said.
     #[error("the database file is damaged: stop the server and put a backup in its place, as docs/operations.md says")]
     Damaged(#[source] sqlx::Error),
-    /// A deadlock, serialisation failure or lock time-out that persisted over its retries.
+    /// A deadlock, serialisation failure or lock time-out that persisted over the retries that it gets.
     #[error("the database is contended")]
     Contended(#[source] sqlx::Error),
     /// A row holds what this version cannot read, or would if it were written.
@@ -125,11 +126,9 @@ fn postgres_class(code: &str) -> Class {
         "40001" | "40P01" | "55P03" => Class::Contended,
         // query_canceled (statement_timeout), idle_in_transaction_session_timeout, read_only_sql_transaction.
         "57014" | "25P03" | "25006" => Class::Unavailable,
-        // A database that is not there or lets nobody in, as while it is put back or a password changes; pages that are damaged.
-        // Connection exceptions, insufficient resources, shutdown, system errors.
-        _ if ["28", "3D", "XX001", "XX002", "08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => {
-            Class::Unavailable
-        }
+        // A database that is not there or lets nobody in, as while it is put back or a password changes; connection exceptions,
+        // insufficient resources, shutdown, system errors.
+        _ if ["28", "3D", "08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => Class::Unavailable,
         _ => Class::Statement,
     }
 }
@@ -153,7 +152,7 @@ mod tests {
         assert!(matches!(sqlite_class("2067"), Class::Statement));
         assert!(matches!(postgres_class("40P01"), Class::Contended));
         assert!(matches!(postgres_class("57P01"), Class::Unavailable));
-        for code in ["28P01", "28000", "3D000", "XX001"] {
+        for code in ["28P01", "28000", "3D000"] {
             assert!(matches!(postgres_class(code), Class::Unavailable), "{code}");
         }
         assert!(matches!(postgres_class("23505"), Class::Statement));

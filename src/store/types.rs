@@ -727,6 +727,8 @@ pub struct Explanation {
     pub questions: Vec<(InputId, InputKind, String)>,
     /// Calls that have been started and have no outcome, by tool name.
     pub tools_under_way: Vec<String>,
+    /// How many of them stand still because their servers have asked a human something.
+    pub calls_asking: i64,
 }
 
 /// A key, without its secret.

@@ -406,7 +406,9 @@ impl Drive<'_> {
     /// Whether a call that was cancelled before anything was sent would have an unknown outcome for the next attempt, which does not know
     /// that. One that may be repeated is made there; and of one that its server has had a round of, not all is known.
     fn is_lost_unsent(&self, id: &CallId) -> bool {
-        self.state.record.calls.iter().any(|call| call.id == *id && !call.replay.may_repeat() && call.handle.is_none())
+        // What is rerun though it may have happened is not known to be unsent: an attempt before may have sent it.
+        let is_rerun = self.state.record.profile.on_unknown == OnUnknown::Rerun;
+        !is_rerun && self.state.record.calls.iter().any(|call| call.id == *id && !call.replay.may_repeat() && call.handle.is_none())
     }
 
     fn is_read(&self, id: &CallId) -> bool {

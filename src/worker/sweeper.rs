@@ -30,11 +30,11 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }
-        pause = own;
-        if last_contact.elapsed() > options.sweep * 3 {
+        if last_contact.elapsed() > pause.max(options.sweep) + options.sweep * 2 {
             // The process was stopped, or starved: it cannot know what happened meanwhile.
             in_touch_since = Instant::now();
         }
+        pause = own;
         let despite_outage = in_touch_since.elapsed() >= options.lease;
         let asked_at = Instant::now();
         // The first look after an outage takes nothing, however few leases there are: workers that are alive have to say first which
@@ -43,6 +43,11 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
         match deps.store.sweep(most, despite_outage).await {
             Ok(sweep) => {
                 last_contact = Instant::now();
+                let is_slow = asked_at.elapsed() > options.renew;
+                if is_slow {
+                    // The database stood still, and nobody could renew: those who are alive shall be heard first.
+                    in_touch_since = Instant::now();
+                }
                 if std::mem::take(&mut was_away) {
                     pause = options.renew * 2;
                     continue;
@@ -61,9 +66,7 @@ pub async fn run(deps: &WorkerDeps, options: &WorkerOptions, stop: CancellationT
                     }
                     deps.hub.queue_signal().notify();
                 }
-                if asked_at.elapsed() > options.renew {
-                    // The database stood still, and nobody could renew: those who are alive shall be heard first.
-                    in_touch_since = Instant::now();
+                if is_slow {
                     pause = options.renew * 2;
                 }
             }

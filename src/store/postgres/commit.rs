@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use super::PostgresStore;
 use super::answer::{ANSWER_LIMIT, ask, within};
 use super::cancel::{Settled, Told, settle};
-use super::errors::{is_refusal, retried_unless_locked};
+use super::errors::{is_refusal, retried_at_locks};
 use super::fold::{self, Fenced, Folded, Place};
 use super::statement::statement;
 use crate::domain::conversation::ConversationStatus;
@@ -21,16 +21,18 @@ use crate::domain::record::{Fence, RunWrite};
 use crate::store::{Committed, Refused, StoreError, StoreResult, compose, rows};
 
 impl PostgresStore {
-    /// Commits a batch. Tried again only when the database says that it was rolled back, and not for a lock: all runs of the process
-    /// wait behind this, and the log writer finds out which of them it is.
+    /// Commits a batch. Tried again only when the database says that it was rolled back.
     pub(super) async fn commit_batch(&self, writes: &[RunWrite]) -> StoreResult<Vec<Result<Committed, Refused>>> {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
         let batch = fold::fold(writes)?;
+        // All runs of the process wait behind this, and the log writer finds out which of them is locked out. That one waits for longer
+        // than a session that was cut off in a transaction is suffered, 5 s.
+        let locks = if batch.fences.len() > 1 { 0 } else { 2 };
         let answers = match batch.refused {
             Some(_) => None,
-            None => match retried_unless_locked(|| self.write_batch(writes, &batch)).await {
+            None => match retried_at_locks(locks, || self.write_batch(writes, &batch)).await {
                 Ok(answers) => Some(answers),
                 Err(error) if is_refusal(&error) => None,
                 Err(error) => return Err(error),
@@ -39,7 +41,7 @@ impl PostgresStore {
         // A write that breaks a rule takes back all of its batch, but shall only cost itself.
         match answers {
             Some(answers) => Ok(answers),
-            None => retried_unless_locked(|| self.write_one_by_one(writes)).await,
+            None => retried_at_locks(locks, || self.write_one_by_one(writes)).await,
         }
     }
 

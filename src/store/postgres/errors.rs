@@ -21,16 +21,25 @@ where
     retried_when(was_rolled_back, transaction).await
 }
 
-/// The same, but for a lock that was not to be had for as long as a session waits for one: whoever waits has others wait behind it.
-pub(super) async fn retried_unless_locked<T, F, Fut>(transaction: F) -> StoreResult<T>
+/// The same, but at most so often after a lock that was not to be had for as long as a session waits for one: whoever waits may have
+/// others wait behind it.
+pub(super) async fn retried_at_locks<T, F, Fut>(mut most: u32, transaction: F) -> StoreResult<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = StoreResult<T>>,
 {
-    retried_when(|error| was_rolled_back(error) && !has_code(error, &["55P03"]), transaction).await
+    let may_repeat = |error: &StoreError| {
+        if !has_code(error, &["55P03"]) {
+            return was_rolled_back(error);
+        }
+        let is_left = most > 0;
+        most = most.saturating_sub(1);
+        is_left
+    };
+    retried_when(may_repeat, transaction).await
 }
 
-async fn retried_when<T, F, Fut>(is_to_repeat: impl FnMut(&StoreError) -> bool, transaction: F) -> StoreResult<T>
+async fn retried_when<T, F, Fut>(may_repeat: impl FnMut(&StoreError) -> bool, transaction: F) -> StoreResult<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = StoreResult<T>>,
@@ -40,7 +49,7 @@ where
         .with_max_delay(Duration::from_millis(200))
         .with_max_times(5)
         .with_jitter();
-    transaction.retry(waits).when(is_to_repeat).await
+    transaction.retry(waits).when(may_repeat).await
 }
 
 /// serialization_failure, deadlock_detected, lock_not_available: nothing of the transaction is left, for certain.

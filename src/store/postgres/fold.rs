@@ -120,6 +120,8 @@ struct RunPatch {
     released: bool,
     after_ms: Option<i64>,
     claim_cause: Option<&'static str>,
+    /// Questions that the same batch closes: for its statement they are still open.
+    closed: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -418,8 +420,10 @@ impl Tables {
             }
             Change::Release { after_ms, cause } => {
                 at.fenced.lets_go = true;
+                let closed = self.inputs_closed.iter().filter(|row| row.ord == ord).map(|row| row.id.clone()).collect();
                 let patch = self.run(ord);
                 patch.released = true;
+                patch.closed = closed;
                 patch.after_ms = after_ms.map(|after| i64::try_from(after).unwrap_or(i64::MAX / 4));
                 patch.claim_cause = Some(ReleaseCause::as_str(*cause));
             }

@@ -114,6 +114,10 @@ impl RunStore for PostgresStore {
                      SELECT name FROM tool_calls t WHERE t.run_id = runs.id AND t.state = 'started' ORDER BY t.step, t.position
                  ) AS under_way,
                  (
+                     SELECT count(DISTINCT q.call_id) FROM input_requests q
+                     WHERE q.run_id = runs.id AND q.state = 'pending' AND q.kind = 'elicitation'
+                 ) AS calls_asking,
+                 (
                      SELECT coalesce(json_agg(json_build_array(q.id, q.kind, q.question::json ->> 'text') ORDER BY q.created_at, q.id), '[]')
                      FROM input_requests q WHERE q.run_id = runs.id AND q.state = 'pending'
                  )::text AS questions
@@ -153,6 +157,7 @@ impl RunStore for PostgresStore {
             step,
             questions: rows::decode("input_requests", "question", id.as_str(), &row.try_get::<String, _>("questions")?)?,
             tools_under_way: row.try_get("under_way")?,
+            calls_asking: row.try_get("calls_asking")?,
             run: run.into_run()?,
         }))
     }

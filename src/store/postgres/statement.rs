@@ -165,7 +165,8 @@ const RUNS: &str = "run AS (
             WHEN p.released AND p.reason IN ('input', 'approval') AND r.answered_at IS NOT NULL THEN now_ms()
             -- How long a question holds was counted when it was asked, which may be long ago.
             WHEN p.released AND p.reason IN ('input', 'approval') THEN least(now_ms() + p.after_ms, (
-                SELECT min(q.expires_at) FROM input_requests q WHERE q.run_id = r.id AND q.state = 'pending'
+                SELECT min(q.expires_at) FROM input_requests q
+                WHERE q.run_id = r.id AND q.state = 'pending' AND q.id <> ALL (p.closed)
             ))
             WHEN p.released THEN now_ms() + p.after_ms
             ELSE r.claimable_at
@@ -175,7 +176,7 @@ const RUNS: &str = "run AS (
         crashes = CASE WHEN p.released THEN greatest(r.crashes - 1, 0) ELSE r.crashes END
     FROM json_to_recordset({list}) AS p (ord int, status text, reason text, started bool, tools_hash text, contexts text,
         counters text, usage text, finished bool, finish_reason text, error text, last_place bigint, released bool,
-        after_ms bigint, claim_cause text)
+        after_ms bigint, claim_cause text, closed text[])
     JOIN head h ON h.ord = p.ord
     WHERE r.id = h.run_id AND r.finished_at IS NULL
 )";

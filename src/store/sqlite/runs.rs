@@ -112,10 +112,12 @@ impl RunStore for SqliteStore {
                 .fetch_optional(&mut *tx)
                 .await?
         };
-        let (live_leases, resumable): (i64, bool) = sqlx::query_as(concat!(
+        let (live_leases, resumable, calls_asking): (i64, bool, i64) = sqlx::query_as(concat!(
             "SELECT (SELECT count(*) FROM run_leases WHERE lease_until > ?1), r.status = 'failed' AND ",
             is_resumable!("r"),
-            " FROM runs r WHERE r.id = ?2"
+            ", (SELECT count(DISTINCT q.call_id) FROM input_requests q
+                WHERE q.run_id = r.id AND q.state = 'pending' AND q.kind = 'elicitation')
+             FROM runs r WHERE r.id = ?2"
         ))
         .bind(now)
         .bind(id.as_str())
@@ -160,6 +162,7 @@ impl RunStore for SqliteStore {
             step: step.map(|(step, kind, status, at)| (unsigned(step), kind, status, now - at)),
             questions,
             tools_under_way,
+            calls_asking,
             run: row.into_run()?,
         }))
     }

@@ -20,7 +20,7 @@ use super::masks::Masks;
 use super::sampling::{self, SamplingRules};
 use crate::domain::form;
 use crate::domain::input::{ACCEPT, DECLINE, Elicitation, InputAnswer};
-use crate::tools::visible::visible;
+use crate::tools::visible::{hidden_in, visible};
 use crate::tools::{Asks, Progress, Report, Sampled, Samples, SamplingRequest};
 
 /// How many reports of one call may wait; more are dropped.
@@ -174,7 +174,7 @@ pub fn readable(server: &str, masks: &Masks, request: ElicitRequestParams) -> Op
 /// A URL that a person may be sent to: by https, or on this machine, and without the server's own secrets. As it was read here: a browser
 /// may make something else of what its server wrote.
 fn visitable(url: &str, masks: &Masks) -> Option<String> {
-    let parsed = reqwest::Url::parse(url).ok().filter(|_| url.len() <= MAX_URL)?;
+    let parsed = reqwest::Url::parse(url).ok().filter(|parsed| parsed.as_str().len() <= MAX_URL && hidden_in(url).is_none())?;
     let is_here = matches!(parsed.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
     let is_fine = parsed.scheme() == "https" || (parsed.scheme() == "http" && is_here);
     (is_fine && parsed.username().is_empty() && parsed.password().is_none() && !masks.are_in(url) && !masks.are_in(parsed.as_str()))
@@ -314,9 +314,13 @@ mod tests {
             let (_, page) = asked(json!({"mode": "url", "message": "Sign in", "url": url, "elicitationId": "1"}))?;
             page.url
         };
-        for secret in
-            ["https://h/?t=token-canary", "https://token-canary.h/", "https://h/?t=dG9rZW4tY2FuYXJ5", "https://h/token-c\tanary"]
-        {
+        for secret in [
+            "https://h/?t=token-canary",
+            "https://token-canary.h/",
+            "https://h/?t=dG9rZW4tY2FuYXJ5",
+            "https://h/token-c\tanary",
+            "https://h/a\u{200b}b",
+        ] {
             assert_eq!(url(secret), None, "{secret}");
         }
         // As it was read, and not as a browser would read it in its own way.

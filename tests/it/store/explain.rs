@@ -47,13 +47,16 @@ impl Scene {
     /// A tool is called that does not come to its end.
     async fn calls(&self) -> Fence {
         let fence = self.claim().await;
-        let message = assistant(&fence, "calls");
-        let call = planned_call(&fence, &message.id, 0);
-        let id = call.id.clone();
-        let step = Change::StepStarted { step: 2, kind: StepKind::Tools };
-        self.write(&fence, vec![step, Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::ToolStarted(id)])
-            .await;
+        self.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }]).await;
+        self.starts_another(&fence).await;
         fence
+    }
+
+    async fn starts_another(&self, fence: &Fence) {
+        let message = assistant(fence, "calls");
+        let call = planned_call(fence, &message.id, 0);
+        let id = call.id.clone();
+        self.write(fence, vec![Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::ToolStarted(id)]).await;
     }
 
     /// The run waits for an answer.
@@ -159,6 +162,13 @@ const STATES: &[State] = states! {
         let fence = scene.calls().await;
         scene.write(&fence, vec![Change::AskInput(question(&fence, InputKind::Approval))]).await;
     } => true, "Worker node_", "runs tools (files__read) in step 2 for ";
+    "one call asks twice, and another one goes on", |scene| {
+        let fence = scene.calls().await;
+        let asked = question(&fence, InputKind::Elicitation);
+        let again = InputRequest { id: InputId::generate(&UuidIds), ..asked.clone() };
+        scene.write(&fence, vec![Change::AskInput(asked), Change::AskInput(again)]).await;
+        scene.starts_another(&fence).await;
+    } => true, "runs tools (files__read, files__read) in step 2 for ";
     "a server asks in the middle of a call", |scene| {
         let fence = scene.calls().await;
         scene.write(&fence, vec![Change::AskInput(question(&fence, InputKind::Elicitation))]).await;

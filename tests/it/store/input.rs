@@ -204,12 +204,13 @@ async fn a_run_wakes_when_its_first_question_expires(world: &World) {
     let owner = user();
     let fence = world.claimed(&owner).await;
     let expires = |left: u64| InputRequest { expires_in_ms: Some(left), ..request(&fence) };
-    let asked = [expires(LONG / 2), expires(LONG), request(&fence)];
+    let asked = [expires(LONG / 2), expires(LONG), request(&fence), expires(1)];
     world.commit_one(started(&fence)).await.unwrap();
     world.commit_one(changes(&fence, asked.iter().flat_map(asks).collect())).await.unwrap();
     let status = Change::Status(RunStatus::Waiting, Some(WaitReason::Input));
     let release = Change::Release { after_ms: Some(LONG * 2), cause: ReleaseCause::Waiting };
-    world.commit_one(changes(&fence, vec![status, release])).await.unwrap();
+    let over = Change::InputClosed { id: asked[3].id.clone(), state: InputState::Expired };
+    world.commit_one(changes(&fence, vec![over, status, release])).await.unwrap();
     let wakes = world.store.explain_run(&owner, &fence.run_id).await.unwrap().unwrap().claimable_in_ms.unwrap();
     assert!((1..=i64::try_from(LONG / 2).unwrap()).contains(&wakes), "{wakes}");
 }

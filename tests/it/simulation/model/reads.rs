@@ -1,11 +1,13 @@
 //! Conversations and runs as their owners see them.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use capstan::domain::change::StepKind;
 use capstan::domain::conversation::{Conversation, ConversationStatus};
 use capstan::domain::event::StoredEvent;
 use capstan::domain::ids::{CallId, ConversationId, MessageId, RunId, UserId};
-use capstan::domain::input::InputState;
+use capstan::domain::input::{InputKind, InputRecord, InputState};
 use capstan::domain::message::Message;
 use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::ToolCallState;
@@ -240,6 +242,13 @@ impl RunStore for ModelStore {
                 .filter(|asked| asked.request.state == InputState::Pending)
                 .map(|asked| (asked.request.id.clone(), asked.request.kind, asked.request.question.text.clone()))
                 .collect(),
+            calls_asking: {
+                let asks = |asked: &&InputRecord| {
+                    asked.request.state == InputState::Pending && asked.request.kind == InputKind::Elicitation
+                };
+                let calls: BTreeSet<_> = row.inputs.iter().filter(asks).filter_map(|asked| asked.request.call_id.clone()).collect();
+                i64::try_from(calls.len()).unwrap()
+            },
             tools_under_way: row
                 .calls
                 .iter()
