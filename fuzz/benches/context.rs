@@ -130,7 +130,7 @@ fn cost(ids: &SequentialIds, record: &RunRecord, tokenizer: Option<Tokenizer>) -
     let mut messages = 0;
     for _ in 0..ROUNDS {
         let mut state = RunState::load(record.clone());
-        state.know_capacities(vec![(record.model().to_owned(), Capacity { window: None, tokenizer, prices: None })]);
+        state.know_capacities(vec![(record.model().to_owned(), Capacity { tokenizer, ..Capacity::default() })]);
         let began = Instant::now();
         let decision = decide(&state, Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() }, &around);
         state.apply(&decision.changes);
