@@ -618,7 +618,7 @@ impl Server {
     }
 
     async fn start(self: Arc<Self>) {
-        let _attempt = Attempt(Arc::clone(&self));
+        let mut attempt = Attempt(Some(Arc::clone(&self)));
         let result = tokio::select! {
             // First of all: whoever has waited for a place until it was closed starts nothing any more.
             biased;
@@ -639,6 +639,8 @@ impl Server {
                 self.failed_to_start(fault)
             }
         };
+        // As soon as the phase is told, it may be that of the next attempt: a server can die at once.
+        attempt.0 = None;
         let mut late = None;
         self.shift(|phase| match phase {
             Phase::Closed => {
@@ -734,15 +736,16 @@ impl Server {
 }
 
 /// An attempt to start a server. Should it end without a result, by a panic, it has failed: nobody may wait for it for ever.
-struct Attempt(Arc<Server>);
+struct Attempt(Option<Arc<Server>>);
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        self.0.shift(|phase| {
+        let Some(server) = &self.0 else { return };
+        server.shift(|phase| {
             let is_open = matches!(phase, Phase::Starting { .. });
             if is_open {
                 let fault = Fault::from("starting it has failed, and the reason is a mistake of this program".to_owned());
-                *phase = self.0.failed_to_start(fault);
+                *phase = server.failed_to_start(fault);
             }
             is_open
         });
