@@ -48,13 +48,13 @@ impl Scene {
     async fn calls(&self) -> Fence {
         let fence = self.claim().await;
         self.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }]).await;
-        self.starts_another(&fence).await;
+        self.starts(&fence, 0).await;
         fence
     }
 
-    async fn starts_another(&self, fence: &Fence) {
+    async fn starts(&self, fence: &Fence, position: u32) {
         let message = assistant(fence, "calls");
-        let call = planned_call(fence, &message.id, 0);
+        let call = planned_call(fence, &message.id, position);
         let id = call.id.clone();
         self.write(fence, vec![Change::AddMessage(message), Change::AddToolCalls(vec![call]), Change::ToolStarted(id)]).await;
     }
@@ -167,7 +167,7 @@ const STATES: &[State] = states! {
         let asked = question(&fence, InputKind::Elicitation);
         let again = InputRequest { id: InputId::generate(&UuidIds), ..asked.clone() };
         scene.write(&fence, vec![Change::AskInput(asked), Change::AskInput(again)]).await;
-        scene.starts_another(&fence).await;
+        scene.starts(&fence, 1).await;
     } => true, "runs tools (files__read, files__read) in step 2 for ";
     "a server asks in the middle of a call", |scene| {
         let fence = scene.calls().await;
