@@ -247,8 +247,9 @@ pub trait QueueStore: Send + Sync {
 
     /// Gives up leases that their worker could not renew because the database was away. It lives, so these claims do not count
     /// as crashes; what was under way is judged as after one, and the runs can be claimed at once. Leases that somebody else has
-    /// ended, or whose rows somebody else is at, are left alone: repeating it changes nothing more.
-    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()>;
+    /// ended are left alone: repeating it changes nothing more. Returns the runs that still have theirs, because somebody else is at their
+    /// rows: they are to be given up again.
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>>;
 
     /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences off whoever held it.
     /// When more than half of all leases (and at least four) look expired at once, nothing is taken unless `despite_outage`. With a

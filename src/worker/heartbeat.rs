@@ -114,13 +114,17 @@ async fn give_up(deps: &WorkerDeps, registry: &Registry) {
     if fences.is_empty() {
         return;
     }
-    match deps.store.give_up_leases(&fences).await {
-        Ok(()) => {
-            tracing::info!(runs = fences.len(), "the database is back, the runs given up meanwhile can be claimed");
-            deps.hub.queue_signal().notify();
-        }
-        Err(_) => registry.keep_given_up(fences),
+    let told = fences.len();
+    let left = match deps.store.give_up_leases(&fences).await {
+        // Nearly always nothing, so that looking through it costs nothing.
+        Ok(left) => fences.into_iter().filter(|fence| left.contains(&fence.run_id)).collect(),
+        Err(_) => fences,
+    };
+    if told > left.len() {
+        tracing::info!(runs = told - left.len(), "the database is back, the runs given up meanwhile can be claimed");
+        deps.hub.queue_signal().notify();
     }
+    registry.keep_given_up(left);
 }
 
 async fn watch(options: &WorkerOptions, registry: &Registry, database: &Database) {

@@ -173,7 +173,7 @@ impl ConversationStore for PostgresStore {
     }
 
     async fn rewind_conversation(&self, rewind: Rewind, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Rewound>> {
-        self.rewind(&rewind, idempotency.as_ref()).await
+        retried(|| self.rewind(&rewind, idempotency.as_ref())).await
     }
 
     async fn copy_conversation(&self, copy: CopyConversation, idempotency: Option<IdempotencyClaim>) -> StoreResult<Keyed<Copied>> {

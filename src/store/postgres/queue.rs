@@ -151,20 +151,26 @@ const SWEEP: &str = "WITH expired AS (
     FROM expired e WHERE r.id = e.run_id AND r.finished_at IS NULL RETURNING r.id, r.trace_id";
 
 /// Locks as a sweep does, and waits for nobody. A lease that is gone, or of another epoch, has been ended by somebody else; one
-/// that ends here is told from a crash exactly once.
-const GIVE_UP: &str = "WITH locked AS MATERIALIZED (
+/// that ends here is told from a crash exactly once. Answers with those that are still there, because somebody holds a lock.
+const GIVE_UP: &str = "WITH lost AS MATERIALIZED (
+        SELECT l.run_id, l.epoch, r.conversation_id
+        FROM unnest($1::text[], $2::bigint[]) AS given (run_id, epoch)
+            JOIN run_leases l ON l.run_id = given.run_id AND l.epoch = given.epoch
+            JOIN runs r ON r.id = l.run_id AND r.finished_at IS NULL
+    ), locked AS MATERIALIZED (
         SELECT r.id, r.conversation_id, lost.epoch
-        FROM unnest($1::text[], $2::bigint[]) AS lost (run_id, epoch) JOIN runs r ON r.id = lost.run_id
-            JOIN conversation_heads h ON h.conversation_id = r.conversation_id
+        FROM lost JOIN runs r ON r.id = lost.run_id JOIN conversation_heads h ON h.conversation_id = lost.conversation_id
         WHERE r.finished_at IS NULL FOR UPDATE OF h, r SKIP LOCKED
     ), gone AS (
         DELETE FROM run_leases l USING locked k WHERE l.run_id = k.id AND l.epoch = k.epoch RETURNING l.run_id
     ), head AS (
         UPDATE conversation_heads h SET run_id = NULL
         FROM locked k JOIN gone g ON g.run_id = k.id WHERE h.conversation_id = k.conversation_id AND h.run_id = k.id
+    ), run AS (
+        UPDATE runs r SET crashes = greatest(r.crashes - 1, 0), claimable_at = now_ms(), claim_cause = 'crash'
+        FROM gone g WHERE r.id = g.run_id
     )
-    UPDATE runs r SET crashes = greatest(r.crashes - 1, 0), claimable_at = now_ms(), claim_cause = 'crash'
-    FROM gone g WHERE r.id = g.run_id";
+    SELECT lost.run_id FROM lost WHERE NOT EXISTS (SELECT 1 FROM locked k WHERE k.id = lost.run_id)";
 
 #[async_trait]
 impl QueueStore for PostgresStore {
@@ -273,13 +279,16 @@ impl QueueStore for PostgresStore {
         Ok(held.into_iter().map(RunId::from_stored).collect())
     }
 
-    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
+        if fences.is_empty() {
+            return Ok(Vec::new());
+        }
         let give_up = ask(&self.lease, async |connection| {
-            let give_up = sqlx::query(GIVE_UP).bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>());
-            give_up.bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>()).execute(connection).await?;
-            Ok(())
+            let give_up = sqlx::query_scalar(GIVE_UP).bind(fences.iter().map(|fence| fence.run_id.as_str()).collect::<Vec<_>>());
+            Ok(give_up.bind(fences.iter().map(|fence| fence.epoch).collect::<Vec<_>>()).fetch_all(connection).await?)
         });
-        within(RENEWAL_LIMIT, give_up).await
+        let left: Vec<String> = within(RENEWAL_LIMIT, give_up).await?;
+        Ok(left.into_iter().map(RunId::from_stored).collect())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {

@@ -182,7 +182,7 @@ async fn go_on_after(
     Ok(Resumed::Run { run: next, events: compose::numbered(conversation, base, events) })
 }
 
-/// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
+/// Takes messages out of the conversation that the new run takes the place of, hints to the model with them. What users have said stays.
 async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
     if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
         return Ok(Vec::new());
@@ -195,7 +195,8 @@ async fn supersede(tx: &mut PgConnection, resume: &ResumeRun, conversation: &Con
              WHERE m.conversation_id = $2 AND m.role = 'user' AND m.body::json ->> 'internal' IS NULL
          )
          UPDATE messages SET superseded_by = $1
-         WHERE conversation_id = $2 AND role <> 'user' AND superseded_by IS NULL AND CASE WHEN $4::text IS NULL THEN
+         WHERE conversation_id = $2 AND (role <> 'user' OR body::json ->> 'internal' IS NOT NULL) AND superseded_by IS NULL
+             AND CASE WHEN $4::text IS NULL THEN
              run_id IN (SELECT r.id FROM runs r, turn WHERE r.conversation_id = $2 AND r.first_seq >= turn.begins AND NOT EXISTS (
                  SELECT FROM tool_calls u JOIN tool_calls undone ON undone.id = u.undoes JOIN runs earlier ON earlier.id = undone.run_id
                  WHERE u.run_id = r.id AND earlier.first_seq < turn.begins))

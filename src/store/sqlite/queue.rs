@@ -149,7 +149,7 @@ impl QueueStore for SqliteStore {
         Ok(renewed.into_iter().map(RunId::from_stored).collect())
     }
 
-    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         let lost: Vec<_> = fences.iter().map(|fence| (&fence.run_id, fence.epoch)).collect();
         let mut tx = self.write().await?;
         // A lease that is gone, or of another epoch, has been ended by somebody else; one that ends here is told from a crash
@@ -169,7 +169,8 @@ impl QueueStore for SqliteStore {
         .await?;
         take_away(&mut tx, &held).await?;
         tx.commit().await?;
-        Ok(())
+        // Nobody else writes meanwhile.
+        Ok(Vec::new())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {

@@ -131,7 +131,7 @@ async fn continue_after(tx: &mut Tx, resume: &ResumeRun, ended: RunRow) -> Store
     Ok(Resumed::Run { run: row.into_run()?, events })
 }
 
-/// Takes messages out of the conversation that the new run takes the place of. What users have said stays.
+/// Takes messages out of the conversation that the new run takes the place of, hints to the model with them. What users have said stays.
 async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationId) -> StoreResult<Vec<MessageId>> {
     if matches!(resume.how, GoOn::Resume | GoOn::Undo { .. }) {
         return Ok(Vec::new());
@@ -144,7 +144,8 @@ async fn supersede(tx: &mut Tx, resume: &ResumeRun, conversation: &ConversationI
              WHERE m.conversation_id = ?2 AND m.role = 'user' AND m.body ->> 'internal' IS NULL
          )
          UPDATE messages SET superseded_by = ?1
-         WHERE conversation_id = ?2 AND role <> 'user' AND superseded_by IS NULL AND CASE WHEN ?4 IS NULL THEN
+         WHERE conversation_id = ?2 AND (role <> 'user' OR body ->> 'internal' IS NOT NULL) AND superseded_by IS NULL
+             AND CASE WHEN ?4 IS NULL THEN
              run_id IN (SELECT r.id FROM runs r, turn WHERE r.conversation_id = ?2 AND r.first_seq >= turn.begins AND NOT EXISTS (
                  SELECT 1 FROM tool_calls u JOIN tool_calls undone ON undone.id = u.undoes JOIN runs earlier ON earlier.id = undone.run_id
                  WHERE u.run_id = r.id AND earlier.first_seq < turn.begins))

@@ -259,8 +259,8 @@ impl QueueStore for Line {
         let seen = |renewed: &Vec<RunId>| self.witness.renewed(node, fences, renewed, lease_ms, grace_ms);
         self.call("renews", self.model.renew_leases(node, fences, lease_ms, grace_ms), seen).await
     }
-    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
-        self.call("gives leases up", self.model.give_up_leases(fences), |()| self.witness.gave_up(fences)).await
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
+        self.call("gives leases up", self.model.give_up_leases(fences), |_| self.witness.gave_up(fences)).await
     }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let seen = |sweep: &Sweep| {

@@ -515,6 +515,24 @@ async fn a_batch_waits_for_a_lock_once() {
     drop(holder);
 }
 
+/// Whoever gives leases up waits for nobody, and says whose are left.
+#[tokio::test]
+async fn a_lease_whose_rows_are_locked_is_given_up_later() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let (held, free) = (world.claimed(&owner).await, world.claimed(&owner).await);
+    let lost = [held.clone(), free.clone()];
+    let mut session = hold_head(&world, held.conversation_id.as_str()).await;
+    let left = within("an answer", SOON, world.store.give_up_leases(&lost)).await.unwrap();
+    assert_eq!(left, std::slice::from_ref(&held.run_id));
+    assert_eq!(world.claim_one().await.run_id, free.run_id);
+    sqlx::query("ROLLBACK").execute(&mut session).await.unwrap();
+    assert_eq!(world.store.give_up_leases(&lost).await.unwrap(), []);
+    let again = world.claim_one().await;
+    assert_eq!((again.run_id.clone(), world.load(&again).await.crashes), (held.run_id, 0), "no worker has died");
+    world.store.close().await;
+}
+
 /// Runs of one owner wait for each other without a connection: the owner's others, and everybody else, have theirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reservations_of_one_owner_keep_nobody_elses_connection() {

@@ -192,7 +192,7 @@ impl QueueStore for FaultyStore {
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>> {
         self.troubled("renew_leases", || self.inner.renew_leases(node, fences, lease_ms, grace_ms)).await
     }
-    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         self.troubled("give_up_leases", || self.inner.give_up_leases(fences)).await
     }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {

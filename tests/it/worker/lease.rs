@@ -1,5 +1,6 @@
 //! Leases that are lost.
 
+use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,6 +8,8 @@ use std::time::Duration;
 use capstan::domain::ids::NodeId;
 use capstan::domain::run::RunStatus;
 use capstan::worker::{Worker, WorkerDeps};
+use sqlx::Connection as _;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -127,6 +130,42 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
     wakes.notify_one();
     store.trouble(|_| Fate::Goes);
     h.hub.queue_signal().notify();
+    let done = h.until(&run, RunStatus::Completed).await;
+    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    // Only the claim under which it ended.
+    assert_eq!((done.attempt, crashes), (2, 1));
+}
+
+/// Somebody holds the rows of a run that was given up when the database hears of it: it is told again.
+#[tokio::test]
+async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
+    let h = Harness::on(Kind::Postgres).await;
+    h.model.then(Answer::Hang("never to be finished "));
+    h.model.then(Answer::Text("finished"));
+    let store = FaultyStore::new(h.store.clone());
+    let mut options = options(&h.ids);
+    // Nothing but what its worker says brings the run back.
+    (options.renew, options.self_stop, options.sweep) =
+        (Duration::from_millis(20), Duration::from_millis(140), Duration::from_secs(3600));
+    let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
+    let (conversation, run) = h.say("go").await;
+    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    let mut holder = PgConnection::connect_with(&PgConnectOptions::from_str(&h.database.url).unwrap()).await.unwrap();
+    sqlx::query("BEGIN").execute(&mut holder).await.unwrap();
+    sqlx::query("SELECT FROM conversation_heads FOR UPDATE").execute(&mut holder).await.unwrap();
+    let told = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&told);
+    store.trouble(move |name| match name {
+        "renew_leases" => Fate::Fails(away()),
+        "give_up_leases" => {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Fate::Goes
+        }
+        _ => Fate::Goes,
+    });
+    until("to be told again", async || (told.load(Ordering::SeqCst) >= 3).then_some(())).await;
+    store.trouble(|_| Fate::Goes);
+    sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
     let done = h.until(&run, RunStatus::Completed).await;
     let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
     // Only the claim under which it ended.

@@ -394,7 +394,7 @@ impl State {
         };
         let mut gone = Vec::new();
         for id in runs {
-            let is_gone = |(at, message): &(i64, Message)| *at >= since && message.role != Role::User;
+            let is_gone = |(at, message): &(i64, Message)| *at >= since && (message.role != Role::User || message.internal);
             gone.extend(self.runs[&id].messages.iter().filter(|it| is_gone(it)).map(|(at, message)| (*at, message.id.clone())));
         }
         gone.sort_by_key(|(at, _)| *at);

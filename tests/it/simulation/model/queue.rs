@@ -80,7 +80,7 @@ impl QueueStore for ModelStore {
         Ok(held.map(|fence| fence.run_id.clone()).collect())
     }
 
-    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<()> {
+    async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         let mut state = self.state();
         for fence in fences {
             if state.leases.get(&fence.run_id).is_none_or(|lease| lease.epoch != fence.epoch) {
@@ -91,7 +91,7 @@ impl QueueStore for ModelStore {
             }
             state.take_away(&fence.run_id);
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
