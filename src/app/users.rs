@@ -12,7 +12,7 @@ use super::parts::{self, Opener, Sources};
 use crate::domain::principal::{User, UserRole};
 use crate::store::{ConversationFilter, Owned, PageRequest, Store};
 
-/// How long a process may go on with a key that was revoked.
+/// How long a process may go on with a key that was revoked, or with the role that its user had.
 const KEYS_LIVE_ON: Duration = Duration::from_secs(5);
 
 /// Conversations that are looked up at a time.
@@ -23,6 +23,11 @@ pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Re
     let store = parts::open_store(&loaded.config, Opener::Command).await?;
     let user = named(store.as_ref(), name).await?;
     store.set_role(&user.id, role).await.context("the role cannot be stored")?;
+    if (user.role, role) == (UserRole::Admin, UserRole::Member) {
+        // What a process that took them for an administrator still has stored meanwhile reaches too far.
+        tokio::time::sleep(KEYS_LIVE_ON).await;
+        store.set_role(&user.id, role).await.context("the role is stored, but the command must be repeated")?;
+    }
     store.close().await;
     print(&format!("{name} has the role {}, with all their keys\n", role.as_str()))
 }

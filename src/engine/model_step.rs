@@ -102,7 +102,7 @@ pub(super) fn renew(draft: &mut Draft<'_>) {
     };
 }
 
-fn has_broken_tool(draft: &Draft<'_>) -> bool {
+pub(super) fn has_broken_tool(draft: &Draft<'_>) -> bool {
     match draft.profile().breaker_action {
         BreakerAction::DropTool => false,
         BreakerAction::ForceFinal => draft.base.record.tools.iter().flatten().any(|tool| draft.is_broken(&tool.name)),

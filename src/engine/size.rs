@@ -1,5 +1,8 @@
 //! Roughly what a request costs its model, in bytes of text.
 
+use std::fmt::Write as _;
+use std::ops::Add;
+
 use serde_json::Value;
 
 use crate::domain::message::{FilePart, Message, Part, TextLimit, ToolContent};
@@ -25,6 +28,21 @@ pub(super) struct Length {
     pub(super) chars: usize,
 }
 
+impl Length {
+    /// So many characters of one byte each.
+    fn of_ascii(length: usize) -> Self {
+        Self { bytes: length, chars: length }
+    }
+}
+
+impl Add for Length {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, chars: self.chars + other.chars }
+    }
+}
+
 /// Tokens, at four bytes each.
 pub(super) fn tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
@@ -32,7 +50,7 @@ pub(super) fn tokens(bytes: usize) -> u64 {
 
 /// A whole request: instructions, history and tools.
 pub(super) fn request(request: &ModelRequest) -> usize {
-    let tools = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + json(&tool.parameters));
+    let tools = request.tools.iter().map(|tool| tool.name.len() + tool.description.len() + json(&tool.parameters).bytes);
     request.system.len() + messages(&request.messages) + tools.sum::<usize>()
 }
 
@@ -50,7 +68,7 @@ fn part(part: &Part) -> usize {
     match part {
         Part::Text(text) => text.text.len(),
         Part::Reasoning(reasoning) => reasoning.text.len(),
-        Part::ToolCall(call) => json(&call.arguments),
+        Part::ToolCall(call) => json(&call.arguments).bytes,
         Part::ToolResult(result) => result.content.iter().map(content).sum(),
         Part::Image(file) | Part::File(file) => self::file(file).bytes,
     }
@@ -105,12 +123,84 @@ fn content(content: &ToolContent) -> usize {
     }
 }
 
-/// About as long as it is written, without writing it.
-pub(super) fn json(value: &Value) -> usize {
+/// As long as it is written, without writing it, or a little more.
+pub(super) fn json(value: &Value) -> Length {
     match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(|item| json(item) + 1).sum::<usize>() + 2,
-        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + json(value) + 4).sum::<usize>() + 2,
+        Value::Null | Value::Bool(_) => Length::of_ascii(5),
+        Value::Number(number) => {
+            let mut written = Written(0);
+            // It never fails: nothing is written anywhere.
+            let _ = write!(written, "{number}");
+            Length::of_ascii(written.0)
+        }
+        Value::String(text) => quoted(text),
+        Value::Array(items) => items.iter().fold(Length::of_ascii(2), |sum, item| sum + json(item) + Length::of_ascii(1)),
+        Value::Object(fields) => fields.iter().fold(Length::of_ascii(2), |sum, (name, value)| {
+            // A colon and a comma.
+            sum + quoted(name) + json(value) + Length::of_ascii(2)
+        }),
+    }
+}
+
+/// A text between its quotes, with what has to be escaped in it.
+fn quoted(text: &str) -> Length {
+    let escapes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
+        0..0x20 => 5,
+        _ => 0,
+    });
+    let around = escapes.sum::<usize>() + 2;
+    Length { bytes: text.len() + around, chars: text.chars().count() + around }
+}
+
+/// Counts what is written.
+struct Written(usize);
+
+impl std::fmt::Write for Written {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+            "[\\x00-\\x1f\"\\\\é€]{0,20}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 40, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::hash_map(any::<String>(), inner, 0..6)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn json_is_never_taken_for_shorter_than_it_is_written(value in values()) {
+            let written = value.to_string();
+            let Length { bytes, chars } = json(&value);
+            prop_assert!(bytes >= written.len() && chars >= written.chars().count(), "{bytes} {chars} {written}");
+            prop_assert!(bytes <= written.len() * 3 + 2, "{bytes} {written}");
+        }
+    }
+
+    #[test]
+    fn json_is_as_long_as_it_is_written() {
+        let value = serde_json::json!({ "at": [-122.419_415_5, 7], "text": "a \"line\"\nof \u{e9}" });
+        let Length { bytes, chars } = json(&value);
+        // Two commas that are not there.
+        assert_eq!((bytes, chars), (value.to_string().len() + 2, value.to_string().chars().count() + 2));
     }
 }

@@ -87,7 +87,7 @@ pub(crate) struct McpServerStatus {
     /// Since when, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<String>,
-    /// Why it is in error.
+    /// Why it is in error. Seen by administrators, and by whoever keeps the server for themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// The end of what its process said on its standard error stream: up to 64 KiB, in lists the last 2,000 characters. Seen by

@@ -317,20 +317,20 @@ impl Service {
 
     /// The tools of a server, as runs are offered them.
     pub async fn mcp_server_tools(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<Arc<ToolDefinition>>> {
-        self.any_mcp_server(principal, id).await?;
-        listed_or(self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)
+        let server = self.any_mcp_server(principal, id).await?;
+        listed_or(principal, &server, self.mcp_deps()?.servers.tools_of(&principal.user_id, id).await)
     }
 
     /// The resources that a server lists.
     pub async fn mcp_server_resources(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<McpResource>> {
-        self.any_mcp_server(principal, id).await?;
-        listed_or(self.mcp_deps()?.servers.resources_of(&principal.user_id, id).await)
+        let server = self.any_mcp_server(principal, id).await?;
+        listed_or(principal, &server, self.mcp_deps()?.servers.resources_of(&principal.user_id, id).await)
     }
 
     /// The prompts that a server lists.
     pub async fn mcp_server_prompts(&self, principal: &Principal, id: &McpServerId) -> Result<Vec<McpPrompt>> {
-        self.any_mcp_server(principal, id).await?;
-        listed_or(self.mcp_deps()?.servers.prompts_of(&principal.user_id, id).await)
+        let server = self.any_mcp_server(principal, id).await?;
+        listed_or(principal, &server, self.mcp_deps()?.servers.prompts_of(&principal.user_id, id).await)
     }
 
     /// Brings in the entries of an `mcpServers` document, each by itself.
@@ -511,13 +511,19 @@ fn destination(config: &ServerConfig) -> Option<String> {
     }
 }
 
-/// A status as a principal may see it: nobody knows what a server writes on its standard error stream.
-fn shown(status: ServerStatus, principal: &Principal) -> ServerStatus {
-    let sees = match principal.role {
+/// Whether a principal may know what has gone wrong inside of a server. Errors of the operator's servers name hosts, programs and
+/// settings of theirs, and nobody knows what a server writes on its standard error stream.
+fn sees_inside(principal: &Principal, owner: Option<&UserId>) -> bool {
+    match principal.role {
         UserRole::Admin => true,
-        UserRole::Member => status.owner.as_ref() == Some(&principal.user_id),
-    };
-    ServerStatus { stderr: status.stderr.filter(|_| sees), ..status }
+        UserRole::Member => owner == Some(&principal.user_id),
+    }
+}
+
+/// A status as a principal may see it. That a server is in error everybody is told who may use it.
+fn shown(status: ServerStatus, principal: &Principal) -> ServerStatus {
+    let sees = sees_inside(principal, status.owner.as_ref());
+    ServerStatus { error: status.error.filter(|_| sees), stderr: status.stderr.filter(|_| sees), ..status }
 }
 
 /// The same with no more than the last words of what its process said: for lists.
@@ -549,11 +555,14 @@ fn described(principal: &Principal, server: AnyMcpServer, status: Option<ServerS
     ShownMcpServer { server, status }
 }
 
-/// What a server lists, or why it does not.
-fn listed_or<T>(all: Option<std::result::Result<Vec<T>, String>>) -> Result<Vec<T>> {
+/// What a server lists, or why it does not, as far as the principal may know that.
+fn listed_or<T>(principal: &Principal, server: &AnyMcpServer, all: Option<std::result::Result<Vec<T>, String>>) -> Result<Vec<T>> {
     match all {
         Some(Ok(all)) => Ok(all),
-        Some(Err(reason)) => Err(Error::Conflict(format!("what it offers cannot be listed: {reason}"))),
+        Some(Err(reason)) if sees_inside(principal, server.owner()) => {
+            Err(Error::Conflict(format!("what it offers cannot be listed: {reason}")))
+        }
+        Some(Err(_)) => Err(Error::Conflict("what it offers cannot be listed; an administrator can see why".to_owned())),
         None => Err(Error::Conflict("this MCP server is not enabled; change that first".to_owned())),
     }
 }

@@ -24,6 +24,9 @@ pub(super) const OWNED: [&str; 13] = [
     "spending",
 ];
 
+/// Where a row says by its `reach` whether an administrator gave it: by table.
+pub(super) const REACHING: [&str; 2] = ["mcp_servers", "providers"];
+
 /// How much a user owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owned {
@@ -39,7 +42,8 @@ pub trait UserStore: Send + Sync {
     /// The user of that name.
     async fn user_named(&self, name: &str) -> StoreResult<Option<User>>;
 
-    /// Gives a user another role, with all their keys.
+    /// Gives a user another role, with all their keys. What a member keeps reaches no further than what members make, whoever they were
+    /// when they made it: it gets another version, by which processes that use it notice.
     async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()>;
 
     /// How much they own.

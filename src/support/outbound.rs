@@ -184,8 +184,10 @@ fn is_of_metadata(address: IpAddr) -> bool {
                 let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
                 is_of_metadata(Ipv4Addr::new(a, b, c, d).into())
             }
+            // All that Amazon keeps for itself, since there are more services than one among it, and those of Google and Scaleway.
             segments => {
-                address.is_unicast_link_local() || matches!(segments, [0xfd00, 0xec2, .., 0x254] | [0xfd20, 0xce, .., 0x254])
+                address.is_unicast_link_local()
+                    || matches!(segments, [0xfd00, 0xec2, ..] | [0xfd20, 0xce, .., 0x254] | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42])
             }
         },
     }
@@ -301,6 +303,10 @@ mod tests {
             "http://[64:ff9b::a9fe:a9fe]",
             "http://[fe80::1]",
             "http://[fd00:ec2::254]",
+            "http://[fd00:ec2::23]/v1/credentials",
+            "http://[fd00:ec2:1::1]",
+            "http://[fd20:ce::254]",
+            "http://[fd00:42::42]/user_data",
         ] {
             let url = Url::parse(url).unwrap();
             assert_eq!(check(&url, Reach::Anywhere), Err(Forbidden::Metadata), "{url}");

@@ -129,7 +129,7 @@ pub struct ServerStatus {
     /// Since when, RFC 3339, as far as this process knows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Why it is in error, redacted.
+    /// Why it is in error, redacted. Only administrators see it, and whoever keeps the server for themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The end of what its process said on its standard error stream, redacted. Only administrators see it, and whoever keeps the

@@ -20,9 +20,10 @@ use super::model_call::{ModelCall, sendable_request};
 use super::profiles::Profiles;
 use super::ranking::Ranker;
 use super::registry::{Held, HeldGuard};
+use super::reservation::Reservation;
 use super::titles::Titles;
 use super::tool_calls::{Stopped, ToolCalls, ToolSays};
-use super::{WorkerDeps, WorkerOptions, ending, pins};
+use super::{WorkerDeps, WorkerOptions, ending, figures, pins};
 use crate::domain::agent::OnUnknown;
 use crate::domain::budget::{Reserve, Reserved};
 use crate::domain::change::{Change, ReleaseCause};
@@ -224,16 +225,20 @@ async fn attempt(
     if surround.drain.is_cancelled() {
         drive.drain();
     }
-    loop {
+    let end = loop {
         match drive.follow(input).await {
             ControlFlow::Continue(()) => {}
-            ControlFlow::Break(end) => return end,
+            ControlFlow::Break(end) => break end,
         }
         input = match drive.next_input(mailbox).await {
             ControlFlow::Continue(next) => next,
-            ControlFlow::Break(end) => return end,
+            ControlFlow::Break(end) => break end,
         };
+    };
+    if matches!(end, End::Reload | End::Broken) {
+        Box::pin(drive.wait_for_tools(mailbox)).await;
     }
+    end
 }
 
 /// A run before the first decision about it.
@@ -305,8 +310,6 @@ async fn get_ready(
     Ok(Ready { state, log, input })
 }
 
-type Reserving = std::pin::Pin<Box<dyn Future<Output = StoreResult<Option<Reserved>>> + Send>>;
-
 type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;
 
 struct Drive<'a> {
@@ -326,7 +329,7 @@ struct Drive<'a> {
     /// Tools are being put in order for the next model step.
     ranking: Option<Ranking>,
     /// Leave is asked for the next model call.
-    reserving: Option<(Reserve, Reserving)>,
+    reserving: Option<Reservation>,
     tools: ToolCalls,
     draining: bool,
     /// Writes have failed and none has succeeded since: nothing begins before one does. Else a store that can be read but not
@@ -444,7 +447,7 @@ impl Drive<'_> {
         }
         if can_wait {
             self.log.append(&decision.events, decision.changes.clone());
-            self.measure(decision);
+            figures::count(decision, &mut self.step_began);
             return Ok(());
         }
         let Self { log, model, answered, .. } = self;
@@ -466,7 +469,7 @@ impl Drive<'_> {
                 self.call_model();
             }
         }
-        self.measure(decision);
+        figures::count(decision, &mut self.step_began);
         Ok(())
     }
 
@@ -512,32 +515,6 @@ impl Drive<'_> {
         self.state.record.elapsed_ms.saturating_add(super::heartbeat::millis(self.loaded_at.elapsed()))
     }
 
-    fn measure(&mut self, decision: &Decision) {
-        for event in &decision.events {
-            match event.kind() {
-                "run.completed" | "run.failed" | "run.cancelled" => {
-                    let status = event.kind().trim_start_matches("run.");
-                    metrics::counter!("capstan_runs_finished_total", "status" => status).increment(1);
-                    tracing::info!(status, "run ended");
-                }
-                "tool.completed" => metrics::counter!("capstan_tool_calls_total").increment(1),
-                "context.compacted" => metrics::counter!("capstan_context_compactions_total").increment(1),
-                _ => {}
-            }
-            if let EventBody::StepCompleted { usage, .. } = event {
-                let kind = if usage.is_some() { "model" } else { "tools" };
-                metrics::histogram!("capstan_step_seconds", "kind" => kind).record(self.step_began.elapsed().as_secs_f64());
-                if let Some(usage) = usage {
-                    metrics::counter!("capstan_tokens_total", "direction" => "input").increment(usage.input_tokens);
-                    metrics::counter!("capstan_tokens_total", "direction" => "output").increment(usage.output_tokens);
-                }
-            }
-            if matches!(event, EventBody::StepStarted { .. }) {
-                self.step_began = Instant::now();
-            }
-        }
-    }
-
     /// Names the boundary that the process has just passed, for tests that make it die there.
     fn reached_after(&self, decision: &Decision, tool_finished: bool) {
         if decision.changes.iter().any(|change| matches!(change, Change::Finish { .. })) {
@@ -581,24 +558,34 @@ impl Drive<'_> {
     }
 
     fn reserve(&mut self, reserve: Reserve) {
-        let (store, fence, owner) =
-            (Arc::clone(&self.surround.deps.store), self.held.fence.clone(), self.state.record.owner.clone());
-        self.reserving = Some((reserve, Box::pin(async move { store.reserve(&fence, &owner, &reserve).await })));
+        let (fence, owner) = (self.held.fence.clone(), self.state.record.owner.clone());
+        self.reserving = Some(Reservation::ask(&self.surround.deps, fence, owner, reserve));
     }
 
-    fn reserved(&mut self, answer: StoreResult<Option<Reserved>>) -> ControlFlow<End, Input> {
-        let reserve = self.reserving.take().map(|(reserve, _)| reserve);
-        match (reserve, answer) {
-            (Some(reserve), Ok(Some(answer))) => {
-                self.state.know_reserved(reserve, answer);
-                ControlFlow::Continue(Input::Reserved)
-            }
-            (_, Ok(_)) => ControlFlow::Break(End::Fenced),
-            (_, Err(error)) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "a model call could not be reserved");
-                ControlFlow::Break(End::from(&error))
-            }
+    /// Nothing will come of the leave that was asked for.
+    async fn take_leave(&mut self) {
+        if let Some(asked) = self.reserving.take() {
+            asked.end(&mut self.state).await;
         }
+    }
+
+    /// Lets the tools under way end before the rows are loaded again, because only this attempt hears what becomes of their calls: that a
+    /// database was away for a moment is no reason to know nothing of them. Nothing of it can be shown meanwhile. Whatever ends the
+    /// run, or takes it from here, ends the waiting.
+    async fn wait_for_tools(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) {
+        self.hang_up();
+        self.tools.leave();
+        let limit = self.state.record.profile.max_run_ms;
+        let left = Duration::from_millis(limit.saturating_sub(self.elapsed_ms()));
+        let over = async {
+            tokio::select! {
+                () = self.surround.stop_now.cancelled() => {}
+                () = tokio::time::sleep(left), if limit > 0 => {}
+                // That somebody wants it cancelled stands in the rows.
+                () = async { while mailbox.recv().await.is_some_and(|signal| signal.cancel_by.is_none()) {} } => {}
+            }
+        };
+        self.finished.extend(self.tools.end_well(over).await);
     }
 
     /// Waits for the next thing that the engine should know.
@@ -613,7 +600,12 @@ impl Drive<'_> {
                     self.ranking = None;
                     return ControlFlow::Continue(Input::ToolsRanked(ranked));
                 }
-                Happened::Reserved(answer) => return self.reserved(answer),
+                Happened::Reserved(answer) => {
+                    return match self.reserving.take().map(|asked| asked.know(answer, &mut self.state)) {
+                        Some(Err(end)) => ControlFlow::Break(end),
+                        Some(Ok(())) | None => ControlFlow::Continue(Input::Reserved),
+                    };
+                }
                 Happened::Model(result) => return self.model_done(result),
                 Happened::Tool(call, ToolSays::Ended(outcome)) => {
                     return ControlFlow::Continue(Input::ToolFinished(call, outcome));
@@ -636,6 +628,7 @@ impl Drive<'_> {
                 }
                 Happened::TimedOut => {
                     self.hang_up();
+                    Box::pin(self.take_leave()).await;
                     let stopped = Box::pin(self.end_tools()).await;
                     return ControlFlow::Continue(Input::TimedOut { stopped });
                 }
@@ -643,12 +636,14 @@ impl Drive<'_> {
                     self.drain();
                     // Between steps nothing is under way, and the run is handed back at once.
                     if self.model.is_none() && self.tools.is_empty() {
+                        Box::pin(self.take_leave()).await;
                         return ControlFlow::Continue(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
                     }
                 }
                 Happened::StopNow => {
                     self.drain();
                     self.hang_up();
+                    Box::pin(self.take_leave()).await;
                     // What has ended has its outcome. The other calls stay `started`: the next attempt judges them by their class.
                     let Stopped { outcomes: mut stopped, paused } = Box::pin(self.tools.stop()).await;
                     stopped.retain(|(id, outcome)| match outcome.state {
@@ -681,7 +676,7 @@ impl Drive<'_> {
             () = self.surround.drain.cancelled(), if !self.draining => Happened::Draining,
             () = tokio::time::sleep(left), if limit > 0 => Happened::TimedOut,
             ranked = in_order(&mut self.ranking), if self.ranking.is_some() => Happened::Ranked(ranked),
-            answer = is_reserved(&mut self.reserving), if self.reserving.is_some() => Happened::Reserved(answer),
+            answer = Reservation::answer(&mut self.reserving), if self.reserving.is_some() => Happened::Reserved(answer),
             result = run_model(&mut self.model, &mut self.answered, log), if self.model.is_some() => Happened::Model(result),
             Some((call, says)) = self.tools.next(), if !self.tools.is_empty() => Happened::Tool(call, says),
         }
@@ -707,6 +702,7 @@ impl Drive<'_> {
         if let Some(by) = signal.cancel_by {
             failpoint::reached("C20");
             let partial = self.hang_up();
+            self.take_leave().await;
             let stopped = self.end_tools().await;
             return Some(Input::CancelRequested { by, partial, stopped });
         }
@@ -763,13 +759,6 @@ fn only_looks_here(decision: &Decision) -> bool {
         Command::CallModel | Command::Reserve(_) | Command::Reconcile(_) | Command::Stop => false,
     };
     !decision.commands.is_empty() && commands.all(looks)
-}
-
-async fn is_reserved(reserving: &mut Option<(Reserve, Reserving)>) -> StoreResult<Option<Reserved>> {
-    match reserving {
-        Some((_, reserving)) => reserving.await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn in_order(ranking: &mut Option<Ranking>) -> RankedTools {

@@ -54,10 +54,10 @@ impl Measure {
 
     /// JSON and words that stand with it, by estimate at 2.8 bytes a token.
     fn json(self, words: &[&str], value: &Value) -> u64 {
-        let bytes = || words.iter().map(|word| word.len()).sum::<usize>() + size::json(value);
+        let words_in = |count: fn(&str) -> usize| words.iter().map(|word| count(word)).sum::<usize>();
         match self {
-            Self::Chars => bytes() as u64,
-            Self::Estimate => json_tokens(bytes()),
+            Self::Chars => (words_in(|word| word.chars().count()) + size::json(value).chars) as u64,
+            Self::Estimate => json_tokens(words_in(str::len) + size::json(value).bytes),
             Self::Count(tokenizer) => {
                 words.iter().map(|word| tokenizer.count(word)).sum::<u64>() + tokenizer.count(&value.to_string())
             }
@@ -114,12 +114,12 @@ fn part(measure: Measure, part: &Part) -> u64 {
     }
 }
 
-/// What a tool has said: JSON, if it begins like that, and else words.
 /// What a picture costs, whatever it shows.
 pub(super) fn picture(measure: Measure) -> u64 {
     measure.length(Length { bytes: size::PICTURE, chars: size::PICTURE })
 }
 
+/// What a tool has said: JSON, if it begins like that, and else words.
 pub(super) fn content(measure: Measure, content: &ToolContent) -> u64 {
     match content {
         ToolContent::Text { text } if measure == Measure::Estimate && text.trim_start().starts_with(['{', '[']) => {
@@ -158,6 +158,12 @@ mod tests {
     #[case("4,5,6,7,8,9,0,1,", 5)]
     fn json_costs_a_token_for_2_8_bytes(#[case] text: &str, #[case] cost: u64) {
         assert_eq!(content(Measure::Estimate, &ToolContent::text(text)), cost);
+    }
+
+    #[test]
+    fn a_budget_of_characters_counts_those_of_calls_too() {
+        let cost = |text: &str| Measure::Chars.json(&[text], &serde_json::json!({ "text": text }));
+        assert_eq!(cost(&"\u{6c49}".repeat(100)), cost(&"a".repeat(100)));
     }
 
     fn file(media_type: &str) -> FilePart {

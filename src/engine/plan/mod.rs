@@ -87,11 +87,12 @@ pub(super) fn begin(draft: &mut Draft<'_>) -> bool {
 }
 
 /// Whether a plan can be made, or carried on. Whoever forces calls does not plan, and where no tools are on offer there is nothing to plan.
+/// A tool that is broken may be a reason to call none any more.
 fn may_go_on(draft: &Draft<'_>) -> bool {
     let record = &draft.work.record;
     let choice = &draft.profile().options.tool_choice;
     let is_telling = phase(record) == Some(PlanPhase::Telling);
-    let has_tools = is_telling || !offer::usable(draft.tools(), record).is_empty();
+    let has_tools = is_telling || !offer::usable(draft.tools(), record).is_empty() && !model_step::has_broken_tool(draft);
     has_tools
         && !record.counters.force_final
         && !budget::is_run_over(draft, record.usage)
@@ -373,11 +374,6 @@ fn result_of(record: &RunRecord, step: &PlanStep, limit: usize) -> (&'static str
         (Some(PlanStepState::Failed | PlanStepState::Skipped) | None, _) => "failed",
     };
     (word, result)
-}
-
-fn step_result(record: &RunRecord, step: &PlanStep) -> String {
-    let (word, result) = result_of(record, step, 1_000);
-    format!("{word}: {result}")
 }
 
 // The tools of a step.

@@ -1,7 +1,7 @@
 //! What the models of a plan are asked.
 
 use super::named::names_step;
-use super::{offered, phase, result_of, step_result};
+use super::{offered, phase, result_of};
 use crate::domain::agent::OutputMode;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::{ModelOptions, ModelRequest};
@@ -164,9 +164,9 @@ fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
     }
     let needed = (0..plan.at).filter(|before| before + 1 == plan.at || names_step(&step.description, *before));
     for before in needed {
-        let result = step_result(record, &plan.steps[before]);
+        let (word, result) = result_of(record, &plan.steps[before], WHOLE_RESULT * 2);
         let limit = if result.chars().count() <= WHOLE_RESULT { WHOLE_RESULT } else { CUT_RESULT };
-        text.push_str(&format!("\nResult of step {}: {}", before + 1, prefix_chars(&result, limit.min(most))));
+        text.push_str(&format!("\nResult of step {}: {word}: {}", before + 1, prefix_chars(&result, limit.min(most))));
     }
     if plan.tries > 0 {
         text.push_str("\nYou have called no tool. Call exactly one now.");

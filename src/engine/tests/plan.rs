@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::world::{Say, World, call, done};
-use crate::domain::agent::{AgentProfile, LlmRetry, ToolErrorPolicy};
+use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, ToolErrorPolicy};
 use crate::domain::approval::{ApprovalMode, ApprovalPolicy, OnDeny};
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy};
 use crate::domain::event::EventBody;
@@ -99,6 +99,34 @@ fn a_plan_is_made_carried_out_and_told() {
     assert_eq!((calls, world.states()), (2, vec![ToolCallState::Done; 2]));
     assert_eq!(world.followed(), world.rows.history[1..]);
     world.check_next_turn();
+}
+
+#[rstest]
+#[case::whole(200, 200)]
+#[case::cut(201, 150)]
+fn a_longer_result_is_cut_for_the_next_step(#[case] length: usize, #[case] shown: usize) {
+    let mut world = planned(TWO);
+    world.calls(&[call("read", &json!({ "n": 1 }))]);
+    world.tool_says(0, &"\u{e9}".repeat(length));
+    let told = asked(&world).2;
+    let result = told.split_once("\nResult of step 1: ok: ").unwrap().1;
+    assert_eq!(result, "\u{e9}".repeat(shown));
+}
+
+/// Its words speak of a tool that is not to be called again, so no step of a plan calls one either.
+#[test]
+fn a_tool_that_is_broken_ends_the_plan_of_who_wants_the_end_forced() {
+    let mut world = World::started(AgentProfile {
+        breaker_action: BreakerAction::ForceFinal,
+        breaker_failures: 1,
+        error_rounds: 0,
+        ..planning()
+    });
+    world.says_text(APART);
+    fails(&mut world, "write", 1);
+    let (model, has_tools, _) = asked(&world);
+    assert_eq!((model, has_tools), ("main/model", false));
+    assert!(world.hints().contains(&texts::FORCED_BREAKER.to_owned()), "{:?}", world.hints());
 }
 
 /// A run that is made again has no message of its own.

@@ -7,7 +7,8 @@ use super::PostgresStore;
 use super::keys::user;
 use crate::domain::ids::UserId;
 use crate::domain::principal::{User, UserRole};
-use crate::store::users::OWNED;
+use crate::domain::provider::Reach;
+use crate::store::users::{OWNED, REACHING};
 use crate::store::{Owned, StoreResult, UserStore};
 use crate::support::text::storable;
 
@@ -19,9 +20,7 @@ impl UserStore for PostgresStore {
     }
 
     async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
-        let set = sqlx::query("UPDATE users SET role = $2 WHERE id = $1").bind(user.as_str()).bind(role.as_str());
-        set.execute(&self.chores).await?;
-        Ok(())
+        self.chores.ask(async |connection| set_role(connection, user, role).await).await
     }
 
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {
@@ -41,6 +40,28 @@ impl UserStore for PostgresStore {
     async fn remove_user(&self, user: &UserId) -> StoreResult<bool> {
         self.chores.ask(async |connection| remove(connection, user).await).await
     }
+}
+
+async fn set_role(connection: &mut PgConnection, user: &UserId, role: UserRole) -> StoreResult<()> {
+    let mut tx = connection.begin().await?;
+    let set = sqlx::query("UPDATE users SET role = $2 WHERE id = $1").bind(user.as_str()).bind(role.as_str());
+    set.execute(&mut *tx).await?;
+    match role {
+        UserRole::Admin => {}
+        UserRole::Member => {
+            for table in REACHING {
+                let statement = format!("UPDATE {table} SET reach = $1, version = version + 1 WHERE owner_id = $2 AND reach = $3");
+                sqlx::query(AssertSqlSafe(statement))
+                    .bind(Reach::Public.as_str())
+                    .bind(user.as_str())
+                    .bind(Reach::Anywhere.as_str())
+                    .execute(&mut *tx)
+                    .await?;
+            }
+        }
+    }
+    tx.commit().await?;
+    Ok(())
 }
 
 async fn remove(connection: &mut PgConnection, user: &UserId) -> StoreResult<bool> {

@@ -200,4 +200,48 @@ mod tests {
             std::fs::remove_file(folder.path().join("capstan.db")).unwrap();
         }
     }
+
+    /// The clock was set back while no server ran.
+    #[tokio::test]
+    async fn who_stands_in_the_queue_does_not_wait_for_a_clock() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("capstan.db").display());
+        let (owner, node) = (UserId::generate(&UuidIds), NodeId::generate(&UuidIds));
+        let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
+        let (queued, waiting) = (store.run_of(&owner).await, store.run_of(&owner).await);
+        let mut tx = store.write().await.unwrap();
+        shift(&mut tx, HOUR).await.unwrap();
+        let waits = "UPDATE runs SET status = 'waiting' WHERE id = ?";
+        sqlx::query(waits).bind(waiting.as_str()).execute(&mut *tx).await.unwrap();
+        tx.commit().await.unwrap();
+        store.expire_foreign_leases(&node).await.unwrap();
+        let claims = store.claim_runs(&node, 10, 10_000).await.unwrap();
+        assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&queued]);
+        crate::store::Store::close(&store).await;
+    }
+
+    /// Whoever could not renew because the disk stood still has not died.
+    #[tokio::test]
+    async fn a_sweep_that_waited_for_the_disk_takes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("capstan.db").display());
+        let (owner, node) = (UserId::generate(&UuidIds), NodeId::generate(&UuidIds));
+        let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
+        let run = store.run_of(&owner).await;
+        let fence = store.claim_runs(&node, 1, 0).await.unwrap().remove(0).fence;
+        let mut tx = store.write().await.unwrap();
+        sqlx::query("UPDATE run_leases SET lease_until = lease_until - 1000").execute(&mut *tx).await.unwrap();
+        tx.commit().await.unwrap();
+        let stands_still = store.write().await.unwrap();
+        let mut sweep = Box::pin(store.sweep(10, true));
+        // As long as the disk stands still, there is no answer.
+        assert!(tokio::time::timeout(Duration::from_millis(3_100), sweep.as_mut()).await.is_err());
+        drop(stands_still);
+        let swept = sweep.await.unwrap();
+        assert_eq!((swept.taken, swept.outage_suspected), (vec![], true));
+        store.give_up_leases(&[fence]).await.unwrap();
+        let again = store.claim_runs(&node, 1, 10_000).await.unwrap().remove(0);
+        assert_eq!((again.fence.run_id, again.crashes), (run, 0));
+        crate::store::Store::close(&store).await;
+    }
 }

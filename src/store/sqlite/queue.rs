@@ -1,6 +1,7 @@
 //! The queue of runs: claims, leases, sweeps.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -15,6 +16,9 @@ use crate::domain::trace::TraceId;
 use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unsigned};
 use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
 use crate::support::failpoint;
+
+/// A sweep that took so long to begin has waited for a disk that stood still, as renewals did.
+const SLOW: Duration = Duration::from_secs(3);
 
 /// At least so many leases must look expired before an outage is suspected: of a few, all may really be dead.
 const OUTAGE_FLOOR: i64 = 4;
@@ -175,6 +179,7 @@ impl QueueStore for SqliteStore {
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         self.follow_clock().await?;
+        let asked_at = Instant::now();
         let count = concat!(
             "SELECT count(l.run_id), count(l.run_id) FILTER (WHERE l.lease_until < t.now), t.now
              FROM (SELECT ",
@@ -190,6 +195,10 @@ impl QueueStore for SqliteStore {
             return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
         }
         let mut tx = self.write().await?;
+        if asked_at.elapsed() >= SLOW {
+            // While the disk stood still, nobody could renew: those who are alive wait for this very connection, to say so.
+            return Ok(Sweep { expired: found, taken: Vec::new(), outage_suspected: true });
+        }
         // What has expired since it was counted may have done so while this waited for a disk that held the renewals up, too.
         let expired = sqlx::query_as(
             "SELECT l.run_id, r.trace_id FROM run_leases l LEFT JOIN runs r ON r.id = l.run_id WHERE l.lease_until < ?
@@ -209,6 +218,16 @@ impl QueueStore for SqliteStore {
         let foreign: Vec<String> =
             sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
         take_away(&mut tx, &foreign).await?;
+        // Only who waits has a time to wait for. Anybody else stands in the queue since before, however the clock was set meanwhile.
+        sqlx::query(concat!(
+            "UPDATE runs SET claimable_at = ",
+            now!(),
+            " WHERE claimable_at > ",
+            now!(),
+            " AND status <> 'waiting'"
+        ))
+        .execute(&mut *tx)
+        .await?;
         tx.commit().await?;
         Ok(foreign.len() as u64)
     }

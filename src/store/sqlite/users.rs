@@ -7,7 +7,8 @@ use super::SqliteStore;
 use super::keys::read_user;
 use crate::domain::ids::UserId;
 use crate::domain::principal::{User, UserRole};
-use crate::store::users::OWNED;
+use crate::domain::provider::Reach;
+use crate::store::users::{OWNED, REACHING};
 use crate::store::{Owned, StoreResult, UserStore};
 
 #[async_trait]
@@ -21,6 +22,20 @@ impl UserStore for SqliteStore {
         let (_turn, mut tx) = self.write_in_turn().await?;
         let set = sqlx::query("UPDATE users SET role = ? WHERE id = ?").bind(role.as_str()).bind(user.as_str());
         set.execute(&mut *tx).await?;
+        match role {
+            UserRole::Admin => {}
+            UserRole::Member => {
+                for table in REACHING {
+                    let statement = format!("UPDATE {table} SET reach = ?, version = version + 1 WHERE owner_id = ? AND reach = ?");
+                    sqlx::query(AssertSqlSafe(statement))
+                        .bind(Reach::Public.as_str())
+                        .bind(user.as_str())
+                        .bind(Reach::Anywhere.as_str())
+                        .execute(&mut *tx)
+                        .await?;
+                }
+            }
+        }
         Ok(tx.commit().await?)
     }
 

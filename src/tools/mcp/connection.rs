@@ -28,6 +28,7 @@ use super::ServerTransport;
 use super::attentive::Attentive;
 use super::container::{Containers, Launch};
 use super::content;
+use super::errors::chain;
 use super::fates::{self, Fate};
 use super::handler::{Allowed, Handler, Heard, MAX_QUESTIONS, Wanted, readable, result_of};
 use super::masks::Masks;
@@ -760,19 +761,4 @@ fn reply_from(result: ServerResult) -> Reply {
         },
         _ => Reply::Refused("its answer is no result of a tool call".to_owned()),
     }
-}
-
-/// An error with its causes.
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = error.to_string();
-        if !text.contains(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        cause = error.source();
-    }
-    text
 }

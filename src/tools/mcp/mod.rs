@@ -12,6 +12,7 @@ mod connection;
 mod container;
 mod content;
 mod encoded;
+mod errors;
 mod fates;
 mod handler;
 mod kept;

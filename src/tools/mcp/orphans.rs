@@ -1,8 +1,9 @@
 //! What servers started and left behind.
 //!
 //! A process may leave the group of its server (`setsid`), and nobody ends a group when this program is killed. So each child gets
-//! a word in its environment, which everything that it starts inherits, and by which it can be found in `/proc`. That exists on
-//! Linux only, and a process that clears its environment is not found.
+//! a word in its environment, which everything that it starts inherits, and by which it can be found in `/proc`. A process that has
+//! cleared its environment is found by its parent, as long as that one lives: so it is looked for before anything is ended. All
+//! this exists on Linux only, and a process that has both cleared its environment and lost its parent is not found.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ use tokio::process::{Child, Command};
 use super::container;
 use crate::support::ids::IdSource;
 
-use self::proc::{marked, signal};
+pub use self::proc::{Unmarked, unmarked};
+use self::proc::{left, signal};
 
 /// The variable that holds the word.
 pub const MARK: &str = "MCP_STARTED_BY";
@@ -58,24 +60,96 @@ impl Words {
 
 #[cfg(target_os = "linux")]
 mod proc {
+    use std::collections::{BTreeMap, BTreeSet};
     use std::os::fd::OwnedFd;
 
-    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 
     use super::MARK;
 
-    /// The processes whose word begins with `word`. Held by descriptors, so that no other process that gets their number is meant.
-    pub fn marked(word: &str) -> Vec<OwnedFd> {
-        let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-        let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    /// A process that descends from one with a word, and does not bear it. Held by a descriptor, as all are, so that no other process
+    /// that gets its number is meant.
+    pub struct Unmarked {
+        process: OwnedFd,
+        number: i32,
+        began: u64,
+    }
+
+    impl Unmarked {
+        fn runs(&self) -> bool {
+            stat(self.number).is_some_and(|now| now.began == self.began && !now.is_over)
+        }
+    }
+
+    /// What the kernel says of a process.
+    struct Stat {
+        /// It has ended, and its parent has not been told.
+        is_over: bool,
+        parent: i32,
+        /// In ticks since the machine started.
+        began: u64,
+    }
+
+    fn stat(number: i32) -> Option<Stat> {
+        let read = std::fs::read(format!("/proc/{number}/stat")).ok()?;
+        let read = String::from_utf8_lossy(&read);
+        // Before the last bracket stands the name that it has given itself, which may hold anything.
+        let mut fields = read.rsplit_once(')')?.1.split_whitespace();
+        let is_over = matches!(fields.next()?, "Z" | "X" | "x");
+        let parent = fields.next()?.parse().ok()?;
+        let began = fields.nth(17)?.parse().ok()?;
+        Some(Stat { is_over, parent, began })
+    }
+
+    fn numbers() -> impl Iterator<Item = i32> {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten();
+        processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+    }
+
+    fn bears(number: i32, word: &str) -> bool {
         let wanted = format!("{MARK}={word}");
-        let found = numbers.filter_map(|number: i32| {
+        std::fs::read(format!("/proc/{number}/environ"))
+            .is_ok_and(|environment| environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(wanted.as_bytes())))
+    }
+
+    /// What descends at this moment from the process with the number `server`, or from those whose word begins with `word`, bears no
+    /// such word, and may be ended by us.
+    pub fn unmarked(server: Option<u32>, word: &str) -> Vec<Unmarked> {
+        let server = server.and_then(|number| i32::try_from(number).ok());
+        let all: BTreeMap<i32, Stat> = numbers().filter_map(|number| Some((number, stat(number)?))).collect();
+        let roots: BTreeSet<i32> = all.keys().copied().filter(|number| server == Some(*number) || bears(*number, word)).collect();
+        let mut family = roots.clone();
+        loop {
+            let more = all.iter().filter(|(number, one)| {
+                // Nobody is older than its parent: that would be another process, which has got the number of the real one.
+                let is_child = all.get(&one.parent).is_some_and(|parent| parent.began <= one.began);
+                is_child && family.contains(&one.parent) && !family.contains(*number)
+            });
+            let more: Vec<i32> = more.map(|(number, _)| *number).collect();
+            if more.is_empty() {
+                break;
+            }
+            family.extend(more);
+        }
+        let hold = |number: i32| {
+            let (pid, began) = (Pid::from_raw(number)?, all.get(&number)?.began);
+            let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+            // Looked at again after it is held: it is the one that was found, or nobody.
+            let found = Unmarked { process, number, began };
+            (found.runs() && test_kill_process(pid).is_ok()).then_some(found)
+        };
+        family.difference(&roots).copied().filter_map(hold).collect()
+    }
+
+    /// The processes whose word begins with `word`, and those of `unmarked` that still run.
+    pub fn left(word: &str, unmarked: &[Unmarked]) -> Vec<OwnedFd> {
+        let marked = numbers().filter_map(|number| {
             let process = pidfd_open(Pid::from_raw(number)?, PidfdFlags::empty()).ok()?;
             // Read after the process is held: this is its environment, or that of nobody.
-            let environment = std::fs::read(format!("/proc/{number}/environ")).ok()?;
-            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(wanted.as_bytes())).then_some(process)
+            bears(number, word).then_some(process)
         });
-        found.collect()
+        let others = unmarked.iter().filter(|one| one.runs()).filter_map(|one| one.process.try_clone().ok());
+        marked.chain(others).collect()
     }
 
     pub fn signal(processes: &[OwnedFd], signal: Signal) {
@@ -88,32 +162,40 @@ mod proc {
 
 #[cfg(not(target_os = "linux"))]
 mod proc {
-    pub fn marked(_word: &str) -> Vec<()> {
+    /// Nobody: such processes are not found here.
+    pub struct Unmarked;
+
+    /// Nobody.
+    pub fn unmarked(_server: Option<u32>, _word: &str) -> Vec<Unmarked> {
+        Vec::new()
+    }
+
+    pub fn left(_word: &str, _unmarked: &[Unmarked]) -> Vec<()> {
         Vec::new()
     }
 
     pub fn signal(_processes: &[()], _signal: rustix::process::Signal) {}
 }
 
-/// Ends all processes whose word begins with `word`, and tells how many there were.
-pub async fn end(word: &str) -> usize {
-    let first = marked(word);
+/// Ends all processes whose word begins with `word`, and those of `unmarked`, and tells how many there were.
+pub async fn end(word: &str, unmarked: &[Unmarked]) -> usize {
+    let first = left(word, unmarked);
     if first.is_empty() {
         return 0;
     }
     signal(&first, Signal::TERM);
     let empty = async {
-        while !marked(word).is_empty() {
+        while !left(word, unmarked).is_empty() {
             tokio::time::sleep(LOOK).await;
         }
     };
     if tokio::time::timeout(GRACE_TERM, empty).await.is_err() {
         for _ in 0..ROUNDS {
-            let left = marked(word);
-            if left.is_empty() {
+            let still = left(word, unmarked);
+            if still.is_empty() {
                 break;
             }
-            signal(&left, Signal::KILL);
+            signal(&still, Signal::KILL);
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -124,11 +206,14 @@ pub async fn end(word: &str) -> usize {
 /// process, so it may hold the thread.
 pub async fn guard(word: &str, engine: Option<&Path>, handed: Option<&Path>) {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    // Before any of them has ended, and left others without a parent.
+    let unmarked = unmarked(None, word);
     // Most see that their input has ended; an orderly end of the program has left none.
-    tokio::time::sleep(if marked(word).is_empty() { Duration::ZERO } else { GRACE }).await;
-    end(word).await;
+    tokio::time::sleep(if left(word, &unmarked).is_empty() { Duration::ZERO } else { GRACE }).await;
+    end(word, &unmarked).await;
     if let Some(engine) = engine {
-        container::remove_all(engine, word).await;
+        // There is nobody to be told if it fails, and whoever starts next tries again.
+        let _ = container::remove_all(engine, None, &[word]).await;
     }
     if let Some(handed) = handed {
         // There is nobody to be told if it fails, and whoever starts next tries again.

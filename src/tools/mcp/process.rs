@@ -191,6 +191,12 @@ impl Watched {
             exit = group.child.inner_mut().wait() => Some(exit),
             () = ending.cancelled() => None,
         };
+        // Before anything of it is ended: who has cleared its environment is found by its parent alone.
+        let unmarked = match &self.removal {
+            None => orphans::unmarked(group.child.id(), &self.word),
+            // What an engine has started is for the engine to end.
+            Some(_) => Vec::new(),
+        };
         let exit = match exit {
             Some(exit) => exit,
             None => match tokio::time::timeout(GRACE_INPUT, group.child.inner_mut().wait()).await {
@@ -210,7 +216,7 @@ impl Watched {
         if let Some(removal) = &self.removal {
             removal.carry_out().await;
         }
-        let escaped = orphans::end(&self.word).await;
+        let escaped = orphans::end(&self.word, &unmarked).await;
         if escaped > 0 {
             metrics::counter!("capstan_mcp_escaped_total").increment(u64::try_from(escaped).unwrap_or(u64::MAX));
             tracing::warn!(count = escaped, "processes had left the group of their MCP server and were ended");

@@ -1,5 +1,5 @@
 //! How many processes of servers run at a time. Each has a place; where none is free, the one that nobody has used for longest
-//! gives up its own, and its tools stay on offer.
+//! gives up its own, and its tools stay on offer. A call that waits for an answer of its user keeps none.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -77,15 +77,17 @@ impl Processes {
         holders.push(Arc::downgrade(server));
     }
 
-    /// Ends the process that nobody has used for longest, unless as many end already as are waited for.
+    /// Ends the process that nobody has used for longest, unless as many end already as are waited for. Those that wait to be called
+    /// again come last.
     fn make_room(&self) {
         if self.leaving.len() >= self.waiting.len() {
             return;
         }
         let mut holders: Vec<Arc<Server>> =
             self.holders.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
-        holders.sort_by_key(|server| server.last_used());
-        // Those that are at work do not rest.
+        // Each is asked once: they change while they are sorted.
+        holders.sort_by_cached_key(|server| (server.is_paused(), server.last_used()));
+        // Those that have a call under way do not rest.
         holders.iter().any(|server| server.rest(Some(self.leaving.token())));
     }
 }

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::attentive::Attentive;
 use super::config::HttpStyle;
-use super::connection::{Endpoint, OpenError, chain};
+use super::connection::{Endpoint, OpenError};
+use super::errors::chain;
 use super::fates::status_of;
 use super::handler::Handler;
 use super::oauth::{AuthState, Authorized};
@@ -71,7 +72,7 @@ impl<'a> Remote<'a> {
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_LIMIT)
             .build()
-            .map_err(|error| redact::error_text(&error.to_string()))?;
+            .map_err(|error| redact::error_text(&error.without_url().to_string()))?;
         Ok(Self { server, url: place, client: Authorized::new(client, server.login.cloned()), headers: custom })
     }
 

@@ -25,8 +25,8 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 /// The longest of the names that it gives its questions, in bytes.
 const MAX_KEY: usize = 256;
 
-/// How long a connection is kept for a server that waits to be called again. The protocol wants a server to need nothing but what it
-/// is called with, and whoever is asked may never answer.
+/// How long a connection is kept for a server that waits to be called again, unless its process is in the way of others. The protocol
+/// wants a server to need nothing but what it is called with, and whoever is asked may never answer.
 const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
 /// The calls that one server wants to be called again for, since when.

@@ -180,7 +180,17 @@ impl Server {
     }
 
     fn is_at_work(&self) -> bool {
-        Arc::strong_count(&self.work) > 1 || self.pauses.are_any(Instant::now())
+        self.is_called() || self.is_paused()
+    }
+
+    /// Whether a call is under way, or somebody waits for the connection.
+    fn is_called(&self) -> bool {
+        Arc::strong_count(&self.work) > 1
+    }
+
+    /// Whether it is to be called again with what it wanted to know. Nobody says if that never happens, because the run was cancelled.
+    pub fn is_paused(&self) -> bool {
+        self.pauses.are_any(Instant::now())
     }
 
     /// Whether it is connected, or about to be.
@@ -194,13 +204,15 @@ impl Server {
     }
 
     /// Ends its connection if there is one that nobody uses; its tools stay on offer, and it is connected when one is called. Whether it
-    /// does. `leaving` is held until nothing of the connection is left.
+    /// does. With `leaving` it is somebody else who needs the room: then calls that are paused do not keep it, because a server gets all
+    /// that it needs when it is called again. `leaving` is held until nothing of the connection is left.
     pub fn rest(self: &Arc<Self>, leaving: Option<TaskTrackerToken>) -> bool {
         let mut left = None;
         self.shift(|phase| {
             let Phase::Up(live) = phase else { return false };
             // Whoever uses a connection holds it, and nobody gets hold of it while the phase is held.
-            if self.is_at_work() || Arc::strong_count(live) > 1 {
+            let is_wanted = if leaving.is_some() { self.is_called() } else { self.is_at_work() };
+            if is_wanted || Arc::strong_count(live) > 1 {
                 return false;
             }
             let Some(tools) = live.tools_now() else { return false };
@@ -683,6 +695,7 @@ impl Server {
                     && let Some((engine, variables)) = self.common.containers.engine().await
                 {
                     self.common.guard.watch_containers(&engine, &variables, self.common.containers.handed());
+                    self.common.containers.note();
                 }
                 let turn = self.common.starts.acquire().await.map_err(|_| "the servers are being shut down".to_owned())?;
                 (Some(place), Some(turn))

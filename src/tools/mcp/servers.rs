@@ -169,7 +169,7 @@ impl McpServers {
         (guard, (containers, handed), homes): (Option<PathBuf>, (ContainerOptions, Option<PathBuf>), Option<PathBuf>),
     ) -> Arc<Self> {
         let words = Words::new(&UuidIds);
-        let containers = Containers::new(containers, handed, Arc::clone(&environment));
+        let containers = Containers::new(containers, handed, words.beginning().to_owned(), Arc::clone(&environment));
         let common = Arc::new(Common {
             environment,
             guard: Guard::new(guard, words.beginning().to_owned()),
@@ -330,6 +330,17 @@ impl McpServers {
             kept.changed();
             self.end_outdated(kept.as_ref(), std::slice::from_ref(id)).await;
         }
+    }
+
+    /// Removes in the background what earlier processes with the same folder have left of their containers.
+    pub fn remove_left_containers(&self) {
+        let common = Arc::clone(&self.common);
+        self.common.tasks.spawn(async move {
+            tokio::select! {
+                () = common.closing.cancelled() => {}
+                () = common.containers.remove_left() => {}
+            }
+        });
     }
 
     /// Ends all servers, side by side, and waits until nothing of them is left.

@@ -16,6 +16,7 @@ use rmcp::transport::Transport;
 use rmcp::transport::common::client_side_sse::BoxedSseResponse;
 use rmcp::transport::streamable_http_client::{AuthRequiredError, StreamableHttpClient as _, StreamableHttpError};
 
+use super::errors::chain;
 use super::oauth::Authorized;
 use super::stdio::{Ending, Line, Noise, read};
 
@@ -125,7 +126,7 @@ impl Transport<RoleClient> for SseTransport {
             let event = match self.events.as_mut()?.next().await {
                 Some(Ok(event)) => event,
                 Some(Err(error)) => {
-                    self.ending.end(format!("its event stream broke off: {error}"));
+                    self.ending.end(format!("its event stream broke off: {}", chain(&error)));
                     return None;
                 }
                 None => {

@@ -153,6 +153,11 @@ async fn of_an_administrator_serve_everybody() {
     let broken = make(&server, &json!({"name": "broken", "entry": {"command": "/no/such/program"}, "scope": "global"})).await;
     let state = &broken["status"];
     assert!(state["state"] == "error" && state["error"].as_str().unwrap().contains("/no/such/program"), "{broken}");
+    // Where it is may be a secret by itself, which is in its entry and not in what goes wrong.
+    let far = json!({"name": "far", "entry": {"url": "http://127.0.0.1:9/s/hidden-path/mcp"}, "scope": "global"});
+    let far = make(&server, &far).await;
+    let error = far["status"]["error"].as_str().unwrap();
+    assert!(!error.is_empty() && !error.contains("hidden-path"), "{error}");
     // Its secrets were given for this host.
     let elsewhere = json!({"entry": {"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "${AUTHORIZATION}"}}});
     let moved = server.request(Method::PATCH, &format!("/mcp-servers/{id}")).json(&elsewhere).send().await.unwrap();
@@ -161,6 +166,15 @@ async fn of_an_administrator_serve_everybody() {
     server.set_key(&ann);
     let shown = server.get_json(&format!("/mcp-servers/{id}")).await;
     assert_eq!((&shown["entry"], &shown["scope"]), (&Value::Null, &json!("global")), "{shown}");
+    // What has gone wrong inside is the operator's own, but that something has is not.
+    let path = format!("/mcp-servers/{}", broken["id"].as_str().unwrap());
+    let refused = server.get(&format!("{path}/tools")).send().await.unwrap();
+    assert_eq!(refused.status(), 409);
+    let words = refused.text().await.unwrap();
+    assert!(words.contains("administrator") && !words.contains("/no/such/program"), "{words}");
+    let shown = server.get_json(&path).await;
+    let state = &shown["status"];
+    assert_eq!((&state["state"], state.get("error")), (&json!("error"), None), "{state}");
     let tools = server.get_json(&format!("/mcp-servers/{id}/tools")).await;
     let names: Vec<&str> = tools["data"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"remote__echo"), "{names:?}");

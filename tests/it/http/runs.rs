@@ -149,7 +149,7 @@ async fn tools_are_listed() {
     assert_eq!((&server["error"], &server["stderr"]), (&json!("it ended"), &json!("its own words")), "the local user may see it");
     let member = Rig::with_keys().await.get("/api/v1/tools").await.json();
     let server = &member["servers"][0];
-    assert_eq!((&server["error"], server.get("stderr")), (&json!("it ended"), None));
+    assert_eq!((&server["status"], server.get("error"), server.get("stderr")), (&json!("error"), None, None), "a member may not");
 }
 
 #[tokio::test]

@@ -154,14 +154,21 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
     wait::until("its removal", PATIENCE, || async { site.containers().is_empty().then_some(()) }).await;
 }
 
-/// What containers are handed may be secret, and does not outlive a server that is killed.
+/// What containers are handed may be secret, and does not outlive a server that is killed; nor do the containers themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
     let model = ModelMock::start().await;
     let place = crate::support::server::Site::new(Kind::Sqlite).await.with_model(&model);
-    // An engine whose containers never say a word.
-    let engine = place.folder.path().join("engine");
-    std::fs::write(&engine, "#!/bin/sh\n[ \"$1\" = run ] && exec sleep 1000\nexit 0\n").unwrap();
+    // An engine whose containers never say a word. It has those whose names we give it, and writes down what it is to remove.
+    let (engine, names, removed) =
+        (place.folder.path().join("engine"), place.folder.path().join("names"), place.folder.path().join("removed"));
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = run ] && exec sleep 1000\n[ \"$1\" = ps ] && [ -e '{names}' ] && cat '{names}'\n\
+         [ \"$1\" = rm ] && echo \"$*\" >> '{removed}'\nexit 0\n",
+        names = names.display(),
+        removed = removed.display()
+    );
+    std::fs::write(&engine, script).unwrap();
     executable(&engine);
     let entry = json!({"image": "tiny", "env": {"TOKEN": "file-canary-1"}});
     let place = place
@@ -169,9 +176,12 @@ async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
         .env("CAPSTAN_MCP__CONTAINERS__ENGINE", engine.to_str().unwrap())
         .env("CAPSTAN_MCP__START_PATIENCE_MS", "100");
     let folder = place.folder.path().join("data/containers");
-    let files = || -> Vec<PathBuf> {
-        std::fs::read_dir(&folder).map(|files| files.map(|file| file.unwrap().path()).collect()).unwrap_or_default()
+    let found = |beginning: &str| -> Vec<PathBuf> {
+        let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };
+        let entries = entries.map(Result::unwrap);
+        entries.filter(|entry| entry.file_name().to_str().unwrap().starts_with(beginning)).map(|entry| entry.path()).collect()
     };
+    let files = || found("capstan-");
     let mut server = place.start().await;
     server.start_run(&json!({"input": "[[id:handed]][[say:bye]]"})).await;
     wait::until("the file", PATIENCE, || async {
@@ -184,8 +194,16 @@ async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
 
     // Whoever is killed together with what watches over it leaves it to the next one.
     std::fs::write(folder.join("capstan-left"), "TOKEN=file-canary-1\n").unwrap();
+    let notes = found("has-capstan-");
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    let word = notes[0].file_name().unwrap().to_str().unwrap().strip_prefix("has-").unwrap().to_owned();
+    std::fs::write(&names, format!("{word}0.\ncapstan-another-0.\n{word}1.\nsomebody-elses\n")).unwrap();
     let server = place.start().await;
     assert!(!folder.join("capstan-left").exists(), "{:?}", files());
+    wait::until("the removal of the containers", PATIENCE, || async { (!notes[0].exists()).then_some(()) }).await;
+    let removed = std::fs::read_to_string(&removed).unwrap();
+    assert!(removed.lines().any(|line| line == format!("rm --force {word}0. {word}1.")), "{removed}");
+    assert!(!removed.contains("another") && !removed.contains("somebody"), "{removed}");
     drop(server);
 }
 

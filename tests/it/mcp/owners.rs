@@ -167,6 +167,27 @@ async fn what_nobody_uses_rests_and_stays_on_offer() {
     assert!([idle, busy, asking].iter().all(|server| server.alive().is_empty()));
 }
 
+/// Whoever is asked may never answer, and nobody says so when a run is cancelled meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_waits_for_an_answer_keeps_no_place_from_others() {
+    let (asking, other) = (Scripted::new(), Scripted::new());
+    let mut asks = asking.entry(&["elicits", "stateless"]);
+    asks["capstan"] = json!({"elicitation": true});
+    let limits = ConnectionLimits { idle: None, processes: Some(1), ..ConnectionLimits::default() };
+    let door = door(&json!({"asking": asks, "other": other.entry(&[])}), limits, None);
+    let ann = Hand::of(&door, "ann").await;
+    let (progress, mut pauses) = mpsc::channel(4);
+    let paused = ann.call_with("asking__staged", json!({}), progress, CancellationToken::new());
+    let (_, pause) = tokio::join!(paused, pauses.recv());
+    assert!(matches!(pause, Some(Report::Pauses(_))), "{pause:?}");
+    assert_eq!((asking.alive().len(), other.alive().len()), (1, 0));
+    assert_eq!(text(&ann.call("other__echo", json!({"text": "here"})).await), "here");
+    assert_eq!((asking.alive().len(), other.alive().len()), (0, 1), "there is one place");
+    assert_eq!(text(&ann.call("asking__echo", json!({"text": "again"})).await), "again");
+    door.shutdown().await;
+    assert!([asking, other].iter().all(|server| server.alive().is_empty()));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn there_are_so_many_processes_and_no_more() {
     let servers: Vec<Scripted> = (0..4).map(|_| Scripted::new()).collect();

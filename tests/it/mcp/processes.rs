@@ -70,6 +70,22 @@ async fn what_has_left_the_group_ends_with_its_own_server() {
     assert_eq!((server.alive(), other.alive()), (Vec::<i64>::new(), Vec::new()));
 }
 
+/// M-10. Its parent still runs when the server is ended, and so it is known whose it is.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_left_the_group_and_cleared_its_environment_ends_with_its_parent() {
+    let server = Scripted::new();
+    let tools = Tools::new(&json!({"s": server.entry(&["forgets", "stubborn"])})).await;
+    // The same for another parent: this process, which is that of the server, too.
+    let mut other = std::process::Command::new("/bin/sleep").arg("1000").env_clear().spawn().unwrap();
+    assert_eq!(server.alive().len(), 2);
+    wait::within("the shutdown", Duration::from_secs(20), tools.shutdown()).await;
+    assert_eq!(server.alive(), Vec::<i64>::new());
+    assert!(other.try_wait().unwrap().is_none(), "nobody else's");
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_are_used_after_the_shutdown_are_not_started() {
     let server = Scripted::new();

@@ -344,6 +344,10 @@ def handle(request):
 log(pid=os.getpid())
 if "banner" in habits:
     write("Welcome!\n\n*** ready ***\n")
+if "forgets" in habits:
+    # Nothing tells whose it is but its parent.
+    log(pid=subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             start_new_session=True, env={}).pid)
 if "stubborn" in habits:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "family" in habits:

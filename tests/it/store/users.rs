@@ -1,16 +1,23 @@
-//! Users who leave take with them all that is theirs.
+//! Users who leave take with them all that is theirs, and those who are no administrators any more keep nothing of the role.
 
 use capstan::domain::ids::{KeyId, UserId};
+use capstan::domain::mcp_server::McpServerRecord;
 use capstan::domain::principal::UserRole;
-use capstan::store::Owned;
+use capstan::domain::provider::{ProviderRecord, Reach};
+use capstan::store::{NamedChanged, Owned, ProviderChanged};
 use capstan::support::ids::UuidIds;
+use capstan::tools::mcp::{MemberRules, Secrets, read_kept};
+use serde_json::{Value, json};
 
 use super::fixture::{NOW, World, conversation, hello, user};
+use super::mcp_servers::server;
+use super::providers::provider;
 use crate::support::database::Kind;
 
 contract! {
     ;
     whoever_leaves_takes_all_that_is_theirs,
+    whoever_is_no_administrator_any_more_reaches_no_further_than_members,
 }
 
 /// Tables whose rows hang on conversations.
@@ -111,4 +118,50 @@ async fn whoever_leaves_takes_all_that_is_theirs(world: &World) {
     assert_eq!(store.user_by_key_hash("ada").await.unwrap(), None);
     assert_eq!(store.owned_by(&stays).await.unwrap(), owned, "others keep theirs");
     assert!(store.user_by_key_hash("bob").await.unwrap().is_some());
+}
+
+async fn whoever_is_no_administrator_any_more_reaches_no_further_than_members(world: &World) {
+    const MOST: u32 = 100;
+    let store = &world.store;
+    let (ann, bob) = (user(), user());
+    for (id, name) in [(&ann, "ann"), (&bob, "bob")] {
+        store.ensure_user(id.clone(), name, UserRole::Admin, NOW).await.unwrap();
+    }
+    let entry = || json!({"command": "sh"}).as_object().cloned().unwrap();
+    let far = |owner, name| McpServerRecord { reach: Reach::Anywhere, entry: entry(), secrets: None, ..server(owner, name) };
+    let (own, of_bob, of_all) = (far(Some(&ann), "s"), far(Some(&bob), "s"), far(None, "s"));
+    let near = server(Some(&ann), "near");
+    for record in [&own, &of_bob, &of_all, &near] {
+        store.create_mcp_server(record, MOST, None).await.unwrap();
+    }
+    let far = |owner, name| ProviderRecord { reach: Reach::Anywhere, ..provider(owner, name) };
+    let (own_models, models_of_bob) = (far(Some(&ann), "p"), far(Some(&bob), "p"));
+    for record in [&own_models, &models_of_bob] {
+        store.create_provider(record, MOST, None).await.unwrap();
+    }
+
+    // The role that they have already takes nothing away.
+    store.set_role(&ann, UserRole::Admin).await.unwrap();
+    assert_eq!(store.mcp_server(&ann, &own.id).await.unwrap(), Some(own.clone()));
+    assert_eq!(store.provider(&ann, &own_models.id).await.unwrap(), Some(own_models.clone()));
+
+    // The second time there is nothing left to do, and the third they are an administrator again who has said nothing new.
+    for role in [UserRole::Member, UserRole::Member, UserRole::Admin] {
+        store.set_role(&ann, role).await.unwrap();
+        let stored = store.mcp_server(&ann, &own.id).await.unwrap().unwrap();
+        assert_eq!(stored, McpServerRecord { reach: Reach::Public, version: 2, ..own.clone() });
+        let rules = MemberRules { commands: false, reach: Reach::Public };
+        let config = read_kept(&Value::Object(stored.entry), &Secrets::new()).unwrap();
+        assert!(rules.apply(config, stored.reach).is_err_and(|reason| reason.contains("mcp.allow_user_commands")));
+        let stored = store.provider(&ann, &own_models.id).await.unwrap();
+        assert_eq!(stored, Some(ProviderRecord { reach: Reach::Public, version: 2, ..own_models.clone() }));
+    }
+    // Whoever was about to change them as an administrator does not bring the reach back.
+    assert_eq!(store.change_mcp_server(&own).await.unwrap(), NamedChanged::Stale);
+    assert_eq!(store.change_provider(&own_models).await.unwrap(), ProviderChanged::Stale);
+
+    assert_eq!(store.mcp_server(&ann, &near.id).await.unwrap(), Some(near));
+    assert_eq!(store.mcp_server(&ann, &of_all.id).await.unwrap(), Some(of_all), "what is everybody's is not theirs");
+    assert_eq!(store.mcp_server(&bob, &of_bob.id).await.unwrap(), Some(of_bob));
+    assert_eq!(store.provider(&bob, &models_of_bob.id).await.unwrap(), Some(models_of_bob));
 }

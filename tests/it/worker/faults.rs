@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use capstan::domain::agent::{AgentProfile, OnInterrupt};
+use capstan::domain::budget::{Allowance, Budget};
 use capstan::domain::change::Change;
 use capstan::domain::event::EventBody;
 use capstan::domain::ids::{ConversationId, NodeId, RunId};
 use capstan::domain::record::RunWrite;
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::AcceptRun;
-use capstan::support::clock::SystemClock;
+use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::worker::{LogError, LogWriter, Worker, WorkerDeps};
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
@@ -85,6 +86,99 @@ async fn a_write_in_doubt_is_no_interruption() {
         assert_eq!(kinds.iter().filter(|kind| *kind == "run.resumed").count(), 1, "{kinds:?}");
         assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 1, "{kinds:?}");
     }
+}
+
+/// A database that is away for a moment ends no call of a worker that lives: what becomes of it is heard, and the call made once.
+#[tokio::test]
+async fn a_call_under_way_outlives_a_write_that_failed() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["once", "gated"]));
+    h.model.then(Answer::Text("done"));
+    let (store, _worker) = worker(&h).await;
+    let failed = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&failed);
+    store.judge(move |writes| {
+        let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
+        if !writes.iter().any(ends_tool) || counter.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Fate::Goes;
+        }
+        Fate::Fails(away())
+    });
+    let (conversation, run) = h.say("go").await;
+    until("the write", async || (failed.load(Ordering::SeqCst) == 1).then_some(())).await;
+    h.tools.gate.notify_one();
+    h.until(&run, RunStatus::Completed).await;
+    let mut executed = h.tools.executed.lock().unwrap().clone();
+    executed.sort();
+    assert_eq!(executed, ["gated", "once"]);
+    let kinds = h.kinds(&conversation).await;
+    assert!(!kinds.contains(&"tool.outcome_unknown".to_owned()), "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 2, "{kinds:?}");
+}
+
+/// Whoever wants the run cancelled does not wait for a call whose worker waits for it.
+#[tokio::test]
+async fn a_run_that_waits_for_its_calls_can_be_cancelled() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["once", "bomb"]));
+    let (store, _worker) = worker(&h).await;
+    let failed = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&failed);
+    store.judge(move |writes| {
+        let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
+        if !writes.iter().any(ends_tool) || counter.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Fate::Goes;
+        }
+        Fate::Fails(away())
+    });
+    let (conversation, run) = h.say("go").await;
+    until("the write", async || (failed.load(Ordering::SeqCst) == 1).then_some(())).await;
+    h.store.cancel_run(&h.owner, &run, "user", UnixMillis(0), None).await.unwrap();
+    h.hub.notify_control(&run);
+    h.until(&run, RunStatus::Cancelled).await;
+    let kinds = h.kinds(&conversation).await;
+    assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 1, "what has ended is known: {kinds:?}");
+}
+
+/// A call that was reserved for a run whose cancel comes before the answer is not made, and costs nothing. I12.
+#[tokio::test]
+async fn leave_that_comes_too_late_is_given_back() {
+    let h = Harness::new().await;
+    let (store, _worker) = worker(&h).await;
+    let gate = Arc::new(Notify::new());
+    let (asked, looks) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (late, reserved, looked) = (Arc::clone(&gate), Arc::clone(&asked), Arc::clone(&looks));
+    store.trouble(move |name| match name {
+        "reserve" => {
+            reserved.fetch_add(1, Ordering::SeqCst);
+            Fate::HeardLate(Arc::clone(&late))
+        }
+        "control_signals" => {
+            looked.fetch_add(1, Ordering::SeqCst);
+            Fate::Goes
+        }
+        _ => Fate::Goes,
+    });
+    let id = ConversationId::generate(h.ids.as_ref());
+    let message = h.message(&id, "go", OnBusy::Queue);
+    let budget = Budget { day: Allowance { tokens: Some(1_000_000), usd: None }, ..Budget::default() };
+    let (profile, run) = (AgentProfile { budget, ..message.profile.clone() }, message.run_id.clone());
+    h.store.accept_run(AcceptRun { profile, ..message }, None).await.unwrap();
+    h.hub.queue_signal().notify();
+    let held = "SELECT CAST(count(*) AS text) FROM spending WHERE held_epoch IS NOT NULL";
+    until("leave", async || (h.database.count(held).await == 1).then_some(())).await;
+    h.store.cancel_run(&h.owner, &run, "user", UnixMillis(0), None).await.unwrap();
+    // The second look since then comes after the first one was told.
+    for _ in 0..2 {
+        let before = looks.load(Ordering::SeqCst);
+        h.hub.notify_control(&run);
+        until("a look", async || (looks.load(Ordering::SeqCst) > before).then_some(())).await;
+    }
+    gate.notify_one();
+    h.until(&run, RunStatus::Cancelled).await;
+    assert_eq!((asked.load(Ordering::SeqCst), h.model.request_count()), (1, 0));
+    let row = h.database.rows("SELECT CAST(tokens AS text), CAST(held_tokens AS text) FROM spending").await;
+    assert_eq!(row, [[Some("0".to_owned()), Some("0".to_owned())]]);
 }
 
 #[tokio::test]

@@ -49,6 +49,8 @@ pub enum Fate {
     Twice,
     /// It is done when somebody lets it.
     Late(Arc<Notify>),
+    /// It is done, and heard of when somebody lets it.
+    HeardLate(Arc<Notify>),
     /// Nothing, for ever.
     Hangs,
 }
@@ -118,6 +120,11 @@ async fn meet<T, F: Future<Output = StoreResult<T>>>(fate: Fate, call: impl Fn()
         Fate::Late(gate) => {
             gate.notified().await;
             call().await
+        }
+        Fate::HeardLate(gate) => {
+            let done = call().await;
+            gate.notified().await;
+            done
         }
         Fate::Hangs => std::future::pending().await,
     }
@@ -388,7 +395,7 @@ impl FileStore for FaultyStore {
 #[async_trait]
 impl BudgetStore for FaultyStore {
     async fn reserve(&self, fence: &Fence, owner: &UserId, reserve: &Reserve) -> StoreResult<Option<Reserved>> {
-        self.inner.reserve(fence, owner, reserve).await
+        self.troubled("reserve", || self.inner.reserve(fence, owner, reserve)).await
     }
     async fn remove_old_spending(&self) -> StoreResult<u64> {
         self.inner.remove_old_spending().await

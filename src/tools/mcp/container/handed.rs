@@ -2,16 +2,20 @@
 //!
 //! A file is gone when the server in the container has answered. If this program is killed before that, the file stays: whoever starts
 //! next removes it, and so does the process that ends what was left behind. Files whose writer lives are locked by it.
+//!
+//! Beside them lies a note of each process that has had containers, locked in the same way, by which those are found that it has left.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// What the names of the files begin with.
+/// What the names of the files begin with, and those of containers.
 const PREFIX: &str = "capstan-";
+/// What the names of notes begin with. Behind it stands how the names of the containers begin.
+const NOTE: &str = "has-";
 /// How often a file is written anew that somebody who removes what was left behind has taken for that.
 const TRIES: usize = 10;
 
@@ -45,14 +49,8 @@ pub fn written(folder: Option<&Path>, text: &str) -> io::Result<NamedTempFile> {
 /// # Errors
 /// Those of the file system.
 pub fn sweep(folder: &Path) -> io::Result<usize> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error),
-    };
     let mut removed = 0;
-    for entry in entries {
-        let entry = entry?;
+    for entry in entries(folder)? {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) || !entry.file_type()?.is_file() {
             continue;
         }
@@ -62,6 +60,57 @@ pub fn sweep(folder: &Path) -> io::Result<usize> {
         removed += usize::from(is_left);
     }
     Ok(removed)
+}
+
+/// Notes below `folder` that a process has containers whose names begin with `word`, as long as the file is open.
+///
+/// # Errors
+/// Those of the file system.
+pub fn note(folder: &Path, word: &str) -> io::Result<File> {
+    // It is locked before it has its name, so that nobody takes it for one that was left behind.
+    Ok(written(Some(folder), "")?.persist_noclobber(folder.join(format!("{NOTE}{word}")))?)
+}
+
+/// The note of a process that is gone. Nobody else finds it meanwhile.
+pub struct Left {
+    /// How the names of its containers begin.
+    pub word: String,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Left {
+    /// Removes it, because there are no such containers any more.
+    pub fn settle(self) {
+        // One that stays costs whoever starts next another look.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The notes below `folder` whose processes are gone.
+///
+/// # Errors
+/// Those of the file system.
+pub fn left(folder: &Path) -> io::Result<Vec<Left>> {
+    let mut left = Vec::new();
+    for entry in entries(folder)? {
+        let (name, path) = (entry.file_name(), entry.path());
+        let Some(word) = name.to_str().and_then(|name| name.strip_prefix(NOTE)) else { continue };
+        // Less than the word of one process would be found in the names of others.
+        let is_word = word.strip_prefix(PREFIX).is_some_and(|id| id.len() > 1 && id.ends_with('-'));
+        let Some(lock) = File::open(&path).ok().filter(|file| is_word && file.try_lock().is_ok()) else { continue };
+        left.push(Left { word: word.to_owned(), path, _lock: lock });
+    }
+    Ok(left)
+}
+
+/// What lies in a folder; nothing if there is none.
+fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
+    match fs::read_dir(folder) {
+        Ok(entries) => entries.collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
@@ -87,5 +136,25 @@ mod tests {
         let path = used.path().to_owned();
         drop(used);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn notes_of_those_that_are_gone_are_found_and_no_others() {
+        let data = tempfile::tempdir().unwrap();
+        let words = || -> Vec<String> { left(data.path()).unwrap().into_iter().map(|note| note.word).collect() };
+        let (one, other) = (note(data.path(), "capstan-1-").unwrap(), note(data.path(), "capstan-2-").unwrap());
+        for name in ["has-", "has-capstan-", "has-capstan--x", "has-other-1-"] {
+            fs::write(data.path().join(name), "").unwrap();
+        }
+        assert_eq!(words(), Vec::<String>::new(), "both live");
+        drop(other);
+        assert_eq!(words(), ["capstan-2-"]);
+        assert_eq!(sweep(data.path()).unwrap(), 0, "notes are nothing that was handed over");
+        let found = left(data.path()).unwrap();
+        assert!(left(data.path()).unwrap().is_empty(), "somebody looks after it");
+        found.into_iter().for_each(Left::settle);
+        assert_eq!(words(), Vec::<String>::new());
+        drop(one);
+        assert_eq!(words(), ["capstan-1-"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
@@ -49,7 +49,7 @@ impl Launch {
         (command, args): (Option<&str>, &[String]),
         variables: &BTreeMap<String, SecretString>,
         name: &str,
-        Containers { engine, options, handed }: &Containers,
+        Containers { engine, options, handed, .. }: &Containers,
     ) -> Result<Self, String> {
         let image = image(container, command, options)?;
         let file = (!variables.is_empty()).then(|| written(variables, handed.as_deref())).transpose()?;
@@ -86,20 +86,27 @@ impl Removal {
     }
 }
 
-/// Removes all containers whose names begin with `word`, with the environment that this process has.
-pub async fn remove_all(engine: &Path, word: &str) {
-    let run = async |args: &[&str]| {
-        let mut command = Command::new(engine);
-        command.args(args).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-        tokio::time::timeout(REMOVAL_LIMIT, command.output()).await.ok()?.ok()
-    };
-    let Some(found) = run(&["ps", "--all", "--format", "{{.Names}}"]).await else { return };
+/// Removes all containers whose names begin with one of `words`. The engine sees `variables`, or without them the environment that this
+/// process has. Tells how many there were, or `None` if the engine does not say that they are gone.
+pub async fn remove_all(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, words: &[&str]) -> Option<usize> {
+    let found = asked(engine, variables, &["ps", "--all", "--format", "{{.Names}}"]).await?;
     let names = String::from_utf8_lossy(&found.stdout);
-    let left: Vec<&str> = names.lines().filter(|name| name.starts_with(word)).collect();
+    let left: Vec<&str> = names.lines().filter(|name| words.iter().any(|word| name.starts_with(word))).collect();
     if !left.is_empty() {
-        // There is nobody to be told if it fails.
-        let _ = run(&[&["rm", "--force"], left.as_slice()].concat()).await;
+        asked(engine, variables, &[&["rm", "--force"], left.as_slice()].concat()).await?;
     }
+    Some(left.len())
+}
+
+/// What the engine says, if it says so in time and without complaint.
+async fn asked(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, args: &[&str]) -> Option<Output> {
+    let mut command = Command::new(engine);
+    if let Some(variables) = variables {
+        command.env_clear().envs(plain(variables));
+    }
+    command.args(args).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let said = tokio::time::timeout(REMOVAL_LIMIT, command.output()).await.ok()?.ok()?;
+    said.status.success().then_some(said)
 }
 
 fn image<'a>(container: &'a Container, command: Option<&str>, options: &'a ContainerOptions) -> Result<&'a str, String> {
@@ -166,6 +173,16 @@ fn mounted(mount: &Mount, options: &ContainerOptions) -> Result<String, String> 
     if !may_write && (*writable || !lies_in(&options.mounts)) {
         let setting = if *writable { "mcp.containers.writable_mounts" } else { "mcp.containers.mounts" };
         return Err(format!("{source} may not be mounted here; an operator can allow it with {setting}"));
+    }
+    // The engine goes the way to it once more, and what another container may write may have become a link by then.
+    let lies_inside =
+        |folder: &&PathBuf| std::fs::canonicalize(folder).is_ok_and(|folder| place != folder && place.starts_with(&folder));
+    if let Some(folder) = options.writable_mounts.iter().find(lies_inside) {
+        return Err(format!(
+            "{source} lies inside {}, which containers may write (mcp.containers.writable_mounts): another one could put a link in \
+             its place before it is mounted. Mount that folder as a whole, or keep what is to be mounted in another one",
+            folder.display()
+        ));
     }
     let place = place
         .to_str()
@@ -251,6 +268,32 @@ mod tests {
             assert!(mount(&path, false).unwrap_err().contains("mcp.containers.mounts"));
         }
         assert!(mount(&allowed.path().join("docs"), true).unwrap_err().contains("mcp.containers.writable_mounts"));
+    }
+
+    #[test]
+    fn what_another_container_may_write_is_mounted_as_a_whole_or_not_at_all() {
+        let (shared, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (inner, link) = (shared.path().join("inner"), other.path().join("link"));
+        std::fs::create_dir(&inner).unwrap();
+        std::os::unix::fs::symlink(&inner, &link).unwrap();
+        let options = ContainerOptions {
+            // Whatever else is said of what lies in it.
+            mounts: vec![inner.clone(), other.path().to_owned()],
+            writable_mounts: vec![shared.path().to_owned(), inner.clone()],
+            ..ContainerOptions::default()
+        };
+        let mount = |path: &Path, writable| {
+            let mount = Mount { source: path.display().to_string(), target: "/docs".to_owned(), writable };
+            mounted(&mount, &options)
+        };
+        for writable in [true, false] {
+            assert!(mount(shared.path(), writable).is_ok());
+            for path in [&inner, &link] {
+                let error = mount(path, writable).unwrap_err();
+                assert!(error.contains("lies inside") && error.contains("as a whole"), "{error}");
+            }
+        }
+        assert!(mount(other.path(), false).is_ok());
     }
 
     #[test]

@@ -10,7 +10,9 @@ mod launch;
 mod spec;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -34,7 +36,7 @@ pub struct ContainerOptions {
     pub network: bool,
     /// Folders of this machine that may be mounted, they and what is in them, to be read.
     pub mounts: Vec<PathBuf>,
-    /// Folders that may be mounted to be written, too.
+    /// Folders that may be mounted to be written, too, each as a whole: what lies in one is mounted by nobody.
     pub writable_mounts: Vec<PathBuf>,
     /// The most memory of one, in MiB, and what it gets unless its entry asks for less.
     pub memory_mib: u32,
@@ -70,12 +72,16 @@ pub struct Containers {
     options: ContainerOptions,
     /// Where the files lie that they are handed; among temporary files if absent.
     handed: Option<PathBuf>,
+    /// How the names of those of this process begin.
+    word: String,
+    /// Open as long as there is this process, once it has had one.
+    noted: Mutex<Option<File>>,
 }
 
 impl Containers {
-    /// Looks for no engine yet.
-    pub fn new(options: ContainerOptions, handed: Option<PathBuf>, environment: Environment) -> Self {
-        Self { engine: Engine::new(&options.engine, environment), options, handed }
+    /// Looks for no engine yet. The names of all containers will begin with `word`, which no other process has.
+    pub fn new(options: ContainerOptions, handed: Option<PathBuf>, word: String, environment: Environment) -> Self {
+        Self { engine: Engine::new(&options.engine, environment), options, handed, word, noted: Mutex::default() }
     }
 
     /// Where the files lie that they are handed.
@@ -86,5 +92,41 @@ impl Containers {
     /// The program that runs them and what it sees of our environment, if there is one.
     pub async fn engine(&self) -> Option<(PathBuf, BTreeMap<String, SecretString>)> {
         Some((self.engine.find().await.ok()?, self.engine.variables()))
+    }
+
+    /// Notes that this process has containers, before the first one: should it be killed together with its guard, whoever starts next
+    /// knows by which names they are found.
+    pub fn note(&self) {
+        let Some(folder) = &self.handed else { return };
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.is_some() {
+            return;
+        }
+        match handed::note(folder, &self.word) {
+            Ok(note) => *noted = Some(note),
+            Err(error) => {
+                tracing::warn!(%error, "containers cannot be noted: they may stay if this program and its guard are killed together");
+            }
+        }
+    }
+
+    /// Removes the containers of processes that have noted that they have any, and are gone. Looks for no engine if there are none.
+    pub async fn remove_left(&self) {
+        let Some(folder) = &self.handed else { return };
+        let left = match handed::left(folder) {
+            Ok(left) => left,
+            Err(error) => return tracing::warn!(%error, "whether earlier processes have left containers cannot be read"),
+        };
+        if left.is_empty() {
+            return;
+        }
+        // Without an answer the notes stay, for whoever starts next.
+        let Some((engine, variables)) = self.engine().await else { return };
+        let words: Vec<&str> = left.iter().map(|note| note.word.as_str()).collect();
+        let Some(removed) = remove_all(&engine, Some(&variables), &words).await else { return };
+        if removed > 0 {
+            tracing::warn!(removed, "removed containers that an earlier process had when it was killed together with its guard");
+        }
+        left.into_iter().for_each(handed::Left::settle);
     }
 }

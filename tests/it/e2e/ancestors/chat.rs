@@ -18,7 +18,7 @@ async fn its_three_test_tools_answer_in_blocks_and_all_of_it_is_kept() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", "['get_weather']");
     let mut server = site.start().await;
-    let script = r#"all [[id:a]][[say:Let me see.]][[call:get_weather {"location":"Rome"}]][[call:calculate {"expression":"2+2"}]][[call:current_time {}]][[next]][[say:Sunny, 4, and late.]]"#;
+    let script = r#"all [[id:a]][[say:Let me see.]][[call:get_weather {"location":"Rome"}]][[call:calculate {"expression":"2+2"}]][[call:current_time {"timezone":"Europe/Berlin"}]][[next]][[say:Sunny, 4, and late.]]"#;
     let run = run_of(&server, "chat", script).await;
     assert_eq!(run["status"], "completed", "{run}");
     let conversation = run["conversation_id"].as_str().unwrap();
@@ -35,6 +35,9 @@ async fn its_three_test_tools_answer_in_blocks_and_all_of_it_is_kept() {
     let asked = parts(1);
     assert_eq!(answered, asked[1..].iter().map(|call| &call["call_id"]).collect::<Vec<_>>(), "by id, in the order of the calls");
     assert!(results.iter().all(|result| result["is_error"] == false), "{results:?}");
+    let time = results[2]["content"][0]["text"].as_str().unwrap();
+    let is_there = ["+01:00 (", "+02:00 ("].iter().any(|offset| time.contains(offset)) && time.ends_with(", Europe/Berlin)");
+    assert!(is_there, "in winter or summer: {time}");
 
     server.signal("TERM").await;
     server.exit().await;

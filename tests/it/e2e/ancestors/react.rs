@@ -4,14 +4,24 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{rounds, run_of, said};
 use crate::support::database::Kind;
+use crate::support::dialects::{Dialect, Says};
 use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use crate::support::server::{Server, Site};
 use crate::support::wait;
+use crate::support::wire::Wire;
+
+/// Makes an agent that differs from `react` in one field of its profile.
+async fn copy(server: &Server, name: &str, field: &str, value: Value) {
+    let mut profile = server.get_json("/agents/react").await["profile"].clone();
+    profile[field] = value;
+    let (status, made) = server.post_json("/agents", &json!({"name": name, "profile": profile})).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_ends_with_an_answer_or_after_five_steps() {
@@ -63,10 +73,7 @@ async fn half_an_answer_is_never_the_answer() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
-    let mut profile = server.get_json("/agents/react").await["profile"].clone();
-    profile["llm_retry"]["delays_ms"] = json!([1]);
-    let (status, made) = server.post_json("/agents", &json!({"name": "brisk", "profile": profile})).await;
-    assert_eq!(status, StatusCode::CREATED, "{made}");
+    copy(&server, "brisk", "llm_retry", json!({"delays_ms": [1]})).await;
     // The provider breaks off in the middle of the words, each time.
     let run = run_of(&server, "brisk", "q [[id:half]][[text:3,50]][[cut]]").await;
     assert_eq!((&run["status"], model.exchanges("half").len()), (&json!("failed"), 2), "{run}");
@@ -131,6 +138,33 @@ async fn errors_of_the_provider_are_retried_or_fatal_by_their_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_is_out_of_reach_ends_the_run_and_is_named() {
+    let model = ModelMock::start().await;
+    // Nobody listens there.
+    let site = Site::scripted(Kind::Sqlite, &model)
+        .await
+        .env("CAPSTAN_PROVIDERS__DEAD__KIND", "openai")
+        .env("CAPSTAN_PROVIDERS__DEAD__BASE_URL", "http://127.0.0.1:9/v1")
+        .env("CAPSTAN_PROVIDERS__DEAD__KEY_ENV", "OPENAI_API_KEY");
+    let server = site.start().await;
+    copy(&server, "brisk", "llm_retry", json!({"delays_ms": [1, 2, 4]})).await;
+    let dead = server.start_run(&json!({"input": "q", "agent": "brisk", "model": "dead/mock"})).await;
+    let dead = server.finished(dead["id"].as_str().unwrap()).await;
+    let ill = run_of(&server, "brisk", "q [[id:ill]][[status:503]]").await;
+    assert_eq!(model.exchanges("ill").len(), 4);
+    for (run, code, title) in [(dead, "provider_network", "could not be reached"), (ill, "provider_overloaded", "is overloaded")] {
+        assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!(code)), "{run}");
+        assert!(run["error"]["title"].as_str().unwrap().contains(title), "{run}");
+        let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+        let waits: Vec<_> = said(&events, "run.retrying").iter().map(|data| data["after_ms"].as_u64().unwrap()).collect();
+        assert_eq!(waits, [1, 2, 4]);
+        assert_eq!(said(&events, "run.failed").len(), 1);
+        let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+        assert_eq!(messages.len(), 1, "the user's own: {messages:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_oldest_messages_go_at_two_hundred_thousand_characters() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_AGENT__SYSTEM_PROMPT", "STAY");
@@ -165,6 +199,8 @@ async fn a_tool_that_takes_too_long_is_an_observation() {
     let ledger = Ledger::new(site.folder.path());
     let site = site.mcp(ledger.mcp_config());
     let server = site.start().await;
+    let agent = server.get_json("/agents/react").await;
+    assert_eq!((&agent["profile"]["tool_timeout_ms"], &agent["effective"]["tool_timeout_ms"]), (&json!(30_000), &json!(30_000)));
     let script = r#"q [[id:slow]][[call:ledger__slow_append {"text":"x","ms":60000}]][[next]][[say:It takes too long.]]"#;
     let run = server.start_run(&json!({"input": script, "agent": "react", "limits": {"tool_timeout_ms": 1_000}})).await;
     let run = server.finished(run["id"].as_str().unwrap()).await;
@@ -178,15 +214,58 @@ async fn a_tool_that_takes_too_long_is_an_observation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_do_not_fit_reach_no_tool_and_are_mended_by_the_model() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let calls = r#"[[call:ledger__append {"text":6}]][[next]][[call:ledger__append {"text":"six"}]]"#;
+    let run = run_of(&server, "react", &format!("q [[id:fit]]{calls}[[next]][[say:Written.]]")).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    // The step begins, and the tool never hears of it.
+    let made: Vec<Value> = site.ledger.entries().into_iter().map(|entry| entry.arguments["text"].clone()).collect();
+    assert_eq!(made, ["six"]);
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let states: Vec<&Value> = said(&events, "tool.completed").into_iter().map(|data| &data["state"]).collect();
+    assert_eq!(states, ["failed", "done"]);
+    let seen = model.exchanges("fit");
+    let observation = seen[1].request["messages"].as_array().unwrap().last().unwrap().clone();
+    let words = observation["content"].as_str().unwrap();
+    assert!(observation["role"] == "tool" && words.contains("do not fit the schema") && words.contains("/text"), "{observation}");
+    model.assert_history_was_sendable();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_a_form_after_one_or_two_of_none_ends_the_run_well() {
+    let (wrong, right) = ("I think that six is right.", r#"{"answer":"Six."}"#);
+    let answers = [wrong, right, wrong, wrong, right].map(|text| Dialect::Openai.answer(Says { text, ..Says::default() }));
+    let wire = Wire::play(answers.into()).await;
+    let mut site = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", Dialect::Openai.model());
+    for (name, value) in Dialect::Openai.environment(&wire.base_url) {
+        site = site.env(name, &value);
+    }
+    let server = site.start().await;
+    copy(&server, "union", "output", json!("structured")).await;
+    for (corrections, asked) in [(1, 2), (2, 5)] {
+        let run = run_of(&server, "union", "How much is 2 * 3?").await;
+        assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+        let requests = wire.asked();
+        assert_eq!(requests.len(), asked);
+        let told = requests.last().unwrap().json()["messages"].to_string();
+        assert_eq!(told.matches("not the one JSON object that was asked for").count(), corrections, "{told}");
+        assert_eq!(told.matches(wrong).count(), corrections, "its own words are shown to it: {told}");
+        let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+        let answers: Vec<&Value> = messages.iter().filter(|message| message["role"] == "assistant").collect();
+        assert_eq!((answers.len(), &answers[0]["parts"][0]["text"]), (1, &json!("Six.")), "{messages:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_no_form_is_corrected_twice_and_then_ends_the_run() {
     let model = ModelMock::start().await;
     let site = Site::scripted(Kind::Sqlite, &model).await;
     let server = site.start().await;
     // Its unions are objects here, for whoever asks for them.
-    let mut profile = server.get_json("/agents/react").await["profile"].clone();
-    profile["output"] = json!("structured");
-    let (status, made) = server.post_json("/agents", &json!({"name": "union", "profile": profile})).await;
-    assert_eq!(status, StatusCode::CREATED, "{made}");
+    copy(&server, "union", "output", json!("structured")).await;
     let run = run_of(&server, "union", "q [[id:form]][[say:I think that six is right.]]").await;
     assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("invalid_output")), "{run}");
     let seen = model.exchanges("form");

@@ -1,0 +1,60 @@
+//! Leave for a model call of a budget that runs share: asked for, and heard.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::WorkerDeps;
+use super::driver::End;
+use crate::domain::budget::{Reserve, Reserved};
+use crate::domain::ids::UserId;
+use crate::domain::record::Fence;
+use crate::engine::RunState;
+use crate::store::StoreResult;
+
+/// How long the answer is waited for when nothing will come of it any more.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// A request for leave that is under way.
+pub struct Reservation {
+    reserve: Reserve,
+    asked: Pin<Box<dyn Future<Output = StoreResult<Option<Reserved>>> + Send>>,
+}
+
+impl Reservation {
+    /// Asks.
+    pub fn ask(deps: &WorkerDeps, fence: Fence, owner: UserId, reserve: Reserve) -> Self {
+        let store = Arc::clone(&deps.store);
+        Self { reserve, asked: Box::pin(async move { store.reserve(&fence, &owner, &reserve).await }) }
+    }
+
+    /// What is said of the one under way; nothing, for ever, if there is none.
+    pub async fn answer(under_way: &mut Option<Self>) -> StoreResult<Option<Reserved>> {
+        match under_way {
+            Some(Self { asked, .. }) => asked.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Lets the run know what was said.
+    pub fn know(self, answer: StoreResult<Option<Reserved>>, state: &mut RunState) -> Result<(), End> {
+        match answer {
+            Ok(Some(answer)) => {
+                state.know_reserved(self.reserve, answer);
+                Ok(())
+            }
+            Ok(None) => Err(End::Fenced),
+            Err(error) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "a model call could not be reserved");
+                Err(End::from(&error))
+            }
+        }
+    }
+
+    /// Hears what has become of it although no call will be made: what is granted is given back by the write that follows.
+    pub async fn end(mut self, state: &mut RunState) {
+        if let Ok(Ok(Some(answer))) = tokio::time::timeout(LIMIT, self.asked.as_mut()).await {
+            state.know_reserved(self.reserve, answer);
+        }
+    }
+}
