@@ -67,8 +67,6 @@ impl Asker {
         let expires = Instant::now() + Duration::from_millis(self.expires_ms);
         let why = tokio::select! {
             biased;
-            // Whatever is written from here on is lost, and so would be an answer: whoever loads the run closes the question.
-            () = self.log.broken().cancelled() => return,
             given = self.answered(&id, &heard) => return self.hand_on(id, given, answer).await,
             () = answer.closed() => InputState::Cancelled,
             () = tokio::time::sleep_until(expires), if self.expires_ms > 0 => InputState::Expired,

@@ -225,20 +225,16 @@ async fn attempt(
     if surround.drain.is_cancelled() {
         drive.drain();
     }
-    let end = loop {
+    loop {
         match drive.follow(input).await {
             ControlFlow::Continue(()) => {}
-            ControlFlow::Break(end) => break end,
+            ControlFlow::Break(end) => return end,
         }
         input = match drive.next_input(mailbox).await {
             ControlFlow::Continue(next) => next,
-            ControlFlow::Break(end) => break end,
+            ControlFlow::Break(end) => return end,
         };
-    };
-    if matches!(end, End::Reload | End::Broken) {
-        Box::pin(drive.wait_for_tools(mailbox)).await;
     }
-    end
 }
 
 /// A run before the first decision about it.
@@ -567,25 +563,6 @@ impl Drive<'_> {
         if let Some(asked) = self.reserving.take() {
             asked.end(&mut self.state).await;
         }
-    }
-
-    /// Lets the tools under way end before the rows are loaded again, because only this attempt hears what becomes of their calls: that a
-    /// database was away for a moment is no reason to know nothing of them. Nothing of it can be shown meanwhile. Whatever ends the
-    /// run, or takes it from here, ends the waiting.
-    async fn wait_for_tools(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) {
-        self.hang_up();
-        self.tools.leave();
-        let limit = self.state.record.profile.max_run_ms;
-        let left = Duration::from_millis(limit.saturating_sub(self.elapsed_ms()));
-        let over = async {
-            tokio::select! {
-                () = self.surround.stop_now.cancelled() => {}
-                () = tokio::time::sleep(left), if limit > 0 => {}
-                // That somebody wants it cancelled stands in the rows.
-                () = async { while mailbox.recv().await.is_some_and(|signal| signal.cancel_by.is_none()) {} } => {}
-            }
-        };
-        self.finished.extend(self.tools.end_well(over).await);
     }
 
     /// Waits for the next thing that the engine should know.

@@ -13,7 +13,7 @@ use crate::engine::RunState;
 use crate::store::StoreResult;
 
 /// How long the answer is waited for when nothing will come of it any more.
-const LIMIT: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_secs(3);
 
 /// A request for leave that is under way.
 pub struct Reservation {

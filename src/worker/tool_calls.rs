@@ -21,7 +21,7 @@ use super::sampler::{Sampler, Spending};
 use crate::domain::handle::{Handle, Pause};
 use crate::domain::ids::CallId;
 use crate::domain::model::Usage;
-use crate::domain::tool::{Reconciled, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
+use crate::domain::tool::{Reconciled, ToolCall, ToolDefinition, ToolOutcome};
 use crate::engine::RunState;
 use crate::support::failpoint;
 use crate::tools::CallPermit;
@@ -179,28 +179,6 @@ impl ToolCalls {
     /// Whether all that is still going on was left.
     pub fn are_left(&self) -> bool {
         self.has_left && self.under_way.is_empty()
-    }
-
-    /// Waits for the calls under way, until `over` says that it is over: then they are told to stop. What became of those that have ended.
-    pub async fn end_well(&mut self, over: impl Future<Output = ()>) -> Vec<(CallId, ToolOutcome)> {
-        tokio::pin!(over);
-        let mut outcomes = Vec::new();
-        while !self.under_way.is_empty() {
-            tokio::select! {
-                biased;
-                Some((call, says)) = self.under_way.next() => {
-                    if let ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) = says {
-                        outcomes.push((call, outcome));
-                    }
-                }
-                () = &mut over => {
-                    let ended = self.stop().await.outcomes.into_iter();
-                    // One that was broken off is judged by its class.
-                    outcomes.extend(ended.filter(|(_, outcome)| matches!(outcome.state, ToolCallState::Done | ToolCallState::Failed)));
-                }
-            }
-        }
-        outcomes
     }
 
     /// Tells the tools under way to stop, and collects what became of their calls. Of one that says nothing in time, and of one that

@@ -97,6 +97,8 @@ async fn shift(tx: &mut Tx, by_ms: i64) -> StoreResult<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::domain::agent::AgentProfile;
     use crate::domain::ids::{ConversationId, MessageId, NodeId, RunId, UserId};
@@ -208,15 +210,17 @@ mod tests {
         let url = format!("sqlite:{}", folder.path().join("capstan.db").display());
         let (owner, node) = (UserId::generate(&UuidIds), NodeId::generate(&UuidIds));
         let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
-        let (queued, waiting) = (store.run_of(&owner).await, store.run_of(&owner).await);
+        let (queued, waiting, answered) = (store.run_of(&owner).await, store.run_of(&owner).await, store.run_of(&owner).await);
         let mut tx = store.write().await.unwrap();
         shift(&mut tx, HOUR).await.unwrap();
-        let waits = "UPDATE runs SET status = 'waiting' WHERE id = ?";
-        sqlx::query(waits).bind(waiting.as_str()).execute(&mut *tx).await.unwrap();
+        for (run, cause) in [(&waiting, "timer"), (&answered, "request")] {
+            let waits = sqlx::query("UPDATE runs SET status = 'waiting', claim_cause = ? WHERE id = ?");
+            waits.bind(cause).bind(run.as_str()).execute(&mut *tx).await.unwrap();
+        }
         tx.commit().await.unwrap();
         store.expire_foreign_leases(&node).await.unwrap();
         let claims = store.claim_runs(&node, 10, 10_000).await.unwrap();
-        assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<Vec<_>>(), [&queued]);
+        assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<HashSet<_>>(), HashSet::from([&queued, &answered]));
         crate::store::Store::close(&store).await;
     }
 

@@ -218,13 +218,13 @@ impl QueueStore for SqliteStore {
         let foreign: Vec<String> =
             sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
         take_away(&mut tx, &foreign).await?;
-        // Only who waits has a time to wait for. Anybody else stands in the queue since before, however the clock was set meanwhile.
+        // Only who waits, and was not answered, woken or cancelled meanwhile, has a time to wait for. Anybody else stands in the queue since before, however the clock was set meanwhile.
         sqlx::query(concat!(
             "UPDATE runs SET claimable_at = ",
             now!(),
             " WHERE claimable_at > ",
             now!(),
-            " AND status <> 'waiting'"
+            " AND (status <> 'waiting' OR claim_cause = 'request')"
         ))
         .execute(&mut *tx)
         .await?;

@@ -146,7 +146,7 @@ async fn a_run_that_could_not_be_given_up_is_not_forgotten() {
     let mut options = options(&h.ids);
     // Nothing but what its worker says brings the run back.
     (options.renew, options.self_stop, options.sweep) =
-        (Duration::from_millis(20), Duration::from_millis(140), Duration::from_secs(3600));
+        (Duration::from_millis(100), Duration::from_millis(1_500), Duration::from_secs(3600));
     let _worker = Worker::start(WorkerDeps { store: store.clone(), ..h.deps() }, options).await.unwrap();
     let (conversation, run) = h.say("go").await;
     until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
