@@ -25,6 +25,7 @@ use capstan::tools::{CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use futures_util::StreamExt;
 use futures_util::stream;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::support::database::{Database, Kind};
