@@ -15,8 +15,8 @@ use crate::domain::prompt::ServerNote;
 use crate::domain::record::RunRecord;
 use crate::domain::tool::{ToolCall, ToolCallState, ToolDefinition};
 
-/// The state of a run, rebuilt from its rows. Changed only by [`RunState::apply`], and by the two things that a driver learns
-/// from outside of the rows: messages that joined and the server's shutdown.
+/// The state of a run, rebuilt from its rows. Changed only by [`RunState::apply`], and by what a driver learns
+/// from outside of the rows, such as messages that joined and the server's shutdown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunState {
     /// The record it was loaded from, kept up to date.
@@ -35,6 +35,8 @@ pub struct RunState {
     servers: Vec<ServerNote>,
     /// What was asked for the next model call, and the answer.
     reserved: Option<(Reserve, Reserved)>,
+    /// Calls that are being carried out by this worker, although the run was loaded meanwhile.
+    under_way: Vec<CallId>,
 }
 
 impl RunState {
@@ -50,6 +52,7 @@ impl RunState {
             capacities: Vec::new(),
             servers: Vec::new(),
             reserved: None,
+            under_way: Vec::new(),
         }
     }
 
@@ -204,6 +207,15 @@ impl RunState {
         self.reserved = Some((reserve, answer));
     }
 
+    /// Takes in which calls are under way still, so that their outcomes will come, and none is judged as one that nobody hears of.
+    pub fn know_under_way(&mut self, calls: Vec<CallId>) {
+        self.under_way = calls;
+    }
+
+    pub(super) fn is_under_way(&self, call: &CallId) -> bool {
+        self.under_way.contains(call)
+    }
+
     pub(super) fn reserved(&self) -> Option<(Reserve, Reserved)> {
         self.reserved
     }
@@ -305,6 +317,7 @@ impl RunState {
             capacities: Vec::new(),
             servers: Vec::new(),
             reserved: None,
+            under_way: Vec::new(),
         }
     }
 }

@@ -179,16 +179,21 @@ pub(super) fn begin(draft: &mut Draft<'_>, planned: Vec<Planned>) {
     advance(draft);
 }
 
-/// Takes up a step whose worker is gone. Calls that were `started` have reached nobody knows how far.
+/// Takes up a step whose worker is gone, or has loaded the run again. Calls that were `started` have reached nobody knows how far, but for
+/// those that are under way here.
 pub(super) fn resume(draft: &mut Draft<'_>) {
     let Some(step) = draft.open_tool_step() else { return };
-    if draft.base.is_draining() {
+    let started = draft.work.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone());
+    let (under_way, lost): (Vec<CallId>, Vec<CallId>) = started.partition(|id| draft.base.is_under_way(id));
+    if draft.base.is_draining() && under_way.is_empty() {
         // Whoever takes the run up next judges them.
         return draft.release(Some(0), ReleaseCause::Drain);
     }
     draft.set_status(RunStatus::ToolLoop, None);
-    let lost: Vec<CallId> =
-        draft.work.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone()).collect();
+    for id in under_way {
+        // Whoever asked has heard that nobody answers, when what it wrote was not stored.
+        unknown::close_questions_of_server(draft, &id);
+    }
     for id in lost {
         unknown::judge(draft, &id);
     }

@@ -24,10 +24,7 @@ pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
         return;
     }
     // Whoever asked is gone with the connection on which the answer was awaited.
-    let of_servers: Vec<InputRequest> = draft.work.questions_of_servers(id).cloned().collect();
-    for question in of_servers {
-        draft.close_question(&question, InputState::Cancelled);
-    }
+    close_questions_of_server(draft, id);
     if let Some(question) = draft.work.question_about(id).cloned() {
         if let Some(answer) = question.answer {
             // Before it is acted on: should the worker die over it, nobody knows again, and the answer is of before.
@@ -58,6 +55,14 @@ pub(super) fn judge(draft: &mut Draft<'_>, id: &CallId) {
         }
         ReplayClass::Reconcile { .. } => draft.reconcile_call(id),
         ReplayClass::Unsafe => nobody_knows(draft, id, texts::UNKNOWN_AFTER_CRASH.to_owned()),
+    }
+}
+
+/// Nobody waits any more for the answers to what a call's server has asked.
+pub(super) fn close_questions_of_server(draft: &mut Draft<'_>, id: &CallId) {
+    let of_servers: Vec<InputRequest> = draft.work.questions_of_servers(id).cloned().collect();
+    for question in of_servers {
+        draft.close_question(&question, InputState::Cancelled);
     }
 }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::log_writer::RunLog;
@@ -30,8 +31,8 @@ pub struct Asker {
     pub hub: Arc<Hub>,
     /// Makes their ids.
     pub ids: SharedIds,
-    /// The log of the run.
-    pub log: RunLog,
+    /// The log of the run, as it is now.
+    pub log: watch::Receiver<RunLog>,
     /// The run.
     pub fence: Fence,
     /// Who is asked.
@@ -47,6 +48,8 @@ impl Asker {
     pub async fn ask(&self, call: &CallId, asks: Asks) {
         let Asks { text, elicitation, mut answer } = asks;
         let heard = self.hub.subscribe(&self.fence.conversation_id);
+        // What is asked is asked in one log: whoever loads the run again closes the question.
+        let log = self.log.borrow().clone();
         let request = InputRequest {
             id: InputId::generate(self.ids.as_ref()),
             conversation_id: self.fence.conversation_id.clone(),
@@ -60,14 +63,15 @@ impl Asker {
         };
         let InputRequest { id, kind, call_id, question, .. } = request.clone();
         let asked = EventBody::InputRequested { id: id.clone(), kind, call_id, question };
-        // Without its row there is no question, and the run is about to be loaded again.
-        if self.log.commit(&[asked], vec![Change::AskInput(request)]).await.is_err() {
+        // Without its row there is no question, and its server hears that nobody answers.
+        if log.commit(&[asked], vec![Change::AskInput(request)]).await.is_err() {
             return;
         }
         let expires = Instant::now() + Duration::from_millis(self.expires_ms);
         let why = tokio::select! {
             biased;
-            given = self.answered(&id, &heard) => return self.hand_on(id, given, answer).await,
+            () = log.broken().cancelled() => return,
+            given = self.answered(&id, &heard) => return hand_on(&log, id, given, answer).await,
             () = answer.closed() => InputState::Cancelled,
             () = tokio::time::sleep_until(expires), if self.expires_ms > 0 => InputState::Expired,
         };
@@ -75,27 +79,19 @@ impl Asker {
         let closed = Change::InputClosed { id: id.clone(), state: why };
         // Nobody waits for an answer any more.
         if why == InputState::Cancelled {
-            let _ = self.log.commit(&[told], vec![closed]).await;
+            let _ = log.commit(&[told], vec![closed]).await;
             return;
         }
         // It may be answered in this moment, and whoever was told so shall not have answered in vain. Closed first, so that the store
         // takes no answer after the look.
-        if self.log.commit(&[], vec![closed]).await.is_err() {
+        if log.commit(&[], vec![closed]).await.is_err() {
             return;
         }
         match self.given(&id).await {
-            Some(given) => self.hand_on(id, given, answer).await,
+            Some(given) => hand_on(&log, id, given, answer).await,
             None => {
-                let _ = self.log.commit(&[told], Vec::new()).await;
+                let _ = log.commit(&[told], Vec::new()).await;
             }
-        }
-    }
-
-    async fn hand_on(&self, id: InputId, given: InputAnswer, answer: tokio::sync::oneshot::Sender<InputAnswer>) {
-        // Written first: what is handed on is used up.
-        let applied = Change::InputClosed { id, state: InputState::Applied };
-        if self.log.commit(&[], vec![applied]).await.is_ok() {
-            let _ = answer.send(given);
         }
     }
 
@@ -126,5 +122,13 @@ impl Asker {
     /// The answer that was taken before the question was closed.
     async fn given(&self, id: &InputId) -> Option<InputAnswer> {
         self.store.input_request(&self.owner, id).await.ok().flatten()?.request.answer
+    }
+}
+
+async fn hand_on(log: &RunLog, id: InputId, given: InputAnswer, answer: tokio::sync::oneshot::Sender<InputAnswer>) {
+    // Written first: what is handed on is used up.
+    let applied = Change::InputClosed { id, state: InputState::Applied };
+    if log.commit(&[], vec![applied]).await.is_ok() {
+        let _ = answer.send(given);
     }
 }

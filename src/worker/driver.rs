@@ -103,7 +103,10 @@ pub async fn drive(
         };
         match end {
             End::Over | End::Fenced => return,
-            End::Broken if strikes + 1 >= MAX_STRIKES => return Box::pin(ending::give_up(surround, guard, left)).await,
+            End::Broken if strikes + 1 >= MAX_STRIKES => {
+                left.finished.extend(left.tools.stop().await.outcomes);
+                return Box::pin(ending::give_up(surround, guard, left.attempt, left.finished)).await;
+            }
             End::Reload | End::Broken => {
                 strikes += u32::from(matches!(end, End::Broken));
                 // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
@@ -112,7 +115,7 @@ pub async fn drive(
                     biased;
                     () = lost.cancelled() => return,
                     () = surround.stop_now.cancelled() => return,
-                    () = tokio::time::sleep(reload_pause) => {}
+                    () = left.tools.go_on_until(tokio::time::sleep(reload_pause)) => {}
                 }
                 reload_pause = (reload_pause * 2).min(Duration::from_secs(1));
             }
@@ -165,6 +168,8 @@ pub(super) struct Left {
     pub finished: Vec<(CallId, ToolOutcome)>,
     /// Its number; 0 if the run was never loaded.
     pub attempt: u32,
+    /// The calls that are under way still.
+    pub tools: ToolCalls,
     /// How many workers have died over the run.
     crashes: u32,
     /// When the run was claimed, if it may be the death of its worker and was not cleared of that yet.
@@ -216,7 +221,7 @@ async fn attempt(
         is_unsendable: false,
         ranking: None,
         reserving: None,
-        tools: ToolCalls::default(),
+        tools: std::mem::take(&mut left.tools),
         draining: false,
         is_unsure: cause.is_some(),
         finished: &mut left.finished,
@@ -225,16 +230,21 @@ async fn attempt(
     if surround.drain.is_cancelled() {
         drive.drain();
     }
-    loop {
+    drive.tools.write_to(&drive.log);
+    let end = loop {
         match drive.follow(input).await {
             ControlFlow::Continue(()) => {}
-            ControlFlow::Break(end) => return end,
+            ControlFlow::Break(end) => break end,
         }
         input = match drive.next_input(mailbox).await {
             ControlFlow::Continue(next) => next,
-            ControlFlow::Break(end) => return end,
+            ControlFlow::Break(end) => break end,
         };
-    }
+    };
+    drive.log.give_up();
+    // A database that was away for a moment is no reason to know nothing of the calls under way.
+    left.tools = drive.tools;
+    end
 }
 
 /// A run before the first decision about it.
@@ -286,6 +296,10 @@ async fn get_ready(
     if let Some(cause) = cause {
         record.cause = cause;
     }
+    if record.cancel_requested_by.is_some() {
+        // They are told before the run ends, and what they say then is known.
+        left.finished.extend(left.tools.stop().await.outcomes);
+    }
     let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
     let mut input = match &record.tools {
         Some(_) => Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() },
@@ -301,6 +315,7 @@ async fn get_ready(
     if let Err(error) = pins::hold(surround, &mut state, &mut input).await {
         return Err(End::from(&error));
     }
+    state.know_under_way(left.tools.ids());
     know_surroundings(surround, &mut state, &mut input).await;
     let state = Box::new(know_capacities(surround, state).await);
     Ok(Ready { state, log, input })

@@ -4,25 +4,27 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::driver::{End, Left, Surround, raise_fence};
+use super::driver::{End, Surround, raise_fence};
 use super::log_writer::LogError;
 use super::registry::HeldGuard;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
+use crate::domain::ids::CallId;
 use crate::domain::model::Usage;
 use crate::domain::problem::ProblemCode;
 use crate::domain::run::RunStatus;
+use crate::domain::tool::ToolOutcome;
 use crate::engine::{Input, RunState, Surroundings, decide};
 
 /// Why a run is given up.
 const GIVEN_UP: &str = "the run was given up, because its rows could not be read or written";
 
 /// Ends a run that cannot be carried on: with all that belongs to it if that can be written, or else by a write that needs nothing
-/// but its fence.
-pub(super) async fn give_up(surround: &Surround, guard: &mut HeldGuard, left: Left) {
+/// but its fence. `finished` are outcomes of calls that could not be stored by the attempt of that number.
+pub(super) async fn give_up(surround: &Surround, guard: &mut HeldGuard, attempt: u32, finished: Vec<(CallId, ToolOutcome)>) {
     tracing::error!("the run is given up: its rows cannot be read or written");
     loop {
-        match end_whole(surround, guard, &left).await {
+        match end_whole(surround, guard, attempt, &finished).await {
             End::Over | End::Fenced => return,
             End::Broken => break,
             End::Reload => tokio::select! {
@@ -33,8 +35,7 @@ pub(super) async fn give_up(surround: &Surround, guard: &mut HeldGuard, left: Le
             },
         }
     }
-    let log =
-        surround.writer.for_run(guard.held.fence.clone(), left.attempt, CancellationToken::new(), surround.deps.clock.clone());
+    let log = surround.writer.for_run(guard.held.fence.clone(), attempt, CancellationToken::new(), surround.deps.clock.clone());
     let error = ProblemCode::Internal.body(GIVEN_UP);
     let end = Change::Finish { status: RunStatus::Failed, finish_reason: None, error: Some(error.clone()), joined: None };
     let updated = EventBody::ConversationUpdated { title: None, status: RunStatus::Failed.into(), supersedes: Vec::new() };
@@ -44,8 +45,8 @@ pub(super) async fn give_up(surround: &Surround, guard: &mut HeldGuard, left: Le
 }
 
 /// Ends a run with an outcome for each of its calls, and nothing left open in its log.
-async fn end_whole(surround: &Surround, guard: &mut HeldGuard, left: &Left) -> End {
-    if let Err(end) = raise_fence(surround, guard, left.attempt).await {
+async fn end_whole(surround: &Surround, guard: &mut HeldGuard, attempt: u32, finished: &[(CallId, ToolOutcome)]) -> End {
+    if let Err(end) = raise_fence(surround, guard, attempt).await {
         return end;
     }
     let (deps, fence) = (&surround.deps, &guard.held.fence);
@@ -56,9 +57,9 @@ async fn end_whole(surround: &Surround, guard: &mut HeldGuard, left: &Left) -> E
     };
     let (now, elapsed_ms) = (deps.clock.now(), record.elapsed_ms);
     let surroundings = Surroundings { now, ids: deps.ids.as_ref(), elapsed_ms, spent: Usage::default() };
-    let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: left.finished.clone() };
+    let given_up = Input::GivenUp { why: GIVEN_UP.to_owned(), stopped: finished.to_vec() };
     let decision = decide(&RunState::load(record), given_up, &surroundings);
-    let log = surround.writer.for_run(fence.clone(), left.attempt, CancellationToken::new(), deps.clock.clone());
+    let log = surround.writer.for_run(fence.clone(), attempt, CancellationToken::new(), deps.clock.clone());
     match log.commit(&decision.events, decision.changes).await {
         Ok(()) => End::Over,
         // Refused, it may have broken a rule of the rows. Whether the fence is void the last write tells.

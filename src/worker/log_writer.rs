@@ -400,6 +400,11 @@ impl RunLog {
         &self.tokens.broken
     }
 
+    /// Says that the run is loaded again, for whatever reason: nothing more is written to this log.
+    pub fn give_up(&self) {
+        self.tokens.broken.cancel();
+    }
+
     /// Whether it was not because the store was away, so that trying again may not help.
     #[must_use]
     pub fn is_broken_for_good(&self) -> bool {

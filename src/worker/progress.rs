@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
-use super::log_writer::{RunLog, Urgency};
+use super::log_writer::{LogError, RunLog, Urgency};
 use super::sampler::Sampler;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
@@ -32,8 +32,10 @@ const MESSAGE_CHARS: usize = 500;
 ///
 /// The name under which the call's server works on it is stored at once; then the call goes on `by_itself`. If the server has let go
 /// of the call, that is what is given back: the call has no outcome.
+///
+/// `log` is the run's, as it is at each time: what is shown while nothing can be written is lost, and the name is stored in the next one.
 pub async fn show(
-    log: &RunLog,
+    log: &watch::Receiver<RunLog>,
     call: &CallId,
     mut reports: mpsc::Receiver<Report>,
     company: Option<(&Asker, &Sampler)>,
@@ -46,6 +48,7 @@ pub async fn show(
     loop {
         let may_show = async {
             tokio::time::sleep_until(next).await;
+            let log = log.borrow().clone();
             log.room().await;
         };
         tokio::select! {
@@ -63,8 +66,7 @@ pub async fn show(
                     }
                 }
                 Some(Report::Handle(Handle { id, stored })) => {
-                    // If it cannot be stored, the run is about to be loaded again.
-                    if log.commit(&[], vec![Change::ToolHandle(call.clone(), Some(Kept::Task(id)))]).await.is_ok() {
+                    if is_stored(log.clone(), Change::ToolHandle(call.clone(), Some(Kept::Task(id)))).await {
                         failpoint::reached("handle");
                         by_itself.cancel();
                         let _ = stored.send(());
@@ -78,7 +80,7 @@ pub async fn show(
                 if let Some(Progress { progress, total, message }) = newest.take() {
                     let message = message.map(|message| prefix_chars(&message, MESSAGE_CHARS).to_owned());
                     let body = EventBody::ToolProgress { call_id: call.clone(), progress, total, message };
-                    log.push(vec![StreamItem::Event(body)], Urgency::Now);
+                    log.borrow().push(vec![StreamItem::Event(body)], Urgency::Now);
                     next = Instant::now() + INTERVAL;
                 }
             }
@@ -87,6 +89,23 @@ pub async fn show(
     // The call is over, and nobody waits for the answers: what is open is closed before its outcome is written.
     while asked.next().await.is_some() {}
     pause
+}
+
+/// Stores a change that may be stored twice, in this log or one that follows it.
+async fn is_stored(mut log: watch::Receiver<RunLog>, change: Change) -> bool {
+    loop {
+        let now = log.borrow_and_update().clone();
+        match now.commit(&[], vec![change.clone()]).await {
+            Ok(()) => return true,
+            Err(LogError::Fenced | LogError::Unheard) => return false,
+            // The run is about to be loaded again.
+            Err(LogError::Store(_) | LogError::Stopped) => {
+                if log.changed().await.is_err() {
+                    return false;
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +134,7 @@ mod tests {
             }
         };
         let call = CallId::from_stored("call_1".to_owned());
+        let log = watch::channel(log).1;
         futures_util::future::join(tool, show(&log, &call, reports, None, &CancellationToken::new())).await;
         let shown = writer.pending_data();
         assert!(began.elapsed() < Duration::from_millis(1_010), "{:?}", began.elapsed());

@@ -1,15 +1,17 @@
 //! The tool calls that a driver has under way.
 //!
-//! A call ends with its outcome, is stopped, or is left: its server goes on with it by itself, and whoever takes the run up asks for
+//! Calls outlive the log that they began with: where a run has to be loaded again although its worker lives, they go on, and write to the
+//! log that follows. A call ends with its outcome, is stopped, or is left: its server goes on with it by itself, and whoever takes the run up asks for
 //! what has become of it. What any of that means for the run is for the engine to say.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
@@ -56,6 +58,12 @@ pub struct Stopped {
 #[derive(Default)]
 pub struct ToolCalls {
     under_way: FuturesUnordered<ToolFuture>,
+    /// Those that nobody has heard the end of.
+    ids: Vec<CallId>,
+    /// What was said while no attempt listened.
+    said: VecDeque<(CallId, ToolSays)>,
+    /// The log that they write to; a new one where the run was loaded again.
+    log: Option<watch::Sender<RunLog>>,
     stop: CancellationToken,
     leave: CancellationToken,
     has_left: bool,
@@ -63,15 +71,23 @@ pub struct ToolCalls {
 }
 
 impl ToolCalls {
+    /// What they write goes to this log from now on.
+    pub fn write_to(&mut self, log: &RunLog) {
+        match &self.log {
+            Some(line) => drop(line.send_replace(log.clone())),
+            None => self.log = Some(watch::Sender::new(log.clone())),
+        }
+    }
+
     /// Hands a call to its tool, or asks for what has become of one that its server works on.
     pub fn run(&mut self, surround: &Surround, state: &RunState, held: &Held, log: &RunLog, call: Arc<ToolCall>) {
+        let log = self.log.get_or_insert_with(|| watch::Sender::new(log.clone())).subscribe();
         let definition = definition_of(state, &call);
         let tools = surround.deps.tools.clone();
         let owner = state.record.owner.clone();
         let timeout = Duration::from_millis(state.record.profile.tool_timeout_ms);
         let (stop, leave) = (self.stop.clone(), self.leave.clone());
         let (held, self_stop) = (held.clone(), surround.options.self_stop);
-        let log = log.clone();
         let asker = Asker {
             store: surround.deps.store.clone(),
             hub: surround.deps.hub.clone(),
@@ -94,6 +110,7 @@ impl ToolCalls {
             tool: call.name.clone(),
             spending: self.spending.clone(),
         };
+        self.ids.push(call.id.clone());
         self.under_way.push(Box::pin(async move {
             let id = call.id.clone();
             let Some(definition) = definition else {
@@ -144,6 +161,7 @@ impl ToolCalls {
         let owner = state.record.owner.clone();
         let timeout = Duration::from_millis(state.record.profile.tool_timeout_ms);
         let stop = self.stop.clone();
+        self.ids.push(call.id.clone());
         self.under_way.push(Box::pin(async move {
             let said = match definition {
                 Some(definition) => tools.reconcile(&owner, &definition, &call, timeout, stop).await,
@@ -161,14 +179,37 @@ impl ToolCalls {
 
     /// Whether no call is under way here.
     pub fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
+        self.under_way.is_empty() && self.said.is_empty()
+    }
+
+    /// The calls that nobody has heard the end of.
+    pub fn ids(&self) -> Vec<CallId> {
+        self.ids.clone()
     }
 
     /// What comes of the next call that is over.
     pub async fn next(&mut self) -> Option<(CallId, ToolSays)> {
-        let next = self.under_way.next().await;
+        let next = match self.said.pop_front() {
+            Some(said) => Some(said),
+            None => self.under_way.next().await,
+        };
         self.has_left |= matches!(next, Some((_, ToolSays::Left)));
+        if let Some((id, _)) = &next {
+            self.ids.retain(|known| known != id);
+        }
         next
+    }
+
+    /// Lets the calls go on until `over` is, and keeps what they say for later.
+    pub async fn go_on_until(&mut self, over: impl Future<Output = ()>) {
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut over => return,
+                Some(said) = self.under_way.next() => self.said.push_back(said),
+            }
+        }
     }
 
     /// From now on each call is left as soon as its server goes on with it by itself.
@@ -178,7 +219,7 @@ impl ToolCalls {
 
     /// Whether all that is still going on was left.
     pub fn are_left(&self) -> bool {
-        self.has_left && self.under_way.is_empty()
+        self.has_left && self.is_empty()
     }
 
     /// Tells the tools under way to stop, and collects what became of their calls. Of one that says nothing in time, and of one that
@@ -188,10 +229,10 @@ impl ToolCalls {
         let mut stopped = Stopped::default();
         let deadline = tokio::time::sleep(STOP_LIMIT);
         tokio::pin!(deadline);
-        while !self.under_way.is_empty() {
+        while !self.is_empty() {
             tokio::select! {
                 biased;
-                Some((call, says)) = self.under_way.next() => match says {
+                Some((call, says)) = self.next() => match says {
                     ToolSays::Ended(outcome) | ToolSays::Reconciled(Reconciled::Happened(outcome)) => {
                         stopped.outcomes.push((call, outcome));
                     }
@@ -202,6 +243,7 @@ impl ToolCalls {
             }
         }
         self.under_way.clear();
+        self.ids.clear();
         self.stop = CancellationToken::new();
         stopped
     }

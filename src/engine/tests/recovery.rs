@@ -11,7 +11,8 @@ use crate::domain::approval::{ApprovalMode, ApprovalPolicy};
 use crate::domain::change::{ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::handle::Handle;
-use crate::domain::ids::CallId;
+use crate::domain::ids::{CallId, InputId};
+use crate::domain::input::{Elicitation, InputKind, InputRequest, InputState, Question};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::RunStatus;
@@ -458,4 +459,62 @@ fn a_run_can_begin_with_a_call() {
     assert!(first == "1" && second.contains("{\"n\":3}") && second.ends_with('3'), "{second}");
     world.says_text("ended");
     assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+/// The run was loaded again although its worker lives, and one of its calls with it: that one is neither judged nor made again, and its
+/// outcome comes as if nothing had been. What its server wants to know meanwhile nobody can be told any more.
+#[rstest]
+#[case("write")]
+#[case("read")]
+fn what_is_under_way_here_goes_on(#[case] name: &'static str) {
+    let mut world = World::started(AgentProfile { tool_parallelism: 2, ..AgentProfile::default() });
+    world.calls(&[call(name, &json!({"n": 1})), call("write", &json!({"n": 2})), call("write", &json!({"n": 3}))]);
+    let ids: Vec<CallId> = world.rows.calls.iter().map(|call| call.id.clone()).collect();
+    let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
+    let question = InputRequest {
+        id: InputId::generate(&world.ids),
+        conversation_id: world.rows.fence.conversation_id.clone(),
+        run_id: world.rows.fence.run_id.clone(),
+        call_id: Some(ids[0].clone()),
+        kind: InputKind::Elicitation,
+        question: Question::of_server("Which colour?".to_owned(), name, elicitation),
+        state: InputState::Pending,
+        answer: None,
+        expires_in_ms: None,
+    };
+    world.rows.inputs.push(question.clone());
+    // It has ended, and that could not be stored.
+    world.under_way.remove(1);
+    world.load(ClaimCause::Reload);
+    world.state.as_mut().unwrap().know_under_way(vec![ids[0].clone()]);
+    let finished = vec![(ids[1].clone(), done("two"))];
+    let loaded = world.feed(Input::Claimed { tools: tools(), contexts: None, finished });
+    assert_eq!(world.states(), [Started, Done, Started]);
+    let made = loaded.commands.iter().filter_map(|command| match command {
+        Command::RunTool(call) => Some(&call.id),
+        _ => None,
+    });
+    assert_eq!(made.collect::<Vec<_>>(), [&ids[2]]);
+    let closed = |event: &EventBody| matches!(event, EventBody::InputResolved { id, state: InputState::Cancelled, .. } if *id == question.id);
+    assert!(loaded.events.iter().any(closed), "{:?}", loaded.events);
+    world.tool_says(0, "one");
+    world.tool_says(0, "three");
+    assert_eq!(world.states(), [Done; 3]);
+    assert!(world.asked.is_some(), "the model hears of them");
+}
+
+/// A worker that is told to end waits for them as for any others.
+#[test]
+fn a_run_that_is_loaded_again_while_it_drains_waits_for_what_is_under_way() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    let id = world.rows.calls[0].id.clone();
+    world.load(ClaimCause::Reload);
+    let state = world.state.as_mut().unwrap();
+    state.know_under_way(vec![id.clone()]);
+    state.drain();
+    world.feed(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
+    assert!(world.released.is_none());
+    world.feed(Input::ToolFinished(id, done("one")));
+    assert_eq!((world.states(), world.released.map(|(_, cause)| cause)), (vec![Done], Some(ReleaseCause::Drain)));
 }

@@ -88,6 +88,60 @@ async fn a_write_in_doubt_is_no_interruption() {
     }
 }
 
+/// A database that is away for a moment ends no call of a worker that lives: what becomes of it is heard, and the call made once.
+#[tokio::test]
+async fn a_call_under_way_outlives_a_write_that_failed() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["once", "gated"]));
+    h.model.then(Answer::Text("done"));
+    let (store, _worker) = worker(&h).await;
+    let failed = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&failed);
+    store.judge(move |writes| {
+        let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
+        if !writes.iter().any(ends_tool) || counter.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Fate::Goes;
+        }
+        Fate::Fails(away())
+    });
+    let (conversation, run) = h.say("go").await;
+    // What has failed is written at once, and not when the other one has ended.
+    until("an outcome", async || h.kinds(&conversation).await.contains(&"tool.completed".to_owned()).then_some(())).await;
+    assert!(failed.load(Ordering::SeqCst) > 1, "the first write has failed");
+    h.tools.gate.notify_one();
+    h.until(&run, RunStatus::Completed).await;
+    let mut executed = h.tools.executed.lock().unwrap().clone();
+    executed.sort();
+    assert_eq!(executed, ["gated", "once"]);
+    let kinds = h.kinds(&conversation).await;
+    assert!(!kinds.contains(&"tool.outcome_unknown".to_owned()), "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 2, "{kinds:?}");
+}
+
+/// Whoever wants the run cancelled does not wait for a call whose worker waits for it.
+#[tokio::test]
+async fn a_run_that_waits_for_its_calls_can_be_cancelled() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["once", "bomb"]));
+    let (store, _worker) = worker(&h).await;
+    let failed = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&failed);
+    store.judge(move |writes| {
+        let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
+        if !writes.iter().any(ends_tool) || counter.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Fate::Goes;
+        }
+        Fate::Fails(away())
+    });
+    let (conversation, run) = h.say("go").await;
+    until("the write", async || (failed.load(Ordering::SeqCst) == 1).then_some(())).await;
+    h.store.cancel_run(&h.owner, &run, "user", UnixMillis(0), None).await.unwrap();
+    h.hub.notify_control(&run);
+    h.until(&run, RunStatus::Cancelled).await;
+    let kinds = h.kinds(&conversation).await;
+    assert_eq!(kinds.iter().filter(|kind| *kind == "tool.completed").count(), 1, "what has ended is known: {kinds:?}");
+}
+
 /// A call that was reserved for a run whose cancel comes before the answer is not made, and costs nothing. I12.
 #[tokio::test]
 async fn leave_that_comes_too_late_is_given_back() {

@@ -127,12 +127,14 @@ fn words(text: &str, finish: ModelFinish) -> Vec<ModelEvent> {
 }
 
 /// Tools `quick` (read), `once` (unsafe), `never` (read, ends only by cancel), `bomb` (unsafe, ends only by cancel) and `asks` (unsafe,
-/// lets go only when it is cancelled, and wants to know something then).
+/// lets go only when it is cancelled, and wants to know something then); `gated` (unsafe) ends when its gate is opened.
 #[derive(Default)]
 pub struct ScriptedTools {
     pub executed: Mutex<Vec<String>>,
     /// Their servers never finish starting.
     pub never_start: AtomicBool,
+    /// Lets one call of `gated` end.
+    pub gate: Notify,
 }
 
 #[async_trait]
@@ -162,6 +164,7 @@ impl Toolbox for ScriptedTools {
             tool("bomb", ReplayClass::Unsafe).into(),
             tool("asks", ReplayClass::Unsafe).into(),
             tool("late", ReplayClass::Unsafe).into(),
+            tool("gated", ReplayClass::Unsafe).into(),
             tool("idle", ReplayClass::Idempotent).into(),
         ]
     }
@@ -179,6 +182,11 @@ impl Toolbox for ScriptedTools {
         let is_answered = call.handle.is_some();
         let state = if matches!(call.name.as_str(), "quick" | "once") || is_answered {
             ToolCallState::Done
+        } else if call.name == "gated" {
+            tokio::select! {
+                () = self.gate.notified() => ToolCallState::Done,
+                () = cancel.token.cancelled() => ToolCallState::Unknown,
+            }
         } else {
             cancel.token.cancelled().await;
             if call.name == "asks" {
