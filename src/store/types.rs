@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -634,6 +635,8 @@ pub struct Claim {
     pub trace: Option<TraceId>,
     /// How many workers have died over it before.
     pub crashes: u32,
+    /// Before the lease began, however long a connection was waited for.
+    pub claimed_at: Instant,
 }
 
 /// A run over which so many workers have died, and that the next death would end, is suspected of killing them. All that a worker had in

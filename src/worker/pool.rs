@@ -148,7 +148,6 @@ impl Worker {
         while !self.stop_claiming.is_cancelled() {
             let mut wait = self.surround.options.poll;
             if let Some(mut slots) = self.free_slots() {
-                let claimed_at = Instant::now();
                 let deps = &self.surround.deps;
                 let lease = heartbeat::millis(self.surround.options.lease);
                 let wanted = u32::try_from(slots.num_permits()).unwrap_or(CLAIM_BATCH);
@@ -157,7 +156,8 @@ impl Worker {
                         let has_none = claims.is_empty();
                         for claim in claims {
                             let Some(slot) = slots.split(1) else { break };
-                            let Claim { fence, queued_ms, trace, crashes, .. } = claim;
+                            let Claim { fence, queued_ms, trace, crashes, claimed_at, .. } = claim;
+                            let claimed_at = claimed_at.into();
                             self.begin(Begin { fence, queued_ms, trace, claimed_at, slot, crashes, record: None });
                         }
                         if slots.num_permits() == 0 {

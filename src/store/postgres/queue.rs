@@ -181,10 +181,12 @@ impl QueueStore for PostgresStore {
                 let claim = sqlx::query(CLAIM).bind(node.as_str()).bind(i64::from(limit.min(1000))).bind(millis(lease_ms));
                 let claim = claim.bind(i64::from(self.owner_cap)).bind(marks.queue).bind(marks.leases);
                 let claim = claim.bind(rows::signed(SUSPECT_CRASHES)).bind(millis(lease_ms.saturating_mul(SUSPECT_LEASES.into())));
-                Ok(claim.fetch_all(connection).await?)
+                // After a database was away, its connections may be waited for so long that a lease counted from then would be over.
+                let claimed_at = Instant::now().into_std();
+                Ok((claimed_at, claim.fetch_all(connection).await?))
             })
         };
-        let found = within(ANSWER_LIMIT, retried(claim)).await?;
+        let (claimed_at, found) = within(ANSWER_LIMIT, retried(claim)).await?;
         Ok(rows::readable_claims(found.iter().map(|row| {
             let run_id = RunId::from_stored(row.try_get("id")?);
             let cause: String = row.try_get("claim_cause")?;
@@ -194,6 +196,7 @@ impl QueueStore for PostgresStore {
                 queued_ms: u64::try_from(row.try_get::<i64, _>("queued_ms")?).unwrap_or(0),
                 trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
                 crashes: rows::unsigned(row.try_get("crashes")?),
+                claimed_at,
                 fence: Fence {
                     run_id,
                     conversation_id: ConversationId::from_stored(row.try_get("conversation_id")?),

@@ -297,6 +297,7 @@ fn millis(span: u64) -> i64 {
 }
 
 async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) -> StoreResult<Vec<Claim>> {
+    let claimed_at = Instant::now();
     // The owners that have anything to claim are found by skipping through the index; of each, no more rows are read than
     // could be claimed. An owner's n-th run counts as if the n-1 before it were under way, which makes one claim of many runs
     // as fair as many claims of one; and it is not claimed if that would be more than `cap`, unless that is 0. Of those that are suspected of
@@ -394,6 +395,7 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
             queued_ms: u64::try_from(queued_ms).unwrap_or(0),
             trace: row.try_get::<Option<String>, _>("trace_id")?.map(TraceId::from_stored),
             crashes: unsigned(row.try_get("crashes")?),
+            claimed_at,
             fence: Fence {
                 epoch: epochs.get(&conversation).copied().unwrap_or_default(),
                 run_id: RunId::from_stored(id),

@@ -27,8 +27,9 @@ fn outage() -> Duration {
 /// Runs that stand in the middle of an answer, with a tool to come, each followed by a client that comes back when it is cut.
 struct Crowd {
     model: ModelMock,
-    site: Site,
+    // Before the site, in whose folder its log is.
     server: Server,
+    site: Site,
     _address: watch::Sender<String>,
     clients: JoinSet<Followed>,
 }

@@ -136,6 +136,33 @@ async fn the_first_look_after_an_outage_of_postgres_takes_nothing() {
     assert_eq!((done.attempt, crashes), (2, 1));
 }
 
+/// After an outage a connection may be waited for longer than a worker may go without a renewal: the lease is as young as the claim, and not
+/// as old as the wait.
+#[tokio::test]
+async fn a_claim_that_waited_for_the_database_is_no_lost_lease() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Text("finished"));
+    let store = FaultyStore::new(h.store.clone());
+    let gate = Arc::new(Notify::new());
+    let (late, asked) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&asked);
+    store.trouble(move |name| match name {
+        "claim_runs" if counter.fetch_add(1, Ordering::SeqCst) == 0 => Fate::Late(Arc::clone(&late)),
+        _ => Fate::Goes,
+    });
+    let mut options = options(&h.ids);
+    (options.renew, options.self_stop) = (Duration::from_millis(500), Duration::from_millis(1_500));
+    let limit = options.self_stop;
+    let (_, run) = h.say("go").await;
+    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
+    until("a claim", async || (asked.load(Ordering::SeqCst) > 0).then_some(())).await;
+    let began = Instant::now();
+    until("a long wait", async || (began.elapsed() > limit).then_some(())).await;
+    gate.notify_one();
+    let done = h.until(&run, RunStatus::Completed).await;
+    assert_eq!(done.attempt, 1);
+}
+
 /// Somebody holds the rows of a run that was given up when the database hears of it: it is told again.
 #[tokio::test]
 async fn a_run_that_could_not_be_given_up_is_not_forgotten() {

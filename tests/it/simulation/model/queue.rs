@@ -10,6 +10,7 @@ use capstan::domain::prompt::OwnLayers;
 use capstan::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan::domain::tool::ToolCallState;
 use capstan::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
+use tokio::time::Instant;
 
 use super::input::left_of;
 use super::state::{LeaseRow, RunRow, State};
@@ -224,7 +225,8 @@ impl State {
         let until = now + i64::try_from(lease_ms).unwrap();
         self.leases.insert(id.clone(), LeaseRow { owner: owner.clone(), node: node.clone(), epoch, since: now, until });
         let queued_ms = u64::try_from(now - since).unwrap_or(0);
-        Claim { fence: Fence { run_id: id.clone(), conversation_id, epoch }, owner, cause, queued_ms, trace, crashes }
+        let (fence, claimed_at) = (Fence { run_id: id.clone(), conversation_id, epoch }, Instant::now().into_std());
+        Claim { fence, owner, cause, queued_ms, trace, crashes, claimed_at }
     }
 
     fn take_away(&mut self, id: &RunId) {
