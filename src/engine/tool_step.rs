@@ -9,6 +9,7 @@ use crate::domain::agent::{OnUnknown, ToolErrorPolicy};
 use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
 use crate::domain::ids::CallId;
+use crate::domain::input::InputState;
 use crate::domain::message::{Message, ToolContent};
 use crate::domain::model::{ModelErrorKind, ModelTurn, TurnPart};
 use crate::domain::problem::ProblemCode;
@@ -183,6 +184,15 @@ pub(super) fn begin(draft: &mut Draft<'_>, planned: Vec<Planned>) {
 /// those that are under way here.
 pub(super) fn resume(draft: &mut Draft<'_>) {
     let Some(step) = draft.open_tool_step() else { return };
+    let unstarted = draft.work.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone());
+    let unstarted: Vec<CallId> = unstarted.filter(|id| draft.base.is_under_way(id)).collect();
+    for id in unstarted {
+        // It was made nevertheless: its start was not stored, or the database has lost what it had confirmed.
+        if let Some(question) = draft.work.question_about(&id).cloned() {
+            draft.close_question(&question, InputState::Cancelled);
+        }
+        draft.start_call(&id);
+    }
     let started = draft.work.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone());
     let (under_way, lost): (Vec<CallId>, Vec<CallId>) = started.partition(|id| draft.base.is_under_way(id));
     if draft.base.is_draining() && under_way.is_empty() {
@@ -193,6 +203,10 @@ pub(super) fn resume(draft: &mut Draft<'_>) {
     for id in under_way {
         // Whoever asked has heard that nobody answers, when what it wrote was not stored.
         unknown::close_questions_of_server(draft, &id);
+    }
+    if draft.base.is_draining() {
+        // Nothing begins. When those have ended the run is handed back, and the others are judged then.
+        return;
     }
     for id in lost {
         unknown::judge(draft, &id);

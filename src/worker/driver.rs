@@ -270,6 +270,7 @@ async fn get_ready(
     {
         // It ends with the first decision. What is loaded or done for a run before that may be what its workers have died of.
         left.attempt = record.attempt;
+        left.finished.extend(left.tools.stop().await.outcomes);
         let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
         let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() };
         return Ok(Ready { state: Box::new(RunState::load(record)), log, input });
@@ -296,7 +297,8 @@ async fn get_ready(
     if let Some(cause) = cause {
         record.cause = cause;
     }
-    if record.cancel_requested_by.is_some() {
+    let (limit, elapsed_ms) = (record.profile.max_run_ms, record.elapsed_ms);
+    if record.cancel_requested_by.is_some() || record.is_poison() || limit > 0 && elapsed_ms >= limit {
         // They are told before the run ends, and what they say then is known.
         left.finished.extend(left.tools.stop().await.outcomes);
     }
@@ -356,7 +358,8 @@ impl Drive<'_> {
     /// Decides, commits, and begins what was decided.
     async fn follow(&mut self, input: Input) -> ControlFlow<End> {
         let tool_finished = matches!(input, Input::ToolFinished(..));
-        self.spent.add(self.tools.take_spent());
+        let of_tools = self.tools.take_spent();
+        self.spent.add(of_tools);
         // What may be lost without harm: a model can be asked again, and a tool that only reads.
         let can_wait = match &input {
             Input::Claimed { .. } | Input::ToolsRanked(_) | Input::Reserved | Input::ModelFinished { .. } => true,
@@ -377,12 +380,12 @@ impl Drive<'_> {
                 // The run would have ended too early: what has joined it is heard, and the same input decided again.
                 Err(LogError::Unheard) => {
                     if let Err(end) = Box::pin(self.hear()).await {
-                        self.finished.extend(input.into_outcomes());
+                        self.not_stored(input, of_tools);
                         return ControlFlow::Break(end);
                     }
                 }
                 Err(error) => {
-                    self.finished.extend(input.into_outcomes());
+                    self.not_stored(input, of_tools);
                     return ControlFlow::Break(match error {
                         // An earlier write has failed, and it is that one which tells whether trying again may help.
                         LogError::Stopped if self.log.is_broken_for_good() => End::Broken,
@@ -415,6 +418,12 @@ impl Drive<'_> {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// Keeps for the next attempt what this one knows alone.
+    fn not_stored(&mut self, input: Input, of_tools: Usage) {
+        self.finished.extend(input.into_outcomes());
+        self.tools.give_back(of_tools);
     }
 
     /// Whether a call that was cancelled before anything was sent would have an unknown outcome for the next attempt, which does not know
@@ -583,7 +592,8 @@ impl Drive<'_> {
     /// Waits for the next thing that the engine should know.
     async fn next_input(&mut self, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> ControlFlow<End, Input> {
         loop {
-            if self.model.is_none() && self.tools.are_left() {
+            let is_idle = self.tools.is_empty() && self.ranking.is_none() && self.reserving.is_none();
+            if self.model.is_none() && (self.tools.are_left() || self.draining && is_idle) {
                 return ControlFlow::Continue(Input::Drain { stopped: Vec::new(), paused: Vec::new() });
             }
             let happened = self.wait(mailbox).await;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::asker::Asker;
-use super::log_writer::{LogError, RunLog, Urgency};
+use super::log_writer::{RunLog, Urgency};
 use super::sampler::Sampler;
 use crate::domain::change::Change;
 use crate::domain::event::EventBody;
@@ -97,9 +97,8 @@ async fn is_stored(mut log: watch::Receiver<RunLog>, change: Change) -> bool {
         let now = log.borrow_and_update().clone();
         match now.commit(&[], vec![change.clone()]).await {
             Ok(()) => return true,
-            Err(LogError::Fenced | LogError::Unheard) => return false,
-            // The run is about to be loaded again.
-            Err(LogError::Store(_) | LogError::Stopped) => {
+            // The run is about to be loaded again, under a fence of its own; if it is not this worker's any more, nobody waits here for long.
+            Err(_) => {
                 if log.changed().await.is_err() {
                     return false;
                 }

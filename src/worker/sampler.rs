@@ -40,6 +40,11 @@ impl Spending {
         std::mem::take(&mut self.spent().uncharged)
     }
 
+    /// What somebody took could not be charged.
+    pub fn give_back(&self, usage: Usage) {
+        self.spent().uncharged.add(usage);
+    }
+
     /// What the run has been charged with by now.
     pub fn know_charged(&self, charged: Usage) {
         let mut spent = self.spent();

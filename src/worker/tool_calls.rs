@@ -81,6 +81,10 @@ impl ToolCalls {
 
     /// Hands a call to its tool, or asks for what has become of one that its server works on.
     pub fn run(&mut self, surround: &Surround, state: &RunState, held: &Held, log: &RunLog, call: Arc<ToolCall>) {
+        if self.ids.contains(&call.id) {
+            // What is under way is not begun beside itself.
+            return;
+        }
         let log = self.log.get_or_insert_with(|| watch::Sender::new(log.clone())).subscribe();
         let definition = definition_of(state, &call);
         let tools = surround.deps.tools.clone();
@@ -156,6 +160,9 @@ impl ToolCalls {
 
     /// Asks what became of a call. Nothing is written before: whoever takes the run up asks again.
     pub fn reconcile(&mut self, surround: &Surround, state: &RunState, call: Arc<ToolCall>) {
+        if self.ids.contains(&call.id) {
+            return;
+        }
         let definition = definition_of(state, &call);
         let tools = surround.deps.tools.clone();
         let owner = state.record.owner.clone();
@@ -175,6 +182,11 @@ impl ToolCalls {
     /// What models have used for the servers of calls, and nobody has charged yet.
     pub fn take_spent(&self) -> Usage {
         self.spending.take()
+    }
+
+    /// What was taken could not be charged.
+    pub fn give_back(&self, usage: Usage) {
+        self.spending.give_back(usage);
     }
 
     /// Whether no call is under way here.
@@ -226,6 +238,8 @@ impl ToolCalls {
     /// was left, nothing is known.
     pub async fn stop(&mut self) -> Stopped {
         self.stop.cancel();
+        // Whoever waits for a log that can be written to does not wait any longer.
+        self.log = None;
         let mut stopped = Stopped::default();
         let deadline = tokio::time::sleep(STOP_LIMIT);
         tokio::pin!(deadline);

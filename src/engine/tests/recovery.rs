@@ -518,3 +518,19 @@ fn a_run_that_is_loaded_again_while_it_drains_waits_for_what_is_under_way() {
     world.feed(Input::ToolFinished(id, done("one")));
     assert_eq!((world.states(), world.released.map(|(_, cause)| cause)), (vec![Done], Some(ReleaseCause::Drain)));
 }
+
+/// The database has lost that a call was started, and its worker knows better: it goes on, and is not made beside itself.
+#[test]
+fn what_is_under_way_here_is_not_begun_again_though_its_start_was_lost() {
+    let mut world = World::started(AgentProfile::default());
+    world.calls(&[call("write", &json!({"n": 1}))]);
+    let id = world.rows.calls[0].id.clone();
+    Arc::make_mut(&mut world.rows.calls[0]).state = Planned;
+    world.load(ClaimCause::Reload);
+    world.state.as_mut().unwrap().know_under_way(vec![id]);
+    let loaded = world.feed(Input::Claimed { tools: tools(), contexts: None, finished: Vec::new() });
+    assert_eq!((loaded.commands.len(), world.states()), (0, vec![Started]));
+    assert!(kinds(&loaded).contains(&"tool.started"), "{:?}", kinds(&loaded));
+    world.tool_says(0, "one");
+    assert_eq!(world.states(), [Done]);
+}
