@@ -31,6 +31,20 @@ async fn worker(h: &Harness) -> (Arc<FaultyStore>, Arc<Worker>) {
     (store, Worker::start(deps, options(&h.ids)).await.unwrap())
 }
 
+/// The first write of a call's outcome fails. Counts the writes of outcomes.
+fn fails_the_first_outcome(store: &FaultyStore) -> Arc<AtomicUsize> {
+    let failed = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&failed);
+    store.judge(move |writes| {
+        let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
+        if !writes.iter().any(ends_tool) || counter.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Fate::Goes;
+        }
+        Fate::Fails(away())
+    });
+    failed
+}
+
 /// A message of an agent that does not resume what was interrupted.
 async fn say_to_the_careful(h: &Harness) -> (ConversationId, RunId) {
     let id = ConversationId::generate(h.ids.as_ref());
@@ -95,15 +109,7 @@ async fn a_call_under_way_outlives_a_write_that_failed() {
     h.model.then(Answer::Calls(vec!["once", "gated"]));
     h.model.then(Answer::Text("done"));
     let (store, _worker) = worker(&h).await;
-    let failed = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&failed);
-    store.judge(move |writes| {
-        let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
-        if !writes.iter().any(ends_tool) || counter.fetch_add(1, Ordering::SeqCst) > 0 {
-            return Fate::Goes;
-        }
-        Fate::Fails(away())
-    });
+    let failed = fails_the_first_outcome(&store);
     let (conversation, run) = h.say("go").await;
     // What has failed is written at once, and not when the other one has ended.
     until("an outcome", async || h.kinds(&conversation).await.contains(&"tool.completed".to_owned()).then_some(())).await;
@@ -124,15 +130,7 @@ async fn a_run_that_waits_for_its_calls_can_be_cancelled() {
     let h = Harness::new().await;
     h.model.then(Answer::Calls(vec!["once", "bomb"]));
     let (store, _worker) = worker(&h).await;
-    let failed = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&failed);
-    store.judge(move |writes| {
-        let ends_tool = |write: &RunWrite| write.events.iter().any(|event| event.kind == "tool.completed");
-        if !writes.iter().any(ends_tool) || counter.fetch_add(1, Ordering::SeqCst) > 0 {
-            return Fate::Goes;
-        }
-        Fate::Fails(away())
-    });
+    let failed = fails_the_first_outcome(&store);
     let (conversation, run) = h.say("go").await;
     until("the write", async || (failed.load(Ordering::SeqCst) == 1).then_some(())).await;
     h.store.cancel_run(&h.owner, &run, "user", UnixMillis(0), None).await.unwrap();
