@@ -12,7 +12,6 @@ use crate::domain::change::{Change, ReleaseCause, StepKind};
 use crate::domain::event::EventBody;
 use crate::domain::handle::Pause;
 use crate::domain::ids::CallId;
-use crate::domain::input::InputState;
 use crate::domain::message::{Message, MessageStatus, Role};
 use crate::domain::problem::ProblemCode;
 use crate::domain::prompt::{ProvidedContext, ServerNote};
@@ -206,10 +205,7 @@ fn drained(draft: &mut Draft<'_>, stopped: Vec<(CallId, ToolOutcome)>, paused: V
 fn take_up(draft: &mut Draft<'_>, finished: Vec<(CallId, ToolOutcome)>) {
     for (id, outcome) in finished {
         if draft.work.record.calls.iter().any(|call| call.id == id && call.has_not_begun()) {
-            if let Some(question) = draft.work.question_about(&id).cloned() {
-                draft.close_question(&question, InputState::Cancelled);
-            }
-            draft.start_call(&id);
+            tool_step::was_made(draft, &id);
         }
         if !unknown::is_asked_about(draft, &outcome) {
             tool_step::record_outcome(draft, &id, outcome);

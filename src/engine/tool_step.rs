@@ -187,11 +187,7 @@ pub(super) fn resume(draft: &mut Draft<'_>) {
     let unstarted = draft.work.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone());
     let unstarted: Vec<CallId> = unstarted.filter(|id| draft.base.is_under_way(id)).collect();
     for id in unstarted {
-        // It was made nevertheless: its start was not stored, or the database has lost what it had confirmed.
-        if let Some(question) = draft.work.question_about(&id).cloned() {
-            draft.close_question(&question, InputState::Cancelled);
-        }
-        draft.start_call(&id);
+        was_made(draft, &id);
     }
     let started = draft.work.batch(step).filter(|call| call.state == ToolCallState::Started).map(|call| call.id.clone());
     let (under_way, lost): (Vec<CallId>, Vec<CallId>) = started.partition(|id| draft.base.is_under_way(id));
@@ -212,6 +208,14 @@ pub(super) fn resume(draft: &mut Draft<'_>) {
         unknown::judge(draft, &id);
     }
     advance(draft);
+}
+
+/// A call that has not begun by the rows was made nevertheless: its start was not stored, or the database has lost what it had confirmed.
+pub(super) fn was_made(draft: &mut Draft<'_>, id: &CallId) {
+    if let Some(question) = draft.work.question_about(id).cloned() {
+        draft.close_question(&question, InputState::Cancelled);
+    }
+    draft.start_call(id);
 }
 
 /// A call that was started has its outcome.

@@ -164,7 +164,7 @@ fn step_text(record: &RunRecord, plan: &Plan, most: usize) -> String {
     }
     let needed = (0..plan.at).filter(|before| before + 1 == plan.at || names_step(&step.description, *before));
     for before in needed {
-        let (word, result) = result_of(record, &plan.steps[before], WHOLE_RESULT * 2);
+        let (word, result) = result_of(record, &plan.steps[before], WHOLE_RESULT + 1);
         let limit = if result.chars().count() <= WHOLE_RESULT { WHOLE_RESULT } else { CUT_RESULT };
         text.push_str(&format!("\nResult of step {}: {word}: {}", before + 1, prefix_chars(&result, limit.min(most))));
     }

@@ -218,7 +218,8 @@ impl QueueStore for SqliteStore {
         let foreign: Vec<String> =
             sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
         take_away(&mut tx, &foreign).await?;
-        // Only who waits, and was not answered, woken or cancelled meanwhile, has a time to wait for. Anybody else stands in the queue since before, however the clock was set meanwhile.
+        // Only who waits, and was not answered, woken or cancelled meanwhile, has a time to wait for. Anybody else stands in the queue since
+        // before, however the clock was set.
         sqlx::query(concat!(
             "UPDATE runs SET claimable_at = ",
             now!(),
