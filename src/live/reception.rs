@@ -5,7 +5,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc};
+use tokio::time::Instant;
 
 use crate::domain::ids::NodeId;
 use crate::domain::record::FirstClaim;
@@ -19,6 +20,8 @@ pub struct TakenRun {
     pub trace: TraceId,
     /// The worker's slot that was kept for it.
     pub slot: OwnedSemaphorePermit,
+    /// To be dropped when the worker knows the run.
+    pub unknown: OwnedRwLockReadGuard<()>,
 }
 
 #[derive(Clone)]
@@ -35,6 +38,10 @@ struct Desk {
 #[derive(Default)]
 pub struct Reception {
     desk: Mutex<Option<Desk>>,
+    /// Read by each run on its way from its acceptance to the worker.
+    under_way: Arc<RwLock<()>>,
+    /// Since when there may be a run that was accepted for the worker without anybody having heard of it.
+    unheard_since: Mutex<Option<Instant>>,
 }
 
 impl Reception {
@@ -50,15 +57,37 @@ impl Reception {
         *self.desk() = None;
     }
 
-    /// Keeps a slot for a run that is about to be accepted. `None` if there is no worker here, or not much room.
+    /// Waits until the worker knows every run that was taken on for it. Nothing is taken on while somebody waits for this, nor as long as
+    /// the guard is kept: what a worker's node has claimed then, and the worker does not know, nobody will hand over.
+    pub async fn pause(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.under_way).write_owned().await
+    }
+
+    /// Keeps a slot for a run that is about to be accepted. `None` if there is no worker here, not much room, or a
+    /// [pause](Self::pause).
     #[must_use]
     pub fn reserve(&self) -> Option<Seat> {
         let desk = self.desk().clone()?;
         if desk.slots.available_permits() <= desk.for_queue {
             return None;
         }
+        let unknown = Arc::clone(&self.under_way).try_read_owned().ok()?;
         let slot = Arc::clone(&desk.slots).try_acquire_owned().ok()?;
-        Some(Seat { desk, slot })
+        Some(Seat { desk, slot, unknown, reserved_at: Instant::now() })
+    }
+
+    /// Says that the store may have claimed a run for the worker, and that its answer was lost.
+    pub fn lose(&self, seat: Seat) {
+        self.unheard_since().get_or_insert(seat.reserved_at);
+    }
+
+    /// Since when that may be so, once.
+    pub fn take_lost(&self) -> Option<Instant> {
+        self.unheard_since().take()
+    }
+
+    fn unheard_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.unheard_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn desk(&self) -> MutexGuard<'_, Option<Desk>> {
@@ -70,6 +99,8 @@ impl Reception {
 pub struct Seat {
     desk: Desk,
     slot: OwnedSemaphorePermit,
+    unknown: OwnedRwLockReadGuard<()>,
+    reserved_at: Instant,
 }
 
 impl Seat {
@@ -87,8 +118,8 @@ impl Seat {
 
     /// Hands over the run, whose claim is stored. Should the worker be gone, its lease expires and another takes it.
     pub fn take(self, claim: FirstClaim, trace: TraceId) {
-        let Self { desk, slot } = self;
-        if desk.runs.send(TakenRun { claim, trace, slot }).is_err() {
+        let Self { desk, slot, unknown, reserved_at: _ } = self;
+        if desk.runs.send(TakenRun { claim, trace, slot, unknown }).is_err() {
             tracing::warn!("a run was taken on by a worker that has ended; it is resumed when its lease expires");
         }
     }
@@ -96,7 +127,11 @@ impl Seat {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
+    use crate::domain::ids::{ConversationId, RunId};
+    use crate::domain::record::Fence;
     use crate::support::ids::SequentialIds;
 
     #[tokio::test]
@@ -115,5 +150,27 @@ mod tests {
         assert!(reception.reserve().is_none());
         drop(two);
         assert!(taken.recv().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_pause_begins_when_the_worker_knows_what_was_taken_on() {
+        let ids = SequentialIds::default();
+        let reception = Reception::default();
+        let mut taken = reception.open(NodeId::generate(&ids), 10_000, Arc::new(Semaphore::new(3)), 0);
+        let seat = reception.reserve().unwrap();
+        let mut pause = std::pin::pin!(reception.pause());
+        assert!(pause.as_mut().now_or_never().is_none(), "a run is being accepted");
+        assert!(reception.reserve().is_none(), "no other one is");
+        let fence = Fence { run_id: RunId::generate(&ids), conversation_id: ConversationId::generate(&ids), epoch: 1 };
+        seat.take(FirstClaim { fence, claimed_at: Instant::now().into_std(), record: None }, TraceId::generate(&ids));
+        assert!(pause.as_mut().now_or_never().is_none(), "it is on its way");
+        drop(taken.recv().await.unwrap());
+        let guard = pause.await;
+        assert!(reception.reserve().is_none());
+        drop(guard);
+        let seat = reception.reserve().unwrap();
+        assert_eq!(reception.take_lost(), None);
+        reception.lose(seat);
+        assert!(reception.take_lost().is_some() && reception.take_lost().is_none());
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::driver::Surround;
+use super::pins;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::message::{Message, Role};
 use crate::domain::prompt::ToolNotes;
@@ -13,45 +14,71 @@ use crate::engine::{Input, RunState, count_ahead, counts_tokens};
 use crate::store::{ControlSignal, StoreResult};
 use crate::tools::contexts::ContextQuestion;
 
-/// Asks for the tools on offer. That may mean to start servers, and nobody who wants the run to end shall have to wait for them.
-pub async fn first_input(surround: &Surround, record: &mut RunRecord, mailbox: &mut mpsc::Receiver<Box<ControlSignal>>) -> Input {
-    let profile = record.profile.clone();
-    let owner = record.owner.clone();
-    let offered = async {
-        let mut tools = surround.deps.tools.definitions(&owner).await;
-        tools.retain(|tool| profile.tools.as_ref().is_none_or(|wanted| wanted.contains(&tool.name)));
-        tools
-    };
-    tokio::pin!(offered);
-    loop {
-        let signal = tokio::select! {
-            biased;
-            Some(signal) = mailbox.recv() => signal,
-            () = surround.drain.cancelled() => return Input::Drain { stopped: Vec::new(), paused: Vec::new() },
-            tools = &mut offered => return Input::Claimed { tools, contexts: None, finished: Vec::new() },
-        };
-        for message in signal.joined {
-            if record.history.iter().all(|known| known.id != message.id) {
-                record.history.push(message);
-                record.joined += 1;
+/// Finds out what the first decision is about. That may mean to start servers and to ask strangers, and nobody who wants the run to end
+/// shall have to wait for them: a cancel is noted in the state, and ends the run with the first decision. A run that has begun is not
+/// handed back from here, since what the death of its last worker means for it has to be decided first.
+pub async fn first_input(
+    surround: &Surround,
+    state: &mut RunState,
+    mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
+) -> StoreResult<Input> {
+    let is_new = state.record.tools.is_none();
+    let mut input = Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() };
+    let (mut joined, mut cancel_by) = (Vec::new(), None);
+    let instead = {
+        let found = find_out(surround, state, &mut input);
+        tokio::pin!(found);
+        loop {
+            let signal = tokio::select! {
+                biased;
+                Some(signal) = mailbox.recv() => signal,
+                () = surround.drain.cancelled(), if is_new => {
+                    break Ok(Some(Input::Drain { stopped: Vec::new(), paused: Vec::new() }));
+                }
+                found = &mut found => break found.map(|()| None),
+            };
+            joined.extend(signal.joined);
+            if signal.cancel_by.is_some() {
+                cancel_by = signal.cancel_by;
+                break Ok(None);
             }
         }
-        if signal.cancel_by.is_some() {
-            record.cancel_requested_by = signal.cancel_by;
-            return Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() };
-        }
+    }?;
+    for message in joined {
+        state.join(message);
     }
+    if cancel_by.is_some() {
+        state.record.cancel_requested_by = cancel_by;
+    }
+    Ok(instead.unwrap_or(input))
+}
+
+async fn find_out(surround: &Surround, state: &mut RunState, input: &mut Input) -> StoreResult<()> {
+    if state.record.cancel_requested_by.is_some() {
+        // It ends with the first decision.
+        return Ok(());
+    }
+    if state.record.tools.is_none()
+        && let Input::Claimed { tools, .. } = input
+    {
+        *tools = surround.deps.tools.definitions(&state.record.owner).await;
+        let wanted = state.record.profile.tools.as_ref();
+        tools.retain(|tool| wanted.is_none_or(|wanted| wanted.contains(&tool.name)));
+    }
+    know_grants(surround, state, input).await.inspect_err(|error| {
+        tracing::error!(error = error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
+    })?;
+    pins::hold(surround, state, input).await?;
+    know_surroundings(surround, state, input).await;
+    Ok(())
 }
 
 /// Finds out what stands in the system prompt beside the words of agent and conversation. Context providers are asked once in a
 /// turn: what they have said is kept with the run, and whoever takes it up tells its model the same.
-pub async fn know_surroundings(surround: &Surround, state: &mut RunState, input: &mut Input) {
+async fn know_surroundings(surround: &Surround, state: &mut RunState, input: &mut Input) {
     let record = &state.record;
     let (profile, owner) = (&record.profile, &record.owner);
     let Input::Claimed { contexts, .. } = input else { return };
-    if record.cancel_requested_by.is_some() {
-        return;
-    }
     // Where its tools are frozen the log says whose are not all among them, whatever its model is told.
     let servers = match profile.prompt.tool_notes {
         ToolNotes::Off if record.tools.is_some() => Vec::new(),
@@ -75,7 +102,7 @@ pub async fn know_surroundings(surround: &Surround, state: &mut RunState, input:
 
 /// Loads the answers to approvals that hold for later calls, if one of the run's tools has use for them. What destroys asks
 /// each time.
-pub async fn know_grants(surround: &Surround, mut state: RunState, input: &Input) -> StoreResult<RunState> {
+async fn know_grants(surround: &Surround, state: &mut RunState, input: &Input) -> StoreResult<()> {
     let record = &state.record;
     let offered = match input {
         Input::Claimed { tools, .. } => tools.as_slice(),
@@ -87,7 +114,7 @@ pub async fn know_grants(surround: &Surround, mut state: RunState, input: &Input
         let grants = surround.deps.store.tool_grants(&record.owner, Some(&record.fence.conversation_id)).await?;
         state.know_grants(grants);
     }
-    Ok(state)
+    Ok(())
 }
 
 /// Finds out how much the models of the run can read, and counts what they will be asked to read:

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::attachments::Attachments;
-use super::claimed::{first_input, know_capacities, know_grants, know_surroundings};
+use super::claimed::{first_input, know_capacities};
 use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
 use super::profiles::Profiles;
@@ -83,6 +83,8 @@ pub async fn drive(
     let mut left = Left { crashes, suspected_since, ..Left::default() };
     let lost = guard.held.lost.clone();
     loop {
+        // Nothing new begins in an attempt that the worker has no patience for any more: it hands the run back.
+        let is_last = surround.stop_now.is_cancelled();
         // Each attempt has a log of its own, under a fence of its own: what the one before has left behind is fenced rightly.
         let fenced = CancellationToken::new();
         // What it has left unwritten when it ends is not written any more: nobody would do what it announces.
@@ -107,6 +109,11 @@ pub async fn drive(
                 left.finished.extend(left.tools.stop().await.outcomes);
                 return Box::pin(ending::give_up(surround, guard, left.attempt, left.finished)).await;
             }
+            End::Reload | End::Broken if is_last => {
+                drop(left.tools.stop().await);
+                // Giving up the lease takes less than handing the run back, and counts no crash either.
+                return guard.held.excuse();
+            }
             End::Reload | End::Broken => {
                 strikes += u32::from(matches!(end, End::Broken));
                 // The store failed: the rows tell how far the run has come. As long as the lease can be kept, it is still ours.
@@ -114,7 +121,7 @@ pub async fn drive(
                 tokio::select! {
                     biased;
                     () = lost.cancelled() => return,
-                    () = surround.stop_now.cancelled() => return,
+                    () = surround.stop_now.cancelled() => {}
                     () = left.tools.go_on_until(tokio::time::sleep(reload_pause)) => {}
                 }
                 reload_pause = (reload_pause * 2).min(Duration::from_secs(1));
@@ -303,22 +310,16 @@ async fn get_ready(
         left.finished.extend(left.tools.stop().await.outcomes);
     }
     let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
-    let mut input = match &record.tools {
-        Some(_) => Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() },
-        None => first_input(surround, &mut record, mailbox).await,
-    };
-    let mut state = match know_grants(surround, RunState::load(record), &input).await {
-        Ok(state) => state,
-        Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "answers that hold for the run could not be loaded");
-            return Err(End::from(&error));
-        }
-    };
-    if let Err(error) = pins::hold(surround, &mut state, &mut input).await {
-        return Err(End::from(&error));
+    let mut state = RunState::load(record);
+    let mut input = first_input(surround, &mut state, mailbox).await.map_err(|error| End::from(&error))?;
+    if state.record.cancel_requested_by.is_some() {
+        // Somebody may have asked for it just now.
+        left.finished.extend(left.tools.stop().await.outcomes);
+    }
+    if let Input::Claimed { finished, .. } = &mut input {
+        finished.clone_from(&left.finished);
     }
     state.know_under_way(left.tools.ids());
-    know_surroundings(surround, &mut state, &mut input).await;
     let state = Box::new(know_capacities(surround, state).await);
     Ok(Ready { state, log, input })
 }

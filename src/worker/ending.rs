@@ -30,7 +30,7 @@ pub(super) async fn give_up(surround: &Surround, guard: &mut HeldGuard, attempt:
             End::Reload => tokio::select! {
                 biased;
                 () = guard.held.lost.cancelled() => return,
-                () = surround.stop_now.cancelled() => return,
+                () = surround.stop_now.cancelled() => return guard.held.excuse(),
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}
             },
         }

@@ -108,8 +108,8 @@ async fn renew(deps: &WorkerDeps, options: &WorkerOptions, registry: &Registry, 
     }
 }
 
-/// Tells the database about runs that were given up while it was away.
-async fn give_up(deps: &WorkerDeps, registry: &Registry) {
+/// Tells the database about runs that were given up although their worker lives: because it was away, or because nobody drives them.
+pub async fn give_up(deps: &WorkerDeps, registry: &Registry) {
     let fences = registry.take_given_up();
     if fences.is_empty() {
         return;
@@ -121,7 +121,7 @@ async fn give_up(deps: &WorkerDeps, registry: &Registry) {
         Err(_) => fences,
     };
     if told > left.len() {
-        tracing::info!(runs = told - left.len(), "the database is back, the runs given up meanwhile can be claimed");
+        tracing::info!(runs = told - left.len(), "runs that were given up can be claimed");
         deps.hub.queue_signal().notify();
     }
     registry.keep_given_up(left);

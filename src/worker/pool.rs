@@ -29,6 +29,12 @@ const CLAIM_BATCH: u32 = 64;
 /// any more must not keep the process: what it may not have stored is loaded by whoever takes the runs up.
 const TASKS_GRACE: Duration = Duration::from_secs(5);
 
+/// How long the database may go on with a claim whose answer nobody waits for any more. It ends each statement earlier than that.
+const CARRIED_OUT_WITHIN: Duration = Duration::from_secs(15);
+
+/// How much older than by this process's clock a lease may be by the database's, on the way of a question.
+const UNHEARD_SLACK: Duration = Duration::from_secs(1);
+
 /// Claims runs and drives them until it is told to stop.
 pub struct Worker {
     surround: Surround,
@@ -145,12 +151,18 @@ impl Worker {
 
     async fn claim_loop(self: &Arc<Self>) {
         let mut in_vain = 0;
+        let mut doubt = None;
         while !self.stop_claiming.is_cancelled() {
+            if let Some(since) = self.surround.deps.hub.reception().take_lost() {
+                Doubt::raise(&mut doubt, since);
+            }
+            self.settle(&mut doubt).await;
             let mut wait = self.surround.options.poll;
             if let Some(mut slots) = self.free_slots() {
                 let deps = &self.surround.deps;
                 let lease = heartbeat::millis(self.surround.options.lease);
                 let wanted = u32::try_from(slots.num_permits()).unwrap_or(CLAIM_BATCH);
+                let asked_at = Instant::now();
                 match deps.store.claim_runs(&self.surround.options.node, wanted, lease).await {
                     Ok(claims) => {
                         let has_none = claims.is_empty();
@@ -172,6 +184,10 @@ impl Worker {
                     }
                     Err(error) => {
                         tracing::warn!(error = &error as &dyn std::error::Error, "no runs could be claimed");
+                        // Of what was rolled back for another's sake nothing is stored. Of anything else the answer may have been lost.
+                        if !matches!(error, StoreError::Contended(_)) {
+                            Doubt::raise(&mut doubt, asked_at);
+                        }
                     }
                 }
             }
@@ -184,6 +200,37 @@ impl Worker {
         }
     }
 
+    /// Looks again whether there is something in it, until nothing can come to light any more.
+    async fn settle(&self, doubt: &mut Option<Doubt>) {
+        let now = Instant::now();
+        let Some(open) = doubt.as_mut().filter(|doubt| doubt.looked_at.is_none_or(|at| now - at >= self.surround.options.poll))
+        else {
+            return;
+        };
+        open.looked_at = Some(now);
+        if self.give_back_unheard(open.since).await == Unheard::GivenBack && now >= open.until {
+            *doubt = None;
+        }
+    }
+
+    /// Gives back what was claimed since then and nobody here knows of: it would wait for the end of its lease, and a death be counted that
+    /// nobody has died. What was claimed before is left alone: it may have been lost by its driver, or have ended it.
+    async fn give_back_unheard(&self, since: Instant) -> Unheard {
+        let Surround { deps, options, .. } = &self.surround;
+        // What a request has claimed for this worker is not known here either before it is handed over.
+        let paused = tokio::time::timeout(options.poll, deps.hub.reception().pause()).await;
+        let Ok(_paused) = paused else { return Unheard::MayBeLeft };
+        let age = heartbeat::millis(since.elapsed() + UNHEARD_SLACK);
+        let Ok(leases) = deps.store.young_leases(&options.node, age).await else { return Unheard::MayBeLeft };
+        let unheard: Vec<Fence> = leases.into_iter().filter(|fence| self.registry.get(&fence.run_id).is_none()).collect();
+        if !unheard.is_empty() {
+            tracing::warn!(runs = unheard.len(), "a claim was stored and its answer lost, giving the runs back");
+            self.registry.keep_given_up(unheard);
+            heartbeat::give_up(deps, &self.registry).await;
+        }
+        Unheard::GivenBack
+    }
+
     /// Takes runs on as they are accepted, until nobody brings any more.
     async fn take_on(self: &Arc<Self>, mut taken: mpsc::UnboundedReceiver<TakenRun>) {
         let closed = async {
@@ -191,10 +238,11 @@ impl Worker {
             self.surround.deps.hub.reception().close();
         };
         let begun = async {
-            while let Some(TakenRun { claim, trace, slot }) = taken.recv().await {
+            while let Some(TakenRun { claim, trace, slot, unknown }) = taken.recv().await {
                 let FirstClaim { fence, claimed_at, record } = claim;
                 let claimed_at = claimed_at.into();
                 self.begin(Begin { fence, queued_ms: 0, trace: Some(trace), claimed_at, slot, crashes: 0, record });
+                drop(unknown);
             }
         };
         futures_util::future::join(closed, begun).await;
@@ -261,6 +309,11 @@ impl Worker {
         if tokio::time::timeout(Duration::from_secs(4), self.runs.wait()).await.is_err() {
             tracing::error!(runs = self.registry.len(), "some runs could not be handed back, their leases will expire");
         }
+        // The heartbeat may not come to it any more.
+        let told = heartbeat::give_up(&self.surround.deps, &self.registry);
+        if tokio::time::timeout(Duration::from_secs(2), told).await.is_err() {
+            tracing::error!("the database could not be told of the runs that were given up, their leases will expire");
+        }
         self.stop_tasks.cancel();
         self.stop_writer.cancel();
         if tokio::time::timeout(TASKS_GRACE, self.surround.titles.end()).await.is_err() {
@@ -276,6 +329,33 @@ impl Worker {
     pub fn stop_now(&self) {
         self.surround.stop_now.cancel();
     }
+}
+
+/// Claims may be stored of which nobody here has heard.
+struct Doubt {
+    /// Since when.
+    since: Instant,
+    /// A claim that was given up may be carried out until then.
+    until: Instant,
+    /// When it was looked for them last.
+    looked_at: Option<Instant>,
+}
+
+impl Doubt {
+    fn raise(doubt: &mut Option<Self>, since: Instant) {
+        let until = Instant::now() + CARRIED_OUT_WITHIN;
+        let open = doubt.get_or_insert(Self { since, until, looked_at: None });
+        (open.since, open.until, open.looked_at) = (open.since.min(since), until, None);
+    }
+}
+
+/// What became of claims whose answer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unheard {
+    /// They are given back, or there were none.
+    GivenBack,
+    /// Nobody knows yet.
+    MayBeLeft,
 }
 
 /// Sees a task of the worker end, also by a panic.

@@ -62,7 +62,8 @@ impl Held {
         self.lease.let_go.load(Ordering::Acquire)
     }
 
-    /// Takes the run from its driver, which could not keep the lease because the database is away.
+    /// Takes the run from its driver, which could not keep the lease because the database is away, or could not hand the run back when
+    /// its worker ended.
     pub fn excuse(&self) {
         self.lease.is_excused.store(true, Ordering::Release);
         self.lost.cancel();

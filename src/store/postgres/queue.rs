@@ -294,6 +294,18 @@ impl QueueStore for PostgresStore {
         Ok(left.into_iter().map(RunId::from_stored).collect())
     }
 
+    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
+        let look = ask(&self.worker, async |connection| {
+            let look = sqlx::query_as(
+                "SELECT l.run_id, r.conversation_id, l.epoch FROM run_leases l JOIN runs r ON r.id = l.run_id
+                 WHERE l.claimed_at >= (SELECT now_ms()) - $2 AND l.node_id = $1",
+            );
+            Ok(look.bind(node.as_str()).bind(millis(age_ms)).fetch_all(connection).await?)
+        });
+        let young: Vec<(String, String, i64)> = within(ANSWER_LIMIT, look).await?;
+        Ok(young.into_iter().map(rows::young_lease).collect())
+    }
+
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let since = self.low_water.marks().leases;
         // From before there is a connection: one that stands still is found out while it is tried.

@@ -13,7 +13,7 @@ use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
 use crate::domain::record::{Fence, RunRecord};
 use crate::domain::trace::TraceId;
-use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unsigned};
+use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unsigned, young_lease};
 use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
 use crate::support::failpoint;
 
@@ -175,6 +175,21 @@ impl QueueStore for SqliteStore {
         tx.commit().await?;
         // Nobody else writes meanwhile.
         Ok(Vec::new())
+    }
+
+    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
+        self.follow_clock().await?;
+        let young: Vec<(String, String, i64)> = sqlx::query_as(concat!(
+            "SELECT l.run_id, r.conversation_id, l.epoch FROM run_leases l JOIN runs r ON r.id = l.run_id
+             WHERE l.node_id = ?1 AND l.claimed_at >= ",
+            now!(),
+            " - ?2"
+        ))
+        .bind(node.as_str())
+        .bind(millis(age_ms))
+        .fetch_all(self.reader())
+        .await?;
+        Ok(young.into_iter().map(young_lease).collect())
     }
 
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {

@@ -4,20 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use capstan::domain::agent::AgentProfile;
 use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::budget::{Reserve, Reserved};
+use capstan::domain::call_record::ToolCallRecord;
 use capstan::domain::change::{Change, StepKind};
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
 use capstan::domain::feedback::FeedbackRecord;
 use capstan::domain::file::StoredFile;
 use capstan::domain::fold::FoldedDelta;
-use capstan::domain::ids::FileId;
-use capstan::domain::ids::GrantId;
 use capstan::domain::ids::{
-    AgentId, CallId, ConversationId, InputId, KeyId, McpServerId, MessageId, NodeId, PinId, ProviderId, RunId, UserId,
+    AgentId, CallId, ConversationId, FileId, GrantId, InputId, KeyId, McpServerId, MessageId, NodeId, PinId, ProviderId, RunId,
+    UserId,
 };
 use capstan::domain::input::{InputRecord, InputState};
 use capstan::domain::mcp_server::McpServerRecord;
@@ -30,11 +31,7 @@ use capstan::domain::run::Run;
 use capstan::domain::search::Terms;
 use capstan::domain::ticket::StreamTicket;
 use capstan::domain::usage::DayUsage;
-use capstan::store::Asked;
 use capstan::store::*;
-use capstan::store::{FeedbackCursor, FeedbackFilter, FeedbackGiven, FeedbackStore, GiveFeedback};
-use capstan::store::{Found, SearchCursor, SearchStore};
-use capstan::store::{UsageCursor, UsageFilter, UsageStore};
 use capstan::support::clock::UnixMillis;
 use capstan::support::seal::Sealed;
 use tokio_util::task::TaskTracker;
@@ -262,6 +259,9 @@ impl QueueStore for Line {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         self.call("gives leases up", self.model.give_up_leases(fences), |_| self.witness.gave_up(fences)).await
     }
+    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
+        self.call("looks for its leases", self.model.young_leases(node, age_ms), |_| {}).await
+    }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let seen = |sweep: &Sweep| {
             self.witness.swept(sweep);
@@ -354,6 +354,9 @@ impl RunStore for Line {
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         self.call("reads a run", self.model.run(owner, id), |_| {}).await
     }
+    async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
+        self.call("reads a profile", self.model.run_profile(owner, id), |_| {}).await
+    }
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
         self.call("reads the active run", self.model.active_run(owner, conversation), |_| {}).await
     }
@@ -372,6 +375,9 @@ impl RunStore for Line {
     }
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
         self.call("reads a call", self.model.call_batch(owner, run, call), |_| {}).await
+    }
+    async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
+        self.model.tool_call(owner, run, call).await
     }
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
         self.call("explains", self.model.explain_run(owner, id), |_| {}).await
@@ -621,6 +627,9 @@ impl McpServerStore for Line {
     async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
         self.model.change_mcp_server(changed).await
     }
+    async fn replace_mcp_server(&self, new: &McpServerRecord, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<NamedChanged>> {
+        self.model.replace_mcp_server(new, key).await
+    }
     async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {
         self.model.renew_mcp_server(owner, id).await
     }
@@ -774,6 +783,12 @@ impl UserStore for Line {
     }
     async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
         self.model.set_role(user, role).await
+    }
+    async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()> {
+        self.model.set_groups(user, groups).await
+    }
+    async fn groups_of(&self, user: &UserId) -> StoreResult<Vec<String>> {
+        self.model.groups_of(user).await
     }
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {
         self.model.owned_by(user).await

@@ -24,6 +24,7 @@ contract! {
     renewal_keeps_a_lease,
     renewal_does_not_revive_a_lost_lease,
     a_lease_that_is_given_up_is_no_crash,
+    a_node_finds_what_it_was_given_of_late,
     an_expired_lease_is_swept_and_fenced,
     an_outage_is_not_taken_for_deaths,
     crashes_are_counted_and_releases_are_not,
@@ -228,6 +229,22 @@ async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
     world.store.give_up_leases(&[last.fence]).await.unwrap();
     assert_eq!(world.claim(10).await, []);
     world.store.give_up_leases(&[]).await.unwrap();
+}
+
+/// So it finds what a claim has taken whose answer was lost.
+async fn a_node_finds_what_it_was_given_of_late(world: &World) {
+    let (ended, left) = (world.claimed(&user()).await, world.claimed(&user()).await);
+    world.run(&user()).await;
+    assert_eq!(world.store.claim_runs(&NodeId::generate(&UuidIds), 10, LONG).await.unwrap().len(), 1);
+    let found = world.store.young_leases(&world.node, LONG).await.unwrap();
+    assert!(found.len() == 2 && found.contains(&ended) && found.contains(&left), "{found:?}");
+    world.commit_one(completed(&ended)).await.unwrap();
+    let left = world.store.raise_fence(&left, 1).await.unwrap().expect("the fence is the newest");
+    assert_eq!(world.store.young_leases(&world.node, LONG).await.unwrap(), [left]);
+    until("the lease to be older", DEADLINE, || async {
+        world.store.young_leases(&world.node, 1).await.unwrap().is_empty().then_some(())
+    })
+    .await;
 }
 
 async fn renewal_does_not_revive_a_lost_lease(world: &World) {

@@ -3,13 +3,15 @@
 use capstan::domain::ids::ConversationId;
 use capstan::domain::model::{ModelError, ModelErrorKind};
 use capstan::domain::run::{FinishReason, OnBusy, RunStatus};
+use capstan::worker::{Worker, WorkerDeps};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::harness::{Answer, Harness, until};
+use super::faulty::{Fate, FaultyStore};
+use super::harness::{Answer, Harness, options, until};
 
 #[tokio::test]
 async fn a_run_with_tools_is_driven_to_its_answer() {
@@ -217,6 +219,70 @@ async fn a_run_whose_tools_are_still_starting_is_handed_back_with_the_choice_ope
     let _second = h.worker().await;
     h.until(&run, RunStatus::Completed).await;
     assert_eq!(*h.tools.executed.lock().unwrap(), ["quick"], "the tools were not frozen as none");
+}
+
+/// Its tools are known then, and what else its model is told is not.
+#[tokio::test]
+async fn a_run_can_be_cancelled_while_its_surroundings_are_found_out() {
+    let h = Harness::new().await;
+    h.tools.notes_wait.store(true, Ordering::SeqCst);
+    let _worker = h.worker().await;
+    let (_, run) = h.say("go").await;
+    until("the question", async || (h.tools.notes_asked.load(Ordering::SeqCst) > 0).then_some(())).await;
+    h.store.cancel_run(&h.owner, &run, "user", capstan::support::clock::UnixMillis(0), None).await.unwrap();
+    h.hub.notify_control(&run);
+    h.until(&run, RunStatus::Cancelled).await;
+    assert_eq!(h.model.request_count(), 0);
+}
+
+#[tokio::test]
+async fn a_run_whose_surroundings_are_being_found_out_is_handed_back() {
+    let h = Harness::new().await;
+    h.tools.notes_wait.store(true, Ordering::SeqCst);
+    h.model.then(Answer::Calls(vec!["quick"]));
+    let first = h.worker().await;
+    let (_, run) = h.say("go").await;
+    until("the question", async || (h.tools.notes_asked.load(Ordering::SeqCst) > 0).then_some(())).await;
+    let asked = Instant::now();
+    first.drain(Duration::from_secs(20)).await;
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    assert_eq!((explanation.crashes, explanation.lease_node), (0, None));
+    h.tools.notes_wait.store(false, Ordering::SeqCst);
+    let _second = h.worker().await;
+    h.until(&run, RunStatus::Completed).await;
+    assert_eq!(*h.tools.executed.lock().unwrap(), ["quick"]);
+}
+
+#[tokio::test]
+async fn a_message_that_joins_while_surroundings_are_found_out_is_in_the_first_request() {
+    let h = Harness::new().await;
+    h.tools.notes_wait.store(true, Ordering::SeqCst);
+    h.model.then(Answer::Text("to both"));
+    let store = FaultyStore::new(h.store.clone());
+    let looks = Arc::new(AtomicUsize::new(0));
+    let looked = Arc::clone(&looks);
+    store.trouble(move |name| {
+        if name == "control_signals" {
+            looked.fetch_add(1, Ordering::SeqCst);
+        }
+        Fate::Goes
+    });
+    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options(&h.ids)).await.unwrap();
+    let (conversation, run) = h.say("go").await;
+    until("the question", async || (h.tools.notes_asked.load(Ordering::SeqCst) > 0).then_some(())).await;
+    assert_eq!(h.say_in(&conversation, "and this", OnBusy::Steer).await, run);
+    // The second look since then comes after the first one was told.
+    for _ in 0..2 {
+        let before = looks.load(Ordering::SeqCst);
+        h.hub.notify_control(&run);
+        until("a look", async || (looks.load(Ordering::SeqCst) > before).then_some(())).await;
+    }
+    h.tools.gate.notify_one();
+    h.until(&run, RunStatus::Completed).await;
+    let requests = h.model.requests.lock().unwrap().clone();
+    assert_eq!(requests.len(), 1);
+    assert!(format!("{:?}", requests[0].messages).contains("and this"), "{:?}", requests[0].messages);
 }
 
 #[tokio::test]

@@ -325,6 +325,65 @@ async fn a_renewal_that_comes_too_late_is_no_crash() {
     assert_eq!(run.attempt, u32::try_from(STALLS).unwrap() + 1);
 }
 
+/// The worker ends while its run waits to be loaded again. It lives, and whoever takes the run up does not wait for the end of a lease.
+#[tokio::test]
+async fn a_run_that_waits_for_the_store_is_handed_back_at_the_end() {
+    for is_away in [false, true] {
+        let h = Harness::new().await;
+        h.model.then(Answer::Text("in vain"));
+        h.model.then(Answer::Text("at last"));
+        let (store, worker) = worker(&h).await;
+        let tries = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&tries);
+        store.judge(move |writes| {
+            let hands_back = |write: &RunWrite| write.changes.iter().any(|change| matches!(change, Change::Release { .. }));
+            if writes.iter().any(hands_back) {
+                return Fate::Goes;
+            }
+            counter.fetch_add(1, Ordering::SeqCst);
+            Fate::Fails(away())
+        });
+        let (_, run) = h.say("go").await;
+        // The pause that follows is longer than the patience of the drain.
+        until("some tries", async || (tries.load(Ordering::SeqCst) >= 5).then_some(())).await;
+        if is_away {
+            // It cannot be written, and the lease can be given up.
+            store.trouble(|name| if name == "give_up_leases" { Fate::Goes } else { Fate::Fails(away()) });
+        }
+        worker.drain(Duration::from_millis(10)).await;
+        let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+        assert_eq!((explanation.crashes, explanation.lease_node), (0, None), "away: {is_away}");
+        let _next = h.worker().await;
+        let run = h.until(&run, RunStatus::Completed).await;
+        assert_eq!((h.model.request_count(), run.attempt), (2, 2));
+    }
+}
+
+/// D-02. A claim is stored and its answer lost: nobody drives what it has taken, and nobody has died of that.
+#[tokio::test]
+async fn a_claim_that_nobody_has_heard_of_is_given_back() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Text("finished"));
+    let store = FaultyStore::new(h.store.clone());
+    let mut unheard = 1;
+    store.trouble(move |name| {
+        if name != "claim_runs" || unheard == 0 {
+            return Fate::Goes;
+        }
+        unheard -= 1;
+        Fate::Unheard(away())
+    });
+    let mut options = options(&h.ids);
+    // Nothing but what the worker finds out brings the run back.
+    (options.lease, options.sweep) = (Duration::from_secs(60), Duration::from_secs(3600));
+    let (_, run) = h.say("go").await;
+    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options).await.unwrap();
+    let done = h.until(&run, RunStatus::Completed).await;
+    let crashes = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap().crashes;
+    // Only the claim under which it ended.
+    assert_eq!((done.attempt, crashes), (2, 1));
+}
+
 /// Time is made to pass while nothing else happens.
 #[tokio::test]
 async fn a_database_that_hangs_does_not_keep_the_process() {

@@ -3,10 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use capstan::domain::agent::AgentProfile;
 use capstan::domain::agent_record::{AgentRecord, AgentVersion};
 use capstan::domain::approval::ToolGrant;
 use capstan::domain::audit::AuditRecord;
 use capstan::domain::budget::{Reserve, Reserved};
+use capstan::domain::call_record::ToolCallRecord;
 use capstan::domain::change::StepKind;
 use capstan::domain::conversation::Conversation;
 use capstan::domain::event::StoredEvent;
@@ -202,6 +204,9 @@ impl QueueStore for FaultyStore {
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>> {
         self.troubled("give_up_leases", || self.inner.give_up_leases(fences)).await
     }
+    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
+        self.troubled("young_leases", || self.inner.young_leases(node, age_ms)).await
+    }
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the sweep was told to panic");
         self.troubled("sweep", || self.inner.sweep(limit, despite_outage)).await
@@ -287,6 +292,9 @@ impl RunStore for FaultyStore {
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>> {
         self.inner.run(owner, id).await
     }
+    async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
+        self.inner.run_profile(owner, id).await
+    }
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
         self.inner.active_run(owner, conversation).await
     }
@@ -305,6 +313,9 @@ impl RunStore for FaultyStore {
     }
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
         self.inner.call_batch(owner, run, call).await
+    }
+    async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
+        self.inner.tool_call(owner, run, call).await
     }
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
         self.inner.explain_run(owner, id).await
@@ -527,6 +538,13 @@ impl McpServerStore for FaultyStore {
     async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
         self.inner.change_mcp_server(changed).await
     }
+    async fn replace_mcp_server(
+        &self,
+        changed: &McpServerRecord,
+        key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedChanged>> {
+        self.inner.replace_mcp_server(changed, key).await
+    }
     async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {
         self.inner.renew_mcp_server(owner, id).await
     }
@@ -679,6 +697,12 @@ impl UserStore for FaultyStore {
     }
     async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
         self.inner.set_role(user, role).await
+    }
+    async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()> {
+        self.inner.set_groups(user, groups).await
+    }
+    async fn groups_of(&self, user: &UserId) -> StoreResult<Vec<String>> {
+        self.inner.groups_of(user).await
     }
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {
         self.inner.owned_by(user).await

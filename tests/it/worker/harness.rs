@@ -13,6 +13,7 @@ use capstan::domain::ids::{ConversationId, MessageId, NodeId, PartId, RunId, Use
 use capstan::domain::input::Elicitation;
 use capstan::domain::message::{Part, TextPart, ToolContent};
 use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
+use capstan::domain::prompt::ServerNote;
 use capstan::domain::run::{OnBusy, Run, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::domain::trace::TraceId;
@@ -133,8 +134,12 @@ pub struct ScriptedTools {
     pub executed: Mutex<Vec<String>>,
     /// Their servers never finish starting.
     pub never_start: AtomicBool,
-    /// Lets one call of `gated` end.
+    /// Lets one call of `gated` end, or what waits in `notes`.
     pub gate: Notify,
+    /// What models may be told of the servers is not known before the gate is opened.
+    pub notes_wait: AtomicBool,
+    /// How often that was asked.
+    pub notes_asked: AtomicUsize,
 }
 
 #[async_trait]
@@ -203,6 +208,14 @@ impl Toolbox for ScriptedTools {
     }
 
     async fn servers(&self, _owner: &UserId) -> Vec<ServerStatus> {
+        Vec::new()
+    }
+
+    async fn notes(&self, _owner: &UserId) -> Vec<ServerNote> {
+        self.notes_asked.fetch_add(1, Ordering::SeqCst);
+        if self.notes_wait.load(Ordering::SeqCst) {
+            self.gate.notified().await;
+        }
         Vec::new()
     }
 
@@ -287,8 +300,7 @@ impl Harness {
                 llm_retry: capstan::domain::agent::LlmRetry {
                     delays_ms: vec![30, 30],
                     max_retry_after_ms: 1000,
-                    validation_retries: 2,
-                    fallback_first: false,
+                    ..Default::default()
                 },
                 ..AgentProfile::default()
             },

@@ -186,6 +186,7 @@ impl State {
             finish_reason: None,
             usage: None,
             error: None,
+            trace_id: Some(new.trace.clone()),
             created_at: at.to_rfc3339(),
             started_at: None,
             finished_at: None,
@@ -344,9 +345,24 @@ impl State {
         self.runs.values().filter(|row| row.owner == *owner && !row.is_over()).count()
     }
 
-    fn may_go_on_after(&self, resume: &ResumeRun, run: &Run) -> bool {
+    /// Whether a run that has failed can be gone on from: nothing else answers what it had to answer, and that was not taken out.
+    pub fn is_resumable(&self, run: &Run) -> bool {
         let runs = self.runs_in(&run.conversation_id);
         let only_undid = |row: &RunRow| row.calls.iter().any(|call| call.undoes.is_some()) && !row.is_asked();
+        let is_newest = runs.iter().rfind(|row| !only_undid(row)).is_some_and(|newest| newest.run.id == run.id);
+        let asked = runs.iter().rfind(|row| row.is_asked()).map(|row| row.said());
+        let asked = asked.iter().flatten().find(|(_, message)| message.role == Role::User && !message.internal);
+        is_newest && !asked.is_some_and(|(_, asked)| self.is_gone(run, asked.id.as_str())) && runs.iter().all(|row| row.is_over())
+    }
+
+    /// Whether a message was taken out of the conversation of a run.
+    fn is_gone(&self, run: &Run, id: &str) -> bool {
+        let runs = self.runs_in(&run.conversation_id);
+        runs.iter().any(|row| row.gone.iter().any(|(_, message)| message.id.as_str() == id))
+    }
+
+    fn may_go_on_after(&self, resume: &ResumeRun, run: &Run) -> bool {
+        let runs = self.runs_in(&run.conversation_id);
         let is_fit = match resume.how.undone() {
             Some(undone) => {
                 let tries = runs.iter().flat_map(|row| &row.calls).filter(|call| call.undoes.as_ref() == Some(undone));
@@ -358,16 +374,8 @@ impl State {
                     }
                 })
             }
-            None => {
-                let is_newest = runs.iter().rfind(|row| !only_undid(row)).is_some_and(|newest| newest.run.id == run.id);
-                // What the turn answers, and what is begun with, may have been taken out.
-                let is_gone = |id: &str| runs.iter().any(|row| row.gone.iter().any(|(_, message)| message.id.as_str() == id));
-                let asked = runs.iter().rfind(|row| row.is_asked()).map(|row| row.said());
-                let asked = asked.iter().flatten().find(|(_, message)| message.role == Role::User && !message.internal);
-                is_newest
-                    && !asked.is_some_and(|(_, asked)| is_gone(asked.id.as_str()))
-                    && !resume.how.original().is_some_and(is_gone)
-            }
+            // What is begun with may have been taken out, too.
+            None => self.is_resumable(run) && !resume.how.original().is_some_and(|original| self.is_gone(run, original)),
         };
         is_fit && runs.iter().all(|row| row.is_over())
     }

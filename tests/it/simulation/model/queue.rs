@@ -95,6 +95,17 @@ impl QueueStore for ModelStore {
         Ok(Vec::new())
     }
 
+    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>> {
+        let state = self.state();
+        let since = state.now - i64::try_from(age_ms).unwrap();
+        let young = state.leases.iter().filter(|(_, lease)| lease.node == *node && lease.since >= since);
+        let fences = young.filter_map(|(run, lease)| {
+            let conversation_id = state.runs.get(run)?.run.conversation_id.clone();
+            Some(Fence { run_id: run.clone(), conversation_id, epoch: lease.epoch })
+        });
+        Ok(fences.collect())
+    }
+
     async fn sweep(&self, limit: u32, despite_outage: bool) -> StoreResult<Sweep> {
         let mut state = self.state();
         let now = state.now;

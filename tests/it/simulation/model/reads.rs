@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use capstan::domain::agent::AgentProfile;
+use capstan::domain::call_record::ToolCallRecord;
 use capstan::domain::change::StepKind;
 use capstan::domain::conversation::{Conversation, ConversationStatus};
 use capstan::domain::event::StoredEvent;
@@ -172,6 +174,10 @@ impl RunStore for ModelStore {
         Ok(self.state().run_of(owner, id).map(|row| row.view()))
     }
 
+    async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
+        Ok(self.state().run_of(owner, id).map(|row| row.profile.clone()))
+    }
+
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
         let state = self.state();
         Ok(state.active_in(conversation).filter(|row| row.owner == *owner).map(|row| row.view().run))
@@ -202,6 +208,10 @@ impl RunStore for ModelStore {
         Ok(message.map(|message| CallBatch::found(message, row.calls.clone(), tools, &call.id)))
     }
 
+    async fn tool_call(&self, _owner: &UserId, _run: &RunId, _call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
+        panic!("the model does not know when calls were made")
+    }
+
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {
         let state = self.state();
         let Some(row) = state.run_of(owner, id) else { return Ok(None) };
@@ -228,11 +238,7 @@ impl RunStore for ModelStore {
                 .filter(|_| !row.active && !row.is_over())
                 .map(|active| active.run.id.clone()),
             live_leases: i64::try_from(state.leases.values().filter(|lease| lease.until > state.now).count()).unwrap(),
-            resumable: row.view().run.status == RunStatus::Failed
-                && state
-                    .runs
-                    .values()
-                    .all(|other| other.run.conversation_id != row.run.conversation_id || other.first_seq <= row.first_seq),
+            resumable: row.run.status == RunStatus::Failed && state.is_resumable(&row.run),
             cancel_requested_by: row.cancel_by.clone(),
             step: step
                 .map(|(step, at)| (step.step, step.kind.as_str().to_owned(), step.status.as_str().to_owned(), state.now - at)),

@@ -237,6 +237,13 @@ impl McpServerStore for ModelStore {
     async fn change_mcp_server(&self, _changed: &McpServerRecord) -> StoreResult<NamedChanged> {
         Ok(NamedChanged::Stale)
     }
+    async fn replace_mcp_server(
+        &self,
+        _changed: &McpServerRecord,
+        _key: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedChanged>> {
+        Ok(Keyed::Fresh(NamedChanged::Stale))
+    }
     async fn renew_mcp_server(&self, _owner: Option<&UserId>, _id: &McpServerId) -> StoreResult<bool> {
         Ok(false)
     }
@@ -395,6 +402,12 @@ impl UserStore for ModelStore {
     }
     async fn set_role(&self, _user: &UserId, _role: UserRole) -> StoreResult<()> {
         panic!("the model has no users")
+    }
+    async fn set_groups(&self, _user: &UserId, _groups: &[String]) -> StoreResult<()> {
+        panic!("the model has no users")
+    }
+    async fn groups_of(&self, _user: &UserId) -> StoreResult<Vec<String>> {
+        Ok(Vec::new())
     }
     async fn owned_by(&self, _user: &UserId) -> StoreResult<Owned> {
         panic!("the model has no users")
