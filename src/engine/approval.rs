@@ -52,6 +52,12 @@ pub(super) fn is_given(draft: &mut Draft<'_>, id: &CallId) -> bool {
     true
 }
 
+/// Whether somebody must be asked before a call, and was not yet.
+pub(super) fn is_to_be_asked(draft: &Draft<'_>, id: &CallId) -> bool {
+    let call = draft.work.record.call(id).filter(|_| draft.work.question_about(id).is_none());
+    call.is_some_and(|call| matches!(consent(draft, call), Consent::Wanted(_)))
+}
+
 /// Gives the calls of a step their outcome that were denied, or that nobody allowed in time.
 pub(super) fn take_denials(draft: &mut Draft<'_>, step: u32) {
     let waiting: Vec<ToolCall> = waiting(draft, step).cloned().collect();

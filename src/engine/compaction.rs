@@ -2,7 +2,8 @@
 //!
 //! The oldest turns go first, whole, so that every call keeps its result. What is left of a run that is too large by itself loses
 //! its older pictures and thoughts, and then the middle of its longest texts, or the end of its longest files, until about half is
-//! left. The user's newest words are cut when nothing else is left to cut, and the newest pictures go when even that is not enough.
+//! left. The user's newest words are cut when nothing else is left to cut, and the newest pictures go when even that is not enough. The
+//! newest thoughts go before that, where there is no room beside them.
 
 use serde_json::Value;
 
@@ -23,7 +24,7 @@ const NOTICE: usize = 100;
 pub(super) struct LeftOut {
     /// Messages that are not in the view.
     pub(super) messages: u32,
-    /// Texts, pictures and arguments that are cut in it.
+    /// Texts, pictures and arguments that are cut in it, and messages that have lost their thoughts.
     pub(super) texts: u32,
 }
 
@@ -37,9 +38,8 @@ pub(super) fn halve(messages: &mut Vec<Message>) -> LeftOut {
     let pictures = drop_while(messages, |messages| too_many(messages, budget), drop_older_pictures);
     let mut texts = u32::try_from(pictures).unwrap_or(u32::MAX);
     let question = messages.iter().rposition(is_beginning);
-    if size::messages(messages) > budget {
-        messages.iter_mut().take(question.unwrap_or(0)).for_each(drop_thoughts);
-    }
+    texts = texts.saturating_add(drop_older_thoughts(messages, budget as u64, |message| size::message(message) as u64));
+    texts = texts.saturating_add(drop_thoughts_without_room(messages, |messages| size::messages(messages) <= budget));
     for spared in [question, None] {
         if size::messages(messages) > budget {
             texts = texts.saturating_add(cut_longest(messages, budget, spared));
@@ -146,9 +146,72 @@ fn shows_picture(part: &Part) -> bool {
     }
 }
 
-/// Thoughts of a turn that is over, with what ties its calls to them.
-pub(super) fn drop_thoughts(message: &mut Message) {
+/// Leaves thoughts out where all costs more than `budget`: those of turns that are over, and then, the oldest first, those of the turn
+/// under way, whose calls keep what their provider has signed: Gemini takes no call of a turn without that. An answer whose calls are
+/// the newest stays as it is, whoever has written behind it: it goes on from its thoughts, and its provider wants them back with the
+/// results. From how many messages something is taken.
+pub(super) fn drop_older_thoughts(messages: &mut [Message], budget: u64, cost: impl Fn(&Message) -> u64) -> u32 {
+    let mut all = messages.iter().map(&cost).fold(0_u64, u64::saturating_add);
+    if all <= budget {
+        return 0;
+    }
+    let question = messages.iter().rposition(is_beginning).unwrap_or(0);
+    let newest = messages.iter().rposition(|message| message.role == Role::Assistant).unwrap_or(0);
+    let mut count = 0_u32;
+    for (at, message) in messages.iter_mut().enumerate().take(question.max(newest)) {
+        let is_over = at < question;
+        let goes_on = at == newest && message.parts.iter().any(|part| matches!(part, Part::ToolCall(_)));
+        let has_some = if is_over { has_thoughts(message) } else { thinks(message) };
+        if (is_over || all > budget) && has_some && !goes_on {
+            let before = cost(message);
+            message.parts.retain(|part| !matches!(part, Part::Reasoning(_)));
+            if is_over {
+                drop_signatures(message);
+            }
+            all = all.saturating_sub(before.saturating_sub(cost(message)));
+            count = count.saturating_add(1);
+        }
+    }
+    count
+}
+
+/// Leaves all thoughts out, if not even the beginnings of the texts have room beside them. From how many messages something is taken.
+pub(super) fn drop_thoughts_without_room(messages: &mut [Message], fits: impl Fn(&[Message]) -> bool) -> u32 {
+    if fits(messages) || !messages.iter().any(has_thoughts) {
+        return 0;
+    }
+    let mut least = messages.to_vec();
+    cut_all(&mut least, LEAST_CHARS, None);
+    if fits(&least) {
+        return 0;
+    }
+    let mut count = 0_u32;
+    for message in messages.iter_mut().filter(|message| has_thoughts(message)) {
+        drop_thoughts(message);
+        count = count.saturating_add(1);
+    }
+    count
+}
+
+/// Whether a message holds thoughts, or what ties its calls to them.
+pub(super) fn has_thoughts(message: &Message) -> bool {
+    message.parts.iter().any(|part| match part {
+        Part::Reasoning(_) => true,
+        Part::ToolCall(call) => call.raw.is_some(),
+        Part::Text(_) | Part::ToolResult(_) | Part::Image(_) | Part::File(_) => false,
+    })
+}
+
+fn thinks(message: &Message) -> bool {
+    message.parts.iter().any(|part| matches!(part, Part::Reasoning(_)))
+}
+
+fn drop_thoughts(message: &mut Message) {
     message.parts.retain(|part| !matches!(part, Part::Reasoning(_)));
+    drop_signatures(message);
+}
+
+fn drop_signatures(message: &mut Message) {
     for part in &mut message.parts {
         if let Part::ToolCall(call) = part {
             call.raw = None;

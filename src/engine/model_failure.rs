@@ -79,7 +79,7 @@ fn next(draft: &Draft<'_>, error: &ModelError) -> Next {
     }
     let tries = record.counters.model_failures as usize;
     let takes_over = retry.fallback_first && other.is_some();
-    let delay = retry.delays_ms.get(tries).copied().filter(|_| error.kind.retryable() && !takes_over);
+    let delay = retry.delays_ms.get(tries).copied().filter(|_| retry.covers(error.kind) && !takes_over);
     let Some(delay) = delay else {
         return other.map_or_else(|| Next::GiveUp(error.message.clone()), Next::Switch);
     };

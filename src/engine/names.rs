@@ -42,6 +42,13 @@ pub(super) fn meant<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy:
     if let Some(tool) = offered.iter().find(|tool| tool.name == name) {
         return Meant::Tool(tool, None);
     }
+    // Whoever has learnt names with a dot means the same two halves.
+    if name.contains('.')
+        && let dotted = name.replacen('.', DIVIDER, 1)
+        && let Some(tool) = offered.iter().find(|tool| tool.name == dotted)
+    {
+        return Meant::Tool(tool, Some("spelling"));
+    }
     let written = prefix_chars(name.strip_prefix(NAMESPACE).unwrap_or(name), COMPARED);
     let found = match policy.names {
         NameRepair::Off => None,
@@ -243,7 +250,8 @@ mod tests {
         for names in [NameRepair::Unique, NameRepair::Similar] {
             assert_eq!(ask(wrote, names).0, Some((tool.to_owned(), why)), "{wrote}");
         }
-        let untouched = (wrote == tool).then(|| (tool.to_owned(), None));
+        // A dot between the halves is only another way to write them.
+        let untouched = (wrote.replacen('.', DIVIDER, 1) == tool).then(|| (tool.to_owned(), why));
         assert_eq!(ask(wrote, NameRepair::Off).0, untouched, "{wrote}");
     }
 

@@ -5,7 +5,7 @@ use std::ops::Add;
 
 use serde_json::Value;
 
-use crate::domain::message::{FilePart, Message, Part, TextLimit, ToolContent};
+use crate::domain::message::{FilePart, Message, Part, ReasoningPart, TextLimit, ToolContent};
 use crate::domain::model::ModelRequest;
 
 /// What a picture costs, whatever the length of its data: providers count its tiles. A document that is shown costs at least as much; how
@@ -67,10 +67,44 @@ pub(super) fn message(message: &Message) -> usize {
 fn part(part: &Part) -> usize {
     match part {
         Part::Text(text) => text.text.len(),
-        Part::Reasoning(reasoning) => reasoning.text.len(),
-        Part::ToolCall(call) => json(&call.arguments).bytes,
+        Part::Reasoning(reasoning) => words_beside(reasoning).len() + kept(reasoning.raw.as_ref()).bytes,
+        Part::ToolCall(call) => json(&call.arguments).bytes + kept(call.raw.as_ref()).bytes,
         Part::ToolResult(result) => result.content.iter().map(content).sum(),
         Part::Image(file) | Part::File(file) => self::file(file).bytes,
+    }
+}
+
+/// What a provider wants back as it came: signatures, and thoughts that only it can read. A history holds it for the model that has
+/// signed it, and for no other. Some of it may not be sent after all, because its turn is over; which, only its provider's wire knows.
+pub(super) fn kept(raw: Option<&Value>) -> Length {
+    raw.map(json).unwrap_or_default()
+}
+
+/// The words of thoughts that do not stand in what their provider wants back. Some providers get those words in the form in which they
+/// gave them, which is then all that is sent; the others get the words beside their signature.
+pub(super) fn words_beside(reasoning: &ReasoningPart) -> &str {
+    let mut rest = reasoning.text.as_str();
+    // The words are what the pieces say, one after the other: each is looked for where the one before it has ended, so that a long
+    // text with many pieces is read once.
+    let mut find = |said: &str| {
+        let said = said.trim();
+        if let Some(after) = rest.trim_start().strip_prefix(said).filter(|_| !said.is_empty()) {
+            rest = after;
+        }
+    };
+    if let Some(raw) = &reasoning.raw {
+        each_string(raw, &mut find);
+    }
+    rest
+}
+
+/// What providers say is not nested deeply enough to run out of stack: it was parsed.
+fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => visit(text),
+        Value::Array(items) => items.iter().for_each(|item| each_string(item, visit)),
+        Value::Object(fields) => fields.values().for_each(|field| each_string(field, visit)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -166,7 +200,9 @@ impl std::fmt::Write for Written {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::ids::PartId;
     use proptest::prelude::*;
+    use rstest::rstest;
 
     fn values() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
@@ -194,6 +230,34 @@ mod tests {
             prop_assert!(bytes >= written.len() && chars >= written.chars().count(), "{bytes} {chars} {written}");
             prop_assert!(bytes <= written.len() * 3 + 2, "{bytes} {written}");
         }
+    }
+
+    fn thought(text: &str, raw: Value) -> ReasoningPart {
+        ReasoningPart { id: PartId::from_stored("part_1".to_owned()), text: text.to_owned(), raw: Some(raw) }
+    }
+
+    #[rstest]
+    #[case::sealed("", serde_json::json!({ "type": "reasoning", "encrypted_content": "gAAA", "summary": [] }), "")]
+    #[case::summed_up("One.\n\nTwo.", serde_json::json!({ "type": "reasoning", "encrypted_content": "gAAA",
+        "summary": [{ "type": "summary_text", "text": "One." }, { "type": "summary_text", "text": "Two." }] }), "")]
+    #[case::in_pieces("Let me see", serde_json::json!({ "reasoning_details": [{ "type": "reasoning.text", "text": "Let me", "index": 0 },
+        { "type": "reasoning.text", "text": " see", "index": 1 }, { "type": "reasoning.encrypted", "data": "AA==" }] }), "")]
+    #[case::in_blocks("Let me", serde_json::json!({ "thinking_blocks": [{ "type": "thinking", "thinking": "Let me", "signature": "s" }] }), "")]
+    #[case::signed("Let me", serde_json::json!({ "signature": "Let us" }), "Let me")]
+    #[case::in_its_place("Let me", serde_json::json!({ "thoughtSignature": "s", "on": "thought", "bytes": 6 }), "Let me")]
+    #[case::nothing("  Let me", serde_json::json!({ "data": "" }), "  Let me")]
+    fn words_that_stand_in_what_is_signed_are_counted_there(#[case] text: &str, #[case] raw: Value, #[case] beside: &str) {
+        let thought = thought(text, raw.clone());
+        assert_eq!(words_beside(&thought), beside);
+        assert_eq!(part(&Part::Reasoning(thought)), beside.len() + json(&raw).bytes);
+    }
+
+    #[test]
+    fn a_text_of_many_pieces_is_read_once() {
+        let pieces: Vec<Value> =
+            (0..20_000).map(|at| serde_json::json!({ "type": "reasoning.text", "text": format!("{at}, ") })).collect();
+        let text: String = (0..20_000).map(|at| format!("{at}, ")).collect();
+        assert_eq!(words_beside(&thought(&text, serde_json::json!({ "reasoning_details": pieces }))).trim(), "");
     }
 
     #[test]

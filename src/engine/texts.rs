@@ -18,8 +18,8 @@ pub(super) const HOLLOW_CALLS: &str =
     "Your last answer announced tool calls but held none. Call the tool, or give your final answer in words.";
 
 /// Before the last call, after too many empty answers.
-pub(super) const FORCED_EMPTY: &str =
-    "Your last answers were empty. Tools are no longer available. Answer now in words, from what is known so far.";
+pub(super) const FORCED_EMPTY: &str = "Your last answers were empty. Tools are no longer available. Answer now in words. Say only \
+     what the tool results above say, and name what is still open.";
 
 /// Before the last call, when the rounds are used up.
 pub(super) const FORCED_ROUNDS: &str = "The limit of rounds is reached and tools are no longer available. Sum up now what was done and \

@@ -268,18 +268,38 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
     let failure = failure(draft, step);
     if failure.is_none() && may_begin {
         let limit = draft.profile().tool_parallelism.max(1) as usize;
+        let mut one_is_alone = asked(draft).1.iter().any(|id| is_alone(draft, id));
         let waiting: Vec<CallId> = draft.work.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
+        // A human has a call to decide on that is made alone, by allowing it or by what its server asks.
+        let mut is_held_up = asked(draft).0.iter().any(|id| is_alone(draft, id));
         for id in waiting {
             if under_way >= limit {
                 break;
             }
-            if refuse_dropped(draft, &id) || !approval::is_given(draft, &id) {
+            if refuse_dropped(draft, &id) {
+                continue;
+            }
+            let is_alone = is_alone(draft, &id);
+            if !asking::is_question(draft, &id) && !approval::is_to_be_asked(draft, &id) {
+                // Nothing overtakes it, so that what it changes is changed behind what was written before it and before what was written
+                // behind.
+                if under_way > 0 && (is_alone || one_is_alone) {
+                    break;
+                }
+                // What a human has allowed meanwhile was put before it by them.
+                if is_held_up && draft.work.question_about(&id).is_none() {
+                    continue;
+                }
+            }
+            if !approval::is_given(draft, &id) {
+                is_held_up |= is_alone;
                 continue;
             }
             if asking::is_question(draft, &id) {
                 asking::begin(draft, &id);
                 continue;
             }
+            one_is_alone |= is_alone;
             if unknown::is_of_earlier_run(draft, &id) {
                 draft.take_over_call(&id);
             } else {
@@ -294,7 +314,8 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
     if let Some((code, detail)) = failure {
         return draft.fail(code, detail);
     }
-    if !in_state(draft, ToolCallState::Planned).is_empty() || approval::has_answer(draft, step) {
+    // Else nothing is left but what waits behind a human's decision.
+    if !may_begin && (!in_state(draft, ToolCallState::Planned).is_empty() || approval::has_answer(draft, step)) {
         return draft.release(Some(0), ReleaseCause::Drain);
     }
     if let Some(id) = asked(draft).0.first() {
@@ -304,6 +325,12 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
         return wait_for_answers(draft, id, WaitReason::Approval);
     }
     end(draft, step);
+}
+
+/// Whether the tool of a call is not called beside others.
+fn is_alone(draft: &Draft<'_>, id: &CallId) -> bool {
+    let Some(call) = draft.work.record.call(id) else { return false };
+    draft.base.record.tools.iter().flatten().any(|tool| tool.name == call.name && tool.safety.alone)
 }
 
 /// Every call that is left waits for a human; this one is named.

@@ -64,6 +64,16 @@ impl Measure {
         }
     }
 
+    /// What a provider wants back as it came. It is estimated where tokens are counted, too: most of it is sealed, and its provider counts
+    /// what is in it, not what it looks like, which a tokenizer would take for three times as much.
+    fn kept(self, raw: Option<&Value>) -> u64 {
+        let Length { bytes, chars } = size::kept(raw);
+        match self {
+            Self::Chars => chars as u64,
+            Self::Estimate | Self::Count(_) => json_tokens(bytes),
+        }
+    }
+
     /// What a message or a call costs beside what is in it.
     fn head(self, tokens: u64) -> u64 {
         match self {
@@ -107,8 +117,8 @@ pub(super) fn message(measure: Measure, message: &Message) -> u64 {
 fn part(measure: Measure, part: &Part) -> u64 {
     match part {
         Part::Text(text) => measure.prose(&text.text),
-        Part::Reasoning(reasoning) => measure.prose(&reasoning.text),
-        Part::ToolCall(call) => measure.head(CALL) + measure.json(&[&call.name], &call.arguments),
+        Part::Reasoning(reasoning) => measure.prose(size::words_beside(reasoning)) + measure.kept(reasoning.raw.as_ref()),
+        Part::ToolCall(call) => measure.head(CALL) + measure.json(&[&call.name], &call.arguments) + measure.kept(call.raw.as_ref()),
         Part::ToolResult(result) => result.content.iter().map(|one| content(measure, one)).sum(),
         Part::Image(file) | Part::File(file) => measure.length(size::file(file)),
     }
@@ -133,9 +143,10 @@ pub(super) fn content(measure: Measure, content: &ToolContent) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ids::PartId;
-    use crate::domain::message::{FilePart, TextLimit};
+    use crate::domain::ids::{CallId, PartId};
+    use crate::domain::message::{FilePart, ReasoningPart, TextLimit, ToolCallPart};
     use rstest::rstest;
+    use serde_json::json;
 
     #[rstest]
     #[case(Measure::Estimate, "", 0)]
@@ -164,6 +175,41 @@ mod tests {
     fn a_budget_of_characters_counts_those_of_calls_too() {
         let cost = |text: &str| Measure::Chars.json(&[text], &serde_json::json!({ "text": text }));
         assert_eq!(cost(&"\u{6c49}".repeat(100)), cost(&"a".repeat(100)));
+    }
+
+    #[rstest]
+    #[case::sealed("", json!({ "encrypted_content": "A".repeat(2_800) }), 1_009)]
+    #[case::said_twice("words of a thought", json!({ "text": "words of a thought", "data": "A".repeat(2_800) }), 1_014)]
+    #[case::signed("0123456789abcdef", json!({ "signature": "A".repeat(2_800) }), 1_011)]
+    fn thoughts_cost_what_goes_back_of_them(#[case] text: &str, #[case] raw: Value, #[case] cost: u64) {
+        let reasoning =
+            Part::Reasoning(ReasoningPart { id: PartId::from_stored("part_1".to_owned()), text: text.to_owned(), raw: Some(raw) });
+        let estimated = part(Measure::Estimate, &reasoning);
+        assert!(estimated.abs_diff(cost) <= 2, "{estimated}");
+        let chars = part(Measure::Chars, &reasoning);
+        assert!(chars.abs_diff(estimated * 14 / 5) <= 10, "{chars}");
+        // What is sealed is not what a tokenizer knows.
+        assert!(part(Measure::Count(Tokenizer::O200kBase), &reasoning).abs_diff(cost) <= 6);
+    }
+
+    #[test]
+    fn a_call_costs_its_signature_too() {
+        let call = |raw| {
+            Part::ToolCall(ToolCallPart {
+                id: PartId::from_stored("part_1".to_owned()),
+                call_id: CallId::from_stored("call_1".to_owned()),
+                name: "read".to_owned(),
+                arguments: json!({}),
+                provider_call_id: None,
+                raw,
+                undoes: None,
+            })
+        };
+        let raw = json!({ "thoughtSignature": "A".repeat(2_779) });
+        let length = size::json(&raw).chars as u64;
+        for (measure, cost) in [(Measure::Chars, length), (Measure::Estimate, json_tokens(size::json(&raw).bytes))] {
+            assert_eq!(part(measure, &call(Some(raw.clone()))), part(measure, &call(None)) + cost);
+        }
     }
 
     fn file(media_type: &str) -> FilePart {

@@ -9,13 +9,15 @@ mod fit;
 
 pub(super) use estimate::Measure;
 
+use fit::Bound;
+
 use super::RunState;
 use super::draft::Draft;
 use super::source::{Shown, Source};
 use super::texts;
 use super::{history, plan};
 use crate::domain::change::Change;
-use crate::domain::context::{ContextPolicy, ContextStrategy};
+use crate::domain::context::{ContextPolicy, ContextStrategy, ContextUnit, json_tokens};
 use crate::domain::event::EventBody;
 use crate::domain::message::{Message, Role};
 use crate::domain::model::ModelRequest;
@@ -36,13 +38,20 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// That of a request that costs so much.
-    fn of(source: &Source<'_>, measure: Measure, used: u64) -> Self {
+    /// That of a request that costs so much, by whatever it is measured.
+    fn of(source: &Source<'_>, cost: impl Fn(Measure) -> u64) -> Self {
         let policy = &source.record.profile.context;
         let window = policy.budget(source.capacity.window).unwrap_or(u64::MAX);
+        let measure = Measure::of(source);
+        let used = cost(measure);
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let remaining = signed(window).saturating_sub(signed(used)).saturating_sub(signed(policy.reserved()));
-        Self { window, used, remaining, measure }
+        let left = match held_tokens(source) {
+            None => i64::MAX,
+            // What has room in so many tokens, at 2.8 characters each.
+            Some(held) => signed(held).saturating_sub(signed(cost(Measure::Estimate))).saturating_mul(14) / 5,
+        };
+        let left = signed(window).saturating_sub(signed(used)).min(left);
+        Self { window, used, remaining: left.saturating_sub(signed(policy.reserved())), measure }
     }
 
     fn lacks(&self, wanted: u64) -> Option<u64> {
@@ -62,9 +71,25 @@ pub(super) fn fit(source: &Source<'_>, frame: &ModelRequest, messages: &mut Vec<
         fit::compress_results(messages);
     }
     let kept_free = policy.reserved().saturating_add(gate(source));
-    let measure = Measure::of(source);
-    let room = window.saturating_sub(kept_free).saturating_sub(estimate::frame(measure, frame));
-    fit::cut_to(messages, measure, room);
+    let bound = |measure, all: u64, kept_free: u64| {
+        let room = all.saturating_sub(kept_free).saturating_sub(estimate::frame(measure, frame));
+        Bound { measure, room }
+    };
+    let mut bounds = vec![bound(Measure::of(source), window, kept_free)];
+    if let Some(held) = held_tokens(source) {
+        bounds.push(bound(Measure::Estimate, held, json_tokens(usize::try_from(kept_free).unwrap_or(usize::MAX))));
+    }
+    fit::cut_to(messages, &bounds);
+}
+
+/// The tokens that the model's window has for requests, where the budget counts characters. How many of those are a token depends on
+/// their script: a window that holds so many letters holds a third of them in another one, and then it is what bounds the request.
+fn held_tokens(source: &Source<'_>) -> Option<u64> {
+    let policy = &source.record.profile.context;
+    let window = source.capacity.window.filter(|_| policy.unit == ContextUnit::Chars)?;
+    // One that is too small to be a budget is none here either.
+    ContextPolicy { limit: None, ..policy.clone() }.budget(Some(window))?;
+    Some(window.saturating_sub(ContextPolicy::default().reserved()))
 }
 
 /// Whether a request leaves free what is to be kept free. One of an agent that wants nothing left out is sent as it is.
@@ -73,9 +98,8 @@ pub(super) fn fits(source: &Source<'_>, request: &ModelRequest) -> bool {
     if policy.strategy == ContextStrategy::None || policy.budget(source.capacity.window).is_none() {
         return true;
     }
-    let measure = Measure::of(source);
-    let used = estimate::request(measure, request, &request.messages);
-    Room::of(source, measure, used).lacks(gate(source)).is_none()
+    let room = Room::of(source, |measure| estimate::request(measure, request, &request.messages));
+    room.lacks(gate(source)).is_none()
 }
 
 /// What must remain for a call to be worth beginning.
@@ -149,36 +173,40 @@ pub(super) fn room(source: &Source<'_>) -> Option<Room> {
 
 /// The request as it would be sent.
 fn measured(source: &Source<'_>) -> Room {
-    let measure = Measure::of(source);
-    Room::of(source, measure, cost(source, measure))
+    let (frame, messages) = sent(source);
+    Room::of(source, |measure| estimate::request(measure, &frame, &messages))
 }
 
 /// What the request of the next model step costs in tokens, whatever its budget counts.
 pub(super) fn tokens(source: &Source<'_>) -> u64 {
-    match Measure::of(source) {
-        Measure::Chars => cost(source, Measure::Estimate),
-        measure @ (Measure::Estimate | Measure::Count(_)) => cost(source, measure),
-    }
+    let measure = match Measure::of(source) {
+        Measure::Chars => Measure::Estimate,
+        measure @ (Measure::Estimate | Measure::Count(_)) => measure,
+    };
+    let (frame, messages) = sent(source);
+    estimate::request(measure, &frame, &messages)
 }
 
-fn cost(source: &Source<'_>, measure: Measure) -> u64 {
-    match plan::request(source) {
-        Some(request) => estimate::request(measure, &request, &request.messages),
-        None => {
-            let (frame, messages) = history::parts(source);
-            estimate::request(measure, &history::framed(source, &frame), &messages)
-        }
+/// The request of the next model step, and its messages beside it.
+fn sent(source: &Source<'_>) -> (ModelRequest, Vec<Message>) {
+    if let Some(mut request) = plan::request(source) {
+        let messages = std::mem::take(&mut request.messages);
+        return (request, messages);
     }
+    let (frame, messages) = history::parts(source);
+    let framed = history::framed(source, &frame).into_owned();
+    (framed, messages)
 }
 
-/// The same before anything is cut.
+/// The same before anything is cut. What cuts nothing does not shorten results either.
 fn uncut(source: &Source<'_>) -> Room {
     let (frame, mut messages) = history::uncut_parts(source);
-    if source.record.profile.context.compress_results {
+    let policy = &source.record.profile.context;
+    if policy.compress_results && policy.strategy != ContextStrategy::None {
         fit::compress_results(&mut messages);
     }
-    let measure = Measure::of(source);
-    Room::of(source, measure, estimate::request(measure, &history::framed(source, &frame), &messages))
+    let framed = history::framed(source, &frame);
+    Room::of(source, |measure| estimate::request(measure, &framed, &messages))
 }
 
 /// Whether tokens are counted for the run's budget, which for the first time takes a while.

@@ -1,23 +1,27 @@
 //! What a request leaves out so that it fits, and that it then does.
 
-use proptest::prelude::*;
+mod histories;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::world::{World, call, done, tools};
-use crate::domain::agent::{AgentProfile, OutputMode};
+pub(super) use histories::any_context;
+use histories::{AnyFile, Round, Turn, attached, stored};
+
+use super::world::{World, call, done};
+use crate::domain::agent::AgentProfile;
 use crate::domain::context::{Capacity, ContextPolicy, ContextStrategy, ContextUnit};
 use crate::domain::event::EventBody;
-use crate::domain::ids::{CallId, FileId, MessageId, PartId, RunId};
-use crate::domain::message::{FilePart, Message, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
-use crate::domain::model::{ModelErrorKind, ModelRequest};
+use crate::domain::ids::{PartId, RunId};
+use crate::domain::message::{Message, Part, ReasoningPart, Role, ToolContent};
+use crate::domain::model::{ModelErrorKind, ModelFinish, ModelRequest};
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::{ToolCallState, ToolOutcome};
+use crate::domain::tool::ToolOutcome;
 use crate::domain::tool_filter::{ToolFilter, ToolFilterMode};
 use crate::engine::context::{counts_tokens, room};
 use crate::engine::source::Source;
-use crate::engine::{RunState, compaction, history, model_request, size};
+use crate::engine::{Input, RunState, compaction, model_request, size};
 use crate::support::tokens::Tokenizer;
 
 /// A budget in which a few results of some hundred tokens have room.
@@ -402,266 +406,116 @@ fn a_file_that_is_too_large_for_its_provider_is_cut_once(#[case] file: AnyFile) 
     assert_eq!(world.ended().status, RunStatus::Completed);
 }
 
-// Whatever is stored.
-
-#[derive(Debug, Clone)]
-struct Round {
-    said: String,
-    /// Calls: how long their arguments are, and their results.
-    calls: Vec<(usize, String)>,
-    /// Whether the first result has a picture beside its words.
-    is_seen: bool,
+/// The model thinks, in a form that only its provider can read, and then reads a file.
+fn thinks(world: &mut World, length: usize, result: &str) {
+    let mut input = world.answer(&[call("read", &json!({ "n": world.rows.calls.len() }))], ModelFinish::ToolCalls);
+    if let Input::ModelFinished { message, .. } = &mut input {
+        let raw = json!({ "type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA".repeat(length / 4) });
+        let id = PartId::generate(&world.ids);
+        message.parts.insert(0, Part::Reasoning(ReasoningPart { id, text: String::new(), raw: Some(raw) }));
+    }
+    world.feed(input);
+    world.tool_says(0, result);
 }
 
-#[derive(Debug, Clone)]
-struct Turn {
-    asked: String,
-    files: Vec<AnyFile>,
-    rounds: Vec<Round>,
-    answer: Option<String>,
+/// Which of the answers that are sent hold thoughts, oldest first.
+fn thoughtful(world: &World) -> Vec<bool> {
+    let answers = asked(world).messages.iter().filter(|message| message.role == Role::Assistant);
+    answers.map(compaction::has_thoughts).collect()
 }
 
-/// What comes with a question.
-#[derive(Debug, Clone)]
-enum AnyFile {
-    /// Uploaded: its type, the characters of its text, and the bytes of each, unless it is from before they were counted.
-    Uploaded(&'static str, Option<u64>, Option<u64>),
-    /// In its own URL.
-    Inline(&'static str, usize),
-    /// Somewhere else.
-    Remote,
-    /// A picture that was uploaded.
-    Picture,
+/// As the Responses API gives it: no words, and some 3,000 tokens of reasoning that go back with each request.
+#[test]
+fn sealed_thoughts_cost_what_is_sent_of_them() {
+    for tokenizer in [None, Some(Tokenizer::O200kBase)] {
+        let mut world = World::new(profile(ContextPolicy::default()));
+        let capacity = Capacity { window: Some(32_768), tokenizer, ..Capacity::default() };
+        world.capacities = vec![(world.rows.model().to_owned(), capacity)];
+        world.claim(ClaimCause::First);
+        let before = remaining(&world);
+        thinks(&mut world, 16_000, "ok");
+        assert!((5_700..6_100).contains(&(before - remaining(&world))), "{} and {before}", remaining(&world));
+        for _ in 1..10 {
+            thinks(&mut world, 16_000, "ok");
+            assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
+        }
+        assert!(world.rows.summary.is_some());
+        let shown = thoughtful(&world);
+        assert!((2..6).contains(&shown.len()) && shown.iter().all(|has_some| *has_some), "{shown:?}");
+        world.says_text("Done.");
+        assert_eq!(world.ended().status, RunStatus::Completed);
+    }
 }
 
-fn any_file() -> impl Strategy<Value = AnyFile> {
-    let length = || prop_oneof![0..600_u64, 600..200_000_u64];
-    let each = || prop::option::of(1..5_u64);
-    prop_oneof![
-        4 => (prop_oneof![Just("text/plain"), Just("application/pdf")], length(), each())
-            .prop_map(|(kind, chars, each)| AnyFile::Uploaded(kind, Some(chars), each)),
-        1 => Just(AnyFile::Uploaded("application/pdf", None, None)),
-        1 => (prop_oneof![Just("text/plain"), Just("application/pdf"), Just("image/png")], 0..100_000_usize)
-            .prop_map(|(kind, length)| AnyFile::Inline(kind, length)),
-        1 => Just(AnyFile::Remote),
-        2 => Just(AnyFile::Picture),
-    ]
+/// They are taken for more than they are, so that is no reason to fail.
+#[test]
+fn thoughts_that_have_no_room_at_all_are_left_out() {
+    let mut world = World::started(profile(small()));
+    thinks(&mut world, 40_000, &"words ".repeat(100));
+    assert_eq!(thoughtful(&world), [false]);
+    assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
+    let result = asked(&world).messages.last().unwrap();
+    assert!(matches!(&result.parts[0], Part::ToolResult(result) if result.content == [ToolContent::text("words ".repeat(100))]));
+    // What is stored has them.
+    assert!(world.rows.history.iter().any(compaction::has_thoughts));
 }
 
-/// Files as a message has them.
-fn attached(world: &World, file: &AnyFile) -> Part {
-    let part = |media_type: &str| FilePart {
-        file_id: Some(FileId::generate(&world.ids).as_str().to_owned()),
-        name: Some("größe.bin".to_owned()),
-        ..FilePart::of(PartId::generate(&world.ids), media_type)
+/// Of the turn under way, too, the oldest go before a word is cut, and the newest stay: the model goes on from those.
+#[test]
+fn a_turn_that_is_too_large_for_its_provider_loses_its_older_thoughts() {
+    let mut world = World::started(profile(ContextPolicy::default()));
+    for _ in 0..6 {
+        thinks(&mut world, 16_000, &"words ".repeat(200));
+    }
+    assert_eq!(thoughtful(&world), [true; 6]);
+    let before = size::messages(&asked(&world).messages);
+    world.fails(ModelErrorKind::ContextOverflow);
+    assert!(size::messages(&asked(&world).messages) <= before / 2);
+    assert_eq!(thoughtful(&world), [false, false, false, false, true, true]);
+    let parts = || asked(&world).messages.iter().flat_map(|message| &message.parts);
+    let is_whole = |part: &Part| match part {
+        Part::ToolResult(result) => result.content == [ToolContent::text("words ".repeat(200))],
+        _ => true,
     };
-    let elsewhere = |media_type: &str, url: String| FilePart { url: Some(url), file_id: None, ..part(media_type) };
-    match file {
-        AnyFile::Uploaded(kind, chars, each) => {
-            let text_bytes = chars.zip(*each).map(|(chars, each)| chars * each);
-            Part::File(FilePart { text_chars: *chars, text_bytes, ..part(kind) })
-        }
-        AnyFile::Inline(kind, length) => {
-            let url = format!("data:{kind};base64,{}", "YWFh".repeat(length / 3));
-            Part::File(elsewhere(kind, url))
-        }
-        AnyFile::Remote => Part::File(elsewhere("application/pdf", "https://a.example/b.pdf".to_owned())),
-        AnyFile::Picture => Part::Image(part("image/png")),
-    }
+    assert!(parts().all(is_whole));
+    assert!(world.events.iter().any(|event| matches!(event, EventBody::ContextCompacted { messages: 0, texts: 4, .. })));
 }
 
-fn any_text() -> impl Strategy<Value = String> {
-    let piece = prop_oneof![
-        "\\PC{1,12}",
-        Just("\u{1f980}\u{200d}\u{1f468}".to_owned()),
-        Just("{\"a\":1}".to_owned()),
-        Just("x".to_owned())
-    ];
-    (piece, prop_oneof![4 => 1..20_usize, 2 => 20..400_usize, 1 => 400..6_000_usize]).prop_map(|(piece, times)| piece.repeat(times))
+/// A window counts no characters: of a script whose characters are a token each it holds fewer.
+#[rstest]
+#[case::letters("a", 10_000)]
+#[case::of_another_script("\u{6c49}", 4_000)]
+fn a_budget_of_characters_is_within_the_window(#[case] letter: &str, #[case] most: usize) {
+    let context = ContextPolicy { unit: ContextUnit::Chars, limit: Some(200_000), ..ContextPolicy::default() };
+    let mut world = World::new(profile(context));
+    world.capacities = vec![(world.rows.model().to_owned(), Capacity { window: Some(8_192), ..Capacity::default() })];
+    world.rows.history = vec![world.user(&letter.repeat(20_000))];
+    world.claim(ClaimCause::First);
+    let said = asked(&world).messages[0].text();
+    // At 3.2 bytes a token, beside what is kept free.
+    assert!(said.len() < (8_192 - 2_768) * 16 / 5, "{}", said.len());
+    assert!((most * 4 / 5..most * 6 / 5).contains(&said.chars().count()), "{}", said.chars().count());
+    assert!(remaining(&world) >= 1_500, "{}", remaining(&world));
 }
 
-prop_compose! {
-    fn any_round()(said in prop_oneof![Just(String::new()), any_text()], calls in prop::collection::vec((0..300_usize, any_text()), 1..4),
-        is_seen in prop::bool::weighted(0.2)) -> Round {
-        Round { said, calls, is_seen }
-    }
-}
-
-prop_compose! {
-    fn any_turn()(
-        asked in any_text(),
-        files in prop_oneof![3 => Just(Vec::new()), 1 => prop::collection::vec(any_file(), 1..6)],
-        rounds in prop::collection::vec(any_round(), 0..5),
-        answer in prop::option::of(any_text()),
-    ) -> Turn {
-        Turn { asked, files, rounds, answer }
-    }
-}
-
-prop_compose! {
-    pub(super) fn any_context()(
-        limit in prop_oneof![1_200..3_000_u64, 3_000..20_000_u64],
-        (in_chars, compress_results) in (any::<bool>(), any::<bool>()),
-        strategy in prop_oneof![3 => Just(ContextStrategy::Summarize), 1 => Just(ContextStrategy::DropOldest)],
-        (reserve_output, safety, start_gate, evict_below) in (0..200_u64, 0..100_u64, 0..300_u64, 0..2_000_u64),
-        (keep_last, summary_tokens) in (1..12_u32, 0..300_u64),
-    ) -> ContextPolicy {
-        let unit = if in_chars { ContextUnit::Chars } else { ContextUnit::Tokens };
-        ContextPolicy { unit, limit: Some(limit), strategy, reserve_output, safety, start_gate, evict_below, keep_last, summary_tokens, compress_results }
-    }
-}
-
-/// Writes turns down as if they had happened, the last of them in the world's own run.
-fn stored(world: &World, turns: &[Turn]) -> Vec<Message> {
-    let mut history = Vec::new();
-    let template = world.user("");
-    let part = || PartId::generate(&world.ids);
-    for (at, turn) in turns.iter().enumerate() {
-        let is_last = at + 1 == turns.len();
-        let run_id = if is_last { template.run_id.clone() } else { RunId::generate(&world.ids) };
-        let mut add = |role, parts| {
-            history.push(Message { id: MessageId::generate(&world.ids), role, parts, run_id: run_id.clone(), ..template.clone() });
-        };
-        let words = |text: &str| Part::Text(TextPart { id: part(), text: text.to_owned() });
-        let files = turn.files.iter().map(|file| attached(world, file));
-        add(Role::User, std::iter::once(words(&turn.asked)).chain(files).collect());
-        for round in &turn.rounds {
-            let mut said = vec![words(&round.said)];
-            let mut results = Vec::new();
-            for (length, result) in &round.calls {
-                let called = ["read", "write", "pay"][length % 3];
-                let (call_id, name) = (CallId::generate(&world.ids), called.to_owned());
-                said.push(Part::ToolCall(ToolCallPart {
-                    id: part(),
-                    call_id: call_id.clone(),
-                    name: name.clone(),
-                    arguments: json!({ "path": "p".repeat(*length) }),
-                    provider_call_id: None,
-                    raw: None,
-                    undoes: None,
-                }));
-                let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "iVBORw0KGgo=".to_owned() };
-                let is_seen = round.is_seen && results.is_empty();
-                let content = is_seen.then_some(picture).into_iter().chain([ToolContent::text(result.clone())]).collect();
-                results.push(Part::ToolResult(ToolResultPart {
-                    id: part(),
-                    call_id,
-                    name,
-                    content,
-                    is_error: false,
-                    state: ToolCallState::Done,
-                    undoable: false,
-                }));
-            }
-            add(Role::Assistant, said);
-            add(Role::Tool, results);
-        }
-        if let Some(answer) = turn.answer.as_ref().filter(|_| !is_last) {
-            add(Role::Assistant, vec![words(answer)]);
-        }
-    }
-    history
-}
-
-/// Nothing but the newest exchange is left beside the instructions, no text of it can be cut any further, no tool is on offer, and
-/// even so there is no room.
-fn the_least_view_is_too_large(state: &RunState) -> Result<(), TestCaseError> {
-    let source = Source::of(state);
-    let room = room(&source).unwrap();
-    prop_assert!(room.remaining < 0, "{:?}", room);
-    let own = &state.record.fence.run_id;
-    let shown = source.shown().rest;
-    prop_assert!(shown.iter().all(|message| message.run_id == *own));
-    let answers = shown.iter().filter(|message| message.role == Role::Assistant).count();
-    prop_assert!(answers == 0 || (answers == 1 && shown[0].role == Role::Assistant), "{:?}", shown);
-    let (frame, messages) = history::parts(&source);
-    prop_assert!(frame.tools.is_empty());
-    prop_assert!(compaction::drop_pictures(&mut messages.clone(), 1) == 0, "{:?}", messages);
-    // So long is what says that something is cut, or what a picture was.
-    prop_assert!(compaction::longest(&messages, None) <= 80, "{:?}", messages);
-    Ok(())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 400, ..ProptestConfig::default() })]
-
-    #[test]
-    fn whatever_the_history_its_view_fits(
-        context in any_context(),
-        turns in prop::collection::vec(any_turn(), 1..12),
-        (structured, is_counted, is_filtered) in (any::<bool>(), any::<bool>(), any::<bool>()),
-        window in prop::option::of(1_000..20_000_u64),
-    ) {
-        let output = if structured { OutputMode::Structured } else { OutputMode::Tools };
-        // What earlier turns have called is on offer beside what is chosen, as long as it is shown.
-        let mode = if is_filtered { ToolFilterMode::Semantic } else { ToolFilterMode::Off };
-        let tool_filter = ToolFilter { mode, k: 1, ..ToolFilter::default() };
-        let mut world = World::new(AgentProfile { output, tool_filter, ..profile(context.clone()) });
-        let tokenizer = is_counted.then_some(Tokenizer::O200kBase);
-        world.capacities = vec![(world.rows.model().to_owned(), Capacity { tokenizer, window, ..Capacity::default() })];
-        let history = stored(&world, &turns);
-        world.rows.history = history.clone();
-        world.claim_with(ClaimCause::First, tools());
-        prop_assert_eq!(&world.rows.history[..history.len()], &history[..], "what is stored stays whole");
-        if world.ending.is_some() {
-            // The instructions and what may not be left out take it all.
-            prop_assert_eq!(world.error_code(), "context_overflow");
-            let mut state = RunState::load(world.rows.clone());
-            state.know_capacities(world.capacities.clone());
-            return the_least_view_is_too_large(&state);
-        }
-        let state = world.state.as_ref().unwrap();
-        let room = room(&Source::of(state)).unwrap();
-        prop_assert!(room.used + context.reserved() <= room.window, "{:?}", room);
-        let has_room = |window: &u64| *window > context.reserved() + context.start_gate;
-        let in_tokens = window.filter(|window| context.unit == ContextUnit::Tokens && has_room(window));
-        prop_assert!(in_tokens.is_none_or(|window| room.window <= window), "{:?}", room);
-        let request = asked(&world);
-        prop_assert!(request.system.starts_with("You are a helpful assistant."));
-        // That it is sendable, the world has seen to. Nothing is made up for a result that a call has lost, and the question is there.
-        let results = request.messages.iter().flat_map(|message| &message.parts).filter_map(|part| match part {
-            Part::ToolResult(result) => Some(result.state),
-            _ => None,
-        });
-        prop_assert!(results.into_iter().all(|state| state == ToolCallState::Done));
-        let question = history.iter().rfind(|message| message.role == Role::User).unwrap().parts[0].id().clone();
-        // What has no words in it is sent to nobody.
-        let is_blank = turns.last().is_some_and(|turn| turn.asked.trim().is_empty());
-        // What is sent of files is within what the budget takes them for.
-        for file in request.messages.iter().flat_map(|message| &message.parts) {
-            if let Part::Image(file) | Part::File(file) = file {
-                let left = file.text_limit.map_or(usize::MAX, |limit| limit.bytes);
-                prop_assert!(size::file(file).bytes >= size::text_of(file).map_or(0, |text| text.bytes.min(left)));
-            }
-        }
-        prop_assert!(is_blank || request.messages.iter().flat_map(|message| &message.parts).any(|part| *part.id() == question));
-        // The same rows make the same view, and what was decided once is not decided again.
-        let asks = |rows| {
-            let mut state = RunState::load(rows);
-            state.know_capacities(world.capacities.clone());
-            model_request(&state)
-        };
-        prop_assert_eq!(&asks(world.rows.clone()), request);
-        prop_assert_eq!(&asks(world.loaded()), request);
-        let (summary, request) = (world.rows.summary.clone(), request.clone());
-        if let Some(summary) = &summary {
-            let at = history.iter().position(|message| message.id == summary.covers).unwrap();
-            prop_assert_eq!(summary.messages as usize, at + 1);
-            prop_assert!(summary.text.len() as u64 * 5 / 16 <= context.summary_tokens);
-        }
-        world.die();
-        world.claim(ClaimCause::Crash);
-        prop_assert_eq!(asked(&world), &request);
-        prop_assert_eq!(&world.rows.summary, &summary);
-    }
+/// What is said of the room is what is sent.
+#[test]
+fn an_agent_that_leaves_nothing_out_shortens_no_results_either() {
+    let context = ContextPolicy { strategy: ContextStrategy::None, compress_results: true, ..small() };
+    let mut world = World::started(profile(context));
+    rounds(&mut world, 6, &"words ".repeat(50));
+    assert_eq!(told(&world).0, room(&Source::of(world.state.as_ref().unwrap())).unwrap().used);
+    let results = asked(&world).messages.iter().filter(|message| message.role == Role::Tool);
+    assert!(results.map(length).all(|chars| chars == 300));
 }
 
 #[test]
 fn the_tools_on_offer_are_the_same_after_a_crash() {
     let tool_filter = ToolFilter { mode: ToolFilterMode::Semantic, k: 1, ..ToolFilter::default() };
     let mut world = World::new(AgentProfile { tool_filter, ..profile(small()) });
-    let round = |length, times| Round { said: String::new(), calls: vec![(length, "words ".repeat(times))], is_seen: false };
-    let turn = |asked: &str, rounds, answer| Turn { asked: asked.to_owned(), files: Vec::new(), rounds, answer };
+    let round =
+        |length, times| Round { thought: None, said: String::new(), calls: vec![(length, "words ".repeat(times))], is_seen: false };
+    let turn = |asked: &str, rounds, answer| Turn { asked: asked.to_owned(), files: Vec::new(), rounds, answer, open: 0 };
     let earlier = turn("Write it.", vec![round(1, 200)], Some("Written.".to_owned()));
     let now = turn("What is in the file?", (0..12).map(|_| round(0, 200)).collect(), None);
     world.rows.history = stored(&world, &[earlier, now]);

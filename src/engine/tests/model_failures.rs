@@ -42,6 +42,24 @@ fn runs_that_fail_together_do_not_come_back_together() {
     assert_eq!(spread(&RunId::generate(&ids), 7), 0);
 }
 
+/// Which failures may pass by themselves is the agent's to say, within reason.
+#[test]
+fn a_kind_of_failure_that_the_agent_does_not_wait_for_is_one_at_once() {
+    let classes = Some(vec![ModelErrorKind::RateLimit, ModelErrorKind::Overloaded]);
+    let llm_retry = LlmRetry { classes, ..LlmRetry::default() };
+    let profile = AgentProfile { llm_retry, ..AgentProfile::default() };
+    let mut world = World::started(profile.clone());
+    world.fails(ModelErrorKind::Overloaded);
+    assert_eq!(waits(&world), Some(3_000));
+    world.claim(ClaimCause::Timer);
+    world.fails(ModelErrorKind::Unavailable);
+    assert_eq!(world.error_code(), "provider_unavailable");
+
+    let mut useless = profile;
+    useless.llm_retry.classes = Some(vec![ModelErrorKind::Auth]);
+    assert_eq!(useless.check().unwrap_err().field, "llm_retry/classes");
+}
+
 #[test]
 fn model_failures_wait_without_a_lease_and_then_fail() {
     let mut world = World::started(AgentProfile::default());

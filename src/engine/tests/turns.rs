@@ -3,16 +3,17 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::world::{Say, World, call};
+use super::world::{Say, World, call, tool};
 use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, ToolsPolicy};
-use crate::domain::change::{Change, StepStatus};
+use crate::domain::approval::ToolSafety;
+use crate::domain::change::{Change, ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::message::{MessageStatus, Part};
 use crate::domain::model::{ModelErrorKind, ModelFinish};
 use crate::domain::prompt::ServerNote;
 use crate::domain::record::ClaimCause;
 use crate::domain::run::{FinishReason, RunStatus};
-use crate::domain::tool::ToolCallState;
+use crate::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
 use crate::engine::{Command, Decision, Input, texts};
 
 fn kinds(decision: &Decision) -> Vec<&'static str> {
@@ -105,6 +106,62 @@ fn calls_are_stored_and_started_with_their_message() {
     world.says_text("Done.");
     assert_eq!(world.ended().status, RunStatus::Completed);
     assert_eq!(world.rows.usage.model_calls, 2);
+    world.check_next_turn();
+}
+
+/// What changes something is changed behind the calls that were written before it, and before those that were written behind.
+#[test]
+fn a_tool_that_is_called_alone_is_overtaken_by_nothing() {
+    let alone = ToolSafety { alone: true, ..ToolSafety::default() };
+    let write = ToolDefinition { safety: alone, ..tool("write", ReplayClass::Unsafe) };
+    let mut world = World::new(AgentProfile::default());
+    world.claim_with(ClaimCause::First, vec![tool("read", ReplayClass::Read).into(), write.into()]);
+    let calls: Vec<Say> = ["read", "read", "write", "write", "read", "read"]
+        .iter()
+        .enumerate()
+        .map(|(n, name)| call(name, &json!({"n": n})))
+        .collect();
+    world.calls(&calls);
+    let mut together = Vec::new();
+    while !world.under_way.is_empty() {
+        together.push(world.under_way.len());
+        for _ in 0..world.under_way.len() {
+            world.tool_says(0, "done");
+        }
+    }
+    assert_eq!(together, [2, 1, 1, 2]);
+    world.says_text("Done.");
+    assert_eq!(world.executions.values().copied().collect::<Vec<_>>(), [1; 6]);
+}
+
+/// A file is to be deleted and written anew: whoever writes while a human thinks about the first would lose what it has written.
+#[rstest]
+#[case::allowed("allow", [1, 1, 1])]
+#[case::denied("deny", [1, 0, 1])]
+fn nothing_overtakes_a_call_that_waits_for_its_human(#[case] word: &str, #[case] made: [usize; 3]) {
+    let safety = ToolSafety { alone: true, destructive: true, ..ToolSafety::default() };
+    let write = ToolDefinition { safety, ..tool("write", ReplayClass::Unsafe) };
+    let mut world = World::new(AgentProfile::default());
+    world.claim_with(ClaimCause::First, vec![tool("read", ReplayClass::Read).into(), write.into()]);
+    world.calls(&[call("read", &json!({"n": 0})), call("write", &json!({"n": 1})), call("read", &json!({"n": 2}))]);
+    assert_eq!(world.states(), [ToolCallState::Started, ToolCallState::AwaitingApproval, ToolCallState::Planned]);
+    world.tool_says(0, "before");
+    assert_eq!(world.rows.status, RunStatus::Waiting);
+    assert!(matches!(world.released, Some((_, ReleaseCause::Waiting))), "nobody works on it meanwhile");
+    // Also after a crash or a timer.
+    world.claim(ClaimCause::Timer);
+    assert_eq!(world.states()[2], ToolCallState::Planned);
+    assert!(world.human_says(word));
+    world.claim(ClaimCause::Timer);
+    let mut together = Vec::new();
+    while !world.under_way.is_empty() {
+        together.push(world.under_way.len());
+        world.tool_says(0, "done");
+    }
+    assert!(together.iter().all(|count| *count == 1), "{together:?}");
+    let calls = world.rows.calls.iter().map(|call| world.executions.get(&call.id).copied().unwrap_or_default() as usize);
+    assert_eq!(calls.collect::<Vec<_>>(), made);
+    world.says_text("Done.");
     world.check_next_turn();
 }
 

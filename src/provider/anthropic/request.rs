@@ -276,12 +276,10 @@ fn budget(effort: ReasoningEffort, limit: Option<u32>) -> Option<u32> {
     (tokens >= LEAST_BUDGET).then_some(tokens)
 }
 
-/// A turn that is under way without thoughts, because another model began it or a tool was forced, goes on without: the
-/// provider wants the thoughts that led to the calls whose results it gets.
+/// A turn that is under way without thoughts, because another model began it, a tool was forced, or there was no room for them, goes on
+/// without: the provider wants the thoughts that led to the newest calls, whatever was written behind their results.
 fn may_begin_to_think(history: &[Message]) -> bool {
-    let [.., asking, results] = history else { return true };
-    if results.role != Role::Tool || asking.role != Role::Assistant {
-        return true;
-    }
-    asking.parts.iter().any(|part| if let Part::Reasoning(reasoning) = part { signed(reasoning).is_some() } else { false })
+    let Some(newest) = history.iter().rfind(|message| message.role == Role::Assistant) else { return true };
+    let is_signed = |part: &Part| matches!(part, Part::Reasoning(reasoning) if signed(reasoning).is_some());
+    newest.parts.iter().any(is_signed) || !newest.parts.iter().any(|part| matches!(part, Part::ToolCall(_)))
 }

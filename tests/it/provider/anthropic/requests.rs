@@ -284,6 +284,13 @@ async fn a_turn_under_way_without_thoughts_goes_on_without() {
         request.options.reasoning_effort = Some(ReasoningEffort::Low);
         let body = asked(request.clone()).await;
         assert_eq!(body.get("thinking").is_some(), thinks);
+        // A hint, or a message that has joined, changes nothing about the calls.
+        let mut joined = request.clone();
+        joined.messages.push(message(&ids, Role::User, |id| vec![words(id(), "in Rome")]));
+        assert_eq!(asked(joined.clone()).await.get("thinking").is_some(), thinks);
+        joined.messages.push(message(&ids, Role::Assistant, |id| vec![words(id(), "At noon.")]));
+        joined.messages.push(message(&ids, Role::User, |id| vec![words(id(), "And today?")]));
+        assert!(asked(joined).await.get("thinking").is_some(), "the next turn is another one");
         request.options.tool_choice = Some(ToolChoice::Required);
         let body = asked(request).await;
         assert_eq!((body.get("thinking"), &body["tool_choice"]["type"]), (None, &json!("any")));
