@@ -75,15 +75,30 @@ pub struct ToolSafety {
     /// Whether it comes from a server that the operator does not trust.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub untrusted: bool,
+    /// Whether its server is a member's, with the name that the member chose: what an agent says of that name can have it ask more, not less.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub of_member: bool,
+    /// Whether its calls are made one at a time, in the order in which the model wrote them: the operator says that none may be made
+    /// twice, or its server that it destroys something.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub alone: bool,
 }
 
 impl ApprovalPolicy {
     /// Whether a human is asked before the tool `name` is called.
+    ///
+    /// A rule is about a name. One that asks counts for whatever tool has it. One that asks less than the tool would by itself was meant
+    /// for the operator's server of that name, and a member's server that takes its place does not get what it was given.
     #[must_use]
     pub fn mode(&self, name: &str, safety: ToolSafety) -> ApprovalMode {
         let by_nature =
             if safety.destructive || (self.ask_untrusted && safety.untrusted) { ApprovalMode::Ask } else { ApprovalMode::Auto };
-        self.ruled(name).or(safety.approval).unwrap_or(by_nature)
+        let without_rule = safety.approval.unwrap_or(by_nature);
+        match self.ruled(name) {
+            Some(rule) if safety.of_member => rule.max(without_rule),
+            Some(rule) => rule,
+            None => without_rule,
+        }
     }
 
     /// What the agent says. A server that offers a second tool whose name is cleaned to the same adds a hash to both: a rule
@@ -403,7 +418,7 @@ mod tests {
 
     #[test]
     fn the_agent_is_asked_first_then_the_operator_then_the_tool() {
-        let safety = ToolSafety { approval: None, destructive: true, untrusted: true };
+        let safety = ToolSafety { destructive: true, untrusted: true, ..ToolSafety::default() };
         let mut policy = ApprovalPolicy::default();
         assert_eq!(policy.mode("t", safety), ApprovalMode::Ask);
         assert_eq!(policy.mode("t", ToolSafety { destructive: false, ..safety }), ApprovalMode::Auto);
@@ -413,6 +428,26 @@ mod tests {
         assert_eq!(policy.mode("t", said), ApprovalMode::Auto);
         policy.tools.insert("t".to_owned(), ApprovalMode::AlwaysAsk);
         assert_eq!(policy.mode("t", said), ApprovalMode::AlwaysAsk);
+    }
+
+    #[test]
+    fn a_rule_eases_nothing_of_a_members_server() {
+        let rules =
+            [("files__delete", ApprovalMode::Auto), ("files__write", ApprovalMode::Ask), ("files__read", ApprovalMode::AlwaysAsk)];
+        let policy =
+            ApprovalPolicy { tools: rules.map(|(name, mode)| (name.to_owned(), mode)).into(), ..ApprovalPolicy::default() };
+        let destructive = ToolSafety { destructive: true, ..ToolSafety::default() };
+        let of_member = |safety: ToolSafety| ToolSafety { of_member: true, ..safety };
+        assert_eq!(policy.mode("files__delete", destructive), ApprovalMode::Auto);
+        assert_eq!(policy.mode("files__delete", of_member(destructive)), ApprovalMode::Ask);
+        assert_eq!(
+            policy.mode("files__delete", of_member(ToolSafety::default())),
+            ApprovalMode::Auto,
+            "it would not ask by itself either"
+        );
+        let strict = ToolSafety { approval: Some(ApprovalMode::AlwaysAsk), ..ToolSafety::default() };
+        assert_eq!(policy.mode("files__write", of_member(strict)), ApprovalMode::AlwaysAsk);
+        assert_eq!(policy.mode("files__read", of_member(ToolSafety::default())), ApprovalMode::AlwaysAsk, "a stricter one counts");
     }
 
     /// A server that offers `send` and then `send.` too has `mail__send_<hash>` twice.

@@ -73,6 +73,8 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
     let (mut seen_schema, mut hints) = (raw_schema, json!(tool.annotations));
     masks.hide_in(&mut seen_schema);
     masks.hide_in(&mut hints);
+    // Whoever it is that says so: believing it costs a question at most, and that calls wait for each other.
+    let destructive = tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true));
     ToolDefinition {
         name,
         server: Some(server.key.to_owned()),
@@ -85,9 +87,10 @@ fn definition(server: Labels<'_>, config: &ServerConfig, tool: &Tool, name: Stri
         preview: config.preview.get(tool.name.as_ref()).cloned(),
         safety: ToolSafety {
             approval: config.approval.get(tool.name.as_ref()).copied(),
-            // Whoever it is that says so: believing it costs a question at most.
-            destructive: tool.annotations.as_ref().is_some_and(|hints| hints.destructive_hint == Some(true)),
+            destructive,
             untrusted: !config.trusted,
+            of_member: config.of_member,
+            alone: destructive || config.replay.get(tool.name.as_ref()) == Some(&ReplayClass::Unsafe),
         },
         destination: server.destination.map(str::to_owned),
         original: Some(Arc::new(Original {

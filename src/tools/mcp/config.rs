@@ -60,6 +60,8 @@ pub struct ServerConfig {
     pub masks: Masks,
     /// Whether its hints about its own tools are believed.
     pub trusted: bool,
+    /// Whether a member keeps it, so that nobody but its owner has chosen its name.
+    pub of_member: bool,
     /// Whether a human is asked, by the tool's name at the server.
     pub approval: BTreeMap<String, ApprovalMode>,
     /// What may happen to calls after a crash, by the tool's name at the server.
@@ -202,6 +204,7 @@ impl Entry<'_> {
             transport: self.transport(entry)?,
             masks: self.masks.take(),
             trusted: false,
+            of_member: false,
             approval: BTreeMap::new(),
             replay: BTreeMap::new(),
             undo: BTreeMap::new(),

@@ -14,7 +14,6 @@ use rmcp::model::{
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError,
-    serve_client_with_lifecycle_and_ct,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -25,7 +24,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::ServerTransport;
-use super::attentive::Attentive;
 use super::container::{Containers, Launch};
 use super::content;
 use super::errors::chain;
@@ -37,7 +35,7 @@ use super::orphans::Words;
 use super::process::{self, LastWords, Process, Program, last_words};
 use super::remote::Remote;
 use super::rounds;
-use super::stdio::{Ending, StdioTransport};
+use super::stdio::{Ending, NOTICE_LIMIT, StdioTransport};
 use super::tasks::Task;
 use super::thought::{Thought, answer_of, put};
 use super::tool_list::{self, Listed, Page, ToolList};
@@ -59,8 +57,7 @@ const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 const PULSE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a closed connection may take to wind up.
 const CLOSE_LIMIT: Duration = Duration::from_secs(6);
-/// How long the transport may take to notice by itself that its process has exited.
-const NOTICE_LIMIT: Duration = Duration::from_millis(300);
+
 /// How the greeting goes: older servers want `initialize`, the stateless revision has `server/discover` instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Greeting {
@@ -198,9 +195,7 @@ impl Connection {
             Greeting::Initialize => ClientLifecycleMode::Initialize,
             Greeting::Discover => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
-        let heard = Arc::new(Heard::default());
-        let handler = Handler { server: name.to_owned(), allowed: allowed.clone(), masks: masks.clone(), heard: heard.clone() };
-        let token = CancellationToken::new();
+        let handler = Handler { server: name.to_owned(), allowed: allowed.clone(), masks: masks.clone(), heard: Arc::default() };
         let (service, process, ending) = match transport {
             ServerTransport::Stdio { .. } | ServerTransport::Container { .. } => {
                 let word = words.next();
@@ -227,41 +222,42 @@ impl Connection {
                 failpoint::reached("C30");
                 let transport = StdioTransport::new(stdout, stdin, name, masks);
                 let ending = transport.ending();
-                let transport = Attentive::new(transport, name, heard.clone());
-                let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token.clone());
-                let greeted = tokio::select! {
-                    greeted = greeted => greeted,
-                    () = after_exit(process.exit_token()) => Err(ClientInitializeError::ConnectionClosed("its process has exited".to_owned())),
-                };
-                let service = match greeted {
-                    Ok(service) => service,
+                match transport.greet(handler, lifecycle, process.exit_token(), tasks).await {
+                    Ok(service) => (service, Some(process), ending),
                     Err(error) => {
                         // Its exit is news, too, if it comes at once.
                         let _ = tokio::time::timeout(NOTICE_LIMIT * 2, process.exited()).await;
                         let words = process.last_words();
                         return Err(match ending.reason() {
                             Some(reason) => OpenError::Other(Fault::after(reason, words)),
-                            None => OpenError::new(error, masks, words),
+                            None => OpenError::new(*error, masks, words),
                         });
                     }
-                };
-                // A process that left its output open to others when it exited does not close the connection by itself.
-                let exit = process.exit_token();
-                tasks.spawn(async move {
-                    after_exit(exit).await;
-                    token.cancel();
-                });
-                (service, Some(process), ending)
+                }
             }
             ServerTransport::Http { url, headers, style, reach, .. } => {
                 let remote = Remote::new(url, headers, *reach, server).map_err(|reason| OpenError::Other(reason.into()))?;
-                let (service, ending) = remote.greet(*style, lifecycle, &handler, token).await?;
+                let (service, ending) = remote.greet(*style, lifecycle, &handler, CancellationToken::new()).await?;
                 (service, None, ending)
             }
         };
-        let peer = service.peer().clone();
-        let (name, masks, allowed, tasks) = (name.to_owned(), masks.clone(), allowed.clone(), tasks.clone());
-        let (service, stale, calls) = (tokio::sync::Mutex::new(service), AtomicBool::new(false), TaskTracker::new());
+        Self::greeted(service, process, ending, tasks).await
+    }
+
+    /// The connection to a server that has answered the greeting. `process` is what it runs as, if that is known, and `ending` that of
+    /// its transport.
+    ///
+    /// # Errors
+    /// If it speaks a version of the protocol that nobody knows; it is left then.
+    pub async fn greeted(
+        service: RunningService<RoleClient, Handler>,
+        process: Option<Process>,
+        ending: Ending,
+        tasks: &TaskTracker,
+    ) -> Result<Self, OpenError> {
+        let Handler { server: name, allowed, masks, heard } = service.service().clone();
+        let (peer, tasks, stale, calls) = (service.peer().clone(), tasks.clone(), AtomicBool::new(false), TaskTracker::new());
+        let service = tokio::sync::Mutex::new(service);
         let connection = Self { name, masks, allowed, peer, service, heard, process, ending, tasks, stale, calls };
         match connection.unknown_version() {
             None => Ok(connection),
@@ -737,11 +733,6 @@ impl OpenError {
 /// How much something takes as JSON. What cannot be written as JSON was not read from it.
 pub fn size_of(item: &impl Serialize) -> usize {
     serde_json::to_vec(item).map_or(0, |json| json.len())
-}
-
-async fn after_exit(exit: CancellationToken) {
-    exit.cancelled().await;
-    tokio::time::sleep(NOTICE_LIMIT).await;
 }
 
 fn reply_from(result: ServerResult) -> Reply {

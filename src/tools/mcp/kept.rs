@@ -81,7 +81,7 @@ impl MemberRules {
     pub fn apply(&self, mut config: ServerConfig, reach: Reach) -> Result<ServerConfig, String> {
         match reach {
             Reach::Anywhere => return Ok(config),
-            Reach::Public | Reach::Listed(_) => {}
+            Reach::Public | Reach::Listed(_) => config.of_member = true,
         }
         match &mut config.transport {
             ServerTransport::Http { url, reach, .. } => {
@@ -366,6 +366,7 @@ mod tests {
         let url = "https://h/mcp";
         let web = rules.apply(config(json!({"url": url})), Reach::Public).ok().unwrap();
         assert!(matches!(web.transport, ServerTransport::Http { reach: Reach::Public, .. }));
+        assert!(web.of_member && !rules.apply(config(json!({"url": url})), Reach::Anywhere).ok().unwrap().of_member);
         let rooted = || config(json!({"url": url, "capstan": {"roots": ["/data"]}}));
         assert!(rules.apply(rooted(), Reach::Public).err().unwrap().contains("capstan.roots"));
         assert!(lenient.apply(rooted(), Reach::Public).is_ok());

@@ -15,6 +15,8 @@ mod encoded;
 mod errors;
 mod fates;
 mod handler;
+#[cfg(test)]
+mod in_memory;
 mod kept;
 mod listed;
 mod live;

@@ -11,14 +11,20 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use rmcp::RoleClient;
 use rmcp::model::{ErrorData, JsonRpcMessage, RequestId};
-use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, RunningService, RxJsonRpcMessage, TxJsonRpcMessage,
+    serve_client_with_lifecycle_and_ct,
+};
 use rmcp::transport::Transport;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio_util::codec::{AnyDelimiterCodec, AnyDelimiterCodecError, FramedRead};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use super::attentive::Attentive;
+use super::handler::Handler;
 use super::masks::Masks;
 use crate::support::text;
 
@@ -34,6 +40,8 @@ const LOGGED_NOISE_LINES: usize = 20;
 const LOGGED_CHARS: usize = 200;
 /// How long a server may take to read one message.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
+/// How long the transport may take to notice by itself that its process has exited.
+pub const NOTICE_LIMIT: Duration = Duration::from_millis(300);
 
 /// Why a connection has ended on our side, in words.
 #[derive(Clone, Default)]
@@ -89,6 +97,44 @@ impl<R: AsyncRead, W> StdioTransport<R, W> {
     pub fn ending(&self) -> Ending {
         self.ending.clone()
     }
+}
+
+impl<R, W> StdioTransport<R, W>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    /// Greets the server. Its streams are given up after `exit`: a process may leave its output open to others when it exits, and then
+    /// the connection does not close by itself.
+    ///
+    /// # Errors
+    /// What the greeting came to instead.
+    pub async fn greet(
+        self,
+        handler: Handler,
+        lifecycle: ClientLifecycleMode,
+        exit: CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Result<RunningService<RoleClient, Handler>, Box<ClientInitializeError>> {
+        let token = CancellationToken::new();
+        let transport = Attentive::new(self, &handler.server, handler.heard.clone());
+        let greeted = serve_client_with_lifecycle_and_ct(handler, transport, lifecycle, token.clone());
+        let greeted = tokio::select! {
+            greeted = greeted => greeted,
+            () = after_exit(exit.clone()) => Err(ClientInitializeError::ConnectionClosed("its process has exited".to_owned())),
+        };
+        let service = greeted.map_err(Box::new)?;
+        tasks.spawn(async move {
+            after_exit(exit).await;
+            token.cancel();
+        });
+        Ok(service)
+    }
+}
+
+async fn after_exit(exit: CancellationToken) {
+    exit.cancelled().await;
+    tokio::time::sleep(NOTICE_LIMIT).await;
 }
 
 impl<R, W> Transport<RoleClient> for StdioTransport<R, W>

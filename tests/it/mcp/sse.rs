@@ -57,6 +57,8 @@ enum Habit {
     Forgetful,
     /// Sends other events between messages.
     Chatty,
+    /// Speaks a revision that nobody knows.
+    Unheard,
 }
 
 #[derive(Default)]
@@ -84,9 +86,10 @@ fn message(book: &Mutex<Book>, habit: Habit, headers: HeaderMap, request: &Value
     let mut book = book.lock().unwrap();
     book.headers.push(headers);
     let result = match request["method"].as_str().unwrap_or_default() {
-        "initialize" => json!({
-            "protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"},
-        }),
+        "initialize" => {
+            let version = if habit == Habit::Unheard { "1999-01-01" } else { "2024-11-05" };
+            json!({"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}})
+        }
         "tools/list" => json!({"tools": [{"name": "pay", "description": "pays", "inputSchema": {"type": "object"}}]}),
         "tools/call" => {
             book.calls += 1;
@@ -175,6 +178,17 @@ async fn a_call_that_is_not_answered_is_not_waited_for_for_ever(
     tools.shutdown().await;
 }
 
+/// M-17.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revision_that_nobody_knows_is_named_over_the_older_transport() {
+    let (url, _book, _serving) = serve(Habit::Unheard).await;
+    let tools = Tools::new(&json!({"old": {"type": "sse", "url": url}})).await;
+    let error = tools.status("old").await.error.unwrap();
+    assert!(error.contains("speaks version \"1999-01-01\"") && error.contains("2024-11-05, "), "{error}");
+    tools.shutdown().await;
+}
+
+/// M-17, for the first revision: it has no header for its version.
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_go_with_every_request_and_other_events_are_skipped() {
     let (url, book, _serving) = serve(Habit::Chatty).await;
