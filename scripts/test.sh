@@ -22,6 +22,9 @@ prepare() {
     command -v c++ >/dev/null || missing+=(g++)
     command -v git >/dev/null || missing+=(git)
     command -v pkill >/dev/null || missing+=(procps)
+    # The page for people is looked at by a browser.
+    command -v chromium >/dev/null || missing+=(chromium)
+    command -v chromedriver >/dev/null || missing+=(chromium-driver)
     [ ${#missing[@]} -eq 0 ] || scripts/apt-install.sh "${missing[@]}"
     if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
         scripts/apt-install.sh python3 python3-venv

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::config::{Config, ContextsConfig, EmbeddingsConfig, Environment, Loaded, PinMode, Role};
+use super::healthcheck::reachable;
 use super::lifecycle::{self, Signals};
 use super::models::{self, DefaultModel, Models};
 use super::parts::{self, Opener, Sources};
@@ -237,14 +238,17 @@ impl Server {
     }
 }
 
+/// Whether the API is served, and not health and metrics alone, which need no key.
+fn serves(config: &Config) -> bool {
+    match config.server.role {
+        Role::All | Role::Api => true,
+        Role::Worker => false,
+    }
+}
+
 fn refuse_public_bind(config: &Config, has_keys: bool) -> anyhow::Result<()> {
     let listen = config.server.listen;
-    let serves = match config.server.role {
-        Role::All | Role::Api => true,
-        // Health and metrics need no key anyway.
-        Role::Worker => false,
-    };
-    if serves && !has_keys && !listen.ip().is_loopback() {
+    if serves(config) && !has_keys && !listen.ip().is_loopback() {
         bail!(
             "refusing to listen on {listen} without authentication: anybody who can reach it could use it; make a key with \
              `capstan keys create --user NAME`, or listen on 127.0.0.1"
@@ -364,6 +368,7 @@ fn http_options(
     options.allowed_hosts = allowed_hosts;
     options.cors_origins.clone_from(&config.server.allowed_origins);
     options.public_url.clone_from(&config.server.public_url);
+    options.page = config.server.page;
     options.limits.max_body_bytes = config.limits.body_bytes;
     options.limits.ws_max_per_principal = config.limits.max_websockets_per_owner;
     options.limits.ws_max_subscriptions = config.limits.max_subscriptions_per_websocket;
@@ -391,6 +396,9 @@ fn greet(config: &Config, socket: &TcpListener, models: &Models, auth: &Auth, no
         version = env!("CARGO_PKG_VERSION"),
         "capstan is ready"
     );
+    if serves(config) && config.server.page {
+        tracing::info!("open http://{}/ in a browser", reachable(address));
+    }
     if models.demonstration {
         tracing::warn!(
             "the model is demo/demo, which is only a demonstration: it works offline and knows nothing; set OPENAI_API_KEY, or \

@@ -33,6 +33,7 @@ mod streams;
 mod system;
 mod tickets;
 mod types;
+mod ui;
 mod usage;
 mod wire;
 mod ws;

@@ -81,12 +81,14 @@ pub struct HttpOptions {
     pub cors_origins: Vec<String>,
     /// Where browsers find the server, if that is not what they name as its host.
     pub public_url: Option<String>,
+    /// Whether there is a page for people at `/`.
+    pub page: bool,
     /// Bounds and intervals.
     pub limits: HttpLimits,
 }
 
 impl HttpOptions {
-    /// Options for `auth` with nothing else decided: no metrics, any host, no other origins.
+    /// Options for `auth` with nothing else decided: no metrics, any host, no other origins, no page.
     #[must_use]
     pub fn new(auth: Auth) -> Self {
         Self {
@@ -97,6 +99,7 @@ impl HttpOptions {
             allowed_hosts: None,
             cors_origins: Vec::new(),
             public_url: None,
+            page: false,
             limits: HttpLimits::default(),
         }
     }

@@ -95,19 +95,28 @@ pub(crate) fn made<T: Serialize>(replay: Replay, version: Option<i64>, place: &s
     (StatusCode::CREATED, headers, Json(body)).into_response()
 }
 
+/// The entity tag of these bytes.
+pub(crate) fn entity_tag(bytes: &[u8]) -> String {
+    let hash = json::hash_bytes(bytes);
+    format!("\"{}\"", hash.get(..32).unwrap_or(&hash))
+}
+
+/// Whether the client has what this is the entity tag of.
+pub(crate) fn is_known(request: &HeaderMap, tag: &str) -> bool {
+    let known = request.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut known = known.flat_map(|value| value.split(',')).map(|known| known.trim().trim_start_matches("W/"));
+    known.any(|known| known == tag || known == "*")
+}
+
 /// Answers with a value and its entity tag, or with 304 if the client has it.
 pub(crate) fn tagged<T: Serialize>(request: &HeaderMap, status: StatusCode, value: &T) -> Response {
     let bytes = serde_json::to_vec(value).unwrap_or_default();
-    let hash = json::hash_bytes(&bytes);
-    let tag = format!("\"{}\"", hash.get(..32).unwrap_or(&hash));
-    let known = request.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let mut known = known.flat_map(|value| value.split(',')).map(|known| known.trim().trim_start_matches("W/"));
+    let tag = entity_tag(&bytes);
     let mut headers = HeaderMap::new();
-    let matches = known.any(|known| known == tag || known == "*");
     if let Ok(value) = HeaderValue::from_str(&tag) {
         headers.insert(ETAG, value);
     }
-    if matches && status == StatusCode::OK {
+    if status == StatusCode::OK && is_known(request, &tag) {
         return (StatusCode::NOT_MODIFIED, headers).into_response();
     }
     headers.insert(axum::http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -88,6 +88,8 @@ pub struct ServerConfig {
     /// Where browsers find the server, such as `https://chat.example.org`; without it, by the host that they name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public_url: Option<String>,
+    /// Whether there is a page for people at `/`.
+    pub page: bool,
 }
 
 impl Default for ServerConfig {
@@ -99,6 +101,7 @@ impl Default for ServerConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             public_url: None,
+            page: true,
         }
     }
 }

@@ -17,3 +17,4 @@ mod runs;
 mod sockets;
 mod streams;
 mod tickets;
+mod ui;

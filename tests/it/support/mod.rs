@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 pub mod asker;
 pub mod audit;
+pub mod browser;
 pub mod chance;
 pub mod client;
 pub mod cluster;

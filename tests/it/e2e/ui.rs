@@ -1,0 +1,440 @@
+//! The page for people, in a real browser.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::approvals;
+use crate::support::audit;
+use crate::support::browser::{Browser, ENTER, ESCAPE};
+use crate::support::database::Kind;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
+
+/// A card that can be answered by now.
+const ASKED: &str = ".ask[data-status=pending]:not([data-fresh])";
+
+/// Attaches files of these names.
+const ATTACH: &str = "const files = new DataTransfer();
+    for (const name of arguments) files.items.add(new File(['x'], name, { type: 'text/plain' }));
+    const input = document.querySelector('#file');
+    input.files = files.files;
+    input.dispatchEvent(new Event('change'));";
+
+/// Holds what the page posts from now on, until `letGo`.
+const HOLD: &str = "const real = window.fetch;
+    window.held = [];
+    window.fetch = (url, options) => options?.method === 'POST'
+        ? new Promise((resolve, reject) => held.push(() => real(url, options).then(resolve, reject)))
+        : real(url, options);
+    window.letGo = () => {
+        window.fetch = real;
+        return Promise.all(held.map((go) => go()));
+    };";
+
+/// A browser that looks at the page.
+async fn looking_at(server: &Server) -> Browser {
+    let browser = Browser::start().await;
+    browser.open(&format!("{}/", server.url)).await;
+    browser
+}
+
+async fn say(browser: &Browser, words: &str) {
+    browser.write("#message", &format!("{words}{ENTER}")).await;
+}
+
+/// Shows a conversation.
+async fn turn_to(browser: &Browser, conversation: &str) {
+    browser.run("location.hash = `#/${arguments[0]}`", &[conversation]).await;
+}
+
+/// A conversation whose model has said this.
+async fn said(server: &Server, name: &str, words: &str) -> String {
+    let run = server.start_run(&json!({"input": format!("[[id:{name}]][[say:{words}]]")})).await;
+    server.finished(run["id"].as_str().unwrap()).await;
+    run["conversation_id"].as_str().unwrap().to_owned()
+}
+
+/// Waits until so many runs have ended with an answer.
+async fn ended(browser: &Browser, runs: usize) {
+    let script = format!("return document.querySelectorAll('.end .usage').length >= {runs}");
+    browser.until("the end of the run", &script).await;
+}
+
+/// The messages of the conversation that is open.
+async fn messages(browser: &Browser, server: &Server) -> Vec<Value> {
+    let conversation = browser.run("return location.hash.split('/')[1]", &[]).await;
+    server.messages(conversation.as_str().unwrap()).await
+}
+
+/// The text of the last message, its words parted by single spaces.
+fn last_text(messages: &[Value]) -> String {
+    words(messages.last().unwrap()["parts"].as_array().unwrap().last().unwrap()["text"].as_str().unwrap())
+}
+
+/// What the last call of a tool gave.
+fn last_result(messages: &[Value]) -> &str {
+    let last = messages.iter().rfind(|message| message["role"] == "tool").unwrap();
+    last["parts"][0]["content"][0]["text"].as_str().unwrap()
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_answered_on_the_page() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    assert!(browser.count(".preset").await >= 3, "there is something to begin with");
+
+    let calls = r#"[[id:page]][[reason:3,0]][[call:ledger__lookup {"text":"a"}]]"#;
+    say(&browser, &format!("{calls}[[next]][[text:5,10]][[hold]][[say:**whole** end]]")).await;
+    // What there is is shown before the answer is whole.
+    browser.shows(".streaming .text", "t4").await;
+    let step = browser.shows("#step", "Step 2 of 20").await;
+    assert!(step.contains("writes"), "{step}");
+    assert_eq!(browser.run("return document.querySelector('#message').value", &[]).await, "");
+    model.release("page");
+    ended(&browser, 1).await;
+    browser.shows(".message.assistant .text strong", "whole").await;
+    assert_eq!(browser.count("#progress[hidden]").await, 1);
+
+    browser.click(".call summary").await;
+    let call = browser.shows(".call[open][data-state=done]", "ledger__lookup").await;
+    assert!(call.contains("\"text\": \"a\"") && call.contains("Result"), "{call}");
+    // Milliseconds, or seconds.
+    browser.shows(".call .time", "s").await;
+    browser.click(".thinking summary").await;
+    browser.shows(".thinking[open]", "think2").await;
+
+    // It has an address of its own, where all of it is found again.
+    browser.reload().await;
+    ended(&browser, 1).await;
+    browser.shows(".message.assistant .text strong", "whole").await;
+    assert_eq!((browser.count(".message.user").await, browser.count(".call[data-state=done]").await), (1, 1));
+    browser.shows(".conversation.open .words", "[[id:page]]").await;
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_allowed_on_the_page_and_made_once() {
+    let model = ModelMock::start().await;
+    let site = approvals::site(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    say(&browser, approvals::INPUT).await;
+    let card = browser.shows(ASKED, "Allow once").await;
+    for words in ["ledger__append", "Append \"one\" to the ledger", "\"text\": \"one\"", "Always allow", "Deny"] {
+        assert!(card.contains(words), "{words}: {card}");
+    }
+    browser.shows("#step", "waits for your decision").await;
+    assert_eq!(site.ledger.entries().len(), 0);
+    // Whoever clicks twice has clicked once.
+    browser.run("const allow = document.querySelector('.ask .allow'); allow.click(); allow.click();", &[]).await;
+    browser.shows(".ask[data-status=allowed]", "Allowed once").await;
+    ended(&browser, 1).await;
+    browser.shows(".message.assistant:last-of-type", "bye").await;
+    assert_eq!(site.ledger.count("append", "one"), 1);
+
+    // Not this time, and with other arguments the next.
+    say(&browser, r#"[[id:no]][[call:ledger__append {"text":"two"}]][[next]][[say:no]]"#).await;
+    browser.write(&format!("{ASKED} .deny input"), "not today").await;
+    browser.click(&format!("{ASKED} button.deny")).await;
+    browser.shows(".ask[data-status=denied]", "not today").await;
+    ended(&browser, 2).await;
+    say(&browser, r#"[[id:edit]][[call:ledger__append {"text":"three"}]][[next]][[say:yes]]"#).await;
+    edit(&browser, "\"four\"").await;
+    browser.click(&format!("{ASKED} .allow")).await;
+    ended(&browser, 3).await;
+    let made: Vec<_> = ["one", "two", "three", "four"].iter().map(|text| site.ledger.count("append", text)).collect();
+    assert_eq!(made, [1, 0, 0, 1]);
+    audit::assert_sound(&site.database).await;
+}
+
+/// Has another text stand in the arguments of the call that is asked about, and gives what stood there before.
+async fn edit(browser: &Browser, text: &str) -> String {
+    browser.shows(ASKED, "Edit arguments").await;
+    let script = r#"const card = document.querySelector(arguments[0]);
+        [...card.querySelectorAll('button')].find((button) => button.textContent === 'Edit arguments').click();
+        const editor = card.querySelector('textarea');
+        const before = editor.value;
+        editor.value = before.replace(/"text": ".*"/, `"text": ${arguments[1]}`);
+        return before;"#;
+    browser.run(script, &[ASKED, text]).await.as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_allowed_is_what_is_seen() {
+    const LARGE: u64 = 12_345_678_901_234_567_890;
+    let model = ModelMock::start().await;
+    let site = approvals::site(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    // No number of JavaScript's, and letters that nobody sees.
+    let arguments = format!(r#"{{"text":"o\u200bn\u3164\ufe0fe","n":{LARGE}}}"#);
+    say(&browser, &format!("[[id:exact]][[call:ledger__append {arguments}]][[next]][[say:bye]]")).await;
+    let seen = async || {
+        let shown = browser.shows(&format!("{ASKED} .arguments"), &format!("\"n\": {LARGE}")).await;
+        assert!(shown.contains("\"o<U+200B>n<U+3164><U+FE0F>e\""), "{shown}");
+    };
+    seen().await;
+    // From the snapshot as well.
+    browser.reload().await;
+    seen().await;
+    // A click that comes with the card means something else.
+    let early = "const card = document.querySelector('.ask');
+        card.dataset.fresh = '';
+        card.querySelector('.allow').click();
+        delete card.dataset.fresh;
+        return card.dataset.sent ?? card.querySelector('.allow').disabled";
+    assert_eq!(browser.run(early, &[]).await, false);
+    let before = edit(&browser, "\"two\"").await;
+    assert!(before.contains(r"o\u200bn\u3164\ufe0fe") && before.contains(&LARGE.to_string()), "{before}");
+    browser.click(&format!("{ASKED} .allow")).await;
+    browser.shows(".ask[data-status=allowed]", "with other arguments").await;
+    ended(&browser, 1).await;
+    let made: Vec<Value> = site.ledger.entries().into_iter().map(|entry| entry.arguments).collect();
+    assert_eq!(made, [json!({"text": "two", "n": LARGE})]);
+    browser.click(".call summary").await;
+    browser.shows(".call[open]", &format!("\"n\": {LARGE}")).await;
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_are_answered_on_the_page() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.env("CAPSTAN_TOOLS__ENABLE", r#"["ask_user"]"#);
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    let question = r#"{"question":"Which\u200b one?","choices":["red","blue"]}"#;
+    say(&browser, &format!("[[id:choice]][[call:ask_user {question}]][[next]][[say:bye]]")).await;
+    browser.shows(ASKED, "Which<U+200B> one?").await;
+    browser.click(&format!("{ASKED} .choice:nth-of-type(2)")).await;
+    ended(&browser, 1).await;
+    assert_eq!(last_result(&messages(&browser, &server).await), "blue");
+
+    // Values keep their types, whatever they are called.
+    let form = json!({"type": "object", "required": ["seats"], "properties": {
+        "day": {"type": "string", "title": "Day"},
+        "days": {"type": "array", "items": {"type": "string", "enum": ["Mon", "Tue"]}},
+        "left": {"type": "string"},
+        "rate": {"type": "number", "oneOf": [{"const": 0.5, "title": "half"}, {"const": 1, "title": "whole"}]},
+        "seats": {"type": "integer", "enum": [1, 2, 3]},
+    }});
+    let question = json!({"question": "When?", "form": form});
+    say(&browser, &format!("[[id:form]][[call:ask_user {question}]][[next]][[say:bye]]")).await;
+    let shown = browser.shows(ASKED, "When?").await;
+    assert!(shown.contains("Day (optional)") && shown.contains("half"), "{shown}");
+    browser.write(&format!("{ASKED} input[type=text]"), "Monday").await;
+    browser.click(&format!("{ASKED} input[type=checkbox]")).await;
+    let choose = "for (const option of document.querySelectorAll(`${arguments[0]} option`)) {
+            if (['half', '2'].includes(option.textContent)) option.selected = true;
+        }";
+    browser.run(choose, &[ASKED]).await;
+    browser.click(&format!("{ASKED} button[type=submit]")).await;
+    ended(&browser, 2).await;
+    let messages = messages(&browser, &server).await;
+    let given: Value = serde_json::from_str(last_result(&messages)).unwrap();
+    assert_eq!(given, json!({"day": "Monday", "days": ["Mon"], "rate": 0.5, "seats": 2}));
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_conversation_shows_its_own() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let one = said(&server, "one", "words of one").await;
+    let two = said(&server, "two", "words of two").await;
+    let browser = looking_at(&server).await;
+    let shows = async |words: &str| {
+        browser.shows(".message.assistant .text", words).await;
+        ended(&browser, 1).await;
+        assert_eq!((browser.count(".message.user").await, browser.count(".message.assistant").await), (1, 1), "{words}");
+    };
+    let hurry = "for (let at = 0; at < 30; at += 1) location.hash = `#/${arguments[at % 2]}`;";
+    browser.run(hurry, &[&one, &two]).await;
+    shows("words of two").await;
+    browser.run(hurry, &[&two, &one]).await;
+    shows("words of one").await;
+
+    // Files that are on their way do not land elsewhere.
+    browser.run(HOLD, &[]).await;
+    browser.run(ATTACH, &["one.txt", "another.txt"]).await;
+    browser.until("the file to be on its way", "return held.length === 1").await;
+    turn_to(&browser, &two).await;
+    shows("words of two").await;
+    browser.run("return letGo().then(() => null)", &[]).await;
+    browser.run(ATTACH, &["two.txt"]).await;
+    browser.until("the file", "return document.querySelector('#files .i-file') !== null").await;
+    assert_eq!(browser.run("return document.querySelector('#files').innerText.trim()", &[]).await, "two.txt");
+
+    // Nor is anybody taken along by a message that is.
+    turn_to(&browser, "").await;
+    browser.until("a new conversation", "return document.querySelector('#title').innerText === 'New conversation'").await;
+    browser.run(HOLD, &[]).await;
+    say(&browser, "[[id:slow]][[say:words of slow]]").await;
+    browser.until("the message to be on its way", "return held.length === 1").await;
+    turn_to(&browser, &one).await;
+    shows("words of one").await;
+    browser.run(ATTACH, &["late.txt"]).await;
+    browser.run("return letGo().then(() => null)", &[]).await;
+    browser.until("the message to be sent", "return document.querySelector('#message').value === ''").await;
+    browser.until("the third conversation", "return document.querySelectorAll('.conversation').length === 3").await;
+    assert_eq!(browser.run("return location.hash", &[]).await, format!("#/{one}"));
+    shows("words of one").await;
+    browser.until("the file that stays", "return document.querySelector('#files .i-file') !== null").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_huge_table_stays_text() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let table = format!("{}\n{}\n{}", "|a".repeat(600), "|-".repeat(600), "|\n".repeat(2000));
+    let small = "| A | B |\n|---|--:|\n| 1 |\n";
+    let conversation = said(&server, "table", &format!("{table}\n{small}\nthe end")).await;
+    let browser = looking_at(&server).await;
+    turn_to(&browser, &conversation).await;
+    browser.shows(".message.assistant .text", "the end").await;
+    let nodes = browser.count("#transcript *").await;
+    assert!(nodes < 100, "{nodes}");
+    assert_eq!((browser.count(".text .code").await, browser.count(".text table").await), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_ends_the_answer_and_the_call_of_the_model() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    let hung_up = async |id: &str| {
+        model.wait_for("the hang-up", id, |seen| seen.iter().any(|one| one.hung_up.is_some())).await;
+    };
+    say(&browser, "[[id:button]][[text:5,10]][[hold]][[text:5,10]]").await;
+    browser.shows(".streaming .text", "t4").await;
+    browser.click("#stop").await;
+    browser.shows(".end", "Stopped.").await;
+    hung_up("button").await;
+    // What was said stays.
+    browser.shows(".message.assistant .text", "t4").await;
+
+    say(&browser, "[[id:escape]][[text:5,10]][[hold]][[text:5,10]]").await;
+    browser.shows(".streaming .text", "t4").await;
+    browser.write("#message", ESCAPE).await;
+    browser.until("the second end", "return document.querySelectorAll('.run[data-status=cancelled]').length === 2").await;
+    hung_up("escape").await;
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_outlives_its_server() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await.short_leases();
+    let mut server = site.start().await;
+    let browser = looking_at(&server).await;
+    say(&browser, "[[id:gone]][[text:5,10]][[hold]][[text:300,1]]").await;
+    browser.shows(".streaming .text", "t4").await;
+    server.kill9().await;
+    browser.shows("#notice:not([hidden])", "The connection is lost.").await;
+
+    // Where it was before, for there the page looks for it.
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let mut again = site.spawn(&[("CAPSTAN_LISTEN", &address)]);
+    again.url.clone_from(&server.url);
+    wait::until("the server to be back", Duration::from_secs(60), || async {
+        again.get("//readyz").send().await.is_ok_and(|answer| answer.status() == 200).then_some(())
+    })
+    .await;
+    model.release("gone");
+    browser.until("the notice to go", "return document.querySelector('#notice').hidden").await;
+    ended(&browser, 1).await;
+    let whole = last_text(&messages(&browser, &again).await);
+    assert!(whole.contains("t304"), "{whole}");
+    let shown = browser.shows(".message.assistant .text", "t304").await;
+    assert_eq!(words(&shown), whole, "all of it, and once");
+    assert_eq!(browser.count(".message.assistant").await, 1);
+    audit::assert_sound(&site.database).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_writes_stays_text() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    let markup = r#"<img src=x onerror="window.owned=1"><script>window.owned=1</script> <b>bold</b>"#;
+    let links = "[a](javascript:window.owned=1) [b](data:text/html,x) ![c](https://example.com/c.png) [d](https://example.com/d)";
+    say(&browser, &format!("[[id:markup]][[say:{markup} {links} end of it]]")).await;
+    ended(&browser, 1).await;
+    let shown = browser.shows(".message.assistant .text", "end of it").await;
+    assert!(shown.contains(markup) && shown.contains("[a](javascript:window.owned=1)"), "{shown}");
+    assert_eq!(browser.count("#transcript :is(img, script, b, iframe, style)").await, 0, "{shown}");
+    let links = "return [...document.querySelectorAll('#transcript a[target]')].map((link) => `${link.href} ${link.rel}`)";
+    let links = browser.run(links, &[]).await;
+    let expected = ["https://example.com/c.png", "https://example.com/d"].map(|url| format!("{url} noopener noreferrer"));
+    assert_eq!(links, serde_json::json!(expected));
+    assert_eq!(browser.run("return window.owned ?? null", &[]).await, Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_titles_results_and_errors_stay_text() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    let markup = "<img/src=x/onerror=window.owned=1>";
+    let script =
+        format!(r#"[[id:names]][[call:{markup} {{}}]][[next]][[call:ledger__lookup {{"text":"{markup}"}}]][[next]][[say:bye]]"#);
+    browser.write("#model", markup).await;
+    say(&browser, &script).await;
+    browser.shows("#trouble", markup).await;
+    browser.run("document.querySelector('#model').value = ''", &[]).await;
+    browser.run(ATTACH, &["<img src=x onerror=window.owned=1>.txt"]).await;
+    browser.until("the file", "return document.querySelector('#files .i-file') !== null").await;
+    browser.shows("#files", "<img src=x").await;
+    say(&browser, &script).await;
+    ended(&browser, 1).await;
+    browser.shows(".message.user .chip", "<img src=x").await;
+    browser.run("for (const call of document.querySelectorAll('.call')) call.open = true", &[]).await;
+    browser.shows(".call[open][data-state=failed] .name", markup).await;
+    browser.shows(".call[open][data-state=failed] .body", &format!("no tool named \"{markup}\"")).await;
+    browser.shows(".call[open][data-state=done] .body", &format!("recorded {markup}")).await;
+    let conversation = browser.run("return location.hash.split('/')[1]", &[]).await;
+    let path = format!("/conversations/{}", conversation.as_str().unwrap());
+    let renamed = server.request(Method::PATCH, &path).json(&json!({"title": markup})).send().await.unwrap();
+    assert_eq!(renamed.status(), 200);
+    browser.shows("#title", markup).await;
+    browser.shows(".conversation.open .words", markup).await;
+    let markup = ":is(#transcript, #sidebar, #title, #trouble, #files) :is(img, script, iframe, style)";
+    assert_eq!(browser.count(markup).await, 0);
+    assert_eq!(browser.run("return window.owned ?? null", &[]).await, Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_asked_for_and_forgotten() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let key = site.key_of("ann").await;
+    let server = site.start().await;
+    let browser = looking_at(&server).await;
+    browser.write("#key-dialog[open] #key", &format!("cap_wrong{ENTER}")).await;
+    browser.shows("#key-trouble", "does not let you in").await;
+    browser.write("#key-dialog[open] #key", &format!("{key}{ENTER}")).await;
+    browser.until("the dialog to close", "return !document.querySelector('#key-dialog').open").await;
+    say(&browser, "[[id:key]][[say:secret]]").await;
+    ended(&browser, 1).await;
+    browser.shows(".message.assistant .text", "secret").await;
+
+    // Another tab would have to ask, and so has this one from now on. Nothing of what was seen stays.
+    assert_eq!(browser.run("return localStorage.length + document.cookie.length", &[]).await, 0);
+    browser.click("#forget").await;
+    browser.until("the dialog", "return document.querySelector('#key-dialog').open").await;
+    assert_eq!(browser.run("return sessionStorage.length", &[]).await, 0);
+    assert_eq!((browser.count(".message").await, browser.count(".conversation").await), (0, 0));
+}

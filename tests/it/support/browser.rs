@@ -1,0 +1,163 @@
+//! A real browser: Chromium without a window, driven over the WebDriver protocol.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use super::wait;
+
+/// The key that sends a message.
+pub const ENTER: &str = "\u{e007}";
+/// The key that stops an answer.
+pub const ESCAPE: &str = "\u{e00c}";
+
+/// How long anything on a page may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long Chromium may take to leave. Whatever happens, it ends with the pipe to its driver.
+const LEAVING: Duration = Duration::from_secs(10);
+
+/// One window. Gone when dropped, with all processes and the profile, in tests whose runtime has several threads.
+pub struct Browser {
+    http: Client,
+    session: String,
+    _driver: Child,
+    /// The driver would be ended by what it says if nobody could hear it.
+    _said: Lines<BufReader<ChildStdout>>,
+    _profile: TempDir,
+}
+
+impl Browser {
+    /// Starts one with a profile of its own.
+    pub async fn start() -> Self {
+        let mut command = Command::new("chromedriver");
+        command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut driver = command.spawn().expect("chromedriver is there: scripts/test.sh installs it");
+        let mut said = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let listening = async {
+            loop {
+                let line = said.next_line().await.unwrap().expect("chromedriver listens");
+                if let Some((_, port)) = line.split_once("started successfully on port ") {
+                    return port.trim_end_matches('.').to_owned();
+                }
+            }
+        };
+        let port = wait::within("chromedriver to listen", PATIENCE, listening).await;
+        let profile = tempfile::tempdir().unwrap();
+        let folder = format!("--user-data-dir={}", profile.path().display());
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            "--remote-debugging-pipe",
+            "--window-size=1280,900",
+            &folder,
+        ];
+        let wanted = json!({"browserName": "chrome", "goog:chromeOptions": {"args": arguments}});
+        let http = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        let root = format!("http://127.0.0.1:{port}/session");
+        let body = json!({"capabilities": {"alwaysMatch": wanted}});
+        let starting = async { http.post(&root).json(&body).send().await.unwrap().json::<Value>().await.unwrap() };
+        let answer = wait::within("Chromium to start", PATIENCE, starting).await;
+        let id = answer["value"]["sessionId"].as_str().unwrap_or_else(|| panic!("no browser: {answer}"));
+        let session = format!("{root}/{id}");
+        Self { http, session, _driver: driver, _said: said, _profile: profile }
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: &Value) -> Result<Value, Value> {
+        let request = self.http.request(method, format!("{}{path}", self.session)).json(body);
+        let answer = request.send().await.unwrap();
+        let is_done = answer.status().is_success();
+        let value = answer.json::<Value>().await.unwrap()["value"].take();
+        if is_done { Ok(value) } else { Err(value) }
+    }
+
+    /// Goes to an address, and waits until the page has loaded.
+    pub async fn open(&self, url: &str) {
+        let body = json!({"url": url});
+        wait::within("the page to load", PATIENCE, self.ask(Method::POST, "/url", &body)).await.unwrap();
+    }
+
+    /// Loads the page anew.
+    pub async fn reload(&self) {
+        let body = json!({});
+        wait::within("the page to load anew", PATIENCE, self.ask(Method::POST, "/refresh", &body)).await.unwrap();
+    }
+
+    async fn execute(&self, script: &str, arguments: &[&str]) -> Result<Value, Value> {
+        self.ask(Method::POST, "/execute/sync", &json!({"script": script, "args": arguments})).await
+    }
+
+    /// What a piece of a script returns on the page.
+    pub async fn run(&self, script: &str, arguments: &[&str]) -> Value {
+        let running = self.execute(script, arguments);
+        wait::within(script, PATIENCE, running).await.unwrap_or_else(|error| panic!("{script}: {error}"))
+    }
+
+    /// Waits until a script returns something else than nothing, and gives that.
+    pub async fn until(&self, what: &str, script: &str) -> Value {
+        wait::until(what, PATIENCE, || async {
+            // A page that is being left runs nothing.
+            let value = self.execute(script, &[]).await.ok()?;
+            (!matches!(value, Value::Null | Value::Bool(false))).then_some(value)
+        })
+        .await
+    }
+
+    /// Waits until the page shows these words in the first element that the selector finds.
+    pub async fn shows(&self, css: &str, words: &str) -> String {
+        let script = "const found = document.querySelector(arguments[0])?.innerText ?? ''; return found.includes(arguments[1]) ? found : null";
+        wait::until(&format!("{words:?} in {css}"), PATIENCE, || async {
+            self.execute(script, &[css, words]).await.ok()?.as_str().map(str::to_owned)
+        })
+        .await
+    }
+
+    /// How many elements there are.
+    pub async fn count(&self, css: &str) -> u64 {
+        self.run("return document.querySelectorAll(arguments[0]).length", &[css]).await.as_u64().unwrap()
+    }
+
+    /// Does these things, one by one, to the first element that the selector finds, as soon as that can be done.
+    async fn act(&self, css: &str, acts: &[(&str, Value)]) {
+        let by = json!({"using": "css selector", "value": css});
+        wait::until(&format!("{acts:?} at {css}"), PATIENCE, || async {
+            let found = self.ask(Method::POST, "/element", &by).await.ok()?;
+            let id = found.as_object()?.values().next()?.as_str()?.to_owned();
+            for (what, body) in acts {
+                self.ask(Method::POST, &format!("/element/{id}/{what}"), body).await.ok()?;
+            }
+            Some(())
+        })
+        .await;
+    }
+
+    /// Clicks as a person does: not on what is hidden, or lies behind something else.
+    pub async fn click(&self, css: &str) {
+        self.act(css, &[("click", json!({}))]).await;
+    }
+
+    /// Types into an element, in the place of what it holds: a second try does not type twice.
+    pub async fn write(&self, css: &str, text: &str) {
+        self.act(css, &[("clear", json!({})), ("value", json!({"text": text}))]).await;
+    }
+}
+
+impl Drop for Browser {
+    /// Ends Chromium first: its driver, killed, would leave it to write into a profile that is being removed.
+    fn drop(&mut self) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if runtime.runtime_flavor() != RuntimeFlavor::MultiThread {
+            return;
+        }
+        let leaving = self.http.delete(&self.session).timeout(LEAVING).send();
+        // What else runs goes on meanwhile.
+        let _ = tokio::task::block_in_place(|| runtime.block_on(leaving));
+    }
+}
