@@ -146,6 +146,14 @@ enum UsersCommand {
         #[arg(value_enum)]
         role: RoleArg,
     },
+    /// Put a user into these groups and no others; into none, if none is named. Agents can be for some groups only.
+    SetGroups {
+        /// The user's name.
+        name: String,
+        /// The groups: each 1 to 64 of a-z, 0-9, '_' and '-', and 32 of them at most.
+        #[arg(value_name = "GROUP")]
+        groups: Vec<String>,
+    },
     /// Delete a user with their keys, conversations, files and all else that is theirs, for good.
     Delete {
         /// The user's name.
@@ -268,6 +276,9 @@ fn run(mut cli: Cli, environment: &Environment) -> anyhow::Result<ExitCode> {
         Command::Users { command: UsersCommand::Role { name, role } } => {
             runtime()?.block_on(users::set_role(&load()?, &name, role.into()))
         }
+        Command::Users { command: UsersCommand::SetGroups { name, groups } } => {
+            runtime()?.block_on(users::set_groups(&load()?, &name, groups.into_iter().collect()))
+        }
         Command::Users { command: UsersCommand::Delete { name, yes } } => runtime()?.block_on(users::delete(&load()?, &name, yes)),
         Command::Secrets { command: SecretsCommand::Rotate(args) } => runtime()?.block_on(secrets::rotate(&load()?, args)),
         Command::Chat(args) => {
@@ -329,6 +340,8 @@ mod tests {
             "keys create --user ada --role admin --data-dir d",
             "keys create --user ada",
             "users role ada admin --data-dir d",
+            "users set-groups ada staff editors --data-dir d",
+            "users set-groups ada",
             "keys list",
             "secrets rotate --new-key --forget-lost --dry-run --data-dir d",
             "keys revoke cap_abcdef --data-dir d",

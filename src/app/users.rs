@@ -1,5 +1,6 @@
-//! `capstan users`: what people may do, and that they leave.
+//! `capstan users`: what people may do, which groups they are in, and that they leave.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use indicatif::ProgressBar;
 use super::cli::print;
 use super::config::Loaded;
 use super::parts::{self, Opener, Sources};
-use crate::domain::principal::{User, UserRole};
+use crate::domain::principal::{User, UserRole, check_groups};
 use crate::store::{ConversationFilter, Owned, PageRequest, Store};
 
 /// How long a process may go on with a key that was revoked, or with the role that its user had.
@@ -30,6 +31,20 @@ pub async fn set_role(loaded: &Loaded, name: &str, role: UserRole) -> anyhow::Re
     }
     store.close().await;
     print(&format!("{name} has the role {}, with all their keys\n", role.as_str()))
+}
+
+/// Puts a user into these groups and no others. Servers ask for them anew with each request that depends on them.
+pub async fn set_groups(loaded: &Loaded, name: &str, groups: BTreeSet<String>) -> anyhow::Result<ExitCode> {
+    check_groups(&groups).context("nothing was changed")?;
+    let store = parts::open_store(&loaded.config, Opener::Command).await?;
+    let user = named(store.as_ref(), name).await?;
+    let groups: Vec<String> = groups.into_iter().collect();
+    store.set_groups(&user.id, &groups).await.context("the groups cannot be stored")?;
+    store.close().await;
+    print(&match groups.is_empty() {
+        true => format!("{name} is in no group\n"),
+        false => format!("{name} is in these groups and no others: {}\n", groups.join(", ")),
+    })
 }
 
 async fn named(store: &dyn Store, name: &str) -> anyhow::Result<User> {

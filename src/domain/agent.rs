@@ -1,14 +1,16 @@
 //! Agent profiles: every difference between agents is data. Frozen into each run when it is accepted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::admission::Admission;
 use super::approval::ApprovalPolicy;
 use super::budget::Budget;
 use super::context::ContextPolicy;
-use super::model::{InvalidOption, ModelOptions};
+use super::model::{InvalidOption, ModelErrorKind, ModelOptions};
 use super::plan::{PlanPolicy, Strategy};
+use super::principal::check_groups;
 use super::prompt::PromptPolicy;
 use super::response_analysis::ResponseAnalysis;
 use super::sampling::SamplingByTurn;
@@ -165,6 +167,9 @@ pub struct LlmRetry {
     /// How often a model is asked again whose answer is not of the form that was asked for.
     #[serde(skip_serializing_if = "is_two")]
     pub validation_retries: u32,
+    /// The kinds of failure after which it is asked again, of those that may pass by themselves; all of them if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<Vec<ModelErrorKind>>,
     /// Whether a fallback that is left takes over before the same model is tried again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fallback_first: bool,
@@ -176,7 +181,21 @@ fn is_two(count: &u32) -> bool {
 
 impl Default for LlmRetry {
     fn default() -> Self {
-        Self { delays_ms: vec![3_000, 6_000], max_retry_after_ms: 600_000, validation_retries: 2, fallback_first: false }
+        Self {
+            delays_ms: vec![3_000, 6_000],
+            max_retry_after_ms: 600_000,
+            validation_retries: 2,
+            classes: None,
+            fallback_first: false,
+        }
+    }
+}
+
+impl LlmRetry {
+    /// Whether a model that failed like this is asked again.
+    #[must_use]
+    pub fn covers(&self, kind: ModelErrorKind) -> bool {
+        kind.retryable() && self.classes.as_ref().is_none_or(|classes| classes.contains(&kind))
     }
 }
 
@@ -223,6 +242,10 @@ pub struct AgentProfile {
     pub name: String,
     /// Its version.
     pub version: u32,
+    /// The groups that it is for: members who are in none of them may not use it. Everybody may if there is none, and administrators
+    /// always.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub groups: BTreeSet<String>,
     /// The model, as `provider/name`.
     pub model: String,
     /// Models that take over one after the other when the one before is given up. None comes back within the run.
@@ -311,6 +334,9 @@ pub struct AgentProfile {
     /// What may be spent beside that: money, and what other runs spend from, too.
     #[serde(skip_serializing_if = "Budget::is_default")]
     pub budget: Budget,
+    /// What it takes on at all.
+    #[serde(skip_serializing_if = "Admission::is_default")]
+    pub admission: Admission,
     /// What a crash does.
     pub on_interrupt: OnInterrupt,
     /// What an unknown outcome does.
@@ -337,6 +363,9 @@ impl AgentProfile {
     pub fn check(&self) -> Result<(), InvalidProfile> {
         const MODELS: &str = "models are written provider/name, such as openai/gpt-5-mini";
         let wrong = |field: &str, reason: String| Err(InvalidProfile { field: field.to_owned(), reason });
+        if let Err(error) = check_groups(&self.groups) {
+            return wrong("groups", error.to_string());
+        }
         if !is_model(&self.model) {
             return wrong("model", MODELS.to_owned());
         }
@@ -357,6 +386,12 @@ impl AgentProfile {
         }
         if let Err((field, reason)) = self.response_analysis.check() {
             return wrong(&format!("response_analysis/{field}"), reason);
+        }
+        if let Some(kind) = self.llm_retry.classes.iter().flatten().find(|kind| !kind.retryable()) {
+            return wrong(
+                "llm_retry/classes",
+                format!("{} does not pass by itself, so that nobody is asked again after it", kind.code()),
+            );
         }
         if self.llm_retry.validation_retries as usize > MAX_RETRIES {
             return wrong("llm_retry/validation_retries", format!("must be at most {MAX_RETRIES}"));
@@ -414,6 +449,7 @@ impl Default for AgentProfile {
         Self {
             name: "default".to_owned(),
             version: 1,
+            groups: BTreeSet::new(),
             model: "demo/demo".to_owned(),
             fallbacks: Vec::new(),
             fallbacks_for: FallbacksFor::default(),
@@ -451,6 +487,7 @@ impl Default for AgentProfile {
             max_run_ms: 0,
             max_run_tokens: 0,
             budget: Budget::default(),
+            admission: Admission::default(),
             on_interrupt: OnInterrupt::default(),
             on_unknown: OnUnknown::default(),
             ask_expires_ms: 7 * 24 * 3_600_000,

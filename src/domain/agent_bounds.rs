@@ -46,6 +46,9 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
         let reason = format!("only an administrator can ask providers that the server's own agent does not, such as {name}");
         return refuse("context_providers", reason);
     }
+    if profile.groups != base.groups {
+        return refuse("groups", "only an administrator can say which groups an agent is for".to_owned());
+    }
     offers_no_more(base, profile)?;
     asks_no_less(base, profile)
 }
@@ -54,6 +57,7 @@ pub fn within(base: &AgentProfile, profile: &AgentProfile) -> Result<(), Invalid
 /// they can use that one. Its guards against models that go in circles stay as they are, also if it has fewer of them: they are what
 /// the preset is.
 pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
+    profile.groups.clone_from(&base.groups);
     profile.max_rounds = profile.max_rounds.min(base.max_rounds);
     profile.tool_timeout_ms = profile.tool_timeout_ms.min(base.tool_timeout_ms);
     profile.tool_parallelism = profile.tool_parallelism.min(base.tool_parallelism);
@@ -63,6 +67,7 @@ pub fn bring_within(base: &AgentProfile, profile: &mut AgentProfile) {
         profile.context = base.context.clone();
     }
     profile.tool_result_chars = profile.tool_result_chars.min(base.tool_result_chars);
+    profile.admission = profile.admission.and(base.admission);
     profile.llm_retry.max_retry_after_ms = profile.llm_retry.max_retry_after_ms.min(base.llm_retry.max_retry_after_ms);
     if !offers_no_more_often(base.tools_policy, profile.tools_policy) {
         profile.tools_policy = base.tools_policy;
@@ -131,7 +136,7 @@ impl Bound {
     }
 }
 
-fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 18] {
+fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 21] {
     let bound = |field, most, wanted| Bound { field, most, wanted, zero_is_none: false };
     let limit = |field, most, wanted| Bound { field, most, wanted, zero_is_none: true };
     let tokens = |allowance: Allowance| allowance.tokens.unwrap_or(0);
@@ -161,6 +166,9 @@ fn bounds(base: &AgentProfile, profile: &AgentProfile) -> [Bound; 18] {
         money("budget/day/usd", base.budget.day.usd, profile.budget.day.usd),
         limit("context/limit", base.context.limit.unwrap_or(0), profile.context.limit.unwrap_or(0)),
         limit("options/max_output_tokens", output(base), output(profile)),
+        limit("admission/max_message_chars", base.admission.max_message_chars, profile.admission.max_message_chars),
+        limit("admission/max_active_runs", base.admission.max_active_runs.into(), profile.admission.max_active_runs.into()),
+        limit("admission/max_conversations", base.admission.max_conversations.into(), profile.admission.max_conversations.into()),
     ]
 }
 
@@ -173,6 +181,7 @@ mod tests {
     use crate::domain::agent_record::profile_of;
     use rstest::rstest;
     use serde_json::{Value, json};
+    use std::collections::BTreeSet;
 
     fn profile(base: &AgentProfile, said: Value) -> AgentProfile {
         profile_of(base, "mine", 1, &said.as_object().cloned().unwrap()).unwrap()
@@ -180,13 +189,16 @@ mod tests {
 
     fn strict() -> AgentProfile {
         let said = json!({"max_run_ms": 1_000, "breaker_scope": "conversation", "tools": ["a", "b"], "tools_policy": "first_round_only",
-            "context": {"limit": 8_000}, "budget": {"day": {"usd": 2.5}}, "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
+            "groups": ["staff"], "context": {"limit": 8_000}, "budget": {"day": {"usd": 2.5}}, "options": {"max_output_tokens": 100}, "approval": {"ask_untrusted": true, "tools": {"strict": "always_ask"}}});
         profile(&AgentProfile::default(), said)
     }
 
     #[rstest]
     #[case(json!({}), None)]
     #[case(json!({"max_rounds": 21}), Some("max_rounds"))]
+    #[case(json!({"groups": []}), Some("groups"))]
+    #[case(json!({"groups": ["staff", "others"]}), Some("groups"))]
+    #[case(json!({"groups": ["staff"]}), None)]
     #[case(json!({"max_run_ms": 0}), Some("max_run_ms"))]
     #[case(json!({"max_run_ms": 500}), None)]
     #[case(json!({"approval": {"tools": {"x": "auto"}}}), Some("approval/tools/x"))]
@@ -223,11 +235,15 @@ mod tests {
 
     #[test]
     fn what_comes_with_the_program_is_brought_within() {
-        let base = AgentProfile { max_rounds: 3, tool_parallelism: 1, tools_policy: ToolsPolicy::None, ..AgentProfile::default() };
+        let groups = BTreeSet::from(["staff".to_owned()]);
+        let base =
+            AgentProfile { groups, max_rounds: 3, tool_parallelism: 1, tools_policy: ToolsPolicy::None, ..AgentProfile::default() };
         let mut preset =
             profile(&base, json!({"max_rounds": 20, "tool_parallelism": 32, "tools_policy": "every_round", "on_unknown": "rerun"}));
+        preset.groups.clear();
         bring_within(&base, &mut preset);
         assert_eq!(preset.context, base.context, "no limit asks for no more");
+        assert_eq!(preset.groups, base.groups);
         let small = profile(&base, json!({"context": {"limit": 8_000}}));
         for said in [json!({"context": {"limit": 32_768}}), json!({"context": {"unit": "chars", "limit": 7_000}})] {
             let mut larger = profile(&base, said);

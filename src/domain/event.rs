@@ -104,7 +104,7 @@ events! {
     ContextCompacted = "context.compacted" {
         /// Messages that are left out from now on, oldest first.
         messages: u32,
-        /// Texts, pictures and arguments of calls that are cut.
+        /// Texts, pictures and arguments of calls that are cut, and messages that have lost their thoughts.
         texts: u32,
         /// The newest message that is left out, if something stands for it in the conversation from now on.
         #[serde(skip_serializing_if = "Option::is_none", default)]

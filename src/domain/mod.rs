@@ -2,12 +2,14 @@
 //!
 //! Owns no state and does no I/O. Must not know how anything is stored, sent or executed.
 
+pub mod admission;
 pub mod agent;
 pub mod agent_bounds;
 pub mod agent_record;
 pub mod approval;
 pub mod audit;
 pub mod budget;
+pub mod call_record;
 pub mod change;
 pub mod context;
 pub mod conversation;

@@ -70,10 +70,11 @@ pub fn id_of(name: &str) -> AgentId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::admission::Admission;
     use crate::domain::agent::{AgentProfile, BreakerAction, BreakerScope, OnLimit, OnUnknown, ToolErrorPolicy, ToolsPolicy};
     use crate::domain::agent_record::profile_of;
     use crate::domain::approval::OnDeny;
-    use crate::domain::model::ToolChoice;
+    use crate::domain::model::{ModelErrorKind, ToolChoice};
     use crate::domain::plan::WithoutVectors;
 
     fn profile(name: &str) -> AgentProfile {
@@ -96,6 +97,9 @@ mod tests {
     fn they_have_the_constants_of_their_ancestors() {
         let cms = profile("cms");
         assert_eq!((cms.max_rounds, cms.on_limit, cms.tool_parallelism), (20, OnLimit::Fail, 1));
+        assert!(cms.llm_retry.covers(ModelErrorKind::Overloaded) && !cms.llm_retry.covers(ModelErrorKind::Unavailable));
+        let Admission { max_message_chars, max_active_runs, max_conversations } = cms.admission;
+        assert_eq!((max_message_chars, max_active_runs, max_conversations), (10_000, 3, 50));
         assert_eq!((cms.llm_retry.delays_ms.clone(), cms.tool_error), (vec![3_000, 6_000], ToolErrorPolicy::FeedBack));
         assert_eq!(cms.on_unknown, OnUnknown::Rerun);
         let desktop = profile("desktop");
@@ -110,6 +114,7 @@ mod tests {
         assert_eq!(desktop.plan.without_vectors, WithoutVectors::Loop);
         let react = profile("react");
         assert_eq!((react.max_rounds, react.on_limit, react.breaker_action), (5, OnLimit::Message, BreakerAction::ForceFinal));
+        assert_eq!((react.context.limit, react.tool_result_chars), (Some(200_000), 200_000));
         assert_eq!((react.breaker_failures, react.breaker_scope), (3, BreakerScope::Conversation));
         assert_eq!((react.llm_retry.delays_ms, react.approval.on_deny), (vec![1_000, 2_000, 4_000], OnDeny::EndTurn));
         assert_eq!((react.sampling.tool_turn.temperature, react.sampling.talk_turn.temperature), (Some(0.0), Some(0.7)));

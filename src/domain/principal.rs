@@ -1,5 +1,7 @@
 //! Who asks.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -41,6 +43,41 @@ pub struct Principal {
     pub role: UserRole,
 }
 
+/// The longest name of a group, in bytes.
+pub const MAX_GROUP_BYTES: usize = 64;
+/// The most groups that a user is in, and that an agent is for.
+pub const MAX_GROUPS: usize = 32;
+
+/// What is wrong with groups.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidGroups {
+    /// This is no name of one.
+    #[error("{0:?} cannot be the name of a group: it has 1 to {most} of a-z, 0-9, '_' and '-'", most = MAX_GROUP_BYTES)]
+    Name(String),
+    /// There are so many.
+    #[error("there are {0} groups; the most is {most}", most = MAX_GROUPS)]
+    TooMany(usize),
+}
+
+/// Checks groups that somebody is to be in, or that something is for.
+///
+/// # Errors
+/// [`InvalidGroups`]: the first fault.
+pub fn check_groups(groups: &BTreeSet<String>) -> Result<(), InvalidGroups> {
+    if let Some(name) = groups.iter().find(|name| !is_group(name)) {
+        return Err(InvalidGroups::Name(name.clone()));
+    }
+    match groups.len() {
+        0..=MAX_GROUPS => Ok(()),
+        count => Err(InvalidGroups::TooMany(count)),
+    }
+}
+
+fn is_group(name: &str) -> bool {
+    let fits = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    (1..=MAX_GROUP_BYTES).contains(&name.len()) && name.bytes().all(fits)
+}
+
 /// A user as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
@@ -50,4 +87,23 @@ pub struct User {
     pub name: String,
     /// The role.
     pub role: UserRole,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_words_and_few() {
+        let groups = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let longest = "x".repeat(MAX_GROUP_BYTES);
+        assert_eq!(check_groups(&groups(&[])), Ok(()));
+        assert_eq!(check_groups(&groups(&["staff", "team_7", "a-b", &longest])), Ok(()));
+        for wrong in ["", "Staff", "a b", "ä", "a/b", &format!("{longest}x")] {
+            assert_eq!(check_groups(&groups(&["staff", wrong])), Err(InvalidGroups::Name(wrong.to_owned())));
+        }
+        let many = |count: usize| (0..count).map(|n| format!("g{n}")).collect::<BTreeSet<_>>();
+        assert_eq!(check_groups(&many(MAX_GROUPS)), Ok(()));
+        assert_eq!(check_groups(&many(MAX_GROUPS + 1)), Err(InvalidGroups::TooMany(MAX_GROUPS + 1)));
+    }
 }

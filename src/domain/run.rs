@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use super::ids::{ConversationId, RunId};
 use super::model::Usage;
 use super::problem::ProblemBody;
+use super::trace::TraceId;
 
 /// Where a run stands. Terminal statuses never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
@@ -173,6 +174,11 @@ pub struct Run {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<ProblemBody>,
+    /// The trace of the request that started it, 32 hexadecimal digits: the log's lines about the run have it. None for runs that were
+    /// imported or copied.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>)]
+    pub trace_id: Option<TraceId>,
     /// When it was accepted, RFC 3339.
     pub created_at: String,
     /// When a worker first took it up.

@@ -1,9 +1,12 @@
 //! The trace that a request belongs to: what its log lines and those of its runs have in common.
 
+use serde::{Deserialize, Serialize};
+
 use crate::support::ids::IdSource;
 
 /// The id of a trace: 32 lower-case hexadecimal digits (W3C Trace Context).
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct TraceId(String);
 
 impl TraceId {

@@ -20,7 +20,7 @@ use super::options::{App, HttpOptions};
 use super::problem::Problem;
 use super::{
     agents, approvals, audit, auth, conversations, copies, feedback, files, history, logins, mcp_logins, mcp_servers, openapi,
-    pins, providers, questions, request, runs, search, system, tickets, usage, ws,
+    pins, providers, questions, request, runs, search, system, tickets, ui, usage, ws,
 };
 use crate::domain::problem::ProblemCode;
 use crate::service::Service;
@@ -34,6 +34,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::resume))
         .routes(routes!(runs::retry))
+        .routes(routes!(runs::get_call))
         .routes(routes!(runs::retry_call))
         .routes(routes!(runs::undo_call))
         .routes(routes!(conversations::create, conversations::list))
@@ -110,6 +111,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// The HTTP API over `service`.
 pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
     let cors = cors(&options.cors_origins);
+    let page = if options.page { ui::routes() } else { Router::new() };
     let app = App { service, options: Arc::new(options), sockets: Arc::default() };
     let api: Router<App> = api().into();
     let streams: Router<App> = streams().into();
@@ -122,6 +124,7 @@ pub fn router(service: Arc<Service>, options: HttpOptions) -> Router {
         .route("/openapi.json", get(system::document))
         .route("/docs/errors/{code}", get(system::error_page))
         .merge(swagger)
+        .merge(page)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(cors)
         .layer(from_fn_with_state(app.clone(), request::finish))

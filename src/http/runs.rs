@@ -16,6 +16,7 @@ use super::problem::Answer;
 use super::request::Trace;
 use super::types::{AcceptedBody, EmptyBody, EventEnvelope, ListBody, StartRunBody};
 use super::{page, streams};
+use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, RunId};
 use crate::domain::run::Run;
 use crate::service::{Access, EventPage, Replay, RequestKey, RetryCall, RunExplanation, StartRun, Waited};
@@ -277,6 +278,23 @@ pub(crate) async fn retry(
 ) -> Answer<Response> {
     let (run, replay) = app.service.retry_run(access.principal(), &id, key, trace).await?;
     begun(&app, access, wants, wait, run, replay).await
+}
+
+/// A call of a tool
+///
+/// With all that the tool answered: what models read, and the events show, is cut to `agent.tool_result_chars`. There are no
+/// pages of it: an answer is no larger than what a server may send at once.
+#[utoipa::path(
+    get, path = "/api/v1/runs/{id}/tool-calls/{call_id}", tag = "runs", operation_id = "get_tool_call",
+    params(("id" = RunId, Path, description = "The run"), ("call_id" = CallId, Path, description = "The call")),
+    responses((status = 200, description = "The call as it stands now", body = ToolCallRecord)),
+)]
+pub(crate) async fn get_call(
+    State(app): State<App>,
+    Caller(principal): Caller,
+    Ids(id, call): Ids<RunId, CallId>,
+) -> Answer<Json<ToolCallRecord>> {
+    Ok(Json(app.service.tool_call(&principal, &id, &call).await?))
 }
 
 /// What a call is made again with.

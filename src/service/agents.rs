@@ -1,8 +1,9 @@
 //! Agents: making, changing, pinning, and which one a run gets.
 //!
-//! Whoever may see an agent may use it. A run freezes the profile that it gets, so no change of an agent reaches a run that was
-//! accepted before it.
+//! Whoever may see an agent may use it, unless it is for groups that they are in none of. A run freezes the profile that it gets, so
+//! no change of an agent reaches a run that was accepted before it.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::configured::page_of_all;
@@ -22,6 +23,9 @@ const MAX_DESCRIPTION_CHARS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 64;
 /// The largest profile, as JSON in bytes.
 const MAX_PROFILE_BYTES: usize = 64 * 1024;
+/// Why an agent of somebody's own starts no run for them.
+const NOT_IN_GROUPS: &str =
+    "the server's own agent is for members of some groups only; ask an administrator to be put into one of them";
 /// What belongs to everybody is an administrator's.
 const NOT_YOURS: &str = "agents of the server are an administrator's to change";
 
@@ -91,6 +95,49 @@ impl AnyAgent {
         };
         AgentCursor { name, id }
     }
+
+    /// The groups that it is for; everybody if there is none. What a member makes for themselves cannot leave those of `base`.
+    fn groups(&self, base: &AgentProfile) -> BTreeSet<String> {
+        match self {
+            Self::Default(_) | Self::Preset(_) => base.groups.clone(),
+            Self::Kept(record) if record.owner.is_some() => base.groups.clone(),
+            Self::Kept(record) => groups_in(base, &record.profile),
+        }
+    }
+
+    /// The groups whose members may read it. It is its owner's to read whatever they may use.
+    fn readers(&self, base: &AgentProfile) -> BTreeSet<String> {
+        match self {
+            Self::Kept(record) if record.owner.is_some() => BTreeSet::new(),
+            Self::Kept(_) | Self::Preset(_) | Self::Default(_) => self.groups(base),
+        }
+    }
+}
+
+/// The groups that a version of an agent of everybody is for.
+fn groups_in(base: &AgentProfile, document: &ProfileDocument) -> BTreeSet<String> {
+    match document.get("groups") {
+        None => base.groups.clone(),
+        // What cannot be read lets nobody in: no group has an empty name.
+        Some(said) => serde_json::from_value(said.clone()).unwrap_or_else(|_| BTreeSet::from([String::new()])),
+    }
+}
+
+/// What decides whether a principal may use what is for some groups.
+enum Membership {
+    /// Nothing: they are an administrator, or nothing was for some groups only.
+    Unasked,
+    /// The groups that they are in.
+    Of(Vec<String>),
+}
+
+impl Membership {
+    fn admits(&self, groups: &BTreeSet<String>) -> bool {
+        match self {
+            Self::Unasked => true,
+            Self::Of(theirs) => groups.is_empty() || theirs.iter().any(|group| groups.contains(group)),
+        }
+    }
 }
 
 /// An agent as it is shown.
@@ -145,16 +192,25 @@ impl Service {
     /// An agent of the principal's own, of everybody's, of the program or of the settings.
     pub async fn agent(&self, principal: &Principal, agent: &AgentRef) -> Result<ShownAgent> {
         let agent = self.any_agent(principal, agent).await?.ok_or(Error::NotFound("agent"))?;
-        Ok(self.shown_agent(principal, agent))
+        let base = &self.default_profile;
+        let membership = self.membership(principal, &[agent.groups(base)]).await?;
+        if !membership.admits(&agent.readers(base)) {
+            return Err(Error::NotInGroups(agent.cursor().name));
+        }
+        Ok(self.shown_agent(principal, agent, &membership))
     }
 
-    /// All of them, by name.
+    /// All of them that the principal may read, by name. A page may have fewer than it has room for, and others after it.
     pub async fn agents(&self, principal: &Principal, page: &PageRequest<AgentCursor>) -> Result<Page<ShownAgent>> {
         let Page { items, next } = self.store.agents(&principal.user_id, page).await?;
         let kept = Page { items: items.into_iter().map(|record| AnyAgent::Kept(Box::new(record))).collect(), next };
         let limit = page.limit.clamp(1, 100) as usize;
         let Page { items, next } = page_of_all(kept, self.agents_of_the_program(), page.after.as_ref(), limit, AnyAgent::cursor);
-        Ok(Page { items: items.into_iter().map(|agent| self.shown_agent(principal, agent)).collect(), next })
+        let base = &self.default_profile;
+        let groups: Vec<_> = items.iter().map(|agent| agent.groups(base)).collect();
+        let membership = self.membership(principal, &groups).await?;
+        let items = items.into_iter().filter(|agent| membership.admits(&agent.readers(base)));
+        Ok(Page { items: items.map(|agent| self.shown_agent(principal, agent, &membership)).collect(), next })
     }
 
     /// Changes an agent, of one of these revisions if any are named.
@@ -225,27 +281,36 @@ impl Service {
         Err(Error::Stale)
     }
 
-    /// The versions of an agent, newest first.
+    /// The versions of an agent that the principal may read, newest first.
     pub async fn agent_versions(
         &self,
         principal: &Principal,
         agent: &AgentRef,
         page: &PageRequest<AgentVersionCursor>,
     ) -> Result<Page<AgentVersion>> {
-        let record = self.kept_agent(principal, agent).await?;
-        Ok(self.store.agent_versions(&record.id, page).await?)
+        let record = self.readable_agent(principal, agent).await?;
+        let Page { items, next } = self.store.agent_versions(&record.id, page).await?;
+        let readers: Vec<_> = items.iter().map(|version| self.readers_of_version(&record, &version.profile)).collect();
+        let membership = self.membership(principal, &readers).await?;
+        let items = items.into_iter().zip(&readers).filter(|(_, readers)| membership.admits(readers));
+        Ok(Page { items: items.map(|(version, _)| version).collect(), next })
     }
 
     /// One version of an agent.
     pub async fn agent_version(&self, principal: &Principal, agent: &AgentRef, number: u32) -> Result<AgentVersion> {
-        let record = self.kept_agent(principal, agent).await?;
-        self.store.agent_version(&record.id, number).await?.ok_or(Error::NotFound("version of this agent"))
+        let record = self.readable_agent(principal, agent).await?;
+        let version = self.store.agent_version(&record.id, number).await?.ok_or(Error::NotFound("version of this agent"))?;
+        self.admit(principal, &record.name, &self.readers_of_version(&record, &version.profile)).await?;
+        Ok(version)
     }
 
     /// The profile of runs that ask for an agent, and whether it names a model itself. `wanted` may end with `@` and a version.
     pub(super) async fn agent_profile(&self, principal: &Principal, wanted: Option<&str>) -> Result<(AgentProfile, bool)> {
         let base = &self.default_profile;
-        let Some(wanted) = wanted.filter(|wanted| **wanted != base.name) else { return Ok((base.clone(), false)) };
+        let Some(wanted) = wanted.filter(|wanted| **wanted != base.name) else {
+            self.admit(principal, &base.name, &base.groups).await?;
+            return Ok((base.clone(), false));
+        };
         let missing = |what: String| Error::field("/agent", format!("{what}; GET /api/v1/agents lists those that there are"));
         let (agent, number) = match wanted.rsplit_once('@') {
             Some((agent, number)) => {
@@ -256,6 +321,8 @@ impl Service {
         };
         let Ok(by) = agent.parse::<AgentRef>();
         let found = self.any_agent(principal, &by).await?.ok_or_else(|| missing(format!("there is no agent {agent:?}")))?;
+        // Whoever may not use it as it is now may use no version of it: one may be older than its groups.
+        self.admit(principal, &found.cursor().name, &found.groups(base)).await?;
         let no_version = |number: u32| missing(format!("the agent {agent:?} has no version {number}"));
         let (name, version, document, source) = match found {
             AnyAgent::Default(_) | AnyAgent::Preset(_) if number.is_some_and(|number| number != 1) => {
@@ -273,6 +340,9 @@ impl Service {
                 (record.name, number.unwrap_or(current), document, source)
             }
         };
+        if number.is_some() && matches!(source, Source::Everybody) {
+            self.admit(principal, &name, &groups_in(base, &document)).await?;
+        }
         let cannot = |InvalidProfile { field, reason }| {
             Error::Conflict(format!("the agent {name:?} cannot be used as it is: its {field}: {reason}; change the agent"))
         };
@@ -283,6 +353,31 @@ impl Service {
             (Source::Own | Source::Program, UserRole::Admin) | (Source::Everybody, _) => {}
         }
         Ok((profile, document.contains_key("model")))
+    }
+
+    /// Refuses a principal who is in none of the groups that an agent is for.
+    pub(super) async fn admit(&self, principal: &Principal, agent: &str, groups: &BTreeSet<String>) -> Result<()> {
+        let membership = self.membership(principal, std::slice::from_ref(groups)).await?;
+        if membership.admits(groups) { Ok(()) } else { Err(Error::NotInGroups(agent.to_owned())) }
+    }
+
+    /// What decides whether a principal may use what is for some of these groups. Most agents are for everybody: the store is asked
+    /// only where that is not so.
+    async fn membership(&self, principal: &Principal, groups: &[BTreeSet<String>]) -> Result<Membership> {
+        match principal.role {
+            UserRole::Member if groups.iter().any(|groups| !groups.is_empty()) => {
+                Ok(Membership::Of(self.store.groups_of(&principal.user_id).await?))
+            }
+            UserRole::Member | UserRole::Admin => Ok(Membership::Unasked),
+        }
+    }
+
+    /// The groups whose members may read a version of an agent.
+    fn readers_of_version(&self, record: &AgentRecord, document: &ProfileDocument) -> BTreeSet<String> {
+        match record.owner {
+            Some(_) => BTreeSet::new(),
+            None => groups_in(&self.default_profile, document),
+        }
     }
 
     /// The agents that nobody keeps. Their names are nobody's to take.
@@ -320,6 +415,13 @@ impl Service {
             }
             None => Err(Error::NotFound("agent")),
         }
+    }
+
+    /// An agent that somebody keeps, for whoever may read what runs get of it.
+    async fn readable_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
+        let record = self.kept_agent(principal, agent).await?;
+        self.admit(principal, &record.name, &self.readers_of_version(&record, &record.profile)).await?;
+        Ok(record)
     }
 
     async fn changeable_agent(&self, principal: &Principal, agent: &AgentRef, revisions: Option<&[i64]>) -> Result<AgentRecord> {
@@ -391,7 +493,7 @@ impl Service {
         Ok(())
     }
 
-    fn shown_agent(&self, viewer: &Principal, agent: AnyAgent) -> ShownAgent {
+    fn shown_agent(&self, viewer: &Principal, agent: AnyAgent, membership: &Membership) -> ShownAgent {
         let base = &self.default_profile;
         let effective = match &agent {
             AnyAgent::Default(_) => Ok(base.clone()),
@@ -409,6 +511,11 @@ impl Service {
                 })
             }
         };
+        // Whoever may read it may use it, but for what is their own: that shows what they have said, and nothing of the server's agent.
+        let effective = effective.and_then(|profile| match membership.admits(&profile.groups) {
+            true => Ok(profile),
+            false => Err(InvalidProfile { field: "groups".to_owned(), reason: NOT_IN_GROUPS.to_owned() }),
+        });
         ShownAgent { agent, effective: effective.map(Box::new) }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Error, Result, Service};
 use crate::domain::audit::{AuditOutcome, AuditRecord};
-use crate::domain::ids::{RunId, UserId};
+use crate::domain::call_record::ToolCallRecord;
+use crate::domain::ids::{CallId, RunId, UserId};
 use crate::domain::principal::{Principal, UserRole};
 use crate::store::{AuditCursor, AuditFilter, Page, PageRequest};
 
@@ -33,6 +34,14 @@ impl Service {
     ) -> Result<Page<AuditRecord>> {
         let owner = owner_of(principal, of, "the calls of others are an administrator's to see")?;
         Ok(self.store.tool_audit(&AuditFilter { owner, run, tool, outcome }, page).await?)
+    }
+
+    /// One call of a run, with its whole result.
+    ///
+    /// # Errors
+    /// `NotFound` for a call that is none of that run's, or somebody else's.
+    pub async fn tool_call(&self, principal: &Principal, run: &RunId, call: &CallId) -> Result<ToolCallRecord> {
+        self.store.tool_call(&principal.user_id, run, call).await?.ok_or(Error::NotFound("tool call"))
     }
 }
 

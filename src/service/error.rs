@@ -85,6 +85,9 @@ pub enum Error {
     /// It is to be seen by this principal, but not to be changed.
     #[error("{0}")]
     Forbidden(&'static str),
+    /// The agent of that name is for groups that the principal is in none of. Which ones is not said: that is for those who are.
+    #[error("the agent {0:?} is for members of some groups only; ask an administrator to be put into one of them")]
+    NotInGroups(String),
     /// It is not of the version that the request is about.
     #[error("it has been changed since it was read; read it again and decide anew")]
     Stale,
@@ -141,7 +144,7 @@ impl Error {
             Self::FileTooLarge(_) => ProblemCode::PayloadTooLarge,
             Self::TooManyRuns(_) | Self::TooManyUploads | Self::TooManyLogins(_) => ProblemCode::TooManyRequests,
             Self::UnknownModel(_) | Self::NoModel(_) => ProblemCode::UnknownModel,
-            Self::Forbidden(_) => ProblemCode::Forbidden,
+            Self::Forbidden(_) | Self::NotInGroups(_) => ProblemCode::Forbidden,
             Self::Stale => ProblemCode::PreconditionFailed,
             Self::Provider(error) => error.kind.into(),
             Self::Sealing(SealError::UnknownKey { .. } | SealError::Damaged { .. }) => ProblemCode::Conflict,
@@ -183,6 +186,7 @@ impl Error {
             | Self::UnknownModel(_)
             | Self::NoModel(_)
             | Self::Forbidden(_)
+            | Self::NotInGroups(_)
             | Self::Stale
             | Self::Ending) => code.body(other.to_string()),
         }

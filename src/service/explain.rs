@@ -319,6 +319,7 @@ mod tests {
                 finish_reason: None,
                 usage: None,
                 error: None,
+                trace_id: None,
                 created_at: String::new(),
                 started_at: None,
                 finished_at: None,

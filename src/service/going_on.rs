@@ -12,7 +12,7 @@ use super::runs::publish;
 use super::{Error, Result, Service};
 use crate::domain::ids::{CallId, MessageId, PartId, RunId};
 use crate::domain::message::{Message, Part, ToolCallPart};
-use crate::domain::principal::Principal;
+use crate::domain::principal::{Principal, UserRole};
 use crate::domain::run::{FinishReason, Run, WaitReason};
 use crate::domain::tool::{ReplayClass, ToolCall, ToolCallState};
 use crate::domain::trace::TraceId;
@@ -84,6 +84,10 @@ impl Service {
         trace: TraceId,
     ) -> Result<(Run, Replay)> {
         let (is_resumed, is_undone) = (how == GoOn::Resume, how.undone().is_some());
+        // Whoever has done something may take it back, wherever they are by now.
+        if !is_undone {
+            self.admit_again(principal, id).await?;
+        }
         let (owner, run_id) = (principal.user_id.clone(), id.clone());
         let most = self.limits.max_active_runs;
         let resume = ResumeRun { owner, run_id, how, new_run_id, trace, max_active_runs: most, now: self.clock.now() };
@@ -120,6 +124,18 @@ impl Service {
             self.check_replayed(principal, &run).await?;
         }
         Ok((run, replay))
+    }
+
+    /// Refuses a principal who is in none of the groups that the agent of a run was for when the run was accepted: they may have been in one
+    /// of them then.
+    pub(super) async fn admit_again(&self, principal: &Principal, id: &RunId) -> Result<()> {
+        match principal.role {
+            UserRole::Admin => Ok(()),
+            UserRole::Member => {
+                let profile = self.store.run_profile(&principal.user_id, id).await?.ok_or(Error::NotFound("run"))?;
+                self.admit(principal, &profile.name, &profile.groups).await
+            }
+        }
     }
 
     /// The answer with the call, as the new run begins with it.

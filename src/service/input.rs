@@ -109,8 +109,8 @@ impl Service {
     }
 
     /// The parts of a new message: not empty, within the limits, and storable; with its files, which are the owner's.
-    pub(super) async fn parts(&self, owner: &UserId, content: &Content, field: &str) -> Result<Vec<Part>> {
-        let mut parts = self.parts_alone(content, field)?;
+    pub(super) async fn parts(&self, owner: &UserId, content: &Content, field: &str, max_chars: u64) -> Result<Vec<Part>> {
+        let mut parts = self.parts_alone(content, field, max_chars)?;
         self.bound_files(parts.iter(), &format!("/{field}"))?;
         let _seat = match parts.iter().any(|part| inline(part).is_some()) {
             true => Some(self.begin_upload_of(owner).await?),
@@ -121,8 +121,7 @@ impl Service {
         Ok(parts)
     }
 
-    fn parts_alone(&self, content: &Content, field: &str) -> Result<Vec<Part>> {
-        let limit = self.limits.max_message_chars;
+    fn parts_alone(&self, content: &Content, field: &str, limit: u64) -> Result<Vec<Part>> {
         let parts = match content {
             Content::Text(text) => vec![self.text_part(text)],
             Content::Parts(parts) if parts.len() > self.limits.max_message_parts => {
@@ -137,11 +136,11 @@ impl Service {
                 made
             }
         };
-        let mut chars = 0;
+        let mut chars = 0_u64;
         let mut says_something = false;
         for part in &parts {
             if let Part::Text(part) = part {
-                chars += part.text.chars().count();
+                chars += part.text.chars().count() as u64;
                 says_something |= !part.text.trim().is_empty();
             } else {
                 says_something = true;

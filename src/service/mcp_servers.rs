@@ -348,23 +348,26 @@ impl Service {
                 continue;
             };
             let enabled = entry.get("disabled").and_then(Value::as_bool) != Some(true);
-            let known = if replaces { self.mcp_server_named(principal, &name, is_global).await? } else { None };
-            let outcome = match known {
-                Some(id) => {
-                    let patch =
-                        McpServerPatch { entry: Some(entry), variables: variables.clone(), enabled: Some(enabled), name: None };
-                    self.replace_mcp_server(principal, &id, &patch).await.map(|()| Imported::Replaced(id))
-                }
-                None => {
-                    let new = NewMcpServer { name: name.clone(), entry, variables: variables.clone(), enabled, is_global };
-                    // Each entry by itself, and in the order of the document, which is the same each time.
-                    let key = key.as_ref().map(|RequestKey { key, fingerprint }| RequestKey {
-                        key: stable::hash_bytes(format!("{key}\0{at}").as_bytes()),
-                        fingerprint: fingerprint.clone(),
-                    });
-                    self.make_mcp_server(principal, new, key).await.map(|(id, _)| Imported::Made(id))
-                }
+            // Each entry by itself, and in the order of the document, which is the same each time. What comes of making one is read as
+            // something else than what comes of replacing one, and has another key.
+            let key_for = |what: &str| {
+                key.as_ref().map(|RequestKey { key, fingerprint }| RequestKey {
+                    key: stable::hash_bytes(format!("{key}\0{at}{what}").as_bytes()),
+                    fingerprint: fingerprint.clone(),
+                })
             };
+            let new = NewMcpServer { name: name.clone(), entry: entry.clone(), variables: variables.clone(), enabled, is_global };
+            // Made before it is looked for: what a request has made the first time is there when it comes again, and is not to be replaced.
+            let mut outcome = self.make_mcp_server(principal, new, key_for("")).await.map(|(id, _)| Imported::Made(id));
+            // Its name may be taken; or there may be no room for another one, or its secrets may be those that are kept.
+            if replaces
+                && matches!(outcome, Err(Error::Invalid { .. } | Error::Conflict(_)))
+                && let Some(id) = self.mcp_server_named(principal, &name, is_global).await?
+            {
+                let patch = McpServerPatch { entry: Some(entry), variables: variables.clone(), enabled: Some(enabled), name: None };
+                let replaced = self.replace_mcp_server(principal, &id, &patch, key_for("\0replace")).await;
+                outcome = replaced.map(|()| Imported::Replaced(id));
+            }
             outcomes.push((
                 name,
                 match outcome {
@@ -379,7 +382,13 @@ impl Service {
         Ok(outcomes)
     }
 
-    async fn replace_mcp_server(&self, principal: &Principal, id: &McpServerId, patch: &McpServerPatch) -> Result<()> {
+    async fn replace_mcp_server(
+        &self,
+        principal: &Principal,
+        id: &McpServerId,
+        patch: &McpServerPatch,
+        key: Option<RequestKey>,
+    ) -> Result<()> {
         let before = self.changeable_mcp_server(principal, id, None).await?;
         // Those that cannot be opened are to be given anew, and are missed by their names until they are.
         let secrets = opened(&self.provider_deps()?.vault, &before).unwrap_or_default();
@@ -388,9 +397,12 @@ impl Service {
         if let Some(entry) = &patch.entry {
             self.put_entry(&mut after, entry, &patch.variables, &secrets).await?;
         }
-        match self.store.change_mcp_server(&after).await? {
-            NamedChanged::Changed(_) => self.mcp_server_changed(&before, &after).await,
-            NamedChanged::Stale | NamedChanged::NameTaken => Err(Error::Stale),
+        let claim = self.claim(&principal.user_id, key);
+        match keyed(self.store.replace_mcp_server(&after, claim).await?)? {
+            (NamedChanged::Changed(_), Replay::Fresh) => self.mcp_server_changed(&before, &after).await,
+            // Whatever has become of it since stays as it is.
+            (NamedChanged::Changed(_), Replay::Replayed) => Ok(()),
+            (NamedChanged::Stale | NamedChanged::NameTaken, Replay::Fresh | Replay::Replayed) => Err(Error::Stale),
         }
     }
 

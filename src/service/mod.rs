@@ -91,6 +91,7 @@ use async_trait::async_trait;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
+use crate::domain::admission::Admission;
 use crate::domain::agent::AgentProfile;
 use crate::domain::budget::Allowance;
 use crate::domain::principal::Principal;
@@ -135,6 +136,17 @@ pub struct ServiceLimits {
     pub max_feedback_chars: usize,
     /// The most that one fork or import copies.
     pub copies: CopyLimits,
+}
+
+impl ServiceLimits {
+    /// Those that an agent may make stricter.
+    fn admission(&self) -> Admission {
+        Admission {
+            max_message_chars: self.max_message_chars as u64,
+            max_active_runs: self.max_active_runs,
+            max_conversations: self.max_conversations,
+        }
+    }
 }
 
 impl Default for ServiceLimits {

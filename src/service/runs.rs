@@ -12,10 +12,10 @@ use crate::domain::ids::{ConversationId, MessageId, RunId};
 use crate::domain::message::Message;
 use crate::domain::model::InvalidOption;
 use crate::domain::plan::PlanPolicy;
-use crate::domain::principal::Principal;
-use crate::domain::run::{Run, RunStatus};
+use crate::domain::principal::{Principal, UserRole};
+use crate::domain::run::{OnBusy, Run, RunStatus};
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::{AcceptRun, Accepted, Cancelled, Edited, RunView, Taker};
+use crate::store::{AcceptRun, Accepted, Cancelled, Edited, Keyed, RunView, StoreError, Taker};
 use crate::support::failpoint;
 
 /// The longest name of a model.
@@ -69,6 +69,12 @@ fn accepted_edit(edited: Edited) -> Result<Accepted> {
     }
 }
 
+/// What the store says to a message.
+enum Written {
+    Accepted(Keyed<Accepted>),
+    Edited(Keyed<Edited>),
+}
+
 fn is_settled(run: &Run) -> bool {
     run.status.is_terminal() || run.status == RunStatus::Waiting
 }
@@ -77,9 +83,11 @@ impl Service {
     /// Accepts a message. When this returns, message and run are stored and cannot be lost.
     pub async fn start_run(&self, principal: &Principal, request: StartRun, key: Option<RequestKey>) -> Result<Started> {
         let (owner, field) = (&principal.user_id, request.content_field);
-        let parts = self.parts(owner, &request.content, field).await?;
-        let places: Vec<Option<String>> = parts.iter().map(|part| part.file_id().map(str::to_owned)).collect();
         let profile = self.profile(principal, &request).await?;
+        self.admit_to_active(principal, &request).await?;
+        let admission = profile.admission.and(self.limits.admission());
+        let parts = self.parts(owner, &request.content, field, admission.max_message_chars).await?;
+        let places: Vec<Option<String>> = parts.iter().map(|part| part.file_id().map(str::to_owned)).collect();
         let conversation_id = request.conversation_id.unwrap_or_else(|| ConversationId::generate(self.ids.as_ref()));
         // Listening begins before the commit, so that a stream of this run need not read back what is published after it.
         let tail = self.hub.subscribe(&conversation_id);
@@ -95,23 +103,34 @@ impl Service {
             parts,
             profile,
             on_busy: request.on_busy,
-            max_active_runs: self.limits.max_active_runs,
-            max_conversations: self.limits.max_conversations,
+            max_active_runs: admission.max_active_runs,
+            max_conversations: admission.max_conversations,
             max_files: self.files.limits.max_per_conversation,
             trace: request.trace,
             taker: seat.as_ref().map(|seat| Taker { node: seat.node().clone(), lease_ms: seat.lease_ms() }),
             now: self.clock.now(),
         };
         let claim = self.claim(&principal.user_id, key);
-        let (store, hub, most) = (Arc::clone(&self.store), Arc::clone(&self.hub), self.limits.max_active_runs);
+        let (store, hub, most) = (Arc::clone(&self.store), Arc::clone(&self.hub), admission.max_active_runs);
         let (edits, most_files, most_conversations) = (request.edits, accept.max_files, accept.max_conversations);
         let accepted = self.whole(async move {
             failpoint::reached("C01");
-            let (accepted, replay) = match edits {
-                None => keyed(store.accept_run(accept, claim).await?)?,
-                Some(message) => {
-                    let (edited, replay) = keyed(store.edit_message(accept, &message, claim).await?)?;
+            let written = match edits {
+                None => store.accept_run(accept, claim).await.map(Written::Accepted),
+                Some(message) => store.edit_message(accept, &message, claim).await.map(Written::Edited),
+            };
+            let (accepted, replay) = match written {
+                Ok(Written::Accepted(accepted)) => keyed(accepted)?,
+                Ok(Written::Edited(edited)) => {
+                    let (edited, replay) = keyed(edited)?;
                     (accepted_edit(edited)?, replay)
+                }
+                Err(error) => {
+                    // It may be stored all the same, and claimed for a worker that would never hear of it.
+                    if let Some(seat) = seat.filter(|_| !matches!(error, StoreError::Contended(_))) {
+                        hub.reception().lose(seat);
+                    }
+                    return Err(error.into());
                 }
             };
             failpoint::reached("C02");
@@ -160,6 +179,19 @@ impl Service {
             }
         };
         Ok(Started { run, message, replay, first_seq, tail })
+    }
+
+    /// A message that joins a run is for the agent of that run, whichever it names itself.
+    async fn admit_to_active(&self, principal: &Principal, request: &StartRun) -> Result<()> {
+        match (&request.conversation_id, request.on_busy, principal.role) {
+            (Some(conversation), OnBusy::Steer, UserRole::Member) => {
+                match self.store.active_run(&principal.user_id, conversation).await? {
+                    Some(run) => self.admit_again(principal, &run.id).await,
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The record of an earlier request outlives the run that it names: an answer about one that is gone would send the client

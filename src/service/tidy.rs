@@ -4,6 +4,7 @@
 //! In pieces, each of which holds by itself: a process that dies over it leaves nothing to mend. Whether a conversation is still
 //! idle is looked at again in the write that tidies it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::retention::FoldMode;
@@ -44,6 +45,8 @@ pub struct Tidier {
     /// What is left to do, the next last.
     left: Vec<(Tidying, u64)>,
     last: Option<ConversationId>,
+    /// Those that were counted as empty ones. They are still there when the others are counted, and are not to be counted with them.
+    empty: HashSet<ConversationId>,
     tidied: Tidied,
 }
 
@@ -56,7 +59,7 @@ impl Tidier {
         let delete = ages.delete_ms.map(|age| (Tidying::Delete, age));
         let empty = ages.empty_ms.map(|age| (Tidying::DeleteEmpty, age));
         let left = [archive, delete, empty].into_iter().flatten().collect();
-        Self { store, hub, mode, left, last: None, tidied: Tidied::default() }
+        Self { store, hub, mode, left, last: None, empty: HashSet::new(), tidied: Tidied::default() }
     }
 
     /// How many so far.
@@ -73,7 +76,13 @@ impl Tidier {
         let Some((tidying, age_ms)) = self.left.last().copied() else { return Ok(false) };
         let found = self.store.idle_conversations(tidying, age_ms, self.last.as_ref(), PIECE).await?;
         let count = match (self.mode, tidying) {
-            (FoldMode::Count, _) => found.len() as u64,
+            (FoldMode::Count, Tidying::DeleteEmpty) => {
+                self.empty.extend(found.iter().map(|(_, id)| id.clone()));
+                found.len() as u64
+            }
+            (FoldMode::Count, Tidying::Archive | Tidying::Delete) => {
+                found.iter().filter(|(_, id)| !self.empty.contains(id)).count() as u64
+            }
             (FoldMode::Fold, Tidying::Archive) => {
                 let ids: Vec<ConversationId> = found.iter().map(|(_, id)| id.clone()).collect();
                 let events = self.store.archive_idle(&ids, age_ms).await?;

@@ -2,7 +2,7 @@
 //! same for every database.
 
 use super::{AcceptRun, Compacted, GoOn, ResolveInput, ResumeRun, rows};
-use crate::domain::agent::{AgentProfile, TitlePolicy};
+use crate::domain::agent::TitlePolicy;
 use crate::domain::approval::ApprovalState;
 use crate::domain::change::Change;
 use crate::domain::context::ContextSummary;
@@ -69,10 +69,11 @@ pub(super) fn user_message(accept: &AcceptRun, run: &RunId) -> Message {
 }
 
 /// A run that has just been accepted.
-pub(super) fn queued_run(id: &RunId, conversation: &ConversationId, profile: &AgentProfile, now: UnixMillis) -> Run {
+pub(super) fn queued_run(accept: &AcceptRun) -> Run {
+    let profile = &accept.profile;
     Run {
-        id: id.clone(),
-        conversation_id: conversation.clone(),
+        id: accept.run_id.clone(),
+        conversation_id: accept.conversation_id.clone(),
         status: RunStatus::Queued,
         reason: None,
         agent: profile.name.clone(),
@@ -82,7 +83,8 @@ pub(super) fn queued_run(id: &RunId, conversation: &ConversationId, profile: &Ag
         finish_reason: None,
         usage: None,
         error: None,
-        created_at: now.to_rfc3339(),
+        trace_id: Some(accept.trace.clone()),
+        created_at: accept.now.to_rfc3339(),
         started_at: None,
         finished_at: None,
     }

@@ -39,6 +39,14 @@ pub trait McpServerStore: Send + Sync {
     /// Stores a changed server: all but owner, `created_at` and `generation`. `version` is the one that it was changed from.
     async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged>;
 
+    /// The same, idempotent by `idempotency`: a request that comes again changes nothing more, whatever has become of the server since.
+    /// What has changed nothing is not remembered.
+    async fn replace_mcp_server(
+        &self,
+        changed: &McpServerRecord,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedChanged>>;
+
     /// Raises the generation of a server of that owner, or of the server. False if there is none.
     async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool>;
 

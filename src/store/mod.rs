@@ -7,6 +7,7 @@
 mod agents;
 mod budget;
 mod call_batch;
+mod call_record;
 mod compose;
 mod control;
 mod copy;
@@ -61,8 +62,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::domain::agent::AgentProfile;
 use crate::domain::approval::ToolGrant;
 use crate::domain::audit::AuditRecord;
+use crate::domain::call_record::ToolCallRecord;
 use crate::domain::change::StepKind;
 use crate::domain::conversation::Conversation;
 use crate::domain::event::StoredEvent;
@@ -154,6 +157,10 @@ pub trait RunStore: Send + Sync {
     /// The run, unless it is missing or somebody else's.
     async fn run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<RunView>>;
 
+    /// The profile that the run was accepted with, and that whatever goes on from it has. `None` if there is no such run, or it is somebody
+    /// else's.
+    async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>>;
+
     /// The run that is under way in a conversation: the active one, not those queued behind it.
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>>;
 
@@ -174,6 +181,9 @@ pub trait RunStore: Send + Sync {
 
     /// The answer of the run that holds this call, with all its calls. `None` if there is no such call, or it is somebody else's.
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>>;
+
+    /// One call of the run, with its whole result. `None` if there is no such call, or it is somebody else's.
+    async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>>;
 
     /// What is known about why the run is or is not moving.
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>>;
@@ -250,6 +260,10 @@ pub trait QueueStore: Send + Sync {
     /// ended are left alone: repeating it changes nothing more. Returns the runs that still have theirs, because somebody else is at their
     /// rows: they are to be given up again.
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>>;
+
+    /// The fences of the leases that `node` was given in the last `age_ms`, by the database's clock: with what a claim has taken whose answer
+    /// was lost, and with what requests have claimed for the node's worker.
+    async fn young_leases(&self, node: &NodeId, age_ms: u64) -> StoreResult<Vec<Fence>>;
 
     /// Makes runs claimable whose lease has expired by the database's clock, at most `limit`, and fences off whoever held it.
     /// When more than half of all leases (and at least four) look expired at once, nothing is taken unless `despite_outage`. With a

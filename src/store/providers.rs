@@ -58,7 +58,8 @@ pub enum NamedMade<I> {
 pub type ProviderMade = NamedMade<ProviderId>;
 
 /// What came of changing something that an owner keeps under a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NamedChanged {
     /// It is stored, with this version.
     Changed(i64),

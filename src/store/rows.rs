@@ -7,9 +7,11 @@ use serde::de::DeserializeOwned;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{AuditCursor, Claim, EndedRun, InputCursor, Page, RunView, StoreError, StoreResult};
+use crate::domain::admission::Admission;
 use crate::domain::agent::{AgentProfile, LlmRetry, RepairPolicy};
 use crate::domain::approval::{ApprovalPolicy, ToolGrant};
 use crate::domain::audit::{AuditOutcome, AuditRecord};
+use crate::domain::budget::Budget;
 use crate::domain::change::StepKind;
 use crate::domain::context::ContextPolicy;
 use crate::domain::conversation::{Conversation, ConversationStatus};
@@ -20,11 +22,12 @@ use crate::domain::message::Message;
 use crate::domain::model::ModelOptions;
 use crate::domain::plan::PlanPolicy;
 use crate::domain::prompt::{OwnLayers, PromptPolicy};
-use crate::domain::record::ClaimCause;
+use crate::domain::record::{ClaimCause, Fence};
 use crate::domain::response_analysis::ResponseAnalysis;
 use crate::domain::run::{FinishReason, Run, RunStatus, WaitReason};
 use crate::domain::sampling::SamplingByTurn;
 use crate::domain::tool_filter::{ServerHint, ToolFilter};
+use crate::domain::trace::TraceId;
 use crate::support::clock::UnixMillis;
 use crate::support::json::{keep_fields, nesting};
 use crate::support::text::storable_json;
@@ -32,8 +35,8 @@ use crate::support::text::storable_json;
 /// The columns that make a [`RunRow`], for a table called `runs`.
 pub(super) const RUN_COLUMNS: &str = "runs.id, runs.conversation_id, runs.status, runs.reason, runs.active, \
      runs.claimable_at, runs.agent, runs.agent_version, runs.model, runs.usage, runs.attempt, runs.crashes, runs.first_seq, \
-     runs.last_seq, runs.finish_reason, runs.error, runs.cancel_requested_by, runs.created_at, runs.started_at, \
-     runs.finished_at";
+     runs.last_seq, runs.finish_reason, runs.error, runs.cancel_requested_by, runs.trace_id, runs.created_at, \
+     runs.started_at, runs.finished_at";
 
 /// A run without its wide columns: what clients and use cases ask for.
 #[derive(Debug, Clone)]
@@ -55,6 +58,7 @@ pub(super) struct RunRow {
     pub finish_reason: Option<String>,
     pub error: Option<String>,
     pub cancel_requested_by: Option<String>,
+    pub trace_id: Option<String>,
     pub created_at: i64,
     pub started_at: Option<i64>,
     pub finished_at: Option<i64>,
@@ -89,6 +93,7 @@ impl RunRow {
             finish_reason: row.try_get("finish_reason")?,
             error: row.try_get("error")?,
             cancel_requested_by: row.try_get("cancel_requested_by")?,
+            trace_id: row.try_get("trace_id")?,
             created_at: row.try_get("created_at")?,
             started_at: row.try_get("started_at")?,
             finished_at: row.try_get("finished_at")?,
@@ -125,6 +130,7 @@ impl RunRow {
             finish_reason,
             usage: (usage != crate::domain::model::Usage::default()).then_some(usage),
             error,
+            trace_id: self.trace_id.map(TraceId::from_stored),
             created_at: UnixMillis(self.created_at).to_rfc3339(),
             started_at: self.started_at.map(|at| UnixMillis(at).to_rfc3339()),
             finished_at: self.finished_at.map(|at| UnixMillis(at).to_rfc3339()),
@@ -482,6 +488,8 @@ pub(super) fn decode_profile(run: &str, text: &str) -> StoreResult<AgentProfile>
     keep_fields::<ToolFilter>(value.get_mut("tool_filter"));
     keep_fields::<PromptPolicy>(value.get_mut("prompt"));
     keep_fields::<ContextPolicy>(value.get_mut("context"));
+    keep_fields::<Budget>(value.get_mut("budget"));
+    keep_fields::<Admission>(value.get_mut("admission"));
     let servers = value.pointer_mut("/tool_filter/servers").and_then(serde_json::Value::as_object_mut);
     servers.into_iter().flatten().for_each(|(_, server)| keep_fields::<ServerHint>(Some(server)));
     serde_json::from_value(value).map_err(|error| corrupt("runs", "profile", run, error))
@@ -522,6 +530,11 @@ pub(super) fn readable_claims(claims: impl Iterator<Item = StoreResult<Claim>>) 
         claim.inspect_err(|error| tracing::error!(error = error as &dyn std::error::Error, "a claim cannot be read")).ok()
     });
     readable.collect()
+}
+
+/// A lease as the right to write that it stands for: its run, the conversation, the epoch.
+pub(super) fn young_lease((run, conversation, epoch): (String, String, i64)) -> Fence {
+    Fence { run_id: RunId::from_stored(run), conversation_id: ConversationId::from_stored(conversation), epoch }
 }
 
 /// How much is loaded of what was said in a conversation.

@@ -1,4 +1,4 @@
-//! Users who leave: the trait.
+//! What users may do, and users who leave: the trait.
 
 use async_trait::async_trait;
 
@@ -36,7 +36,7 @@ pub struct Owned {
     pub records: u64,
 }
 
-/// Users who leave.
+/// What users may do, and users who leave.
 #[async_trait]
 pub trait UserStore: Send + Sync {
     /// The user of that name.
@@ -45,6 +45,12 @@ pub trait UserStore: Send + Sync {
     /// Gives a user another role, with all their keys. What a member keeps reaches no further than what members make, whoever they were
     /// when they made it: it gets another version, by which processes that use it notice.
     async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()>;
+
+    /// Puts a user into these groups and no others. Checked before.
+    async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()>;
+
+    /// The groups that a user is in; none for one who is not there.
+    async fn groups_of(&self, user: &UserId) -> StoreResult<Vec<String>>;
 
     /// How much they own.
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned>;

@@ -237,3 +237,36 @@ async fn a_role_is_the_users_and_changes_where_that_is_said() {
     }
     assert!(!site.command(&["users", "role", "bob", "admin"]).await.0);
 }
+
+/// What a command says that does not do what was asked for.
+async fn refused(site: &Site, arguments: &[&str]) -> String {
+    let child = site.spawn_command(arguments, &[]);
+    let output = wait::within("the command", PATIENCE, child.wait_with_output()).await.unwrap();
+    assert!(!output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_set_as_a_whole() {
+    let site = Site::new(Kind::Sqlite).await;
+    site.key_of("ada").await;
+    for (groups, said) in [
+        ("staff editors staff", "ada is in these groups and no others: editors, staff\n"),
+        ("team_7-a", "ada is in these groups and no others: team_7-a\n"),
+        ("", "ada is in no group\n"),
+        ("staff", "ada is in these groups and no others: staff\n"),
+    ] {
+        let arguments: Vec<&str> = ["users", "set-groups", "ada"].into_iter().chain(groups.split_whitespace()).collect();
+        assert_eq!(site.command(&arguments).await, (true, said.to_owned()));
+    }
+    for wrong in ["Staff", "a b", "", "ä"] {
+        let reason = refused(&site, &["users", "set-groups", "ada", "staff", wrong]).await;
+        assert!(reason.contains(&format!("{wrong:?} cannot be the name of a group")), "{reason}");
+    }
+    let many: Vec<String> = (0..33).map(|n| format!("g{n}")).collect();
+    let many: Vec<&str> = ["users", "set-groups", "ada"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    assert!(refused(&site, &many).await.contains("there are 33 groups; the most is 32"));
+    assert!(refused(&site, &["users", "set-groups", "bob", "staff"]).await.contains("there is no user \"bob\""));
+    let kept = site.database.rows("SELECT groups FROM users WHERE name = 'ada'").await;
+    assert_eq!(kept[0][0].as_deref(), Some("[\"staff\"]"), "what was refused has changed nothing");
+}

@@ -320,7 +320,7 @@ async fn start(
     let title = compose::title_or_made(&found.title, accept.profile.title, &accept.parts);
     let status = if active { ConversationStatus::Queued } else { found.status };
     let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
-    let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
+    let run = compose::queued_run(accept);
     let mut events = ended.events;
     let first_seq = found.base + 1 + i64::try_from(events.len()).unwrap_or(0);
     let before = (found.title.as_str(), found.status);

@@ -195,7 +195,7 @@ pub(super) async fn write(
     key: Option<&IdempotencyClaim>,
 ) -> StoreResult<Option<Accepted>> {
     let (message, body) = rows::storable_message(compose::user_message(accept, &accept.run_id))?;
-    let run = compose::queued_run(&accept.run_id, &accept.conversation_id, &accept.profile, accept.now);
+    let run = compose::queued_run(accept);
     let updated = EventBody::ConversationUpdated { title: None, status: ConversationStatus::Queued, supersedes: Vec::new() };
     let mut events = vec![
         compose::message_created(&message, 0, accept.now),

@@ -1,9 +1,12 @@
 //! MCP servers that people keep.
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
 use super::PostgresStore;
+use super::accept::record;
+use super::cancel::store_key;
+use super::conversations::recorded_key;
 use super::errors::{is_unique_violation, retried};
 use super::named::{Make, make};
 use crate::domain::ids::{McpServerId, UserId};
@@ -14,6 +17,9 @@ use crate::store::{
     IdempotencyClaim, Keyed, McpServerCursor, McpServerStore, NamedChanged, NamedMade, Page, PageRequest, StoreResult, rows,
 };
 use crate::support::text::storable;
+
+/// The number of the lock under which an owner's requests with keys wait for each other.
+const LOCK: i64 = 8;
 
 /// False if the owner has one of that name.
 async fn insert(connection: &mut PgConnection, new: &McpServerRecord) -> StoreResult<bool> {
@@ -40,6 +46,58 @@ async fn insert(connection: &mut PgConnection, new: &McpServerRecord) -> StoreRe
     Ok(made.rows_affected() > 0)
 }
 
+/// Changes a server that is of the version that the change was made from.
+async fn update(connection: &mut PgConnection, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
+    let version = sqlx::query_scalar(
+        "UPDATE mcp_servers SET name = $3, entry = $4, key_id = $5, key_data = $6, reach = $7, enabled = $8,
+             updated_at = $9, version = version + 1
+         WHERE id = $1 AND version = $2 RETURNING version",
+    )
+    .bind(changed.id.as_str())
+    .bind(changed.version)
+    .bind(storable(&changed.name))
+    .bind(rows::encode_storable("mcp_servers", "entry", changed.id.as_str(), &changed.entry)?)
+    .bind(changed.secrets.as_ref().map(|sealed| sealed.key_id.as_str()))
+    .bind(changed.secrets.as_ref().map(|sealed| sealed.data.as_str()))
+    .bind(changed.reach.as_str())
+    .bind(changed.enabled)
+    .bind(changed.updated_at.0)
+    .fetch_optional(connection)
+    .await;
+    match version {
+        Ok(Some(version)) => Ok(NamedChanged::Changed(version)),
+        Ok(None) => Ok(NamedChanged::Stale),
+        Err(error) if is_unique_violation(&error) => Ok(NamedChanged::NameTaken),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same once for each key.
+async fn replace(
+    connection: &mut PgConnection,
+    changed: &McpServerRecord,
+    key: Option<&IdempotencyClaim>,
+) -> StoreResult<Keyed<NamedChanged>> {
+    let mut tx = connection.begin().await?;
+    let owner = changed.owner.as_ref().map_or("", UserId::as_str);
+    // A request that comes again while the first is under way finds a server that has been changed, and has to see that it was that one.
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, $2))").bind(owner).bind(LOCK).execute(&mut *tx).await?;
+    if let Some(key) = key
+        && let Some(recorded) = recorded_key(&mut tx, key).await?
+    {
+        return Ok(recorded);
+    }
+    let outcome = update(&mut tx, changed).await?;
+    match &outcome {
+        NamedChanged::Changed(_) => {
+            store_key(&mut tx, record(key, &outcome)?).await?;
+            tx.commit().await?;
+        }
+        NamedChanged::Stale | NamedChanged::NameTaken => {}
+    }
+    Ok(Keyed::Fresh(outcome))
+}
+
 #[async_trait]
 impl McpServerStore for PostgresStore {
     async fn create_mcp_server(
@@ -49,7 +107,7 @@ impl McpServerStore for PostgresStore {
         idempotency: Option<IdempotencyClaim>,
     ) -> StoreResult<Keyed<NamedMade<McpServerId>>> {
         let key = idempotency.as_ref();
-        let (table, lock, owner) = ("mcp_servers", 8, new.owner.as_ref());
+        let (table, lock, owner) = ("mcp_servers", LOCK, new.owner.as_ref());
         let made = retried(|| {
             let what = Make { table, lock, owner, most, id: &new.id, key };
             self.api.ask(async |connection| make(connection, what, async |tx| insert(tx, new).await).await)
@@ -110,28 +168,17 @@ impl McpServerStore for PostgresStore {
     }
 
     async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
-        let version = sqlx::query_scalar(
-            "UPDATE mcp_servers SET name = $3, entry = $4, key_id = $5, key_data = $6, reach = $7, enabled = $8,
-                 updated_at = $9, version = version + 1
-             WHERE id = $1 AND version = $2 RETURNING version",
-        )
-        .bind(changed.id.as_str())
-        .bind(changed.version)
-        .bind(storable(&changed.name))
-        .bind(rows::encode_storable("mcp_servers", "entry", changed.id.as_str(), &changed.entry)?)
-        .bind(changed.secrets.as_ref().map(|sealed| sealed.key_id.as_str()))
-        .bind(changed.secrets.as_ref().map(|sealed| sealed.data.as_str()))
-        .bind(changed.reach.as_str())
-        .bind(changed.enabled)
-        .bind(changed.updated_at.0)
-        .fetch_optional(&self.api)
-        .await;
-        match version {
-            Ok(Some(version)) => Ok(NamedChanged::Changed(version)),
-            Ok(None) => Ok(NamedChanged::Stale),
-            Err(error) if is_unique_violation(&error) => Ok(NamedChanged::NameTaken),
-            Err(error) => Err(error.into()),
-        }
+        self.api.ask(async |connection| update(connection, changed).await).await
+    }
+
+    async fn replace_mcp_server(
+        &self,
+        changed: &McpServerRecord,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedChanged>> {
+        let key = idempotency.as_ref();
+        let replaced = retried(|| self.api.ask(async |connection| replace(connection, changed, key).await)).await;
+        self.or_recorded(replaced, key).await
     }
 
     async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {

@@ -151,6 +151,7 @@ async fn go_on_after(
         finish_reason: None,
         usage: None,
         error: None,
+        trace_id: Some(trace.clone()),
         created_at: now.to_rfc3339(),
         started_at: None,
         finished_at: None,

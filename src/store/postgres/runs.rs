@@ -9,8 +9,11 @@ use super::PostgresStore;
 use super::answer::ANSWER_LIMIT;
 use super::errors::retried;
 use super::resume::is_resumable;
+use crate::domain::agent::AgentProfile;
+use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, MessageId, NodeId, RunId, UserId};
 use crate::domain::run::Run;
+use crate::store::call_record::{CALL_COLUMNS, read_call_record};
 use crate::store::rows::RunRow;
 use crate::store::{
     AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
@@ -58,6 +61,15 @@ impl RunStore for PostgresStore {
         found.map(RunRow::into_view).transpose()
     }
 
+    async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
+        let found: Option<String> = sqlx::query_scalar("SELECT profile FROM runs WHERE id = $1 AND owner_id = $2")
+            .bind(id.as_str())
+            .bind(owner.as_str())
+            .fetch_optional(&self.api)
+            .await?;
+        found.map(|profile| rows::decode_profile(id.as_str(), &profile)).transpose()
+    }
+
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
         let columns = rows::RUN_COLUMNS;
         let statement = format!("SELECT {columns} FROM runs WHERE conversation_id = $1 AND owner_id = $2 AND active");
@@ -86,6 +98,30 @@ impl RunStore for PostgresStore {
 
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
         self.api.ask(async |connection| super::resume::call_batch(connection, owner, run, call).await).await
+    }
+
+    async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
+        let statement = format!(
+            "SELECT {CALL_COLUMNS},
+                 (
+                     SELECT (p.value -> 'arguments')::text FROM json_array_elements(m.body::json -> 'parts') AS p (value)
+                     WHERE p.value ->> 'call_id' = t.id LIMIT 1
+                 ) AS written,
+                 (
+                     SELECT d.value ->> 'tool' FROM json_array_elements(s.definitions::json) AS d (value)
+                     WHERE d.value ->> 'name' = t.name LIMIT 1
+                 ) AS tool
+             FROM tool_calls t JOIN runs r ON r.id = t.run_id
+             LEFT JOIN messages m ON m.id = t.message_id LEFT JOIN tool_sets s ON s.hash = r.tools_hash
+             WHERE t.id = $1 AND t.run_id = $2 AND t.owner_id = $3"
+        );
+        let found = sqlx::query(AssertSqlSafe(statement))
+            .bind(call.as_str())
+            .bind(run.as_str())
+            .bind(owner.as_str())
+            .fetch_optional(&self.api)
+            .await?;
+        found.as_ref().map(read_call_record).transpose()
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {

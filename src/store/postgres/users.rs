@@ -1,4 +1,4 @@
-//! Users who leave.
+//! What users may do, and users who leave.
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
@@ -8,6 +8,7 @@ use super::keys::user;
 use crate::domain::ids::UserId;
 use crate::domain::principal::{User, UserRole};
 use crate::domain::provider::Reach;
+use crate::store::rows::{decode, encode};
 use crate::store::users::{OWNED, REACHING};
 use crate::store::{Owned, StoreResult, UserStore};
 use crate::support::text::storable;
@@ -21,6 +22,19 @@ impl UserStore for PostgresStore {
 
     async fn set_role(&self, user: &UserId, role: UserRole) -> StoreResult<()> {
         self.chores.ask(async |connection| set_role(connection, user, role).await).await
+    }
+
+    async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()> {
+        let groups = encode("users", "groups", user.as_str(), &groups)?;
+        let set = sqlx::query("UPDATE users SET groups = $2 WHERE id = $1").bind(user.as_str()).bind(groups);
+        set.execute(&self.chores).await?;
+        Ok(())
+    }
+
+    async fn groups_of(&self, user: &UserId) -> StoreResult<Vec<String>> {
+        let found = sqlx::query_scalar("SELECT groups FROM users WHERE id = $1").bind(user.as_str());
+        let found: Option<String> = found.fetch_optional(&self.api).await?;
+        found.map_or_else(|| Ok(Vec::new()), |groups| decode("users", "groups", user.as_str(), &groups))
     }
 
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {

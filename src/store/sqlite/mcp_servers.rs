@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::SqliteStore;
 use super::named::Make;
+use super::{SqliteStore, idempotency};
 use crate::domain::ids::{McpServerId, UserId};
 use crate::domain::mcp_server::McpServerRecord;
 use crate::store::mcp_servers::{cursor, mcp_server_columns, read_mcp_server};
@@ -36,6 +36,34 @@ async fn insert(connection: &mut SqliteConnection, new: &McpServerRecord) -> Sto
     .execute(&mut *connection)
     .await?;
     Ok(made.rows_affected() > 0)
+}
+
+/// Changes a server that is of the version that the change was made from.
+async fn update(connection: &mut SqliteConnection, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
+    let version: Result<Option<i64>, sqlx::Error> = sqlx::query_scalar(
+        "UPDATE mcp_servers SET name = ?3, entry = ?4, key_id = ?5, key_data = ?6, reach = ?7, enabled = ?8,
+             updated_at = ?9, version = version + 1
+         WHERE id = ?1 AND version = ?2 RETURNING version",
+    )
+    .bind(changed.id.as_str())
+    .bind(changed.version)
+    .bind(&changed.name)
+    .bind(rows::encode_storable("mcp_servers", "entry", changed.id.as_str(), &changed.entry)?)
+    .bind(changed.secrets.as_ref().map(|sealed| sealed.key_id.as_str()))
+    .bind(changed.secrets.as_ref().map(|sealed| sealed.data.as_str()))
+    .bind(changed.reach.as_str())
+    .bind(changed.enabled)
+    .bind(changed.updated_at.0)
+    .fetch_optional(&mut *connection)
+    .await;
+    match version {
+        Ok(Some(version)) => Ok(NamedChanged::Changed(version)),
+        Ok(None) => Ok(NamedChanged::Stale),
+        Err(error) if error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation) => {
+            Ok(NamedChanged::NameTaken)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[async_trait]
@@ -107,33 +135,33 @@ impl McpServerStore for SqliteStore {
 
     async fn change_mcp_server(&self, changed: &McpServerRecord) -> StoreResult<NamedChanged> {
         let (_turn, mut tx) = self.write_in_turn().await?;
-        let version: Result<Option<i64>, sqlx::Error> = sqlx::query_scalar(
-            "UPDATE mcp_servers SET name = ?3, entry = ?4, key_id = ?5, key_data = ?6, reach = ?7, enabled = ?8,
-                 updated_at = ?9, version = version + 1
-             WHERE id = ?1 AND version = ?2 RETURNING version",
-        )
-        .bind(changed.id.as_str())
-        .bind(changed.version)
-        .bind(&changed.name)
-        .bind(rows::encode_storable("mcp_servers", "entry", changed.id.as_str(), &changed.entry)?)
-        .bind(changed.secrets.as_ref().map(|sealed| sealed.key_id.as_str()))
-        .bind(changed.secrets.as_ref().map(|sealed| sealed.data.as_str()))
-        .bind(changed.reach.as_str())
-        .bind(changed.enabled)
-        .bind(changed.updated_at.0)
-        .fetch_optional(&mut *tx)
-        .await;
-        match version {
-            Ok(Some(version)) => {
-                tx.commit().await?;
-                Ok(NamedChanged::Changed(version))
-            }
-            Ok(None) => Ok(NamedChanged::Stale),
-            Err(error) if error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation) => {
-                Ok(NamedChanged::NameTaken)
-            }
-            Err(error) => Err(error.into()),
+        let outcome = update(&mut tx, changed).await?;
+        match &outcome {
+            NamedChanged::Changed(_) => tx.commit().await?,
+            NamedChanged::Stale | NamedChanged::NameTaken => {}
         }
+        Ok(outcome)
+    }
+
+    async fn replace_mcp_server(
+        &self,
+        changed: &McpServerRecord,
+        idempotency: Option<IdempotencyClaim>,
+    ) -> StoreResult<Keyed<NamedChanged>> {
+        let key = idempotency.as_ref();
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        if let Some(earlier) = idempotency::earlier(&mut tx, key).await? {
+            return Ok(earlier);
+        }
+        let outcome = update(&mut tx, changed).await?;
+        match &outcome {
+            NamedChanged::Changed(_) => {
+                idempotency::keep(&mut tx, key, &outcome).await?;
+                tx.commit().await?;
+            }
+            NamedChanged::Stale | NamedChanged::NameTaken => {}
+        }
+        Ok(Keyed::Fresh(outcome))
     }
 
     async fn renew_mcp_server(&self, owner: Option<&UserId>, id: &McpServerId) -> StoreResult<bool> {

@@ -7,10 +7,13 @@ use super::SqliteStore;
 use super::connection::Tx;
 use super::idempotency;
 use super::resume::is_resumable;
+use crate::domain::agent::AgentProfile;
+use crate::domain::call_record::ToolCallRecord;
 use crate::domain::ids::{CallId, ConversationId, InputId, MessageId, NodeId, RunId, UserId};
 use crate::domain::input::InputKind;
 use crate::domain::run::Run;
-use crate::store::rows::{RUN_COLUMNS, RunRow, unsigned, word};
+use crate::store::call_record::{CALL_COLUMNS, read_call_record};
+use crate::store::rows::{RUN_COLUMNS, RunRow, decode_profile, unsigned, word};
 use crate::store::{
     AcceptRun, Accepted, CallBatch, Cancelled, Edited, Explanation, IdempotencyClaim, Keyed, ResumeRun, Resumed, RunStore, RunView,
     StoreResult, compose,
@@ -39,6 +42,15 @@ impl RunStore for SqliteStore {
             .fetch_optional(self.reader())
             .await?;
         row.map(|row| RunRow::read(&row)?.into_view()).transpose()
+    }
+
+    async fn run_profile(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<AgentProfile>> {
+        let found: Option<String> = sqlx::query_scalar("SELECT profile FROM runs WHERE id = ? AND owner_id = ?")
+            .bind(id.as_str())
+            .bind(owner.as_str())
+            .fetch_optional(self.reader())
+            .await?;
+        found.map(|profile| decode_profile(id.as_str(), &profile)).transpose()
     }
 
     async fn active_run(&self, owner: &UserId, conversation: &ConversationId) -> StoreResult<Option<Run>> {
@@ -75,6 +87,24 @@ impl RunStore for SqliteStore {
 
     async fn call_batch(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<CallBatch>> {
         super::resume::call_batch(&mut self.read().await?, owner, run, call).await
+    }
+
+    async fn tool_call(&self, owner: &UserId, run: &RunId, call: &CallId) -> StoreResult<Option<ToolCallRecord>> {
+        let statement = format!(
+            "SELECT {CALL_COLUMNS},
+                 (SELECT value -> 'arguments' FROM json_each(m.body, '$.parts') WHERE value ->> 'call_id' = t.id LIMIT 1) AS written,
+                 (SELECT value ->> 'tool' FROM json_each(s.definitions) WHERE value ->> 'name' = t.name LIMIT 1) AS tool
+             FROM tool_calls t JOIN runs r ON r.id = t.run_id
+             LEFT JOIN messages m ON m.id = t.message_id LEFT JOIN tool_sets s ON s.hash = r.tools_hash
+             WHERE t.id = ? AND t.run_id = ? AND t.owner_id = ?"
+        );
+        let found = sqlx::query(sqlx::AssertSqlSafe(statement))
+            .bind(call.as_str())
+            .bind(run.as_str())
+            .bind(owner.as_str())
+            .fetch_optional(self.reader())
+            .await?;
+        found.as_ref().map(read_call_record).transpose()
     }
 
     async fn explain_run(&self, owner: &UserId, id: &RunId) -> StoreResult<Option<Explanation>> {

@@ -1,4 +1,4 @@
-//! Users who leave.
+//! What users may do, and users who leave.
 
 use async_trait::async_trait;
 use sqlx::AssertSqlSafe;
@@ -8,6 +8,7 @@ use super::keys::read_user;
 use crate::domain::ids::UserId;
 use crate::domain::principal::{User, UserRole};
 use crate::domain::provider::Reach;
+use crate::store::rows::{decode, encode};
 use crate::store::users::{OWNED, REACHING};
 use crate::store::{Owned, StoreResult, UserStore};
 
@@ -37,6 +38,20 @@ impl UserStore for SqliteStore {
             }
         }
         Ok(tx.commit().await?)
+    }
+
+    async fn set_groups(&self, user: &UserId, groups: &[String]) -> StoreResult<()> {
+        let groups = encode("users", "groups", user.as_str(), &groups)?;
+        let (_turn, mut tx) = self.write_in_turn().await?;
+        let set = sqlx::query("UPDATE users SET groups = ? WHERE id = ?").bind(groups).bind(user.as_str());
+        set.execute(&mut *tx).await?;
+        Ok(tx.commit().await?)
+    }
+
+    async fn groups_of(&self, user: &UserId) -> StoreResult<Vec<String>> {
+        let found = sqlx::query_scalar("SELECT groups FROM users WHERE id = ?").bind(user.as_str());
+        let found: Option<String> = found.fetch_optional(self.reader()).await?;
+        found.map_or_else(|| Ok(Vec::new()), |groups| decode("users", "groups", user.as_str(), &groups))
     }
 
     async fn owned_by(&self, user: &UserId) -> StoreResult<Owned> {

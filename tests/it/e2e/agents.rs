@@ -197,3 +197,194 @@ async fn agents_are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] k
     server.set_key(&ann);
     assert!(told(&server, &model, "poet", "ann").await.1.contains("Rhyme."), "her own comes first");
 }
+
+/// The names of the agents that are listed.
+async fn listed(server: &Server) -> Vec<String> {
+    let list = server.get_json("/agents").await;
+    list["data"].as_array().unwrap().iter().map(|agent| agent["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What a run of this agent is refused with.
+async fn turned_away(server: &Server, agent: Option<&str>) -> String {
+    let mut body = json!({"input": "hello"});
+    if let Some(agent) = agent {
+        body["agent"] = json!(agent);
+    }
+    let (status, problem) = server.post_json("/runs", &body).await;
+    assert_eq!((status.as_u16(), problem["code"].as_str()), (403, Some("forbidden")), "{problem}");
+    problem["detail"].as_str().unwrap().to_owned()
+}
+
+async fn set_groups(site: &Site, user: &str, groups: &[&str]) {
+    let arguments: Vec<&str> = ["users", "set-groups", user].into_iter().chain(groups.iter().copied()).collect();
+    let (ok, output) = site.command(&arguments).await;
+    assert!(ok, "{output}");
+}
+
+async fn administrator(site: &Site) -> String {
+    let (ok, output) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
+    assert!(ok, "{output}");
+    output.lines().last().unwrap().trim().to_owned()
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_groups_is_for_their_members(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::new(kind).await.with_model(&model);
+    let (ann, root) = (site.key_of("ann").await, administrator(&site).await);
+    let mut server = site.start().await;
+    server.set_key(&root);
+    make(&server, &json!({"name": "poet", "scope": "global", "profile": {"system_prompt": "Rhyme."}})).await;
+    let secret = json!({"profile": {"system_prompt": "Declaim.", "groups": ["staff", "editors"]}});
+    asked(&server, Method::PATCH, "/agents/poet", &secret, 200).await;
+    for groups in [json!(["Staff"]), json!([""]), json!("staff"), json!((0..33).map(|n| format!("g{n}")).collect::<Vec<_>>())] {
+        let body = json!({"name": "more", "profile": {"groups": groups}});
+        let problem = asked(&server, Method::POST, "/agents", &body, 400).await;
+        assert!(problem["errors"][0]["pointer"].as_str().unwrap().starts_with("/profile/groups"), "{problem}");
+    }
+    assert!(told(&server, &model, "poet", "root").await.1.contains("Declaim."), "an administrator is in none of them");
+
+    server.set_key(&ann);
+    let outside = async |server: &Server| {
+        for agent in ["poet", "poet@1", "poet@2"] {
+            let detail = turned_away(server, Some(agent)).await;
+            assert!(detail.contains("poet") && !detail.contains("staff") && !detail.contains("editors"), "{detail}");
+        }
+        for path in ["/agents/poet", "/agents/poet/versions", "/agents/poet/versions/1", "/agents/poet/versions/2"] {
+            let problem = asked(server, Method::GET, path, &json!({}), 403).await;
+            assert!(!problem.to_string().contains("Declaim."), "{problem}");
+        }
+        assert!(!listed(server).await.contains(&"poet".to_owned()));
+    };
+    outside(&server).await;
+    set_groups(&site, "ann", &["others"]).await;
+    outside(&server).await;
+
+    set_groups(&site, "ann", &["others", "staff"]).await;
+    let (run, prompt) = told(&server, &model, "poet", "ann").await;
+    assert!(prompt.contains("Declaim.") && run["agent_version"] == 2, "{run}");
+    assert!(told(&server, &model, "poet@1", "earlier").await.1.contains("Rhyme."));
+    assert!(listed(&server).await.contains(&"poet".to_owned()));
+    assert_eq!(server.get_json("/agents/poet").await["effective"]["system_prompt"], "Declaim.");
+    assert_eq!(server.get_json("/agents/poet/versions/1").await["profile"]["system_prompt"], "Rhyme.");
+
+    // A version that nobody gets yet may be for fewer.
+    server.set_key(&root);
+    let narrower = json!({"profile": {"system_prompt": "Whisper.", "groups": ["editors"]}, "pinned_version": 2});
+    asked(&server, Method::PATCH, "/agents/poet", &narrower, 200).await;
+    server.set_key(&ann);
+    assert!(told(&server, &model, "poet", "still").await.1.contains("Declaim."));
+    turned_away(&server, Some("poet@3")).await;
+    asked(&server, Method::GET, "/agents/poet/versions/3", &json!({}), 403).await;
+    let versions = server.get_json("/agents/poet/versions").await;
+    let numbers: Vec<_> = versions["data"].as_array().unwrap().iter().map(|version| version["version"].clone()).collect();
+    assert_eq!(numbers, [json!(2), json!(1)]);
+
+    // A run that is under way is no matter of groups any more; the next one is, at once.
+    let held =
+        server.start_run(&json!({"input": "[[id:held]][[call:calculate {\"expression\":\"1\"}]][[hold]]", "agent": "poet"})).await;
+    model.wait_for("the run", "held", |seen| !seen.is_empty()).await;
+    set_groups(&site, "ann", &[]).await;
+    outside(&server).await;
+    // Nor does somebody join it by naming another agent.
+    let path = format!("/conversations/{}/messages", held["conversation_id"].as_str().unwrap());
+    asked(&server, Method::POST, &path, &json!({"content": "more", "on_busy": "steer"}), 403).await;
+    model.release("held");
+    assert_eq!(server.finished(held["id"].as_str().unwrap()).await["status"], "completed");
+}
+
+/// What goes on from a run has the agent of the run. What a call has done may be taken back by whoever has had it made.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_left_the_groups_of_an_agent_goes_on_with_no_run_of_it(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let model = ModelMock::start().await;
+    let site = Site::new(kind).await.with_model(&model);
+    let mut ledger = site.ledger.mcp_server();
+    ledger["capstan"]["undo"] = json!({"append": {"tool": "append_keyed", "arguments": {"text": "$arguments.text"}}});
+    let site = site.mcp(json!({"mcpServers": {"ledger": ledger}}));
+    let (ann, root) = (site.key_of("ann").await, administrator(&site).await);
+    let mut server = site.start().await;
+    server.set_key(&root);
+    make(&server, &json!({"name": "poet", "scope": "global", "profile": {"groups": ["staff"]}})).await;
+    let (run, _) = told(&server, &model, "poet", "root").await;
+    let again = asked(&server, Method::POST, &format!("/runs/{}/retry", run["id"].as_str().unwrap()), &json!({}), 202).await;
+    assert_eq!(server.finished(again["id"].as_str().unwrap()).await["status"], "completed", "an administrator is in none of them");
+
+    set_groups(&site, "ann", &["staff"]).await;
+    server.set_key(&ann);
+    let script = r#"[[id:ann]][[call:ledger__append {"text":"x"}]][[call:ledger__append {"txt":"x"}]][[next]][[say:bye]]"#;
+    let run = server.start_run(&json!({"input": script, "agent": "poet"})).await;
+    let run = server.finished(run["id"].as_str().unwrap()).await;
+    let (path, conversation) = (format!("/runs/{}", run["id"].as_str().unwrap()), run["conversation_id"].as_str().unwrap());
+    let before = server.messages(conversation).await;
+    let results =
+        before.iter().filter(|message| message["role"] == "tool").flat_map(|message| message["parts"].as_array().unwrap());
+    let calls: Vec<&str> = results.map(|part| part["call_id"].as_str().unwrap()).collect();
+    let [done, failed] = calls.as_slice() else { panic!("two calls: {before:#?}") };
+
+    set_groups(&site, "ann", &["others"]).await;
+    for (how, body) in [
+        ("resume".to_owned(), json!({})),
+        ("retry".to_owned(), json!({})),
+        (format!("tool-calls/{failed}/retry"), json!({"arguments": {"text": "y"}})),
+    ] {
+        let problem = asked(&server, Method::POST, &format!("{path}/{how}"), &body, 403).await;
+        assert_eq!(problem["code"], "forbidden", "{problem}");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("poet") && !detail.contains("staff"), "{detail}");
+    }
+    assert_eq!(server.messages(conversation).await, before);
+    let undoing = asked(&server, Method::POST, &format!("{path}/tool-calls/{done}/undo"), &json!({}), 202).await;
+    assert_eq!(server.finished(undoing["id"].as_str().unwrap()).await["status"], "completed");
+    assert_eq!((site.ledger.count("append_keyed", "x"), site.ledger.count("append", "y")), (1, 0));
+
+    set_groups(&site, "ann", &["staff"]).await;
+    let again = asked(&server, Method::POST, &format!("{path}/retry"), &json!({}), 202).await;
+    assert_eq!(server.finished(again["id"].as_str().unwrap()).await["status"], "completed");
+    assert_eq!(site.ledger.count("append", "x"), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_agent_of_a_member_leaves_the_groups_of_the_servers_own() {
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await.with_model(&model).env("CAPSTAN_AGENT__GROUPS", "['staff']");
+    let (ann, root) = (site.key_of("ann").await, administrator(&site).await);
+    let mut server = site.start().await;
+    server.set_key(&ann);
+    for groups in [json!([]), json!(["others"]), json!(["staff", "others"])] {
+        let body = json!({"name": "mine", "profile": {"groups": groups}});
+        let problem = asked(&server, Method::POST, "/agents", &body, 400).await;
+        assert_eq!(problem["errors"][0]["pointer"], "/profile/groups", "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("only an administrator can"), "{problem}");
+    }
+    // What they have said is theirs to read, and nothing beside it.
+    let mine = make(&server, &json!({"name": "mine", "profile": {"system_prompt": "Rhyme."}})).await;
+    assert!(mine.get("effective").is_none() && mine["error"].as_str().unwrap().contains("ask an administrator"), "{mine}");
+    assert_eq!(listed(&server).await, ["mine"]);
+    assert_eq!(server.get_json("/agents/mine/versions/1").await["profile"]["system_prompt"], "Rhyme.");
+    for agent in [None, Some("default"), Some("chat"), Some("mine")] {
+        let detail = turned_away(&server, agent).await;
+        assert!(detail.contains(agent.unwrap_or("default")), "{detail}");
+    }
+    for agent in ["default", "chat"] {
+        asked(&server, Method::GET, &format!("/agents/{agent}"), &json!({}), 403).await;
+    }
+
+    set_groups(&site, "ann", &["staff"]).await;
+    assert!(told(&server, &model, "mine", "mine").await.1.contains("Rhyme."));
+    for agent in ["default", "chat"] {
+        told(&server, &model, agent, agent).await;
+    }
+    assert_eq!(server.get_json("/agents/mine").await["effective"]["groups"], json!(["staff"]));
+    assert_eq!(server.get_json("/agents/chat").await["effective"]["groups"], json!(["staff"]));
+
+    // An administrator may open an agent to everybody, and needs no group for any.
+    server.set_key(&root);
+    told(&server, &model, "default", "root").await;
+    make(&server, &json!({"name": "open", "scope": "global", "profile": {"groups": []}})).await;
+    set_groups(&site, "ann", &[]).await;
+    server.set_key(&ann);
+    told(&server, &model, "open", "open").await;
+    turned_away(&server, None).await;
+}

@@ -185,6 +185,8 @@ async fn what_is_refused_leaves_the_run_waiting(#[values(Kind::Sqlite, Kind::Pos
     server.finished(words["run"]["id"].as_str().unwrap()).await;
     let started = server.run_events_json(&run).await.into_iter().find(|event| event["type"] == "tool.started").unwrap();
     assert_eq!(started["data"]["arguments"], json!({"text": "two"}), "what is shown is what is done");
+    let record = server.get_json(&format!("/runs/{run}/tool-calls/{}", started["data"]["call_id"].as_str().unwrap())).await;
+    assert_eq!((&record["arguments"], &record["edited"]), (&json!({"text": "two"}), &json!(true)), "{record}");
     audit::assert_sound(&site.database).await;
 }
 

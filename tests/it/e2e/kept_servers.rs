@@ -6,6 +6,7 @@ use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use super::approvals::waits;
 use super::mcp_servers::{everything_over_http, installed};
 use crate::support::audit;
 use crate::support::database::Kind;
@@ -116,6 +117,33 @@ async fn are_their_owners_alone(#[values(Kind::Sqlite, Kind::Postgres)] kind: Ki
     site.ledger.no_server_left().await;
     assert!(!server.log_text().contains("canary"));
     audit::assert_sound(&site.database).await;
+}
+
+/// M-14. A rule of the agent is for the operator's server of that name. Whoever takes the name gets the name only.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_members_are_not_eased_by_a_rule_that_was_meant_for_the_operators() {
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await.with_model(&model).env("CAPSTAN_SECRET_KEY", MASTER);
+    let site =
+        site.env("CAPSTAN_MCP__ALLOW_USER_COMMANDS", "true").env("CAPSTAN_AGENT__APPROVAL__TOOLS", r#"{book__destroy = "auto"}"#);
+    let (ok, admin) = site.command(&["keys", "create", "--user", "root", "--role", "admin"]).await;
+    assert!(ok);
+    let (admin, ann) = (admin.lines().last().unwrap().trim().to_owned(), site.key_of("ann").await);
+    let mut server = site.start().await;
+
+    server.set_key(&admin);
+    let of_all = make(&server, &json!({"name": "book", "entry": ledger(&site), "scope": "global"})).await;
+    server.set_key(&ann);
+    assert_eq!(append(&server, "book__destroy").await["status"], "completed");
+    assert_eq!(site.ledger.count("destroy", "x"), 1, "the operator's rule is for the operator's server");
+
+    server.set_key(&admin);
+    change(&server, of_all["id"].as_str().unwrap(), &json!({"enabled": false})).await;
+    server.set_key(&ann);
+    make(&server, &json!({"name": "book", "entry": ledger(&site)})).await;
+    let run = server.start_run(&json!({"input": r#"[[id:taken]][[call:book__destroy {"text":"x"}]][[next]][[text:1,0]]"#})).await;
+    waits(&server, run["id"].as_str().unwrap()).await;
+    assert_eq!(site.ledger.count("destroy", "x"), 1, "nobody has allowed that");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,6 +298,78 @@ async fn come_in_and_go_out_as_documents() {
     assert_eq!(of(&report, "tickets")["outcome"], "made", "{report}");
     assert_eq!(server.get_json("/mcp-servers/export").await, exported);
     assert!(!server.log_text().contains("canary"));
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn come_in_once_for_each_key(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    // With the second one there is no room for another.
+    let site = Site::new(kind).await.env("CAPSTAN_SECRET_KEY", MASTER).env("CAPSTAN_LIMITS__MAX_MCP_SERVERS_PER_OWNER", "2");
+    let server = site.start().await;
+    let import = async |document: &Value, key: &str| {
+        let answer = server.post("/mcp-servers/import", document).header("idempotency-key", key).send().await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str::<Value>(&text).unwrap()["data"].clone()
+    };
+    let outcomes = |data: &Value| -> Vec<(String, String)> {
+        let word = |entry: &Value, field: &str| entry[field].as_str().unwrap().to_owned();
+        let mut outcomes: Vec<_> =
+            data.as_array().unwrap().iter().map(|entry| (word(entry, "name"), word(entry, "outcome"))).collect();
+        outcomes.sort();
+        outcomes
+    };
+    let both = |known: &str, new: &str| [("known".to_owned(), known.to_owned()), ("new".to_owned(), new.to_owned())];
+    let url = |host: &str| format!("https://{host}.example.org/mcp");
+    let known = make(&server, &json!({"name": "known", "entry": {"url": url("old")}, "enabled": false})).await;
+    let document = json!({
+        "mcpServers": {
+            "known": {"url": url("one")},
+            "new": {"url": url("two"), "headers": {"Authorization": "Bearer ${TOKEN}"}},
+        },
+        "variables": {"TOKEN": CANARY},
+        "replace": true,
+    });
+    let first = import(&document, "first").await;
+    assert_eq!(outcomes(&first), both("replaced", "made"));
+    let ids: Vec<String> =
+        first.as_array().unwrap().iter().map(|entry| format!("/mcp-servers/{}", entry["id"].as_str().unwrap())).collect();
+    assert!(ids.iter().any(|path| path.ends_with(known["id"].as_str().unwrap())), "{first}");
+    for (path, host) in ids.iter().zip(["three", "four"]) {
+        let id = path.rsplit('/').next().unwrap();
+        change(&server, id, &json!({"enabled": false, "entry": {"url": url(host)}})).await;
+    }
+
+    // It comes again, and what was changed since stays.
+    assert_eq!(import(&document, "first").await, first);
+    for (path, host) in ids.iter().zip(["three", "four"]) {
+        let shown = server.get_json(path).await;
+        assert_eq!((&shown["entry"]["url"], &shown["enabled"]), (&json!(url(host)), &json!(false)), "{shown}");
+    }
+    let mut otherwise = document.clone();
+    otherwise["mcpServers"]["known"] = json!({"url": url("five")});
+    let mismatch = server.post("/mcp-servers/import", &otherwise).header("idempotency-key", "first").send().await.unwrap();
+    assert_eq!(mismatch.status(), 422);
+
+    // Another request replaces both. The next one names a secret that is kept, with which none could be made.
+    assert_eq!(outcomes(&import(&document, "second").await), both("replaced", "replaced"));
+    let mut named = document.clone();
+    named.as_object_mut().unwrap().remove("variables");
+    named["mcpServers"]["new"]["headers"]["Authorization"] = json!("${AUTHORIZATION}");
+    let third = import(&named, "third").await;
+    assert_eq!(outcomes(&third), both("replaced", "replaced"), "{third}");
+    let shown = [server.get_json(&ids[0]).await, server.get_json(&ids[1]).await].map(|shown| shown["version"].clone());
+    assert_eq!(import(&named, "third").await, third);
+    assert_eq!([server.get_json(&ids[0]).await, server.get_json(&ids[1]).await].map(|shown| shown["version"].clone()), shown);
+
+    // One that was replaced and is gone is made anew. One that was made is what it was, though it is gone.
+    for path in &ids {
+        assert_eq!(server.request(Method::DELETE, path).send().await.unwrap().status(), 204);
+    }
+    let anew = import(&document, "first").await;
+    assert_eq!(outcomes(&anew), both("made", "made"));
+    assert!(!anew.to_string().contains(known["id"].as_str().unwrap()), "{anew}");
+    assert_eq!(server.get_json("/mcp-servers").await["data"].as_array().unwrap().len(), 1);
 }
 
 /// What one process is told, the others do within seconds.

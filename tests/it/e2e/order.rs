@@ -116,6 +116,29 @@ async fn what_is_idle_is_put_away_and_much_later_deleted(#[values(Kind::Sqlite, 
     assert_eq!(server.get(&format!("/conversations/{}", ids[0])).send().await.unwrap().status(), 404);
 }
 
+/// What is empty is deleted before anything is put away, and so is counted there alone.
+#[rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_empty_is_counted_once(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+    let site = Site::new(kind).await;
+    let server = site.start().await;
+    let mut ids = Vec::new();
+    for body in [json!({}), json!({}), json!({"title": "named"})] {
+        let (_, made) = server.post_json("/conversations", &body).await;
+        ids.push(made["id"].as_str().unwrap().to_owned());
+    }
+    let (status, changed) = change(&server, &ids[1], &json!({"archived": true})).await;
+    assert_eq!(status, 200, "{changed}");
+    let by = 91 * DAY_MS;
+    let older = format!("UPDATE conversations SET updated_at = updated_at - {by}, archived_at = archived_at - {by} RETURNING id");
+    assert_eq!(site.database.rows(&older).await.len(), 3);
+    let (ok, said) = site.command(&["cleanup", "--dry-run"]).await;
+    assert!(ok && said.contains("conversations to archive: 1; to delete: 2"), "{said}");
+    let (ok, said) = site.command(&["cleanup"]).await;
+    assert!(ok && said.contains("conversations archived: 1; deleted: 2"), "{said}");
+    assert_eq!(titles(&server, "?archived=any").await, ["named"]);
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_said_is_found(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {

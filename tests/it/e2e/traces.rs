@@ -71,7 +71,10 @@ async fn request_and_run_have_one_trace(#[values(Kind::Sqlite, Kind::Postgres)] 
     let site = Site::new(kind).await.env("CAPSTAN_LOG__FORMAT", "json").env("CAPSTAN_LOG__LEVEL", "info,capstan=debug");
     let server = site.start().await;
     let run = start_in(&server, &traceparent(), "What is 17*23?").await;
-    server.finished(&run).await;
+    assert_eq!(server.finished(&run).await["trace_id"], TRACE, "whoever holds the run knows what to look for");
+    assert_eq!(server.get_json(&format!("/runs/{run}/explain")).await["run"]["trace_id"], TRACE);
+    let events = server.run_events_json(&run).await;
+    assert!(events.iter().all(|event| !event.to_string().contains(TRACE)), "the log of events says nothing of it");
     let found = all_lines_of(&server, &run, TRACE).await;
     for message in ["run accepted", "tool call ended", "run ended"] {
         assert!(found.iter().any(|line| line == message), "{message} in {found:?}");

@@ -1,9 +1,10 @@
 //! What became of every call of a tool.
 
 use capstan::domain::audit::{AuditOutcome, AuditRecord};
+use capstan::domain::call_record::ToolCallRecord;
 use capstan::domain::change::Change;
-use capstan::domain::ids::{GrantId, UserId};
-use capstan::domain::message::ToolContent;
+use capstan::domain::ids::{CallId, GrantId, PartId, UserId};
+use capstan::domain::message::{Part, ToolCallPart, ToolContent};
 use capstan::domain::record::Fence;
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::store::{AuditFilter, Page};
@@ -11,12 +12,14 @@ use capstan::support::ids::UuidIds;
 use serde_json::json;
 
 use super::fixture::*;
+use super::load::tools;
 
 contract! {
     ;
     each_end_is_written_once_with_its_outcome,
     it_outlives_the_conversation_and_is_removed_when_it_is_old,
     pages_and_filters,
+    a_call_is_read_whole_by_its_owner,
 }
 
 /// The calls of a new run, `count` of them.
@@ -163,4 +166,65 @@ async fn pages_and_filters(world: &World) {
     assert_eq!(all(world, &run).await.len(), 1);
     let tool = AuditFilter { tool: Some("files__write".to_owned()), ..AuditFilter::default() };
     assert_eq!(all(world, &tool).await, []);
+}
+
+async fn a_call_is_read_whole_by_its_owner(world: &World) {
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    let mut message = assistant(&fence, "calls");
+    let calls: Vec<ToolCall> = (0..2).map(|position| planned_call(&fence, &message.id, position)).collect();
+    message.parts.extend(calls.iter().map(|call| {
+        Part::ToolCall(ToolCallPart {
+            id: PartId::generate(&UuidIds),
+            call_id: call.id.clone(),
+            name: "read".to_owned(),
+            arguments: call.arguments.clone(),
+            provider_call_id: None,
+            raw: None,
+            undoes: None,
+        })
+    }));
+    let add = vec![Change::FreezeTools(tools()), Change::AddMessage(message.clone()), Change::AddToolCalls(calls.clone())];
+    world.commit_one(changes(&fence, add)).await.unwrap();
+    let read = async |owner: &UserId, call: &CallId| world.store.tool_call(owner, &fence.run_id, call).await.unwrap();
+    let planned = ToolCallRecord {
+        id: calls[0].id.clone(),
+        run_id: fence.run_id.clone(),
+        message_id: message.id.clone(),
+        name: "files__read".to_owned(),
+        server: Some("files".to_owned()),
+        tool: Some("read".to_owned()),
+        arguments: calls[0].arguments.clone(),
+        edited: false,
+        repair: calls[0].repair.clone(),
+        undoes: None,
+        state: ToolCallState::Planned,
+        is_error: false,
+        content: Vec::new(),
+        duration_ms: None,
+        started_at: None,
+        finished_at: None,
+    };
+    assert_eq!(read(&owner, &calls[0].id).await, Some(planned));
+
+    let (id, arguments) = (&calls[1].id, json!({"path": "another \u{1F600}"}));
+    let picture = ToolContent::Image { media_type: "image/png".to_owned(), data: "AA==".to_owned() };
+    let content = vec![ToolContent::text("ä".repeat(50_000)), picture];
+    let outcome = ToolOutcome { content: content.clone(), is_error: true, ..ended(ToolCallState::Failed, 7) };
+    let work = vec![
+        Change::ToolEdited { id: id.clone(), arguments: arguments.clone(), hash: "cd".repeat(32) },
+        Change::ToolStarted(id.clone()),
+        Change::ToolFinished(id.clone(), outcome),
+    ];
+    world.commit_one(changes(&fence, work)).await.unwrap();
+    let record = read(&owner, id).await.unwrap();
+    assert_eq!((&record.arguments, record.edited), (&arguments, true));
+    assert_eq!((record.state, record.is_error, record.duration_ms), (ToolCallState::Failed, true, Some(7)));
+    assert_eq!(record.content, content);
+    assert!(record.started_at.is_some() && record.finished_at.is_some(), "{record:?}");
+
+    assert_eq!(read(&user(), id).await, None, "somebody else's");
+    assert_eq!(read(&owner, &CallId::generate(&UuidIds)).await, None);
+    let other = world.claimed(&owner).await;
+    assert_eq!(world.store.tool_call(&owner, &other.run_id, id).await.unwrap(), None, "a call of another run");
 }

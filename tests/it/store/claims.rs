@@ -126,8 +126,9 @@ async fn a_claim_names_the_trace_that_started_the_run(world: &World) {
     let claim = world.claim(1).await.remove(0);
     assert_eq!(claim.trace, Some(idle.trace));
     // A run that an earlier version stored has none.
-    world.run(&owner).await;
+    let older = world.run(&owner).await.run;
     world.database.rows("UPDATE runs SET trace_id = NULL").await;
+    assert_eq!(world.view(&owner, &older.id).await.run.trace_id, None);
     assert_eq!(world.claim(1).await.remove(0).trace, None);
 }
 

@@ -41,7 +41,7 @@ async fn what_a_newer_version_has_added_is_left_out(world: &World) {
     let fence = world.claimed(&user()).await;
     let known = world.load(&fence).await;
     let columns = [
-        ("profile", "\"name\":", "\"later\":{\"a\":1},\"name\":"),
+        ("profile", "\"name\":", "\"later\":{\"a\":1},\"budget\":{\"later\":1},\"admission\":{\"later\":1},\"name\":"),
         ("profile", "\"options\":{}", "\"options\":{\"seed\":7,\"later\":1}"),
         ("profile", "\"llm_retry\":{", "\"llm_retry\":{\"later\":[],"),
         ("counters", "\"rounds\":", "\"later\":true,\"rounds\":"),
@@ -55,7 +55,7 @@ async fn what_a_newer_version_has_added_is_left_out(world: &World) {
     assert_eq!(found, known);
 }
 
-fn tools() -> Vec<Arc<ToolDefinition>> {
+pub(super) fn tools() -> Vec<Arc<ToolDefinition>> {
     vec![
         ToolDefinition {
             name: "files__read".to_owned(),

@@ -24,6 +24,7 @@ contract! {
     a_generation_is_no_version,
     an_owner_has_only_so_many,
     a_repeated_request_makes_one,
+    a_repeated_request_replaces_once,
     pages_go_by_name,
     secrets_are_sealed_anew_beside_those_of_providers,
 }
@@ -167,6 +168,54 @@ async fn a_repeated_request_makes_one(world: &World) {
     let again = server(Some(&ann), "one");
     assert_eq!(world.store.create_mcp_server(&again, MOST, key(&ann, "k", "f")).await.unwrap(), Keyed::Replayed(made));
     assert_eq!(world.store.create_mcp_server(&again, MOST, key(&ann, "k", "other")).await.unwrap(), Keyed::Mismatch);
+}
+
+async fn a_repeated_request_replaces_once(world: &World) {
+    let ann = user();
+    let first = made(world, Some(&ann), "one").await;
+    made(world, Some(&ann), "taken").await;
+    let replace = async |changed: &McpServerRecord, name: &str, fingerprint: &str| {
+        world.store.replace_mcp_server(changed, key(&ann, name, fingerprint)).await.unwrap()
+    };
+    let replaced = McpServerRecord {
+        entry: json!({"url": "https://h"}).as_object().cloned().unwrap(),
+        secrets: None,
+        updated_at: UnixMillis(NOW.0 + 5),
+        ..first.clone()
+    };
+    assert_eq!(replace(&replaced, "k", "f").await, Keyed::Fresh(NamedChanged::Changed(2)));
+    let stored = world.store.mcp_server(&ann, &first.id).await.unwrap();
+    assert_eq!(stored, Some(McpServerRecord { version: 2, ..replaced.clone() }));
+
+    // What was changed in between stays, also where the repeated request has read it.
+    let between = McpServerRecord { enabled: false, version: 2, ..replaced.clone() };
+    assert_eq!(world.store.change_mcp_server(&between).await.unwrap(), NamedChanged::Changed(3));
+    let again = McpServerRecord { version: 3, ..replaced.clone() };
+    assert_eq!(replace(&again, "k", "f").await, Keyed::Replayed(NamedChanged::Changed(2)));
+    assert_eq!(replace(&again, "k", "other").await, Keyed::Mismatch);
+    let stored = world.store.mcp_server(&ann, &first.id).await.unwrap();
+    assert_eq!(stored, Some(McpServerRecord { version: 3, ..between }));
+
+    // What has changed nothing is tried anew.
+    let taken = McpServerRecord { name: "taken".to_owned(), ..again.clone() };
+    assert_eq!(replace(&replaced, "l", "f").await, Keyed::Fresh(NamedChanged::Stale), "made from version 1");
+    assert_eq!(replace(&taken, "l", "f").await, Keyed::Fresh(NamedChanged::NameTaken));
+    assert_eq!(replace(&again, "l", "f").await, Keyed::Fresh(NamedChanged::Changed(4)));
+    let without_a_key = McpServerRecord { version: 4, ..again };
+    let outcome = world.store.replace_mcp_server(&without_a_key, None).await.unwrap();
+    assert_eq!(outcome, Keyed::Fresh(NamedChanged::Changed(5)));
+
+    // Of many that come at the same time with one key, one does, and the others hear of that.
+    let mut together = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (store, mine) = (Arc::clone(&world.store), McpServerRecord { version: 5, ..without_a_key.clone() });
+        let claim = key(&ann, "m", "f");
+        together.spawn(async move { store.replace_mcp_server(&mine, claim).await.unwrap() });
+    }
+    let outcomes = together.join_all().await;
+    let fresh = outcomes.iter().filter(|outcome| **outcome == Keyed::Fresh(NamedChanged::Changed(6))).count();
+    let replayed = outcomes.iter().filter(|outcome| **outcome == Keyed::Replayed(NamedChanged::Changed(6))).count();
+    assert_eq!((fresh, replayed), (1, 7), "{outcomes:?}");
 }
 
 async fn pages_go_by_name(world: &World) {

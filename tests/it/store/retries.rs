@@ -1,5 +1,8 @@
 //! A turn that is answered once more, and a call that is made once more.
 
+use std::collections::BTreeSet;
+
+use capstan::domain::agent::AgentProfile;
 use capstan::domain::change::{Change, StepKind, StepStatus};
 use capstan::domain::ids::{CallId, MessageId, RunId, UserId};
 use capstan::domain::message::{Message, ToolContent};
@@ -7,11 +10,13 @@ use capstan::domain::record::{ClaimCause, Fence};
 use capstan::domain::run::{Run, RunStatus};
 use capstan::domain::tool::{ToolCall, ToolCallState, ToolOutcome};
 use capstan::domain::trace::TraceId;
-use capstan::store::{CallBatch, GoOn, Keyed, ResumeRun, Resumed};
+use capstan::store::{AcceptRun, CallBatch, GoOn, Keyed, ResumeRun, Resumed};
 use capstan::support::ids::UuidIds;
 use serde_json::{Value, json};
 
-use super::fixture::{NOW, World, assistant, changes, completed, failed, fresh, hello, key, page, planned_call, user};
+use super::fixture::{
+    NOW, World, assistant, changes, completed, conversation, failed, fresh, hello, key, page, planned_call, stored, user,
+};
 
 contract! {
     a_turn_takes_the_place_of_the_one_before,
@@ -21,6 +26,7 @@ contract! {
     a_call_is_taken_back_once,
     what_was_made_by_a_retry_only_is_taken_back,
     what_took_back_a_call_of_an_earlier_turn_stays,
+    what_goes_on_has_the_profile_of_its_run,
 }
 
 fn retry(owner: &UserId, id: &RunId, how: GoOn) -> ResumeRun {
@@ -70,6 +76,8 @@ async fn a_turn_takes_the_place_of_the_one_before(world: &World) {
     assert_eq!(superseded(&again), gone.map(MessageId::as_str));
     let Resumed::Run { run, .. } = again else { unreachable!() };
     assert_eq!((&run.id, run.status, run.finish_reason), (&request.new_run_id, RunStatus::Queued, None));
+    assert_eq!(run.trace_id.as_ref(), Some(&request.trace), "it is in the trace of the request that asked for it");
+    assert_eq!(world.view(&owner, &run.id).await.run, run);
     let replayed = world.store.resume_run(request, key(&owner, "k", "f")).await.unwrap();
     assert_eq!(replayed, Keyed::Replayed(Resumed::Run { run: run.clone(), events: Vec::new() }));
     assert_eq!(world.view(&owner, &second.run_id).await.run.status, RunStatus::Completed, "what has ended does not change");
@@ -331,4 +339,21 @@ async fn a_call_is_taken_back_once(world: &World) {
     assert!(is_refused(undo(true)).await, "it is done");
     // What only took a call back answers nothing: the turn before it is still the newest.
     assert!(matches!(ask(world, retry(&owner, &fence.run_id, GoOn::Turn)).await, Resumed::Run { .. }));
+}
+
+async fn what_goes_on_has_the_profile_of_its_run(world: &World) {
+    let owner = user();
+    let groups = BTreeSet::from(["editors".to_owned(), "staff".to_owned()]);
+    let profile = AgentProfile { name: "poet".to_owned(), groups, ..AgentProfile::default() };
+    let accept = AcceptRun { profile: profile.clone(), ..hello(&owner, &conversation()) };
+    let first = stored(fresh(world.store.accept_run(accept, None).await.unwrap())).run.id;
+    let read = async |owner: &UserId, run: &RunId| world.store.run_profile(owner, run).await.unwrap();
+    assert_eq!(read(&owner, &first).await.as_ref(), Some(&profile));
+    assert_eq!(read(&user(), &first).await, None, "somebody else's");
+    assert_eq!(read(&owner, &RunId::generate(&UuidIds)).await, None);
+
+    let fence = world.claim_one().await;
+    world.commit_one(failed(&fence)).await.unwrap();
+    let Resumed::Run { run, .. } = ask(world, retry(&owner, &first, GoOn::Resume)).await else { panic!("it goes on") };
+    assert_eq!(read(&owner, &run.id).await, Some(profile));
 }

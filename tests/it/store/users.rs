@@ -1,4 +1,5 @@
-//! Users who leave take with them all that is theirs, and those who are no administrators any more keep nothing of the role.
+//! Users who leave take with them all that is theirs, those who are no administrators any more keep nothing of the role, and groups are
+//! those that were said last.
 
 use capstan::domain::ids::{KeyId, UserId};
 use capstan::domain::mcp_server::McpServerRecord;
@@ -18,6 +19,7 @@ contract! {
     ;
     whoever_leaves_takes_all_that_is_theirs,
     whoever_is_no_administrator_any_more_reaches_no_further_than_members,
+    groups_are_those_that_were_said_last,
 }
 
 /// Tables whose rows hang on conversations.
@@ -164,4 +166,23 @@ async fn whoever_is_no_administrator_any_more_reaches_no_further_than_members(wo
     assert_eq!(store.mcp_server(&ann, &of_all.id).await.unwrap(), Some(of_all), "what is everybody's is not theirs");
     assert_eq!(store.mcp_server(&bob, &of_bob.id).await.unwrap(), Some(of_bob));
     assert_eq!(store.provider(&bob, &models_of_bob.id).await.unwrap(), Some(models_of_bob));
+}
+
+async fn groups_are_those_that_were_said_last(world: &World) {
+    let store = &world.store;
+    let (ada, bob) = (user(), user());
+    for (id, name) in [(&ada, "ada"), (&bob, "bob")] {
+        store.ensure_user(id.clone(), name, UserRole::Member, NOW).await.unwrap();
+        assert!(store.groups_of(id).await.unwrap().is_empty(), "nobody has said any");
+    }
+    for groups in [&["editors", "staff"][..], &["staff"][..], &[][..], &["others"][..]] {
+        let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+        store.set_groups(&ada, &groups).await.unwrap();
+        assert_eq!(store.groups_of(&ada).await.unwrap(), groups);
+    }
+    store.set_role(&ada, UserRole::Admin).await.unwrap();
+    store.ensure_user(user(), "ada", UserRole::Member, NOW).await.unwrap();
+    assert_eq!(store.groups_of(&ada).await.unwrap(), ["others"], "another start of a server changes nothing");
+    assert!(store.groups_of(&bob).await.unwrap().is_empty());
+    assert!(store.groups_of(&user()).await.unwrap().is_empty(), "there is no such user");
 }

@@ -1,12 +1,16 @@
 //! The conversation system in a browser: blocks, names, stopping, keeping, ten rounds, and its words for where a conversation stands.
 
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{rounds, run_of, said, shape};
+use super::{ledger_of, rounds, run_of, said, shape};
 use crate::support::database::Kind;
 use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
 use crate::support::server::{Server, Site};
+use crate::support::wait;
 
 /// Where a conversation stands, in that system's words.
 async fn word(server: &Server, conversation: &str) -> Value {
@@ -122,7 +126,7 @@ async fn it_tells_where_it_stands_and_stops_when_told() {
     model.wait_for("the request", "s", |seen| !seen.is_empty()).await;
     assert_eq!(word(&server, conversation).await, "thinking");
     model.release("s");
-    crate::support::wait::until("the tool to run", std::time::Duration::from_secs(20), || async {
+    wait::until("the tool to run", Duration::from_secs(20), || async {
         (word(&server, conversation).await == "calling_tools" && !ledger.entries().is_empty()).then_some(())
     })
     .await;
@@ -212,5 +216,98 @@ async fn servers_are_connected_again_after_a_restart() {
     let next = server.start_run(&next).await;
     assert_eq!(server.finished(next["id"].as_str().unwrap()).await["status"], "completed");
     assert_eq!((ledger.count("append", "before"), ledger.count("append", "after")), (1, 1));
+    model.assert_history_was_sendable();
+}
+
+/// Its list of conversations, with where they stand in its own words.
+async fn listed(server: &Server) -> Vec<Value> {
+    server.get_json("/conversations?words=chat").await["data"].as_array().unwrap().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_listed_switched_and_deleted() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let mut server = site.start().await;
+    let rain = "What's the weather like in Rome, today? And is it going to rain (or even to snow!) tomorrow, in the evening?";
+    let rome = run_of(&server, "chat", &format!("{rain} [[id:rome]][[say:Sunny.]]")).await;
+    let fails = r#"Tea [[id:tea]][[call:calculate {"expression":"1"}]][[next]][[status:400]]"#;
+    let tea = run_of(&server, "chat", fails).await;
+    let (rome, tea) = (rome["conversation_id"].as_str().unwrap(), tea["conversation_id"].as_str().unwrap());
+
+    // Title, time and status, the newest first.
+    let shown = listed(&server).await;
+    let ids: Vec<(&Value, &Value)> = shown.iter().map(|one| (&one["id"], &one["word"])).collect();
+    assert_eq!(ids, [(&json!(tea), &json!("error")), (&json!(rome), &json!("idle"))]);
+    let times = |one: &Value| ["created_at", "updated_at"].map(|field| one[field].as_str().unwrap().to_owned());
+    for one in &shown {
+        let [made, changed] = times(one);
+        assert!(made.ends_with('Z') && made <= changed, "{one}");
+    }
+    // The first words of the first message, as they were written, cut where they are many.
+    let titles: Vec<&str> = shown.iter().map(|one| one["title"].as_str().unwrap()).collect();
+    assert!(titles[0].starts_with("Tea"), "{titles:?}");
+    assert!(titles[1].starts_with("What's the weather like in Rome, today?") && rain.starts_with(titles[1]), "{titles:?}");
+    assert!(titles[1].chars().count() < rain.chars().count() && titles[1].chars().count() <= 255, "{titles:?}");
+
+    // Whoever switches goes on where each of them stood.
+    let goes_on = async |conversation: &str, id: &str| -> String {
+        let input = format!("And now? [[id:{id}]][[say:Here.]]");
+        let run = server.start_run(&json!({"input": input, "agent": "chat", "conversation_id": conversation})).await;
+        assert_eq!(server.finished(run["id"].as_str().unwrap()).await["status"], "completed");
+        model.exchanges(id)[0].request["messages"].to_string()
+    };
+    let (of_rome, of_tea) = (goes_on(rome, "rome2").await, goes_on(tea, "tea2").await);
+    assert!(of_rome.contains("Sunny.") && !of_rome.contains("[[id:tea]]"), "{of_rome}");
+    assert!(of_tea.contains("[[id:tea]]") && !of_tea.contains("Sunny."), "{of_tea}");
+    let later = listed(&server).await;
+    assert_eq!(later.len(), 2);
+    for (after, before) in later.iter().zip(&shown) {
+        assert!(times(after)[1] > times(before)[1], "the time goes on: {after}");
+        assert_eq!((&after["id"], &after["title"]), (&before["id"], &before["title"]));
+    }
+    assert_eq!((&later[0]["id"], &later[0]["word"]), (&json!(tea), &json!("idle")));
+
+    // Its own code forgot that the last one was deleted.
+    for (conversation, left) in [(tea, vec![json!(rome)]), (rome, Vec::new())] {
+        let path = format!("/conversations/{conversation}");
+        let gone = server.request(Method::DELETE, &path).send().await.unwrap();
+        assert_eq!(gone.status(), StatusCode::NO_CONTENT);
+        assert_eq!(server.get(&path).send().await.unwrap().status(), StatusCode::NOT_FOUND);
+        let ids: Vec<Value> = listed(&server).await.iter().map(|one| one["id"].clone()).collect();
+        assert_eq!(ids, left);
+    }
+    server.signal("TERM").await;
+    server.exit().await;
+    let server = site.start().await;
+    assert_eq!(listed(&server).await, Vec::<Value>::new());
+    model.assert_history_was_sendable();
+}
+
+/// Its own code mixed them up: both names are cleaned to `my_server`.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_whose_names_are_cleaned_to_the_same_are_told_apart() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let ledgers = ["one", "two"].map(|name| ledger_of(&site, name));
+    let site = site.mcp(json!({"mcpServers": {"my server": ledgers[0].mcp_server(), "my.server": ledgers[1].mcp_server()}}));
+    let server = site.start().await;
+    let names: [String; 2] = wait::until("the tools of both", Duration::from_secs(60), || async {
+        let tools = server.get_json("/tools").await["data"].as_array().unwrap().clone();
+        let name = |of: &str| {
+            let tool = tools.iter().find(|tool| tool["server"] == of && tool["tool"] == "append")?;
+            Some(tool["name"].as_str()?.to_owned())
+        };
+        Some([name("my server")?, name("my.server")?])
+    })
+    .await;
+    assert!(names[0] != names[1] && names.iter().all(|name| name.starts_with("my_server")), "{names:?}");
+    let calls = format!(r#"[[call:{} {{"text":"first"}}]][[call:{} {{"text":"second"}}]]"#, names[0], names[1]);
+    let run = run_of(&server, "chat", &format!("q [[id:same]]{calls}[[next]][[say:Both are written.]]")).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    let offered = model.exchanges("same")[0].request["tools"].to_string();
+    assert!(names.iter().all(|name| offered.contains(&format!("{name:?}"))), "{offered}");
+    let written = ledgers.each_ref().map(|ledger| ledger.entries().into_iter().map(|entry| entry.arguments).collect::<Vec<_>>());
+    assert_eq!(written, [vec![json!({"text": "first"})], vec![json!({"text": "second"})]]);
     model.assert_history_was_sendable();
 }

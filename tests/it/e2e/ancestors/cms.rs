@@ -57,6 +57,49 @@ async fn with_tools_it_goes_on_until_there_is_a_text() {
     assert_eq!(parts[1], ["tool_call"; 3], "the calls are a message of their own, stored before any tool runs");
 }
 
+/// 202, and else: 400 for an empty message or more than 10,000 characters, 429 beside three that are active; fifty conversations.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_runs_at_a_time_fifty_conversations_ten_thousand_characters() {
+    let model = ModelMock::start().await;
+    let server = Site::scripted(Kind::Sqlite, &model).await.start().await;
+    let send = async |agent: &str, input: &str| server.post_json("/runs", &json!({"input": input, "agent": agent})).await;
+
+    let long = "ä".repeat(10_001);
+    let (status, refused) = send("cms", &long).await;
+    assert_eq!((status.as_u16(), &refused["errors"][0]["pointer"]), (400, &json!("/input")), "{refused}");
+    assert!(refused.to_string().contains("has 10001 characters; at most 10000 are accepted"), "{refused}");
+    assert_eq!(send("cms", "").await.0, 400);
+    for (agent, input) in [("default", long.as_str()), ("cms", &long[..20_000])] {
+        let (status, taken) = send(agent, input).await;
+        assert_eq!(status, 202, "the server itself takes more, and what counts are characters: {taken}");
+        server.finished(taken["run"]["id"].as_str().unwrap()).await;
+    }
+
+    let mut active = Vec::new();
+    for n in 0..3 {
+        let (status, taken) = send("cms", &format!("[[id:long{n}]][[text:100000,20]]")).await;
+        assert_eq!(status, 202, "{taken}");
+        active.push(taken["run"]["id"].as_str().unwrap().to_owned());
+    }
+    let (status, refused) = send("cms", "one more").await;
+    assert_eq!((status.as_u16(), &refused["code"]), (429, &json!("too_many_requests")), "{refused}");
+    for run in active {
+        assert!(server.post_json(&format!("/runs/{run}/cancel"), &json!({})).await.0.is_success());
+        server.finished(&run).await;
+    }
+
+    let mut kept = server.get_json("/conversations?limit=100").await["data"].as_array().unwrap().len();
+    while kept < 50 {
+        assert_eq!(server.post_json("/conversations", &json!({})).await.0, 201);
+        kept += 1;
+    }
+    let (status, refused) = send("cms", "the fifty-first").await;
+    assert_eq!((status.as_u16(), &refused["code"]), (409, &json!("conflict")), "{refused}");
+    let oldest = server.get_json("/conversations?limit=1").await["data"][0]["id"].as_str().unwrap().to_owned();
+    let path = format!("/conversations/{oldest}/messages");
+    assert_eq!(server.post_json(&path, &json!({"content": "in one that is there", "agent": "cms"})).await.0, 202);
+}
+
 /// Its own code failed the whole conversation; its document appends the result and goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_fails_does_not_end_the_conversation() {

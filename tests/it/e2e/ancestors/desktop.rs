@@ -4,7 +4,7 @@
 use rstest::rstest;
 use serde_json::{Map, Value, json};
 
-use super::{run_of, said};
+use super::{asked, decide, run_of, said, site_of_a_stranger};
 use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::desktop::{Desktop, like_desktop};
@@ -113,7 +113,7 @@ async fn the_seven_screenshots_are_renamed_by_a_model_that_tires_at_the_fourth(#
     tools_are_measured_and_each_round_has_its_budget(&seen, &events);
     each_call_is_stored_before_it_is_made_and_its_result_before_the_next_round(&seen, &events);
     results_are_cut_and_older_ones_are_read_by_their_beginnings(&desktop, &seen, &events);
-    results_are_kept_whole(&site, &desktop).await;
+    results_are_kept_whole(&server, &desktop, &run, &events).await;
     the_tired_model_goes_on(&seen, &events, &messages);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
@@ -200,14 +200,16 @@ fn results_are_cut_and_older_ones_are_read_by_their_beginnings(desktop: &Desktop
 }
 
 /// What was cut was cut for the model.
-async fn results_are_kept_whole(site: &Site, desktop: &Desktop) {
-    let sql = "SELECT CAST(outcome AS text) FROM tool_calls WHERE server = 'ocr' ORDER BY step";
-    let rows = site.database.rows(sql).await;
-    for (row, n) in rows.iter().zip(1..) {
-        let outcome: Value = serde_json::from_str(row[0].as_deref().unwrap()).unwrap();
-        assert_eq!(outcome["content"][0]["text"], desktop.text(n));
+async fn results_are_kept_whole(server: &Server, desktop: &Desktop, run: &Value, events: &[Value]) {
+    let of_ocr = |call: &&Value| call["server"] == "ocr";
+    let calls: Vec<&Value> = said(events, "tool.completed").into_iter().filter(of_ocr).collect();
+    for (call, n) in calls.iter().zip(1..) {
+        let (run, call) = (run["id"].as_str().unwrap(), call["call_id"].as_str().unwrap());
+        let record = server.get_json(&format!("/runs/{run}/tool-calls/{call}")).await;
+        assert_eq!((&record["tool"], &record["state"]), (&json!("extract_text_from_image"), &json!("done")));
+        assert_eq!(record["content"][0]["text"], desktop.text(n));
     }
-    assert_eq!(rows.len(), 7);
+    assert_eq!(calls.len(), 7);
 }
 
 /// Round 7: words in the place of a call, and what follows.
@@ -461,6 +463,95 @@ async fn an_ill_model_is_replaced_and_when_all_are_a_fixed_text_ends_the_run() {
     assert_eq!(asked, expected, "no second try of the same model, but of the last one");
     let messages = messages_of(&server, &run).await;
     assert_eq!(shown(&messages), [LAST_WORDS]);
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+/// Round 0 of the diagram: a tool of the program's own, which runs in-process, beside those of the servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_folder_is_listed_in_process() {
+    let model = ModelMock::start().await;
+    let (site, desktop) = Desktop::site(Kind::Sqlite, &model, Map::new()).await;
+    let folder = desktop.old(1).parent().unwrap().display().to_string();
+    let site = site.env("CAPSTAN_TOOLS__FILES_ROOT", &folder);
+    let server = Desktop::start(&site).await;
+    let line = |n: usize| {
+        let file = desktop.old(n);
+        format!("{} ({} bytes)", file.file_name().unwrap().to_str().unwrap(), std::fs::metadata(&file).unwrap().len())
+    };
+    let listing: Vec<String> = (1..=7).map(line).collect();
+    let mut rounds = vec![call(r#"list_directory {"path":"."}"#)];
+    rounds.extend(renamed(&desktop, 1..=1));
+    rounds.push(say(DONE));
+    let run = run_of(&server, "desktop", &script("own", &rounds)).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    desktop.assert_renamed([1]);
+
+    let (seen, events) = (model.exchanges("own"), events_of(&server, &run).await);
+    let offered: Vec<Value> = tools(&seen[0]).into_iter().map(|tool| tool["name"].clone()).collect();
+    for name in ["list_directory", "filesystem__list_directory"] {
+        assert!(offered.contains(&json!(name)), "{name} is not among {offered:?}");
+    }
+    assert_eq!(words(&seen[1], 0), listing.join("\n"));
+    let calls = said(&events, "tool.started");
+    let servers: Vec<Value> = calls.iter().map(|call| call["server"].clone()).collect();
+    assert_eq!(servers, [Value::Null, json!("ocr"), json!("filesystem")], "of no server: {calls:?}");
+    let completed = said(&events, "tool.completed")[0];
+    assert_eq!((&completed["name"], &completed["state"]), (&json!("list_directory"), &json!("done")), "{completed}");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+/// Nobody has vouched for the server: its tools ask, once for the conversation, and each time where they destroy something.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_is_allowed_for_the_conversation_and_what_destroys_each_time() {
+    let model = ModelMock::start().await;
+    let site = site_of_a_stranger(&model).await;
+    let server = site.start().await;
+    let writing = |text: &str| call(&format!(r#"ledger__append {{"text":"{text}"}}"#));
+    let destroying = |text: &str| call(&format!(r#"ledger__destroy {{"text":"{text}"}}"#));
+    let rounds = [writing("one"), writing("two"), destroying("old"), destroying("older"), say(DONE)];
+    let run = server.start_run(&json!({"input": script("asks", &rounds), "agent": "desktop"})).await;
+    let id = run["id"].as_str().unwrap();
+    let first = asked(&server, id).await;
+    assert_eq!((&first["tool"], &first["arguments"]["text"]), (&json!("append"), &json!("one")), "{first}");
+    let scopes = json!(["once", "conversation", "always"]);
+    assert_eq!((&first["destructive"], &first["scopes"]), (&json!(false), &scopes), "{first}");
+    assert_eq!(site.ledger.entries().len(), 0, "nothing is done before");
+    decide(&server, &first, &json!({"decision": "allow", "scope": "conversation"})).await;
+    for text in ["old", "older"] {
+        let each = asked(&server, id).await;
+        assert_eq!((&each["tool"], &each["arguments"]["text"]), (&json!("destroy"), &json!(text)), "{each}");
+        assert_eq!((&each["destructive"], &each["scopes"]), (&json!(true), &json!(["once"])), "{each}");
+        let path = format!("/approvals/{}", each["id"].as_str().unwrap());
+        for scope in ["conversation", "always"] {
+            let (status, refused) = server.post_json(&path, &json!({"decision": "allow", "scope": scope})).await;
+            assert_eq!((status.as_u16(), &refused["errors"][0]["pointer"]), (400, &json!("/scope")), "{refused}");
+        }
+        assert_eq!(site.ledger.count("destroy", text), 0);
+        decide(&server, &each, &json!({"decision": "allow"})).await;
+    }
+    let run = server.finished(id).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    let made = |entry: crate::support::ledger::Entry| format!("{} {}", entry.tool, entry.arguments["text"].as_str().unwrap());
+    let made: Vec<String> = site.ledger.entries().into_iter().map(made).collect();
+    assert_eq!(made, ["append one", "append two", "destroy old", "destroy older"]);
+    assert_eq!(said(&events_of(&server, &run).await, "approval.requested").len(), 3, "not for the second line");
+
+    // The answer holds for the next turn, and for no other conversation.
+    let next = run_in(&server, "desktop", &run["conversation_id"], &script("next", &[writing("three"), say(DONE)])).await;
+    assert_eq!((&next["status"], site.ledger.count("append", "three")), (&json!("completed"), 1), "{next}");
+    let input = script("other", &[writing("four"), say("I leave it as it is.")]);
+    let other = server.start_run(&json!({"input": input, "agent": "desktop"})).await;
+    let other = other["id"].as_str().unwrap();
+    let approval = asked(&server, other).await;
+    decide(&server, &approval, &json!({"decision": "deny", "reason": "enough"})).await;
+    let ended = server.finished(other).await;
+    assert_eq!((&ended["status"], site.ledger.count("append", "four")), (&json!("completed"), 0), "{ended}");
+    // Its model reads the no, and goes on.
+    let told = words(&model.exchanges("other")[1], 0);
+    assert!(told.contains("denied") && told.contains("enough"), "{told}");
+    assert_eq!(shown(&messages_of(&server, &ended).await), ["I leave it as it is."]);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

@@ -2,12 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{rounds, run_of, said};
+use super::{ledger_of, rounds, run_of, said, shape, untrusted};
 use crate::support::database::Kind;
+use crate::support::dialects::{Dialect, Says};
 use crate::support::ledger::Ledger;
 use crate::support::model::ModelMock;
-use crate::support::server::Site;
+use crate::support::server::{Server, Site};
 use crate::support::sse::kinds;
+use crate::support::wire::{Answer, Wire};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_workflow_from_the_first_call_to_the_last_message() {
@@ -144,4 +146,115 @@ async fn six_calls_in_a_row_are_five_turns_and_a_word_about_the_limit() {
     assert!(last["parts"][0]["text"].as_str().unwrap().contains("reached the limit of rounds"), "{last}");
     assert_eq!(last["finish_reason"], "max_rounds");
     model.assert_history_was_sendable();
+}
+
+/// Keeps a server whose tools write to this ledger, for whoever has the key that is set.
+async fn keep(server: &Server, ledger: &Ledger) {
+    let (status, kept) = server.post_json("/mcp-servers", &json!({"name": "ledger-data", "entry": untrusted(ledger)})).await;
+    assert_eq!(status, 201, "{kept}");
+}
+
+/// Step 1: the servers of the current user, and of nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_of_a_user_are_offered_to_that_user_alone() {
+    let model = ModelMock::start().await;
+    let site = Site::new(Kind::Sqlite).await.with_model(&model).env("CAPSTAN_SECRET_KEY", "a master key of some length");
+    let site = site.env("CAPSTAN_MCP__ALLOW_USER_COMMANDS", "true");
+    let (ann, bob) = (site.key_of("ann").await, site.key_of("bob").await);
+    let (of_ann, of_bob) = (ledger_of(&site, "ann"), ledger_of(&site, "bob"));
+    let mut server = site.start().await;
+    // A run that is told to write, and whether it was offered the tool for that.
+    let writes = async |server: &Server, text: &str| -> bool {
+        let script = format!(r#"q [[id:{text}]][[call:ledger-data__append {{"text":"{text}"}}]][[next]][[say:Done.]]"#);
+        let run = run_of(server, "docker-tools", &script).await;
+        assert_eq!(run["status"], "completed", "{run}");
+        model.exchanges(text)[0].request["tools"].to_string().contains("ledger-data__append")
+    };
+    server.set_key(&ann);
+    keep(&server, &of_ann).await;
+    assert!(writes(&server, "anns").await);
+    server.set_key(&bob);
+    assert!(!writes(&server, "nobodys").await, "another user's server");
+    // One of the same name is another one.
+    keep(&server, &of_bob).await;
+    assert!(writes(&server, "bobs").await);
+    let written = |ledger: &Ledger| ledger.entries().into_iter().map(|entry| entry.arguments["text"].clone()).collect::<Vec<_>>();
+    assert_eq!((written(&of_ann), written(&of_bob)), (vec![json!("anns")], vec![json!("bobs")]));
+    model.assert_history_was_sendable();
+}
+
+/// Step 5: a tool that answers when eight of its calls are under way. A server works on four at a time unless its entry says otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_calls_of_one_answer_are_under_way_at_once() {
+    let model = ModelMock::start().await;
+    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/e2e/ancestors/meeting.py");
+    let entry = json!({"command": "python3", "args": [program, "8"], "capstan": {"trusted": true, "concurrency": 8}});
+    let site = Site::scripted(Kind::Sqlite, &model).await.mcp(json!({"mcpServers": {"meeting": entry}}));
+    let server = site.start().await;
+    let calls: String = (0..8).map(|n| format!(r#"[[call:meeting__meet {{"n":{n}}}]]"#)).collect();
+    let run = run_of(&server, "docker-tools", &format!("meet [[id:eight]]{calls}[[next]][[say:All have met.]]")).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let turns: Vec<&str> = events
+        .iter()
+        .filter_map(|event| event["type"].as_str())
+        .filter(|kind| matches!(*kind, "tool.started" | "tool.completed"))
+        .collect();
+    assert_eq!(turns, [["tool.started"; 8], ["tool.completed"; 8]].concat());
+    // Whoever has answered first, the results stand in the order of the calls.
+    let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;
+    let results = messages[2]["parts"].as_array().unwrap();
+    let said: Vec<&str> = results.iter().map(|result| result["content"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(said, (0..8).map(|n| format!("met {n}")).collect::<Vec<_>>());
+    assert!(results.iter().all(|result| result["is_error"] == false), "{results:?}");
+    model.assert_history_was_sendable();
+}
+
+/// An error of the provider that is no outage: the run says it, in the provider's words, and the conversation goes on from what there is.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_the_model_is_told_by_the_run_and_the_next_message_works() {
+    let refusal = || Answer::json(400, r#"{"error":{"message":"as scripted","type":"invalid_request_error"}}"#);
+    let one = json!({"expression": "1"});
+    let calls = Dialect::Openai.answer(Says { call: Some(("call_1", "calculate", &one)), ..Says::default() });
+    let answers = Dialect::Openai.answer(Says { text: "Now it works.", ..Says::default() });
+    let wire = Wire::play(vec![refusal(), calls, refusal(), answers]).await;
+    let mut site = Site::new(Kind::Sqlite).await.env("CAPSTAN_MODEL", Dialect::Openai.model());
+    for (name, value) in Dialect::Openai.environment(&wire.base_url) {
+        site = site.env(name, &value);
+    }
+    let server = site.start().await;
+    let (_, conversation) = server.post_json("/conversations", &json!({})).await;
+    let conversation = conversation["id"].as_str().unwrap();
+    let turn = async |input: &str| -> Value {
+        let body = json!({"input": input, "agent": "docker-tools", "conversation_id": conversation});
+        let run = server.start_run(&body).await;
+        server.finished(run["id"].as_str().unwrap()).await
+    };
+    let roles = async || -> Vec<String> { shape(&server, conversation).await.into_iter().map(|(role, _)| role).collect() };
+    let stands = async || -> Value { server.get_json(&format!("/conversations/{conversation}")).await["status"].clone() };
+
+    // Before anything is said, and after a round of tools.
+    for (input, requests) in [("one way", 1), ("the other way", 3)] {
+        let run = turn(input).await;
+        assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("provider_invalid_request")), "{run}");
+        assert_eq!((&run["finish_reason"], &run["error"]["retryable"]), (&Value::Null, &json!(false)), "{run}");
+        assert_eq!(run["error"]["title"], "The model provider refused the request");
+        assert!(run["error"]["detail"].as_str().unwrap().contains("as scripted"), "{run}");
+        assert_eq!(wire.asked().len(), requests, "what is wrong is not tried again");
+        let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+        assert_eq!(events.last().unwrap()["type"], "run.failed");
+        assert_eq!(said(&events, "run.failed")[0]["error"]["code"], run["error"]["code"]);
+        assert_eq!(stands().await, "failed");
+    }
+    // The history holds what was said and done: the error is no message of it.
+    assert_eq!(roles().await, ["user", "user", "assistant", "tool"]);
+
+    let run = turn("and now?").await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+    assert_eq!((stands().await, wire.asked().len()), (json!("idle"), 4));
+    let sent = wire.asked().remove(3);
+    assert_eq!(Dialect::Openai.history(&sent).len(), 2, "a call and its result");
+    let sent = sent.json()["messages"].to_string();
+    assert!(["one way", "the other way", "and now?"].iter().all(|words| sent.contains(words)), "{sent}");
+    assert_eq!(roles().await, ["user", "user", "assistant", "tool", "user", "assistant"]);
 }

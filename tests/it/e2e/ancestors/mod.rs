@@ -7,9 +7,15 @@ mod desktop_plans;
 mod docker_tools;
 mod react;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::support::server::Server;
+use crate::support::database::Kind;
+use crate::support::ledger::Ledger;
+use crate::support::model::ModelMock;
+use crate::support::server::{Server, Site};
+use crate::support::wait;
 
 /// A run of an agent, from its message to its end.
 async fn run_of(server: &Server, agent: &str, input: &str) -> Value {
@@ -33,4 +39,40 @@ async fn shape(server: &Server, conversation: &str) -> Vec<(String, Vec<String>)
     let word = |value: &Value| value.as_str().unwrap().to_owned();
     let parts = |message: &Value| message["parts"].as_array().unwrap().iter().map(|part| word(&part["type"])).collect();
     server.messages(conversation).await.iter().map(|message| (word(&message["role"]), parts(message))).collect()
+}
+
+/// The ledger as an entry of a server that the operator has not vouched for.
+fn untrusted(ledger: &Ledger) -> Value {
+    let mut entry = ledger.mcp_server();
+    entry["capstan"].as_object_mut().unwrap().remove("trusted");
+    entry
+}
+
+/// A site whose ledger is one of those.
+async fn site_of_a_stranger(model: &ModelMock) -> Site {
+    let site = Site::scripted(Kind::Sqlite, model).await;
+    let entry = untrusted(&site.ledger);
+    site.mcp(json!({"mcpServers": {"ledger": entry}}))
+}
+
+/// A ledger in a folder of its own.
+fn ledger_of(site: &Site, name: &str) -> Ledger {
+    let folder = site.folder.path().join(name);
+    std::fs::create_dir(&folder).unwrap();
+    Ledger::new(&folder)
+}
+
+/// The approval that a run waits for, once it does.
+async fn asked(server: &Server, run: &str) -> Value {
+    wait::until("somebody to be asked", Duration::from_secs(30), || async {
+        let pending = server.get_json("/approvals?status=pending").await["data"].as_array().unwrap().clone();
+        pending.into_iter().find(|approval| approval["run_id"] == run)
+    })
+    .await
+}
+
+/// Answers an approval.
+async fn decide(server: &Server, approval: &Value, decision: &Value) {
+    let (status, answered) = server.post_json(&format!("/approvals/{}", approval["id"].as_str().unwrap()), decision).await;
+    assert_eq!(status, 200, "{answered}");
 }

@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{rounds, run_of, said};
+use super::{asked, decide, rounds, run_of, said, site_of_a_stranger};
 use crate::support::database::Kind;
 use crate::support::dialects::{Dialect, Says};
 use crate::support::ledger::Ledger;
@@ -286,7 +286,8 @@ async fn a_turn_has_a_trace_lines_in_the_log_and_figures() {
     let accepted = server.post("/runs", &body).header("traceparent", traceparent).send().await.unwrap();
     let accepted: serde_json::Value = accepted.json().await.unwrap();
     let run = accepted["run"]["id"].as_str().unwrap();
-    assert_eq!(server.finished(run).await["status"], "completed");
+    let ended = server.finished(run).await;
+    assert_eq!((&ended["status"], &ended["trace_id"]), (&json!("completed"), &json!(TRACE)));
     let logged = |message: &str| {
         let log = server.log_text();
         log.lines().any(|line| line.contains(TRACE) && line.contains(run) && line.contains(message))
@@ -325,4 +326,153 @@ async fn a_missing_key_is_an_error_of_the_configuration() {
     let body = json!({"input": "q", "agent": "react", "model": "anthropic/claude"});
     let (status, problem) = server.post_json("/runs", &body).await;
     assert_eq!((status, &problem["code"]), (StatusCode::BAD_REQUEST, &json!("unknown_model")), "{problem}");
+}
+
+/// What is not known to stay inside asks first, and a no is the end of the turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_a_stranger_waits_with_its_reason_and_a_no_ends_the_turn() {
+    let model = ModelMock::start().await;
+    let site = site_of_a_stranger(&model).await;
+    let server = site.start().await;
+    let inside = r#"[[call:calculate {"expression":"2*3"}]]"#;
+    let outside = r#"[[say:The list lacks it.]][[call:ledger__append {"text":"one"}]]"#;
+    let input = format!("q [[id:no]]{inside}[[next]]{outside}[[next]][[say:Never said.]]");
+    let run = server.start_run(&json!({"input": input, "agent": "react"})).await;
+    let (id, conversation) = (run["id"].as_str().unwrap(), run["conversation_id"].as_str().unwrap());
+    let approval = asked(&server, id).await;
+    assert_eq!(
+        (&approval["name"], &approval["arguments"], &approval["rationale"]),
+        (&json!("ledger__append"), &json!({"text": "one"}), &json!("The list lacks it."))
+    );
+    let waiting = server.get_json(&format!("/runs/{id}")).await;
+    assert_eq!((&waiting["status"], &waiting["reason"]), (&json!("waiting"), &json!("approval")), "{waiting}");
+    let told = model.exchanges("no")[0].request["messages"][0]["content"].as_str().unwrap().to_owned();
+    assert!(told.contains("ledger__append") && told.contains("why it is needed"), "{told}");
+
+    decide(&server, &approval, &json!({"decision": "deny", "reason": "not today"})).await;
+    let ended = server.finished(id).await;
+    assert_eq!((&ended["status"], &ended["finish_reason"]), (&json!("completed"), &json!("stop")), "{ended}");
+    assert_eq!((model.exchanges("no").len(), site.ledger.entries().len()), (2, 0), "nothing is done, and no model asked again");
+    let events = server.run_events_json(id).await;
+    let made: Vec<&Value> = said(&events, "tool.started").into_iter().map(|data| &data["name"]).collect();
+    assert_eq!(made, ["calculate"], "what comes with the program asks nobody");
+    let messages = server.messages(conversation).await;
+    let [.., result, last] = messages.as_slice() else { panic!("{messages:?}") };
+    assert_eq!((&result["role"], &result["parts"][0]["state"]), (&json!("tool"), &json!("denied")), "{result}");
+    assert!(result["parts"][0]["content"][0]["text"].as_str().unwrap().contains("not today"), "{result}");
+    assert_eq!((&last["role"], &last["finish_reason"]), (&json!("assistant"), &json!("stop")), "{last}");
+    assert!(last["parts"][0]["text"].as_str().unwrap().starts_with("I stop here, because the action was not approved."), "{last}");
+
+    // The next turn knows of the no, and its own call asks again.
+    let again = r#"again [[id:yes]][[call:ledger__append {"text":"two"}]][[next]][[say:Written.]]"#;
+    let next = server.start_run(&json!({"input": again, "agent": "react", "conversation_id": conversation})).await;
+    let next = next["id"].as_str().unwrap();
+    let approval = asked(&server, next).await;
+    assert_eq!(approval.get("rationale"), None, "a model that says nothing gives no reason");
+    decide(&server, &approval, &json!({"decision": "allow"})).await;
+    let ended = server.finished(next).await;
+    assert_eq!((&ended["status"], &ended["finish_reason"]), (&json!("completed"), &json!("stop")), "{ended}");
+    assert_eq!((site.ledger.count("append", "one"), site.ledger.count("append", "two")), (0, 1));
+    let seen = model.exchanges("yes");
+    assert!(seen[0].request["messages"].to_string().contains("not today"));
+    let observation = seen[1].request["messages"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&observation["role"], &observation["content"]), (&json!("tool"), &json!("recorded two")));
+    model.assert_history_was_sendable();
+}
+
+/// The word for a line of a stream: a step's kind, a part's type, or else the type of the line. None for those in between.
+fn word(line: &Value) -> Option<&str> {
+    let kind = line["type"].as_str().unwrap();
+    match kind {
+        "step.started" => line["data"]["kind"].as_str(),
+        "part.completed" => line["data"]["part"]["type"].as_str(),
+        "run.started" | "run.waiting" | "run.completed" | "stream.end" => Some(kind),
+        "approval.requested" | "approval.resolved" | "tool.started" | "tool.completed" | "message.completed" => Some(kind),
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_turn_is_told_in_lines_in_the_order_of_its_phases() {
+    let model = ModelMock::start().await;
+    let site = site_of_a_stranger(&model).await;
+    let server = site.start().await;
+    let script = r#"q [[id:lines]][[say:The list lacks it.]][[call:ledger__append {"text":"one"}]][[next]][[say:Written.]]"#;
+    let request = server.post("/runs", &json!({"input": script, "agent": "react"})).header("accept", "application/x-ndjson");
+    let telling = request.send().await.unwrap();
+    assert_eq!((telling.status(), telling.headers()["content-type"].to_str().unwrap()), (StatusCode::OK, "application/x-ndjson"));
+    let run = telling.headers()["content-location"].to_str().unwrap().rsplit('/').next().unwrap().to_owned();
+    // The answer is given while the stream goes on.
+    let (told, ()) = tokio::join!(wait::within("the last line", Duration::from_secs(60), telling.text()), async {
+        let approval = asked(&server, &run).await;
+        decide(&server, &approval, &json!({"decision": "allow"})).await;
+    });
+    let lines: Vec<Value> = told.unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let words: Vec<&str> = lines.iter().filter_map(word).collect();
+    let decides = ["run.started", "model", "text", "tool_call", "message.completed"];
+    let asks = ["tools", "approval.requested", "run.waiting", "approval.resolved"];
+    let observes = ["tool.started", "tool.completed", "message.completed"];
+    let ends = ["model", "text", "message.completed", "run.completed", "stream.end"];
+    assert_eq!(words, [&decides[..], &asks[..], &observes[..], &ends[..]].concat());
+
+    let (requested, completed) = (said(&lines, "approval.requested")[0], said(&lines, "tool.completed")[0]);
+    assert_eq!((&requested["rationale"], &requested["name"]), (&json!("The list lacks it."), &json!("ledger__append")));
+    assert_eq!(completed["content"][0]["text"], "recorded one", "the observation");
+    let answers = said(&lines, "message.completed");
+    assert_eq!(answers.last().unwrap()["message"]["parts"][0]["text"], "Written.");
+    assert_eq!(lines.split_last().unwrap().1, server.run_events_json(&run).await, "nothing else is kept");
+    assert_eq!(site.ledger.count("append", "one"), 1);
+    model.assert_history_was_sendable();
+}
+
+/// Pictures of several code points, marks that combine, composed and not, scripts without spaces, and scripts from right to left.
+const SCRIPTS: [&str; 5] = [
+    "\u{1f469}\u{200d}\u{1f469}\u{200d}\u{1f467} \u{1f1e9}\u{1f1ea} \u{1f44d}\u{1f3fd}",
+    "e\u{301} \u{e9} o\u{323}\u{308} o\u{308}\u{323} \u{212b}",
+    "\u{6f22}\u{5b57}\u{304b}\u{306a}\u{3001}\u{d55c}\u{ad6d}\u{c5b4} \u{20bb7}",
+    "\u{5e9}\u{5dc}\u{5d5}\u{5dd} \u{200f}\u{645}\u{631}\u{62d}\u{628}\u{627}\u{64b}\u{200e} \u{202e}abc\u{202c}",
+    "\u{928}\u{92e}\u{938}\u{94d}\u{924}\u{947} \u{e44}\u{e17}\u{e22} \u{2028}\u{feff}.",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_of_every_script_pass_byte_for_byte() {
+    let model = ModelMock::start().await;
+    let site = Site::scripted(Kind::Sqlite, &model).await;
+    let server = site.start().await;
+    let words = SCRIPTS.join(" / ");
+    let call = format!("[[say:{words}]][[call:ledger__append {}]]", json!({"text": words}));
+    // The answer comes in pieces of one code point.
+    let pieces: String = words.chars().map(|piece| format!("[[say:{piece}]]")).collect();
+    let input = format!("{words} [[id:utf8]]{call}[[next]]{pieces}");
+    let run = run_of(&server, "react", &input).await;
+    assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
+
+    let seen = model.exchanges("utf8");
+    let read = |at: usize| seen[at].request["messages"].as_array().unwrap().clone();
+    assert_eq!(read(0).last().unwrap()["content"], input);
+    let second = read(1);
+    let [.., answer, observation] = second.as_slice() else { panic!("{second:?}") };
+    let arguments = answer["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    let arguments: Value = serde_json::from_str(arguments).unwrap();
+    assert_eq!((&answer["content"], &arguments["text"]), (&json!(words), &json!(words)));
+    assert_eq!(observation["content"], format!("recorded {words}"));
+    assert_eq!(site.ledger.count("append", &words), 1);
+
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let last = events.iter().skip_while(|event| event["type"] != "tool.completed").filter(|event| event["type"] == "part.delta");
+    let streamed: String = last.map(|event| event["data"]["delta"].as_str().unwrap()).collect();
+    assert_eq!(streamed, words);
+    let path = format!("/conversations/{}/messages", run["conversation_id"].as_str().unwrap());
+    let kept = server.get_json(&path).await["data"].clone();
+    assert_eq!((&kept[0]["parts"][0]["text"], &kept[3]["parts"][0]["text"]), (&json!(input), &json!(words)), "{kept}");
+    let sent = server.get(&path).send().await.unwrap().bytes().await.unwrap();
+    let times = sent.windows(words.len()).filter(|bytes| *bytes == words.as_bytes()).count();
+    assert!(times >= 4, "{times} times as it was written");
+    model.assert_history_was_sendable();
+
+    // What is no UTF-8 is not taken.
+    let body = [&br#"{"agent":"react","input":"q "#[..], &[0xff, 0xfe][..], &br#""}"#[..]].concat();
+    let request = server.request(reqwest::Method::POST, "/runs").header("content-type", "application/json");
+    let refused = request.body(body).send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
 }

@@ -1,0 +1,54 @@
+//! What an agent takes on beside the limits that the server has for everybody: how long a message may be, and of whom.
+
+use serde::{Deserialize, Serialize};
+
+/// Limits of what is accepted for an agent. The server's own hold beside them, and of the two the stricter one counts; 0 is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admission {
+    /// The longest message, in characters of its texts together.
+    pub max_message_chars: u64,
+    /// Unfinished runs of one owner, of whichever agent, beside which no message begins another one of this agent.
+    pub max_active_runs: u32,
+    /// Conversations of one owner that are not archived, of whichever agent, beside which no message to this agent begins another.
+    pub max_conversations: u32,
+}
+
+impl Admission {
+    /// Whether it has no limit of its own.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The stricter of each of the limits of two.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            max_message_chars: stricter(self.max_message_chars, other.max_message_chars),
+            max_active_runs: stricter(self.max_active_runs, other.max_active_runs),
+            max_conversations: stricter(self.max_conversations, other.max_conversations),
+        }
+    }
+}
+
+/// The lower one of two limits of which 0 is none.
+fn stricter<T: Ord + Default>(one: T, other: T) -> T {
+    let none = T::default();
+    if one == none || other == none { one.max(other) } else { one.min(other) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_limits_the_stricter_one_counts_and_0_is_none() {
+        let agents = Admission { max_message_chars: 10_000, max_active_runs: 3, max_conversations: 0 };
+        let servers = Admission { max_message_chars: 100_000, max_active_runs: 0, max_conversations: 50 };
+        let both = Admission { max_message_chars: 10_000, max_active_runs: 3, max_conversations: 50 };
+        assert_eq!(agents.and(servers), both);
+        assert_eq!(servers.and(agents), both);
+        assert!(Admission::default().and(Admission::default()).is_default());
+    }
+}
