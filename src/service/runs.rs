@@ -15,7 +15,7 @@ use crate::domain::plan::PlanPolicy;
 use crate::domain::principal::{Principal, UserRole};
 use crate::domain::run::{OnBusy, Run, RunStatus};
 use crate::live::{Hub, Subscription, Tail};
-use crate::store::{AcceptRun, Accepted, Cancelled, Edited, Keyed, RunView, StoreError, Taker};
+use crate::store::{AcceptRun, Accepted, Cancelled, Edited, RunView, StoreError, Taker};
 use crate::support::failpoint;
 
 /// The longest name of a model.
@@ -69,12 +69,6 @@ fn accepted_edit(edited: Edited) -> Result<Accepted> {
     }
 }
 
-/// What the store says to a message.
-enum Written {
-    Accepted(Keyed<Accepted>),
-    Edited(Keyed<Edited>),
-}
-
 fn is_settled(run: &Run) -> bool {
     run.status.is_terminal() || run.status == RunStatus::Waiting
 }
@@ -116,15 +110,14 @@ impl Service {
         let accepted = self.whole(async move {
             failpoint::reached("C01");
             let written = match edits {
-                None => store.accept_run(accept, claim).await.map(Written::Accepted),
-                Some(message) => store.edit_message(accept, &message, claim).await.map(Written::Edited),
+                None => store.accept_run(accept, claim).await.map(keyed),
+                Some(message) => store.edit_message(accept, &message, claim).await.map(|edited| {
+                    let (edited, replay) = keyed(edited)?;
+                    Ok((accepted_edit(edited)?, replay))
+                }),
             };
             let (accepted, replay) = match written {
-                Ok(Written::Accepted(accepted)) => keyed(accepted)?,
-                Ok(Written::Edited(edited)) => {
-                    let (edited, replay) = keyed(edited)?;
-                    (accepted_edit(edited)?, replay)
-                }
+                Ok(answered) => answered?,
                 Err(error) => {
                     // It may be stored all the same, and claimed for a worker that would never hear of it.
                     if let Some(seat) = seat.filter(|_| !matches!(error, StoreError::Contended(_))) {

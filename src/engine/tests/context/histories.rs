@@ -391,7 +391,7 @@ proptest! {
             prop_assert!(room.used >= least, "{:?}: {} bytes are signed", room, bytes);
         }
         // Whatever is counted, the window of the model holds it, at 3.2 bytes a token, with what is kept free by default.
-        let by_window = ContextPolicy { limit: None, ..context.clone() }.budget(window);
+        let by_window = ContextPolicy { limit: None, ..context }.budget(window);
         let in_chars = window.filter(|_| is_bounded && context.unit == ContextUnit::Chars && by_window.is_some());
         let bytes = (frame.system.len() + said(&view)) as u64;
         let kept_free = ContextPolicy::default().reserved();
