@@ -260,58 +260,18 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
     let asked = |draft: &Draft<'_>| -> (Vec<CallId>, Vec<CallId>) {
         in_state(draft, ToolCallState::Started).into_iter().partition(|id| draft.work.question_about(id).is_some())
     };
-    let mut under_way = asked(draft).1.len();
+    let mut under_way = asked(draft).1;
     let may_begin = !draft.base.is_draining();
     if may_begin {
         approval::take_denials(draft, step);
     }
-    let failure = failure(draft, step);
-    if failure.is_none() && may_begin {
-        let limit = draft.profile().tool_parallelism.max(1) as usize;
-        let mut one_is_alone = asked(draft).1.iter().any(|id| is_alone(draft, id));
-        let waiting: Vec<CallId> = draft.work.batch(step).filter(|call| call.has_not_begun()).map(|call| call.id.clone()).collect();
-        // A human has a call to decide on that is made alone, by allowing it or by what its server asks.
-        let mut is_held_up = asked(draft).0.iter().any(|id| is_alone(draft, id));
-        for id in waiting {
-            if under_way >= limit {
-                break;
-            }
-            if refuse_dropped(draft, &id) {
-                continue;
-            }
-            let is_alone = is_alone(draft, &id);
-            if !asking::is_question(draft, &id) && !approval::is_to_be_asked(draft, &id) {
-                // Nothing overtakes it, so that what it changes is changed behind what was written before it and before what was written
-                // behind.
-                if under_way > 0 && (is_alone || one_is_alone) {
-                    break;
-                }
-                // What a human has allowed meanwhile was put before it by them.
-                if is_held_up && draft.work.question_about(&id).is_none() {
-                    continue;
-                }
-            }
-            if !approval::is_given(draft, &id) {
-                is_held_up |= is_alone;
-                continue;
-            }
-            if asking::is_question(draft, &id) {
-                asking::begin(draft, &id);
-                continue;
-            }
-            one_is_alone |= is_alone;
-            if unknown::is_of_earlier_run(draft, &id) {
-                draft.take_over_call(&id);
-            } else {
-                draft.run_call(&id);
-            }
-            under_way += 1;
-        }
+    if may_begin && failure(draft, step).is_none() {
+        begin_calls(draft, step, &mut under_way);
     }
-    if under_way > 0 {
+    if !under_way.is_empty() {
         return;
     }
-    if let Some((code, detail)) = failure {
+    if let Some((code, detail)) = failure(draft, step) {
         return draft.fail(code, detail);
     }
     // Else nothing is left but what waits behind a human's decision.
@@ -325,6 +285,60 @@ pub(super) fn advance(draft: &mut Draft<'_>) {
         return wait_for_answers(draft, id, WaitReason::Approval);
     }
     end(draft, step);
+}
+
+/// Begins the calls that may begin beside those `under_way`, in their order, and asks about those that somebody has to be asked about.
+///
+/// A call that is made [alone](is_alone) begins when all before it are over, and nothing that stands behind it begins earlier: what it
+/// changes is changed in the order in which the model wrote it. But where a human has allowed one call before another, that is the order.
+fn begin_calls(draft: &mut Draft<'_>, step: u32, under_way: &mut Vec<CallId>) {
+    let limit = draft.profile().tool_parallelism.max(1) as usize;
+    let mut one_is_alone = under_way.iter().any(|id| is_alone(draft, id));
+    // Of the calls looked at so far: whether one waits for a human, one that is made alone does, and one is to begin before any other.
+    let (mut one_waits, mut one_alone_waits, mut one_is_next) = (false, false, false);
+    let calls: Vec<CallId> = draft.work.batch(step).map(|call| call.id.clone()).collect();
+    for id in calls {
+        let Some(call) = draft.work.record.call(&id) else { continue };
+        let (is_alone, is_asked_about) = (is_alone(draft, &id), draft.work.question_about(&id).is_some());
+        if !call.has_not_begun() {
+            let waits = call.outcome.is_none() && is_asked_about;
+            one_waits |= waits;
+            one_alone_waits |= waits && is_alone;
+            continue;
+        }
+        if under_way.len() >= limit {
+            return;
+        }
+        if refuse_dropped(draft, &id) {
+            continue;
+        }
+        let is_question = asking::is_question(draft, &id);
+        if !is_question && !approval::is_to_be_asked(draft, &id) {
+            let stands_back = !under_way.is_empty() && (is_alone || one_is_alone);
+            one_is_next |= stands_back;
+            if one_is_next || !is_asked_about && (one_alone_waits || is_alone && one_waits) {
+                one_alone_waits |= is_alone;
+                continue;
+            }
+        }
+        if !approval::is_given(draft, &id) {
+            one_waits = true;
+            one_alone_waits |= is_alone;
+            continue;
+        }
+        if is_question {
+            asking::begin(draft, &id);
+            one_waits |= asking::is_open(draft, &id);
+            continue;
+        }
+        one_is_alone |= is_alone;
+        if unknown::is_of_earlier_run(draft, &id) {
+            draft.take_over_call(&id);
+        } else {
+            draft.run_call(&id);
+        }
+        under_way.push(id);
+    }
 }
 
 /// Whether the tool of a call is not called beside others.

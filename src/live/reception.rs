@@ -78,7 +78,9 @@ impl Reception {
 
     /// Says that the store may have claimed a run for the worker, and that its answer was lost.
     pub fn lose(&self, seat: Seat) {
-        self.unheard_since().get_or_insert(seat.reserved_at);
+        let mut since = self.unheard_since();
+        // Seats are not lost in the order in which they were taken.
+        *since = Some(since.map_or(seat.reserved_at, |known| known.min(seat.reserved_at)));
     }
 
     /// Since when that may be so, once.
@@ -168,9 +170,11 @@ mod tests {
         let guard = pause.await;
         assert!(reception.reserve().is_none());
         drop(guard);
-        let seat = reception.reserve().unwrap();
+        let (first, second) = (reception.reserve().unwrap(), reception.reserve().unwrap());
+        let since = first.reserved_at;
         assert_eq!(reception.take_lost(), None);
-        reception.lose(seat);
-        assert!(reception.take_lost().is_some() && reception.take_lost().is_none());
+        reception.lose(second);
+        reception.lose(first);
+        assert_eq!((reception.take_lost(), reception.take_lost()), (Some(since), None));
     }
 }

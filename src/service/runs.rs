@@ -120,7 +120,7 @@ impl Service {
                 Ok(answered) => answered?,
                 Err(error) => {
                     // It may be stored all the same, and claimed for a worker that would never hear of it.
-                    if let Some(seat) = seat.filter(|_| !matches!(error, StoreError::Contended(_))) {
+                    if let Some(seat) = seat.filter(|_| matches!(error, StoreError::Unavailable(_))) {
                         hub.reception().lose(seat);
                     }
                     return Err(error.into());

@@ -150,13 +150,24 @@ impl Worker {
     }
 
     async fn claim_loop(self: &Arc<Self>) {
-        let mut in_vain = 0;
         let mut doubt = None;
-        while !self.stop_claiming.is_cancelled() {
+        self.claim_until_stopped(&mut doubt).await;
+        if let Some(Doubt { since, .. }) = doubt {
+            // The last look: nobody here learns of those runs any more.
+            let _ = tokio::time::timeout(self.surround.options.poll, self.give_back_unheard(since)).await;
+        }
+    }
+
+    async fn claim_until_stopped(self: &Arc<Self>, doubt: &mut Option<Doubt>) {
+        let mut in_vain = 0;
+        loop {
             if let Some(since) = self.surround.deps.hub.reception().take_lost() {
-                Doubt::raise(&mut doubt, since);
+                Doubt::raise(doubt, since);
             }
-            self.settle(&mut doubt).await;
+            self.settle(doubt).await;
+            if self.stop_claiming.is_cancelled() {
+                return;
+            }
             let mut wait = self.surround.options.poll;
             if let Some(mut slots) = self.free_slots() {
                 let deps = &self.surround.deps;
@@ -184,9 +195,9 @@ impl Worker {
                     }
                     Err(error) => {
                         tracing::warn!(error = &error as &dyn std::error::Error, "no runs could be claimed");
-                        // Of what was rolled back for another's sake nothing is stored. Of anything else the answer may have been lost.
-                        if !matches!(error, StoreError::Contended(_)) {
-                            Doubt::raise(&mut doubt, asked_at);
+                        // Its answer may have been lost.
+                        if matches!(error, StoreError::Unavailable(_)) {
+                            Doubt::raise(doubt, asked_at);
                         }
                     }
                 }
@@ -207,8 +218,9 @@ impl Worker {
         else {
             return;
         };
-        open.looked_at = Some(now);
-        if self.give_back_unheard(open.since).await == Unheard::GivenBack && now >= open.until {
+        let outcome = self.give_back_unheard(open.since).await;
+        open.looked_at = Some(Instant::now());
+        if outcome == Unheard::GivenBack && now >= open.until {
             *doubt = None;
         }
     }
@@ -219,10 +231,13 @@ impl Worker {
         let Surround { deps, options, .. } = &self.surround;
         // What a request has claimed for this worker is not known here either before it is handed over.
         let paused = tokio::time::timeout(options.poll, deps.hub.reception().pause()).await;
-        let Ok(_paused) = paused else { return Unheard::MayBeLeft };
+        let Ok(paused) = paused else { return Unheard::MayBeLeft };
         let age = heartbeat::millis(since.elapsed() + UNHEARD_SLACK);
-        let Ok(leases) = deps.store.young_leases(&options.node, age).await else { return Unheard::MayBeLeft };
+        // Whoever sends a message meanwhile does not wait, but his run takes the way of the queue.
+        let look = tokio::time::timeout(options.poll, deps.store.young_leases(&options.node, age)).await;
+        let Ok(Ok(leases)) = look else { return Unheard::MayBeLeft };
         let unheard: Vec<Fence> = leases.into_iter().filter(|fence| self.registry.get(&fence.run_id).is_none()).collect();
+        drop(paused);
         if !unheard.is_empty() {
             tracing::warn!(runs = unheard.len(), "a claim was stored and its answer lost, giving the runs back");
             self.registry.keep_given_up(unheard);

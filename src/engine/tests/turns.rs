@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::world::{Say, World, call, tool};
 use crate::domain::agent::{AgentProfile, BreakerAction, LlmRetry, OnLimit, ToolsPolicy};
-use crate::domain::approval::ToolSafety;
+use crate::domain::approval::{ApprovalMode, ToolSafety};
 use crate::domain::change::{Change, ReleaseCause, StepStatus};
 use crate::domain::event::EventBody;
 use crate::domain::message::{MessageStatus, Part};
@@ -162,6 +162,42 @@ fn nothing_overtakes_a_call_that_waits_for_its_human(#[case] word: &str, #[case]
     let calls = world.rows.calls.iter().map(|call| world.executions.get(&call.id).copied().unwrap_or_default() as usize);
     assert_eq!(calls.collect::<Vec<_>>(), made);
     world.says_text("Done.");
+    world.check_next_turn();
+}
+
+/// Nor does it overtake one that is not made alone and waits, by an approval or a question of the model's.
+#[test]
+fn what_is_called_alone_waits_for_what_waits_before_it() {
+    let alone = ToolSafety { alone: true, ..ToolSafety::default() };
+    let asks = ToolSafety { approval: Some(ApprovalMode::AlwaysAsk), ..ToolSafety::default() };
+    let tools = || {
+        let of = |name, safety| ToolDefinition { safety, ..tool(name, ReplayClass::Unsafe) };
+        vec![tool("read", ReplayClass::Read).into(), of("send", asks).into(), of("write", alone).into()]
+    };
+    let mut world = World::new(AgentProfile::default());
+    world.claim_with(ClaimCause::First, tools());
+    let calls = [("send", 0), ("write", 1), ("read", 2), ("send", 3)].map(|(name, n)| call(name, &json!({ "n": n })));
+    world.calls(&calls);
+    let (planned, awaiting) = (ToolCallState::Planned, ToolCallState::AwaitingApproval);
+    assert_eq!(world.states(), [awaiting, planned, planned, awaiting], "everybody is asked at once");
+    assert!(matches!(world.released, Some((_, ReleaseCause::Waiting))));
+    for _ in 0..2 {
+        assert!(world.human_says("allow"));
+    }
+    world.claim(ClaimCause::Timer);
+    // Both sends were allowed, and nothing runs beside the write.
+    let mut order = Vec::new();
+    while !world.under_way.is_empty() {
+        let mut names: Vec<String> = world.under_way.iter().map(|call| call.name.clone()).collect();
+        names.sort();
+        order.push(names.join(" "));
+        world.tool_says(0, "done");
+    }
+    assert!(order.iter().all(|names| !names.contains("write") || names == "write"), "{order:?}");
+    let at = |name: &str| order.iter().position(|names| names.contains(name)).unwrap();
+    assert!(at("send") < at("write") && at("write") < at("read"), "{order:?}");
+    world.says_text("Done.");
+    assert_eq!(world.executions.values().copied().collect::<Vec<_>>(), [1; 4]);
     world.check_next_turn();
 }
 

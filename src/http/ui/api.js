@@ -41,7 +41,7 @@ export function print(value, space = undefined) {
 /** Whether [print] writes every number of a value as the server has. */
 export function isExact(value) {
   if (KEEPS_NUMBERS) return true;
-  if (typeof value === "number") return Math.abs(value) <= Number.MAX_SAFE_INTEGER;
+  if (typeof value === "number") return Number.isSafeInteger(value);
   return value === null || typeof value !== "object" || Object.values(value).every(isExact);
 }
 
