@@ -1,5 +1,5 @@
 //! What building a request costs for conversations of more and more messages: whole, and with a summary of the older ones, which
-//! shall make the cost stop growing.
+//! shall make the cost stop growing. Each is offered the tools of an agent that has many.
 //!
 //! Fails if a request takes longer than [`GOAL`], or if one with a summary costs more of a long conversation than [`GROWTH`] allows.
 
@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use capstan_fuzz::domain::agent::AgentProfile;
+use capstan_fuzz::domain::approval::ToolSafety;
 use capstan_fuzz::domain::change::RunCounters;
-use capstan_fuzz::domain::context::{Capacity, ContextPolicy};
+use capstan_fuzz::domain::context::{Capacity, ContextPolicy, json_tokens};
 use capstan_fuzz::domain::ids::{CallId, ConversationId, MessageId, PartId, RunId, UserId};
 use capstan_fuzz::domain::message::{Message, MessageStatus, Part, Role, TextPart, ToolCallPart, ToolContent, ToolResultPart};
 use capstan_fuzz::domain::model::Usage;
 use capstan_fuzz::domain::record::{ClaimCause, Fence, RunRecord};
 use capstan_fuzz::domain::run::RunStatus;
-use capstan_fuzz::domain::tool::ToolCallState;
-use capstan_fuzz::engine::{Input, RunState, Surroundings, decide, model_request};
+use capstan_fuzz::domain::tool::{ReplayClass, ToolCallState, ToolDefinition};
+use capstan_fuzz::engine::{Input, RunState, Surroundings, count_ahead, counts_tokens, decide, model_request};
 use capstan_fuzz::support::clock::UnixMillis;
 use capstan_fuzz::support::ids::SequentialIds;
 use capstan_fuzz::support::tokens::Tokenizer;
@@ -25,14 +26,163 @@ use serde_json::json;
 /// The most that a request may take, its budget and its messages together.
 const GOAL: Duration = Duration::from_millis(5);
 /// How many times as much a request of the longest conversation may cost as one of [`SHORT`] messages, when the rest of both is summarised.
-/// It is about the same, of the fastest of many rounds each; were what is summarised looked at, it would be some forty times as much.
+/// It is about the same, of the fastest of many rounds each; were what is summarised looked at, it would be many times as much.
 const GROWTH: u32 = 3;
+/// What counts tokens where they are counted.
+const TOKENIZER: Tokenizer = Tokenizer::O200kBase;
+/// A budget, in tokens, in which everything fits.
+const WIDE: u64 = 100_000_000;
+/// A budget for messages, beside the tools, in which only few of them fit.
+const NARROW: u64 = 8_192;
 /// A conversation that is long enough to be summarised.
 const SHORT: usize = 50;
 /// Rounds of which the fastest counts: everything else is the machine's.
 const ROUNDS: usize = 50;
 /// Messages of each conversation.
 const SIZES: [usize; 6] = [10, 50, 200, 500, 1_000, 2_000];
+
+/// So many words, which stand in no other message of this process: a text that has been counted once is not counted again.
+fn prose(conversation: usize, place: usize, words: usize) -> String {
+    // Twenty-nine words, so that steps of any other length come by all of them.
+    let said = "the report says that deliveries of March were late because a supplier in Rotterdam had changed its invoices \
+                without telling anybody and 2,450 parts went to another warehouse, where";
+    let mut text = format!("{conversation}.{place}:");
+    for word in said.split(' ').cycle().skip(place % 29).step_by(1 + place % 7).take(words) {
+        text.push(' ');
+        text.push_str(word);
+    }
+    text
+}
+
+/// Forty tools as servers of the MCP define them: what each is for and when it is not to be used, and a schema that says as much of
+/// every argument.
+fn tools() -> Vec<Arc<ToolDefinition>> {
+    let servers = [
+        ("files", "file"),
+        ("git", "commit"),
+        ("tickets", "ticket"),
+        ("calendar", "appointment"),
+        ("mail", "message"),
+        ("customers", "customer"),
+        ("wiki", "page"),
+        ("orders", "order"),
+    ];
+    servers.into_iter().flat_map(|(server, thing)| tools_of(server, thing)).collect()
+}
+
+fn tools_of(server: &str, thing: &str) -> [Arc<ToolDefinition>; 5] {
+    let id = json!({
+        "type": "string", "minLength": 1, "maxLength": 128,
+        "description": format!("The id of the {thing}, as `search` has said it. Never make one up."),
+    });
+    let content = json!({
+        "type": "object",
+        "description": format!("What the {thing} says."),
+        "properties": {
+            "title": { "type": "string", "maxLength": 200, "description": "One line, without Markdown." },
+            "body": { "type": "string", "description": "The text, as Markdown. Leave out what the title says already." },
+            "labels": { "type": "array", "items": { "type": "string" }, "maxItems": 10, "description": "Words to find it by." },
+            "priority": { "type": "string", "enum": ["low", "normal", "high", "urgent"], "default": "normal" },
+            "due": { "type": ["string", "null"], "format": "date-time", "description": "When it has to be done, RFC 3339." },
+        },
+        "required": ["title"],
+        "additionalProperties": false,
+    });
+    let version = json!({
+        "type": "integer", "minimum": 1,
+        "description": "The version that was read. If somebody has changed it meanwhile, the call fails: then read it again.",
+    });
+    let search = json!({
+        "query": { "type": "string", "description": "Words that must all be in it; phrases in quotes, `-` before what must not." },
+        "owner": { "type": "string", "description": "The user name of whoever made it. Leave it out for everybody's." },
+        "changed_after": { "type": "string", "format": "date-time", "description": "Only what was changed after that, RFC 3339." },
+        "state": { "type": "string", "enum": ["open", "closed", "archived", "any"], "default": "open" },
+        "sort": { "type": "string", "enum": ["relevance", "newest", "oldest"], "default": "relevance" },
+        "limit": { "type": "integer", "minimum": 1, "maximum": 100, "default": 20, "description": "The most that are told." },
+        "cursor": { "type": "string", "description": "Where the last page has ended, as it has said." },
+    });
+    let read = json!({
+        "id": id,
+        "lines": {
+            "type": "array", "items": { "type": "integer" }, "minItems": 2, "maxItems": 2,
+            "description": "The first line and the last, counted from 1.",
+        },
+        "include": { "type": "array", "items": { "enum": ["history", "comments", "attachments"] }, "uniqueItems": true },
+        "format": { "type": "string", "enum": ["markdown", "text", "html"], "default": "markdown" },
+    });
+    let parent = json!({
+        "type": "string", "description": format!("The {thing} below which it is made. Without one, it stands by itself."),
+    });
+    let notify =
+        json!({ "type": "boolean", "default": false, "description": "Whether those who follow it are told of it by mail." });
+    let reason = json!({ "type": "string", "maxLength": 500, "description": "Why, for those who read the history later." });
+    [
+        (
+            "search",
+            "Finds",
+            "Use it before you read one whose id you do not know. It says ids, titles and a line of each, and nothing else",
+            search,
+        ),
+        (
+            "read",
+            "Reads",
+            "Use it for one whose id you know, and to find out its version before it is changed. A long one is told in parts",
+            read,
+        ),
+        (
+            "create",
+            "Makes",
+            "Search first: the same thing must not be made twice. It says the id of the new one",
+            json!({
+                "content": content, "parent": parent, "notify": notify,
+            }),
+        ),
+        (
+            "update",
+            "Changes",
+            "What is not named stays as it is. Do not use it to close one that is done; that is a state",
+            json!({
+                "id": id, "version": version, "content": content, "reason": reason, "notify": notify,
+            }),
+        ),
+        (
+            "delete",
+            "Deletes",
+            "Only if the user has asked for exactly that. It cannot be taken back after thirty days",
+            json!({
+                "id": id, "version": version, "reason": reason,
+            }),
+        ),
+    ]
+    .map(|(tool, does, when, properties)| {
+        let required = match tool {
+            "search" => json!(["query"]),
+            "create" => json!(["content"]),
+            "update" => json!(["id", "version", "content"]),
+            _ => json!(["id"]),
+        };
+        let schema = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+        Arc::new(ToolDefinition {
+            name: format!("{server}__{tool}"),
+            server: Some(server.to_owned()),
+            tool: tool.to_owned(),
+            description: format!("{does} a {thing} of the server `{server}`. {when}. Fails if the user may not see the {thing}."),
+            parameters: Arc::new(schema),
+            replay: if matches!(tool, "search" | "read") { ReplayClass::Read } else { ReplayClass::Unsafe },
+            undo: None,
+            preview: None,
+            definition_hash: "0".repeat(64),
+            safety: ToolSafety::default(),
+            destination: None,
+            original: None,
+        })
+    })
+}
+
+/// How long the definitions are that a model reads.
+fn bytes_of(tool: &ToolDefinition) -> usize {
+    tool.name.len() + tool.description.len() + tool.parameters.to_string().len()
+}
 
 /// A conversation of turns of four messages: question, call, result of some 600 bytes, answer.
 fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
@@ -56,13 +206,13 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
             created_at: String::new(),
         });
     };
-    let words = |text: &str| Part::Text(TextPart { id: PartId::generate(ids), text: text.repeat(20) });
+    let words = |at: usize, count: usize| Part::Text(TextPart { id: PartId::generate(ids), text: prose(messages, at, count) });
     let mut call_id = CallId::generate(ids);
     for at in 0..messages {
         match at % 4 {
             0 => {
                 run_id = RunId::generate(ids);
-                add(&run_id, Role::User, vec![words("What is it? ")]);
+                add(&run_id, Role::User, vec![words(at, 40)]);
             }
             1 => {
                 call_id = CallId::generate(ids);
@@ -70,29 +220,29 @@ fn record(ids: &SequentialIds, messages: usize, limit: u64) -> RunRecord {
                     id: PartId::generate(ids),
                     call_id: call_id.clone(),
                     name: "files__read".to_owned(),
-                    arguments: json!({ "path": format!("/notes/{at}.md"), "lines": [1, 200] }),
+                    arguments: json!({ "id": format!("/notes/{messages}/{at}.md"), "lines": [1, 200] }),
                     provider_call_id: None,
                     raw: None,
-undoes: None,
-};
-                add(&run_id, Role::Assistant, vec![words("I look. "), Part::ToolCall(call)]);
+                    undoes: None,
+                };
+                add(&run_id, Role::Assistant, vec![words(at, 25), Part::ToolCall(call)]);
             }
             2 => {
                 let result = ToolResultPart {
                     id: PartId::generate(ids),
                     call_id: call_id.clone(),
                     name: "files__read".to_owned(),
-                    content: vec![ToolContent::text("a line of some words\n".repeat(30))],
+                    content: vec![ToolContent::text(prose(messages, at, 100))],
                     is_error: false,
                     state: ToolCallState::Done,
-undoable: false,
-};
+                    undoable: false,
+                };
                 add(&run_id, Role::Tool, vec![Part::ToolResult(result)]);
             }
-            _ => add(&run_id, Role::Assistant, vec![words("It is a note. ")]),
+            _ => add(&run_id, Role::Assistant, vec![words(at, 45)]),
         }
     }
-    add(&own, Role::User, vec![words("And now? ")]);
+    add(&own, Role::User, vec![words(messages, 30)]);
     RunRecord {
         fence: Fence { run_id: own, conversation_id, epoch: 1 },
         owner: UserId::generate(ids),
@@ -123,29 +273,55 @@ undoable: false,
     }
 }
 
+/// The run's state, with a model that counts by the tokenizer.
+fn loaded(record: RunRecord, tokenizer: Option<Tokenizer>) -> RunState {
+    let model = record.model().to_owned();
+    let mut state = RunState::load(record);
+    state.know_capacities(vec![(model, Capacity { tokenizer, ..Capacity::default() })]);
+    state
+}
+
+/// The claim of a run that is offered the tools.
+fn claimed(tools: &[Arc<ToolDefinition>]) -> Input {
+    Input::Claimed { tools: tools.to_vec(), contexts: None, finished: Vec::new() }
+}
+
+/// What it takes to count a conversation of which nobody has counted anything but the tools. [`GOAL`] is not for this: a server
+/// does it before the first decision about a run, on a thread for what takes long (`know_capacities` in `src/worker/claimed.rs`),
+/// and what is decided and made after that finds the counts. What comes later, such as the result of a call, is counted where it
+/// is decided about it. So are tools that no run of the process has been offered before: they come with the first decision.
+fn first_count(record: &RunRecord, tools: &[Arc<ToolDefinition>]) -> Duration {
+    let state = loaded(RunRecord { tools: Some(tools.to_vec()), ..record.clone() }, Some(TOKENIZER));
+    assert!(counts_tokens(&state), "nothing is counted for the budget");
+    let began = Instant::now();
+    count_ahead(&state);
+    began.elapsed()
+}
+
 /// The fastest of many rounds: what is decided before a model call, and the request of it.
-fn cost(ids: &SequentialIds, record: &RunRecord, tokenizer: Option<Tokenizer>) -> (Duration, usize) {
+fn cost(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>], tokenizer: Option<Tokenizer>) -> (Duration, usize) {
     let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
     let mut fastest = Duration::MAX;
     let mut messages = 0;
     for _ in 0..ROUNDS {
-        let mut state = RunState::load(record.clone());
-        state.know_capacities(vec![(record.model().to_owned(), Capacity { tokenizer, ..Capacity::default() })]);
+        let mut state = loaded(record.clone(), tokenizer);
+        let input = claimed(tools);
         let began = Instant::now();
-        let decision = decide(&state, Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() }, &around);
+        let decision = decide(&state, input, &around);
         state.apply(&decision.changes);
         let request = black_box(model_request(&state));
         fastest = fastest.min(began.elapsed());
+        assert_eq!(request.tools.len(), tools.len(), "a request that is not the one that is meant");
         messages = request.messages.len();
     }
     (fastest, messages)
 }
 
 /// The record as the next run of the conversation is loaded: without what the summary stands for.
-fn summarised(ids: &SequentialIds, record: &RunRecord) -> RunRecord {
+fn summarised(ids: &SequentialIds, record: &RunRecord, tools: &[Arc<ToolDefinition>]) -> RunRecord {
     let around = Surroundings { now: UnixMillis(0), ids, elapsed_ms: 0, spent: Usage::default() };
     let mut state = RunState::load(record.clone());
-    let decision = decide(&state, Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() }, &around);
+    let decision = decide(&state, claimed(tools), &around);
     state.apply(&decision.changes);
     let mut left = RunRecord { summary: state.record.summary, ..record.clone() };
     let covers = left.summary.as_ref().map(|summary| summary.covers.clone());
@@ -157,26 +333,38 @@ fn summarised(ids: &SequentialIds, record: &RunRecord) -> RunRecord {
 
 fn main() {
     let ids = SequentialIds::default();
-    println!("| messages | whole | whole, by a tokenizer | summarised now | with the summary | messages in it |");
-    println!("| --- | --- | --- | --- | --- | --- |");
+    let tools = tools();
+    // Beside the tools, messages have the same room as in a conversation without any.
+    let narrow = NARROW + tools.iter().map(|tool| json_tokens(bytes_of(tool))).sum::<u64>();
+    let micros = |time: Duration| format!("{} us", time.as_micros());
+    // The first count of a process loads the tables, which is none of any conversation's.
+    black_box(TOKENIZER.count("The tables are loaded."));
+    let definitions = first_count(&record(&ids, 0, WIDE), &tools);
+    println!(
+        "| messages | whole | whole, by a tokenizer | counted for the first time | summarised now | with the summary | messages in it |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- |");
     let mut slowest = Duration::ZERO;
     let (mut short, mut long) = (Duration::ZERO, Duration::ZERO);
     for size in SIZES {
-        let all = record(&ids, size, 100_000_000);
-        let (whole, _) = cost(&ids, &all, None);
-        // The first round counts, the others find the counts.
-        let (counted, _) = cost(&ids, &all, Some(Tokenizer::O200kBase));
-        let small = record(&ids, size, 8_192);
-        let (now, _) = cost(&ids, &small, None);
-        let (later, messages) = cost(&ids, &summarised(&ids, &small), None);
-        let micros = |time: Duration| format!("{} us", time.as_micros());
-        println!("| {size} | {} | {} | {} | {} | {messages} |", micros(whole), micros(counted), micros(now), micros(later));
+        let all = record(&ids, size, WIDE);
+        // Before anything else that counts: its texts are those of this size alone.
+        let first = first_count(&all, &tools);
+        let (whole, _) = cost(&ids, &all, &tools, None);
+        let (counted, _) = cost(&ids, &all, &tools, Some(TOKENIZER));
+        let small = record(&ids, size, narrow);
+        let (now, _) = cost(&ids, &small, &tools, None);
+        let (later, messages) = cost(&ids, &summarised(&ids, &small, &tools), &tools, None);
+        let (whole_us, counted_us, first_us) = (micros(whole), micros(counted), micros(first));
+        println!("| {size} | {whole_us} | {counted_us} | {first_us} | {} | {} | {messages} |", micros(now), micros(later));
         slowest = slowest.max(whole).max(counted).max(now).max(later);
         if size == SHORT {
             short = later;
         }
         long = later;
     }
+    let bytes: usize = tools.iter().map(|tool| bytes_of(tool)).sum();
+    println!("\n{} tools with {bytes} bytes of definitions: {} to count them for the first time", tools.len(), micros(definitions));
     assert!(slowest <= GOAL, "a request takes {slowest:?}; the goal is {GOAL:?}");
     assert!(
         long <= short * GROWTH,

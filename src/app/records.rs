@@ -29,7 +29,7 @@ use crate::provider::embeddings::{self, Embedder, Embedders, EmbeddingClient, Em
 use crate::provider::openai::Accent;
 use crate::provider::{ClientOptions, ModelClient, ModelStream, catalogue, list_models, openrouter, priced};
 use crate::service::{ConfiguredProvider, Endpoints, Target, Unfit, is_provider_name, open_target};
-use crate::store::{Store, StoreResult};
+use crate::store::{Store, patiently};
 use crate::support::clock::{Clock as _, SystemClock, UnixMillis};
 use crate::support::ids::SequentialIds;
 use crate::support::seal::{SealError, Vault};
@@ -43,9 +43,8 @@ const REMEMBERED: usize = 10_000;
 /// Clients at a time.
 const CLIENTS: usize = 1_000;
 
-/// How long a database that does not answer is waited for, and how often it is asked.
+/// How long a database that does not answer is waited for.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
-const STORE_PAUSE: Duration = Duration::from_millis(250);
 
 /// How long a list of models is waited for, and the word of a model that is tested.
 const LIST_PATIENCE: Duration = Duration::from_secs(15);
@@ -157,17 +156,6 @@ impl Records {
     fn endpoint(&self, name: &str) -> Result<&Endpoint, ModelError> {
         let found = self.options.endpoints.iter().find(|endpoint| endpoint.provider == name);
         found.ok_or_else(|| ModelError::new(ModelErrorKind::InvalidRequest, "no provider of this name is configured"))
-    }
-}
-
-/// A database that is away for a moment is waited for, as whoever writes the run's log does.
-pub(super) async fn patiently<T, F: Future<Output = StoreResult<T>>>(patience: Duration, ask: impl Fn() -> F) -> StoreResult<T> {
-    let begun = Instant::now();
-    loop {
-        match ask().await {
-            Err(error) if error.is_transient() && begun.elapsed() < patience => tokio::time::sleep(STORE_PAUSE).await,
-            answer => return answer,
-        }
     }
 }
 

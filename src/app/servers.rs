@@ -10,10 +10,9 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::records::patiently;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::service::{TokenKeeper, open_mcp_server};
-use crate::store::Store;
+use crate::store::{Store, patiently};
 use crate::support::seal::Vault;
 use crate::tools::mcp::oauth::Tokens;
 use crate::tools::mcp::{KeptServer, KeptServers, MemberRules};

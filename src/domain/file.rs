@@ -101,12 +101,31 @@ pub fn tool_picture(claimed: &str, base64: &str) -> ToolContent {
     }
 }
 
+/// What stands behind the header of a JPEG's first scan: the mark of its end is looked for there, since the segments before may hold a whole
+/// small picture. From where on they cannot be followed, all of the rest; empty if one of them is broken off.
+/// <https://www.w3.org/Graphics/JPEG/itu-t81.pdf>, B.1.1.
+fn jpeg_scans(bytes: &[u8]) -> &[u8] {
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    loop {
+        rest = match rest {
+            // Any number of 0xff may stand before a marker.
+            [0xff, again @ ..] if again.starts_with(&[0xff]) => again,
+            [0xff, 0xda, scans @ ..] => return scans,
+            [0xff, _, high, low, ..] => {
+                let length = usize::from(u16::from_be_bytes([*high, *low]));
+                rest.get(2 + length..).unwrap_or_default()
+            }
+            _ => return rest,
+        };
+    }
+}
+
 /// Whether a picture lacks the mark of its end, or is shorter than it says: it was broken off. Of a GIF that cannot be told.
 fn is_cut_off(bytes: &[u8]) -> bool {
     let has = |mark: &[u8]| bytes.windows(mark.len()).rev().any(|at| at == mark);
     match bytes {
         [0x89, ..] => !has(b"IEND"),
-        [0xff, ..] => !has(&[0xff, 0xd9]),
+        [0xff, ..] => !jpeg_scans(bytes).windows(2).any(|at| at == [0xff, 0xd9]),
         [b'R', b'I', b'F', b'F', a, b, c, d, ..] => (bytes.len() as u64) < u64::from(u32::from_le_bytes([*a, *b, *c, *d])) + 8,
         _ => false,
     }

@@ -64,7 +64,7 @@ pub enum ClaimCause {
     First,
     /// The last claim's worker died or lost its lease.
     Crash,
-    /// The last claim's worker was shutting down.
+    /// The last claim's worker was shutting down, or has given the run up and lives.
     HandedBack,
     /// A wait is over.
     Timer,

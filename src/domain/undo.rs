@@ -85,7 +85,7 @@ impl UndoRule {
     /// What of the call they need and it does not have.
     pub fn arguments_for(&self, call: &ToolCall) -> Result<Value, UndoError> {
         let text = call.outcome.as_ref().map(|outcome| said(&outcome.content));
-        let answer = || text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let answer = || call.outcome.as_ref().and_then(|outcome| structured(&outcome.content));
         let stands_for = |word: &str| {
             let found = match reference(word)? {
                 Reference::Itself(text) => Some(Value::String(text.to_owned())),
@@ -138,11 +138,21 @@ fn at(value: &Value, path: &str) -> Option<Value> {
 }
 
 fn said(content: &[ToolContent]) -> String {
-    let texts = content.iter().filter_map(|piece| match piece {
+    texts(content).collect::<Vec<_>>().join("\n")
+}
+
+/// The answer as JSON: all that was said, or the last piece of it that is an object or a list. Servers say it in words too.
+fn structured(content: &[ToolContent]) -> Option<Value> {
+    let whole = serde_json::from_str(&said(content)).ok();
+    let read = |text: &str| serde_json::from_str::<Value>(text).ok().filter(|value| value.is_object() || value.is_array());
+    whole.or_else(|| texts(content).rev().find_map(read))
+}
+
+fn texts(content: &[ToolContent]) -> impl DoubleEndedIterator<Item = &str> {
+    content.iter().filter_map(|piece| match piece {
         ToolContent::Text { text } => Some(text.as_str()),
         ToolContent::Image { .. } => None,
-    });
-    texts.collect::<Vec<_>>().join("\n")
+    })
 }
 
 #[cfg(test)]
@@ -180,6 +190,19 @@ mod tests {
             state: ToolCallState::Done,
             outcome: Some(ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 }),
         }
+    }
+
+    #[test]
+    fn a_result_that_is_said_in_words_too_is_read() {
+        let rule = rule(json!({"id": "$result.order.id"}));
+        let order = r#"{"order": {"id": 7}}"#;
+        for said in [vec!["Order made", order], vec!["Order made", order, "It does not fit its schema."], vec!["3", order]] {
+            let mut call = call("");
+            let content = said.iter().map(|text| ToolContent::text(*text)).collect();
+            call.outcome = Some(ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 });
+            assert_eq!(rule.arguments_for(&call).unwrap(), json!({"id": 7}), "{said:?}");
+        }
+        assert!(rule.arguments_for(&call("Order made")).is_err());
     }
 
     #[test]

@@ -132,15 +132,15 @@ enum Verdict {
 }
 
 /// The presence of calls decides, not the finish reason that comes with them: providers report `stop` with calls, and calls
-/// without any.
-fn judge(message: &Message, finish: ModelFinish, is_last: bool) -> Verdict {
+/// without any. Where nobody `asks_again`, words are the answer, whatever they announce.
+fn judge(message: &Message, finish: ModelFinish, is_last: bool, asks_again: bool) -> Verdict {
     let has_text = !message.text().trim().is_empty();
     let has_calls = !is_last && message.tool_calls().next().is_some();
     match finish {
         ModelFinish::Refused => Verdict::Refused,
         ModelFinish::Length if has_calls => Verdict::CutCalls,
         ModelFinish::Stop | ModelFinish::ToolCalls if has_calls => Verdict::Calls,
-        ModelFinish::ToolCalls if !is_last && has_text => Verdict::Hollow,
+        ModelFinish::ToolCalls if !is_last && has_text && asks_again => Verdict::Hollow,
         ModelFinish::Stop | ModelFinish::ToolCalls | ModelFinish::Length => {
             if has_text {
                 Verdict::Final
@@ -179,7 +179,8 @@ pub(super) fn finished(draft: &mut Draft<'_>, message: Message, turn: &ModelTurn
     if !is_last {
         counters.rounds = counters.rounds.saturating_add(1);
     }
-    let verdict = judge(&message, turn.finish, is_last);
+    let asks_again = draft.profile().empty_replies > 0;
+    let verdict = judge(&message, turn.finish, is_last, asks_again);
     match verdict {
         Verdict::Final | Verdict::Calls | Verdict::CutCalls | Verdict::Refused => draft.counters().empty_replies = 0,
         Verdict::Empty | Verdict::Hollow => {}

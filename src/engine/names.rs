@@ -37,17 +37,16 @@ pub(super) enum Meant<'d> {
     None(Vec<&'d str>),
 }
 
+/// The tool of exactly that name. Whoever has learnt names with a dot between their halves means the same two halves.
+pub(super) fn named<'d>(name: &str, tools: &'d [Arc<ToolDefinition>]) -> Option<&'d Arc<ToolDefinition>> {
+    let has = |name: &str| tools.iter().find(|tool| tool.name == name);
+    has(name).or_else(|| has(&name.replacen('.', DIVIDER, 1)))
+}
+
 /// The tool that a model means by `name`, among those on offer.
 pub(super) fn meant<'d>(name: &str, offered: &[&'d Arc<ToolDefinition>], policy: &RepairPolicy) -> Meant<'d> {
     if let Some(tool) = offered.iter().find(|tool| tool.name == name) {
         return Meant::Tool(tool, None);
-    }
-    // Whoever has learnt names with a dot means the same two halves.
-    if name.contains('.')
-        && let dotted = name.replacen('.', DIVIDER, 1)
-        && let Some(tool) = offered.iter().find(|tool| tool.name == dotted)
-    {
-        return Meant::Tool(tool, Some("spelling"));
     }
     let written = prefix_chars(name.strip_prefix(NAMESPACE).unwrap_or(name), COMPARED);
     let found = match policy.names {
@@ -237,6 +236,17 @@ mod tests {
     }
 
     #[rstest]
+    #[case("files__read_file", Some("files__read_file"))]
+    #[case("files.read_file", Some("files__read_file"))]
+    #[case("current_time", Some("current_time"))]
+    #[case("files.readFile", None)]
+    #[case("read_file", None)]
+    fn a_dot_between_the_halves_is_another_way_to_write_them(#[case] wrote: &str, #[case] tool: Option<&str>) {
+        let tools: Vec<Arc<ToolDefinition>> = OFFERED.into_iter().map(|name| self::tool(name).into()).collect();
+        assert_eq!(named(wrote, &tools).map(|tool| tool.name.as_str()), tool);
+    }
+
+    #[rstest]
     #[case("files__read_file", "files__read_file", None)]
     #[case("files.read_file", "files__read_file", Some("spelling"))]
     #[case("functions.Files__readFile", "files__read_file", Some("spelling"))]
@@ -250,8 +260,7 @@ mod tests {
         for names in [NameRepair::Unique, NameRepair::Similar] {
             assert_eq!(ask(wrote, names).0, Some((tool.to_owned(), why)), "{wrote}");
         }
-        // A dot between the halves is only another way to write them.
-        let untouched = (wrote.replacen('.', DIVIDER, 1) == tool).then(|| (tool.to_owned(), why));
+        let untouched = (wrote == tool).then(|| (tool.to_owned(), why));
         assert_eq!(ask(wrote, NameRepair::Off).0, untouched, "{wrote}");
     }
 

@@ -57,12 +57,14 @@ pub(super) fn planned(
             Some(text) => read_arguments(draft, text, completeness),
             None => (arguments::Arguments { value: part.arguments.clone(), fault: None }, Vec::new()),
         };
-        let meant = match is_known(draft, &part.name) {
+        let known = names::named(&part.name, draft.base.record.tools.as_deref().unwrap_or_default());
+        let meant = match known {
             // A tool that was taken away is not mistaken for another one.
-            true => {
-                callable.iter().find(|tool| tool.name == part.name).map_or(Meant::None(Vec::new()), |tool| Meant::Tool(tool, None))
-            }
-            false => names::meant(&part.name, &callable, &draft.profile().repair),
+            Some(known) => match callable.iter().find(|tool| tool.name == known.name) {
+                Some(tool) => Meant::Tool(tool, (tool.name != part.name).then_some("spelling")),
+                None => Meant::None(Vec::new()),
+            },
+            None => names::meant(&part.name, &callable, &draft.profile().repair),
         };
         let (definition, matched_by) = match &meant {
             Meant::Tool(tool, matched_by) => (Some(*tool), *matched_by),
@@ -80,7 +82,7 @@ pub(super) fn planned(
             step,
             position,
             provider_call_id: part.provider_call_id.clone().unwrap_or_default(),
-            name: definition.map_or(&part.name, |tool| &tool.name).clone(),
+            name: definition.or(known.map(|tool| &**tool)).map_or(&part.name, |tool| &tool.name).clone(),
             repair: (repair != Repair::default()).then_some(repair),
             server: definition.and_then(|tool| tool.server.clone()),
             key: None,
@@ -106,11 +108,6 @@ fn read_arguments(draft: &Draft<'_>, text: &str, completeness: Completeness) -> 
         Some(mended) => (arguments::Arguments { value: mended.value, fault: None }, mended.fixes),
         None => (parsed, Vec::new()),
     }
-}
-
-/// Whether a tool of the run has this name, on offer or not.
-fn is_known(draft: &Draft<'_>, name: &str) -> bool {
-    draft.base.record.tools.iter().flatten().any(|tool| tool.name == name)
 }
 
 /// The outcome of a call that is not let through. Rules of the loop give `Cancelled`, which counts against no tool; faults of
@@ -306,8 +303,10 @@ fn begin_calls(draft: &mut Draft<'_>, step: u32, under_way: &mut Vec<CallId>) {
             one_alone_waits |= waits && is_alone;
             continue;
         }
-        if under_way.len() >= limit {
-            return;
+        // Whoever has to be asked about a call can think meanwhile.
+        let is_full = under_way.len() >= limit;
+        if is_full && !approval::is_to_be_asked(draft, &id) {
+            continue;
         }
         if refuse_dropped(draft, &id) {
             continue;

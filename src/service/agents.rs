@@ -108,9 +108,17 @@ impl AnyAgent {
     /// The groups whose members may read it. It is its owner's to read whatever they may use.
     fn readers(&self, base: &AgentProfile) -> BTreeSet<String> {
         match self {
-            Self::Kept(record) if record.owner.is_some() => BTreeSet::new(),
-            Self::Kept(_) | Self::Preset(_) | Self::Default(_) => self.groups(base),
+            Self::Kept(record) => readers_in(base, record, &record.profile),
+            Self::Preset(_) | Self::Default(_) => self.groups(base),
         }
+    }
+}
+
+/// The groups whose members may read a version of an agent.
+fn readers_in(base: &AgentProfile, record: &AgentRecord, document: &ProfileDocument) -> BTreeSet<String> {
+    match record.owner {
+        Some(_) => BTreeSet::new(),
+        None => groups_in(base, document),
     }
 }
 
@@ -290,7 +298,7 @@ impl Service {
     ) -> Result<Page<AgentVersion>> {
         let record = self.readable_agent(principal, agent).await?;
         let Page { items, next } = self.store.agent_versions(&record.id, page).await?;
-        let readers: Vec<_> = items.iter().map(|version| self.readers_of_version(&record, &version.profile)).collect();
+        let readers: Vec<_> = items.iter().map(|version| readers_in(&self.default_profile, &record, &version.profile)).collect();
         let membership = self.membership(principal, &readers).await?;
         let items = items.into_iter().zip(&readers).filter(|(_, readers)| membership.admits(readers));
         Ok(Page { items: items.map(|(version, _)| version).collect(), next })
@@ -300,7 +308,7 @@ impl Service {
     pub async fn agent_version(&self, principal: &Principal, agent: &AgentRef, number: u32) -> Result<AgentVersion> {
         let record = self.readable_agent(principal, agent).await?;
         let version = self.store.agent_version(&record.id, number).await?.ok_or(Error::NotFound("version of this agent"))?;
-        self.admit(principal, &record.name, &self.readers_of_version(&record, &version.profile)).await?;
+        self.admit(principal, &record.name, &readers_in(&self.default_profile, &record, &version.profile)).await?;
         Ok(version)
     }
 
@@ -372,14 +380,6 @@ impl Service {
         }
     }
 
-    /// The groups whose members may read a version of an agent.
-    fn readers_of_version(&self, record: &AgentRecord, document: &ProfileDocument) -> BTreeSet<String> {
-        match record.owner {
-            Some(_) => BTreeSet::new(),
-            None => groups_in(&self.default_profile, document),
-        }
-    }
-
     /// The agents that nobody keeps. Their names are nobody's to take.
     fn agents_of_the_program(&self) -> Vec<AnyAgent> {
         let default = &self.default_profile.name;
@@ -420,7 +420,7 @@ impl Service {
     /// An agent that somebody keeps, for whoever may read what runs get of it.
     async fn readable_agent(&self, principal: &Principal, agent: &AgentRef) -> Result<AgentRecord> {
         let record = self.kept_agent(principal, agent).await?;
-        self.admit(principal, &record.name, &self.readers_of_version(&record, &record.profile)).await?;
+        self.admit(principal, &record.name, &readers_in(&self.default_profile, &record, &record.profile)).await?;
         Ok(record)
     }
 

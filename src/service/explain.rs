@@ -212,8 +212,11 @@ fn held(known: &Explanation, node: &NodeId) -> (String, bool) {
     }
     let doing = match &known.step {
         Some((step, kind, status, age)) if status == "started" && kind == "tools" => {
-            let tools = known.tools_under_way.join(", ");
-            format!("runs tools ({tools}) in step {step} for {} s", seconds(*age))
+            match known.tools_under_way.join(", ") {
+                // The step is as old as its first call, over which somebody may have thought for days.
+                none if none.is_empty() => format!("is about to go on with the calls of step {step}"),
+                tools => format!("runs tools ({tools}) in step {step} for {} s", seconds(*age)),
+            }
         }
         Some((step, _, status, age)) if status == "started" => {
             format!("waits for the model in step {step} for {} s", seconds(*age))

@@ -130,9 +130,7 @@ impl Service {
             match (part, role) {
                 (Part::Text(_), Role::User | Role::Assistant) | (Part::Reasoning(_), Role::Assistant) => {}
                 (Part::ToolCall(call), Role::Assistant) => {
-                    if !short(&call.name) {
-                        return Err(Error::field(&format!("{pointer}/name"), "is no name of a tool"));
-                    }
+                    call.name = tool_name(&call.name);
                     if !call.arguments.is_object() {
                         return Err(Error::field(&format!("{pointer}/arguments"), "must be an object"));
                     }
@@ -143,9 +141,7 @@ impl Service {
                     call.provider_call_id = call.provider_call_id.take().filter(|id| short(id) && seen.echoed.insert(id.clone()));
                 }
                 (Part::ToolResult(result), Role::Tool) => {
-                    if !short(&result.name) {
-                        return Err(Error::field(&format!("{pointer}/name"), "is no name of a tool"));
-                    }
+                    result.name = tool_name(&result.name);
                     // Documents of before may have pictures that nobody has looked at. The rest of such an answer is as good as any.
                     for content in &mut result.content {
                         if let ToolContent::Image { media_type, data } = content {
@@ -209,6 +205,13 @@ struct Seen {
     echoed: HashSet<String>,
     /// Uploaded files.
     files: BTreeSet<FileId>,
+}
+
+/// The name of a tool as a transcript may hold it. Models write any name, or none, and an export has it as it was written: a document of
+/// this very server would be refused for it.
+fn tool_name(written: &str) -> String {
+    let name: String = written.chars().filter(|c| !c.is_control()).take(MAX_NAME_CHARS).collect();
+    if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
 /// How a turn has ended whose last message this is. Calls without a result are not carried out any more.

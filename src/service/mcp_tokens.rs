@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::domain::ids::McpServerId;
 use crate::domain::mcp_server::{tokens_place, tokens_row};
-use crate::store::{McpTokens, Store, StoreError, StoreResult};
+use crate::store::{McpTokens, Store, StoreError, patiently};
 use crate::support::seal::Vault;
 use crate::tools::mcp::oauth::{Access, Refusal, TokenOf, TokenSet, Tokens, Wire, refresh};
 
@@ -114,7 +114,8 @@ impl Kept {
                 let text = SecretString::from(serde_json::to_string(&anew).map_err(|error| error.to_string())?);
                 let sealed = self.vault.seal(&tokens_place(row.owner.as_ref(), &tokens_row(server)), &text);
                 let sealed = sealed.map_err(|error| format!("the tokens of its login cannot be sealed: {error}"))?;
-                let ended = patiently(|| self.store.end_mcp_refresh(server, version, Some((&sealed, fresh_for_ms)))).await;
+                let ended =
+                    patiently(STORE_PATIENCE, || self.store.end_mcp_refresh(server, version, Some((&sealed, fresh_for_ms)))).await;
                 let ended = ended.map_err(|error| format!("the tokens of its login cannot be kept: {error}"))?;
                 tracing::info!(mcp.server.id = %server, "refreshed the login at an MCP server");
                 let fresh_for = fresh_for_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
@@ -140,7 +141,7 @@ impl Kept {
     }
 
     async fn forget(&self, of: &TokenOf, row: &McpTokens) -> Result<bool, String> {
-        let forgotten = patiently(|| self.store.forget_mcp_tokens(&of.server, Some(row.version))).await;
+        let forgotten = patiently(STORE_PATIENCE, || self.store.forget_mcp_tokens(&of.server, Some(row.version))).await;
         forgotten.map_err(|error| format!("its login cannot be forgotten: {error}"))
     }
 
@@ -174,15 +175,4 @@ enum Refreshed {
     /// Somebody has logged in or out meanwhile.
     Overtaken,
     Failed(String),
-}
-
-/// Asks the database until it answers, for a while.
-async fn patiently<F: Future<Output = StoreResult<bool>>>(ask: impl Fn() -> F) -> StoreResult<bool> {
-    let began = Instant::now();
-    loop {
-        match ask().await {
-            Err(_) if began.elapsed() < STORE_PATIENCE => tokio::time::sleep(PAUSE).await,
-            done => return done,
-        }
-    }
 }

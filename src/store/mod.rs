@@ -19,6 +19,7 @@ mod mcp_logins;
 mod mcp_servers;
 mod messages;
 mod open;
+mod patience;
 mod pins;
 pub mod postgres;
 mod providers;
@@ -45,6 +46,7 @@ pub use mcp_logins::{McpLoginStore, McpTokens};
 pub use mcp_servers::{McpServerCursor, McpServerStore};
 pub use messages::NewestMessages;
 pub use open::{Durability, StoreOptions, open};
+pub use patience::patiently;
 pub use pins::{MAX_PINS, PinScope, PinStore, SeenTool};
 pub use providers::{
     LoginTaker, NameCursor, NamedChanged, NamedMade, ProviderChanged, ProviderCursor, ProviderLogin, ProviderMade, ProviderStore,
@@ -256,7 +258,7 @@ pub trait QueueStore: Send + Sync {
     async fn renew_leases(&self, node: &NodeId, fences: &[Fence], lease_ms: u64, grace_ms: u64) -> StoreResult<Vec<RunId>>;
 
     /// Gives up leases that their worker could not renew because the database was away. It lives, so these claims do not count
-    /// as crashes; what was under way is judged as after one, and the runs can be claimed at once. Leases that somebody else has
+    /// as crashes, and the runs can be claimed at once, as if they were handed back. Leases that somebody else has
     /// ended are left alone: repeating it changes nothing more. Returns the runs that still have theirs, because somebody else is at their
     /// rows: they are to be given up again.
     async fn give_up_leases(&self, fences: &[Fence]) -> StoreResult<Vec<RunId>>;

@@ -178,19 +178,33 @@ fn is_of_metadata(address: IpAddr) -> bool {
             let of_clouds = [[100, 100, 100, 200], [168, 63, 129, 16], [192, 0, 0, 192]];
             address.is_link_local() || of_clouds.contains(&address.octets())
         }
-        IpAddr::V6(address) => match address.segments() {
-            // What a translator makes of an IPv4 address.
-            [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-                let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-                is_of_metadata(Ipv4Addr::new(a, b, c, d).into())
-            }
+        IpAddr::V6(address) => {
             // All that Amazon keeps for itself, since there are more services than one among it, and those of Google and Scaleway.
-            segments => {
-                address.is_unicast_link_local()
-                    || matches!(segments, [0xfd00, 0xec2, ..] | [0xfd20, 0xce, .., 0x254] | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42])
-            }
-        },
+            let is_of_clouds =
+                matches!(address.segments(), [0xfd00, 0xec2, ..] | [0xfd20, 0xce, .., 0x254] | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42]);
+            is_of_clouds
+                || address.is_unicast_link_local()
+                || embedded(address).into_iter().any(|address| is_of_metadata(address.into()))
+        }
     }
+}
+
+/// The IPv4 addresses to which an IPv6 address may lead, through a translator or a tunnel. Most lead to none. None of these forms
+/// counts as public, so whoever may reach public addresses only is refused them whatever they lead to.
+fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
+    let [_, _, c, d, e, f, g, h, _, j, k, l, m, n, o, p] = address.octets();
+    let found = match address.segments() {
+        // Translators (RFC 6052 and 2765), and the form that nobody should use any more. `::` and `::1` are among it, and what they
+        // would lead to (0.0.0.0 and 0.0.0.1) is nothing that is looked for here.
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0, 0, 0, 0, 0xffff, 0, ..] | [0, 0, 0, 0, 0, 0, ..] => vec![[m, n, o, p]],
+        // Translators of a network's own (RFC 8215). How long their prefix is, and so where the address stands behind it, is for
+        // that network to say: all of the places of RFC 6052 count.
+        [0x64, 0xff9b, 1, ..] => vec![[m, n, o, p], [g, h, j, k], [h, j, k, l], [j, k, l, m]],
+        // 6to4.
+        [0x2002, ..] => vec![[c, d, e, f]],
+        _ => Vec::new(),
+    };
+    found.into_iter().map(Ipv4Addr::from).collect()
 }
 
 /// <https://www.iana.org/assignments/iana-ipv4-special-registry>
@@ -285,7 +299,16 @@ mod tests {
         for url in ["https://user@8.8.8.8", "https://:word@example.com", "https://api.openai.com@192.168.0.1"] {
             assert_eq!(checked(url), Err(Forbidden::Login), "{url}");
         }
-        for url in ["http://127.0.0.1:11434", "http://10.0.0.5", "https://[fd00::1]", "http://db.internal"] {
+        for url in [
+            "http://127.0.0.1:11434",
+            "http://10.0.0.5",
+            "https://[fd00::1]",
+            "http://db.internal",
+            "http://[::1]:11434",
+            "http://[::]",
+            "http://[64:ff9b:1::a00:5]",
+            "http://[2002:a00:5::]",
+        ] {
             assert_eq!(check(&Url::parse(url).unwrap(), Reach::Anywhere), Ok(()), "{url}");
         }
     }
@@ -301,6 +324,14 @@ mod tests {
             "http://168.63.129.16",
             "http://[::ffff:169.254.169.254]",
             "http://[64:ff9b::a9fe:a9fe]",
+            "http://[64:ff9b:1::a9fe:a9fe]",
+            "http://[64:ff9b:1:a9fe:a9:fe00::]",
+            "http://[64:ff9b:1:42a9:fe:a9fe::]",
+            "http://[64:ff9b:1:42:a9:fea9:fe00:0]",
+            "http://[2002:a9fe:a9fe::]",
+            "http://[2002:6464:64c8::1]",
+            "http://[::169.254.169.254]",
+            "http://[::ffff:0:169.254.169.254]",
             "http://[fe80::1]",
             "http://[fd00:ec2::254]",
             "http://[fd00:ec2::23]/v1/credentials",

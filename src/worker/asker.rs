@@ -23,6 +23,9 @@ use crate::tools::Asks;
 /// How soon a question is looked at again if nobody says that something happened.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// How soon the store is asked again that could not answer.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
 /// Puts the questions of one call to its user.
 pub struct Asker {
     /// Where questions and answers are kept.
@@ -87,7 +90,12 @@ impl Asker {
         if log.commit(&[], vec![closed]).await.is_err() {
             return;
         }
-        match self.given(&id).await {
+        let given = tokio::select! {
+            biased;
+            () = log.broken().cancelled() => return,
+            given = self.given(&id) => given,
+        };
+        match given {
             Some(given) => hand_on(&log, id, given, answer).await,
             None => {
                 let _ = log.commit(&[told], Vec::new()).await;
@@ -119,9 +127,17 @@ impl Asker {
         found.request.answer.filter(|_| found.request.state == InputState::Answered)
     }
 
-    /// The answer that was taken before the question was closed.
+    /// The answer that was taken before the question was closed. Whether there is one is asked until somebody knows.
     async fn given(&self, id: &InputId) -> Option<InputAnswer> {
-        self.store.input_request(&self.owner, id).await.ok().flatten()?.request.answer
+        loop {
+            match self.store.input_request(&self.owner, id).await {
+                Ok(found) => return found?.request.answer,
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "an answer to a question could not be read");
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+            }
+        }
     }
 }
 

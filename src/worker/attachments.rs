@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::ids::{FileId, UserId};
 use crate::domain::message::{FilePart, Part, TextLimit, ToolContent};
 use crate::domain::model::{ModelError, ModelErrorKind, ModelRequest};
-use crate::store::{AttachedFile, Store, StoreResult};
+use crate::store::{AttachedFile, Store, StoreResult, patiently};
 
 /// The most bytes of files in one request: about what providers take. The newest files come first. A file that is referred to again is
 /// sent once.
@@ -167,7 +167,8 @@ impl Attachments {
         }
         let ids: Vec<FileId> = wanted.iter().map(|(id, _)| id.clone()).collect();
         let Some(owner) = request.owner.clone().filter(|_| !ids.is_empty()) else { return Ok(Expanded { request, _room: None }) };
-        let found = store.attached_files(&owner, &ids).await?;
+        // A moment in which the store does not answer is no failure of the model, of which its agent may forgive none.
+        let found = patiently(PATIENCE, || store.attached_files(&owner, &ids)).await?;
         let found: HashMap<FileId, AttachedFile> = found.into_iter().map(|file| (file.file.id.clone(), file)).collect();
         let (mut native, mut bytes) = (HashMap::new(), 0_u64);
         for (id, limit) in &wanted {
@@ -232,7 +233,7 @@ impl Attachments {
         }
         let mut bytes = Vec::new();
         for number in 0.. {
-            let Some(piece) = store.file_chunk(owner, id, number).await? else { break };
+            let Some(piece) = patiently(PATIENCE, || store.file_chunk(owner, id, number)).await? else { break };
             bytes.extend_from_slice(&piece);
         }
         let size = bytes.len();

@@ -3,28 +3,117 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
-use super::driver::Surround;
+use super::driver::{End, Left, Surround};
+use super::log_writer::RunLog;
 use super::pins;
+use super::registry::Held;
+use crate::domain::agent::OnUnknown;
 use crate::domain::approval::ApprovalMode;
 use crate::domain::message::{Message, Role};
 use crate::domain::prompt::ToolNotes;
-use crate::domain::record::RunRecord;
+use crate::domain::record::{ClaimCause, RunRecord};
 use crate::engine::{Input, RunState, count_ahead, counts_tokens};
-use crate::store::{ControlSignal, StoreResult};
+use crate::store::{ControlSignal, SUSPECT_CRASHES, StoreResult};
+use crate::support::failpoint;
 use crate::tools::contexts::ContextQuestion;
+
+/// A run before the first decision about it.
+pub(super) struct Ready {
+    pub state: Box<RunState>,
+    pub log: RunLog,
+    pub input: Input,
+}
+
+/// Loads a run, unless it is `known`, and all that the engine has to know of it.
+pub(super) async fn get_ready(
+    surround: &Surround,
+    held: &Held,
+    mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
+    known: Option<Box<RunRecord>>,
+    cause: Option<ClaimCause>,
+    fenced: &CancellationToken,
+    left: &mut Left,
+) -> Result<Ready, End> {
+    if left.crashes >= SUSPECT_CRASHES
+        && let Ok(Some(record)) = surround.deps.store.load_bare(&held.fence).await
+        && (record.is_poison() || record.cancel_requested_by.is_some())
+    {
+        // It ends with the first decision. What is loaded or done for a run before that may be what its workers have died of.
+        left.attempt = record.attempt;
+        left.finished.extend(left.tools.stop().await.outcomes);
+        let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
+        let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() };
+        return Ok(Ready { state: Box::new(RunState::load(record)), log, input });
+    }
+    let loaded = match known {
+        Some(record) => Ok(Some(*record)),
+        None => surround.deps.store.load_run(&held.fence).await,
+    };
+    let mut record = match loaded {
+        Ok(Some(record)) => record,
+        Ok(None) => return Err(End::Fenced),
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "run could not be loaded");
+            return Err(End::from(&error));
+        }
+    };
+    failpoint::reached("C04-loaded");
+    left.attempt = record.attempt;
+    left.suspected_since = left.suspected_since.filter(|_| record.has_its_last_chance());
+    if failpoint::is_planted("unsafe-rerun") {
+        Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
+    }
+    record.profile = surround.profiles.shared(record.profile);
+    if let Some(cause) = cause {
+        record.cause = cause;
+    }
+    let (limit, elapsed_ms) = (record.profile.max_run_ms, record.elapsed_ms);
+    if record.cancel_requested_by.is_some() || record.is_poison() || limit > 0 && elapsed_ms >= limit {
+        // They are told before the run ends, and what they say then is known.
+        left.finished.extend(left.tools.stop().await.outcomes);
+    }
+    let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
+    let mut state = RunState::load(record);
+    let mut input = first_input(surround, &mut state, mailbox).await.map_err(|error| End::from(&error))?;
+    if state.record.cancel_requested_by.is_some() {
+        // Somebody may have asked for it just now.
+        left.finished.extend(left.tools.stop().await.outcomes);
+    }
+    if let Input::Claimed { finished, .. } = &mut input {
+        finished.clone_from(&left.finished);
+    }
+    state.know_under_way(left.tools.ids());
+    let state = Box::new(know_capacities(surround, state).await);
+    Ok(Ready { state, log, input })
+}
+
+/// What has joined meanwhile. Each look tells of all of it, and there may be hundreds while a server starts.
+#[derive(Default)]
+struct Joined(Vec<Message>);
+
+impl Joined {
+    fn add(&mut self, told: Vec<Message>) {
+        for message in told {
+            if self.0.iter().all(|known| known.id != message.id) {
+                self.0.push(message);
+            }
+        }
+    }
+}
 
 /// Finds out what the first decision is about. That may mean to start servers and to ask strangers, and nobody who wants the run to end
 /// shall have to wait for them: a cancel is noted in the state, and ends the run with the first decision. A run that has begun is not
 /// handed back from here, since what the death of its last worker means for it has to be decided first.
-pub async fn first_input(
+async fn first_input(
     surround: &Surround,
     state: &mut RunState,
     mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
 ) -> StoreResult<Input> {
     let is_new = state.record.tools.is_none();
     let mut input = Input::Claimed { tools: Vec::new(), contexts: None, finished: Vec::new() };
-    let (mut joined, mut cancel_by) = (Vec::new(), None);
+    let (mut joined, mut cancel_by) = (Joined::default(), None);
     let instead = {
         let found = find_out(surround, state, &mut input);
         tokio::pin!(found);
@@ -37,14 +126,14 @@ pub async fn first_input(
                 }
                 found = &mut found => break found.map(|()| None),
             };
-            joined.extend(signal.joined);
+            joined.add(signal.joined);
             if signal.cancel_by.is_some() {
                 cancel_by = signal.cancel_by;
                 break Ok(None);
             }
         }
     }?;
-    for message in joined {
+    for message in joined.0 {
         state.join(message);
     }
     if cancel_by.is_some() {
@@ -119,7 +208,7 @@ async fn know_grants(surround: &Surround, state: &mut RunState, input: &Input) -
 
 /// Finds out how much the models of the run can read, and counts what they will be asked to read:
 /// a long conversation takes longer to count for the first time than anybody may hold up the others on this thread.
-pub async fn know_capacities(surround: &Surround, mut state: RunState) -> RunState {
+async fn know_capacities(surround: &Surround, mut state: RunState) -> RunState {
     let RunRecord { owner, profile, .. } = &state.record;
     let mut capacities = Vec::new();
     let of_plans = profile.plan.planner.iter().chain(&profile.plan.router);
@@ -136,4 +225,28 @@ pub async fn know_capacities(surround: &Surround, mut state: RunState) -> RunSta
         tracing::error!(%error, "the tokens of a conversation could not be counted ahead");
     }
     Arc::unwrap_or_clone(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_has_joined_is_kept_once_however_often_it_is_told() {
+        let message = |id: u32| -> Message {
+            let uuid = "0198c0de-0000-7000-8000-";
+            serde_json::from_value(json!({
+                "id": format!("msg_{uuid}{id:012}"), "conversation_id": format!("conv_{uuid}{:012}", 0),
+                "run_id": format!("run_{uuid}{:012}", 0), "role": "user", "status": "complete", "parts": [],
+                "created_at": "2026-01-01T00:00:00.000Z"
+            }))
+            .unwrap()
+        };
+        let mut joined = Joined::default();
+        joined.add(vec![message(1)]);
+        joined.add(vec![message(1), message(2)]);
+        joined.add(vec![message(1), message(2)]);
+        assert_eq!(joined.0, [message(1), message(2)]);
+    }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::attachments::Attachments;
-use super::claimed::{first_input, know_capacities};
+use super::claimed::{Ready, get_ready};
 use super::log_writer::{LogError, LogWriter, RunLog};
 use super::model_call::{ModelCall, sendable_request};
 use super::profiles::Profiles;
@@ -178,9 +178,9 @@ pub(super) struct Left {
     /// The calls that are under way still.
     pub tools: ToolCalls,
     /// How many workers have died over the run.
-    crashes: u32,
+    pub crashes: u32,
     /// When the run was claimed, if it may be the death of its worker and was not cleared of that yet.
-    suspected_since: Option<Instant>,
+    pub suspected_since: Option<Instant>,
 }
 
 /// How many leases long a suspected run has to live, and then to complete a step, to be cleared: with the defaults a minute.
@@ -252,76 +252,6 @@ async fn attempt(
     // A database that was away for a moment is no reason to know nothing of the calls under way.
     left.tools = drive.tools;
     end
-}
-
-/// A run before the first decision about it.
-struct Ready {
-    state: Box<RunState>,
-    log: RunLog,
-    input: Input,
-}
-
-/// Loads a run, unless it is `known`, and all that the engine has to know of it.
-async fn get_ready(
-    surround: &Surround,
-    held: &Held,
-    mailbox: &mut mpsc::Receiver<Box<ControlSignal>>,
-    known: Option<Box<RunRecord>>,
-    cause: Option<ClaimCause>,
-    fenced: &CancellationToken,
-    left: &mut Left,
-) -> Result<Ready, End> {
-    if left.crashes >= SUSPECT_CRASHES
-        && let Ok(Some(record)) = surround.deps.store.load_bare(&held.fence).await
-        && (record.is_poison() || record.cancel_requested_by.is_some())
-    {
-        // It ends with the first decision. What is loaded or done for a run before that may be what its workers have died of.
-        left.attempt = record.attempt;
-        left.finished.extend(left.tools.stop().await.outcomes);
-        let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
-        let input = Input::Claimed { tools: Vec::new(), contexts: None, finished: left.finished.clone() };
-        return Ok(Ready { state: Box::new(RunState::load(record)), log, input });
-    }
-    let loaded = match known {
-        Some(record) => Ok(Some(*record)),
-        None => surround.deps.store.load_run(&held.fence).await,
-    };
-    let mut record = match loaded {
-        Ok(Some(record)) => record,
-        Ok(None) => return Err(End::Fenced),
-        Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "run could not be loaded");
-            return Err(End::from(&error));
-        }
-    };
-    failpoint::reached("C04-loaded");
-    left.attempt = record.attempt;
-    left.suspected_since = left.suspected_since.filter(|_| record.has_its_last_chance());
-    if failpoint::is_planted("unsafe-rerun") {
-        Arc::make_mut(&mut record.profile).on_unknown = OnUnknown::Rerun;
-    }
-    record.profile = surround.profiles.shared(record.profile);
-    if let Some(cause) = cause {
-        record.cause = cause;
-    }
-    let (limit, elapsed_ms) = (record.profile.max_run_ms, record.elapsed_ms);
-    if record.cancel_requested_by.is_some() || record.is_poison() || limit > 0 && elapsed_ms >= limit {
-        // They are told before the run ends, and what they say then is known.
-        left.finished.extend(left.tools.stop().await.outcomes);
-    }
-    let log = surround.writer.for_run(held.fence.clone(), record.attempt, fenced.clone(), surround.deps.clock.clone());
-    let mut state = RunState::load(record);
-    let mut input = first_input(surround, &mut state, mailbox).await.map_err(|error| End::from(&error))?;
-    if state.record.cancel_requested_by.is_some() {
-        // Somebody may have asked for it just now.
-        left.finished.extend(left.tools.stop().await.outcomes);
-    }
-    if let Input::Claimed { finished, .. } = &mut input {
-        finished.clone_from(&left.finished);
-    }
-    state.know_under_way(left.tools.ids());
-    let state = Box::new(know_capacities(surround, state).await);
-    Ok(Ready { state, log, input })
 }
 
 type Ranking = std::pin::Pin<Box<dyn Future<Output = RankedTools> + Send>>;

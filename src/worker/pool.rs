@@ -152,6 +152,11 @@ impl Worker {
     async fn claim_loop(self: &Arc<Self>) {
         let mut doubt = None;
         self.claim_until_stopped(&mut doubt).await;
+        // Requests that are being accepted bring their runs, or lose them; nothing is taken on behind them.
+        let reception = self.surround.deps.hub.reception();
+        reception.close();
+        let _ = tokio::time::timeout(self.surround.options.poll, reception.pause()).await;
+        self.hear_of_lost(&mut doubt);
         if let Some(Doubt { since, .. }) = doubt {
             // The last look: nobody here learns of those runs any more.
             let _ = tokio::time::timeout(self.surround.options.poll, self.give_back_unheard(since)).await;
@@ -161,9 +166,7 @@ impl Worker {
     async fn claim_until_stopped(self: &Arc<Self>, doubt: &mut Option<Doubt>) {
         let mut in_vain = 0;
         loop {
-            if let Some(since) = self.surround.deps.hub.reception().take_lost() {
-                Doubt::raise(doubt, since);
-            }
+            self.hear_of_lost(doubt);
             self.settle(doubt).await;
             if self.stop_claiming.is_cancelled() {
                 return;
@@ -208,6 +211,13 @@ impl Worker {
                 () = self.surround.deps.hub.queue_signal().wait() => {}
                 () = tokio::time::sleep(wait) => {}
             }
+        }
+    }
+
+    /// Requests may have claimed runs for this worker without hearing of it.
+    fn hear_of_lost(&self, doubt: &mut Option<Doubt>) {
+        if let Some(since) = self.surround.deps.hub.reception().take_lost() {
+            Doubt::raise(doubt, since);
         }
     }
 

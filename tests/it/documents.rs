@@ -31,6 +31,15 @@ fn a_file_is_what_its_bytes_say() {
     for (bytes, kept) in [(PNG, PNG.len() - 8), (jpeg, jpeg.len() - 1), (webp, webp.len() - 2)] {
         assert_eq!(refusal(&bytes[..kept]), "the picture is damaged: its end is missing");
     }
+    // The small picture that a camera puts into its own is whole, and says nothing of the large one.
+    let scan = b"\xff\xda\0\x08\x01\x01\0\0\x3f\0\x12\xff\0\x34\xff\xd9";
+    let small = [&jpeg[..jpeg.len() - 2], scan].concat();
+    let length = u8::try_from(small.len() + 2).unwrap();
+    let photo = [&jpeg[..2], &[0xff, 0xe1, 0, length], &small, &jpeg[8..jpeg.len() - 2], scan].concat();
+    assert_eq!(read(&photo, "a.jpg").0, "image/jpeg");
+    for kept in [photo.len() - 1, photo.len() - 4, photo.len() - scan.len(), photo.len() - scan.len() - 1] {
+        assert_eq!(refusal(&photo[..kept]), "the picture is damaged: its end is missing", "{kept}");
+    }
     for (name, media_type) in [
         ("a.md", "text/markdown"),
         ("a.CSV", "text/csv"),

@@ -306,6 +306,21 @@ fn a_tool_that_keeps_failing_is_taken_away() {
     assert_eq!(world.executions.len(), 3);
 }
 
+/// However its name is written, it is not taken for another one.
+#[test]
+fn a_tool_that_was_taken_away_is_known_by_its_dotted_name() {
+    let repair = RepairPolicy { names: NameRepair::Similar, ..RepairPolicy::default() };
+    let profile = AgentProfile { breaker_failures: 1, error_rounds: 0, repair, ..AgentProfile::default() };
+    let mut world = World::new(profile);
+    let tools = ["files__move_file", "files__move_files"].map(|name| tool(name, ReplayClass::Unsafe).into());
+    world.claim_with(ClaimCause::First, tools.to_vec());
+    world.calls(&[call("files.move_file", &json!({}))]);
+    world.tool_fails(0);
+    world.calls(&[call("files.move_file", &json!({"n": 2}))]);
+    assert_eq!(world.results(), [texts::dropped_tool("files__move_file")]);
+    assert_eq!(world.executions.len(), 1);
+}
+
 #[test]
 fn a_tool_that_is_taken_away_ends_its_planned_calls() {
     let mut world = World::started(AgentProfile { tool_parallelism: 1, breaker_failures: 1, ..AgentProfile::default() });
@@ -395,13 +410,13 @@ fn empty_answers_are_nudged_then_forced_then_fail() {
 }
 
 #[rstest]
-#[case::silent(2, 3, &[])]
-#[case::hollow(0, 1, &[Say::Text("I will look.")])]
-fn after_empty_answers_the_user_reads_the_last_words(#[case] empty_replies: u32, #[case] answers: usize, #[case] said: &[Say]) {
+#[case::asked_again(2, 3)]
+#[case::at_once(0, 1)]
+fn after_empty_answers_the_user_reads_the_last_words(#[case] empty_replies: u32, #[case] answers: usize) {
     let final_text = Some("We are closed.".to_owned());
     let mut world = World::started(AgentProfile { final_text, empty_replies, ..AgentProfile::default() });
     for _ in 0..answers {
-        world.says(said, ModelFinish::ToolCalls);
+        world.says(&[], ModelFinish::ToolCalls);
     }
     assert_eq!((world.ended().status, world.error_code()), (RunStatus::Completed, "provider_empty_response"));
     assert_eq!(world.rows.history.last().unwrap().text(), "We are closed.");
@@ -427,6 +442,17 @@ fn an_answer_that_only_announces_calls_is_no_answer() {
     world.says(&[Say::Text("I will look.")], ModelFinish::ToolCalls);
     world.says_text("There is nothing.");
     assert_eq!(world.ended().status, RunStatus::Completed);
+}
+
+#[test]
+fn where_nobody_asks_again_the_words_with_announced_calls_are_the_answer() {
+    let final_text = Some("We are closed.".to_owned());
+    let mut world = World::started(AgentProfile { final_text, empty_replies: 0, ..AgentProfile::default() });
+    world.says(&[Say::Text("It is sunny.")], ModelFinish::ToolCalls);
+    let ended = world.ended();
+    assert_eq!((ended.status, ended.reason), (RunStatus::Completed, Some(FinishReason::Stop)));
+    assert_eq!(world.rows.history.last().unwrap().text(), "It is sunny.");
+    world.check_next_turn();
 }
 
 #[test]

@@ -201,6 +201,27 @@ fn what_is_called_alone_waits_for_what_waits_before_it() {
     world.check_next_turn();
 }
 
+/// Nor does whoever has to be asked wait until there is room for the call.
+#[test]
+fn people_are_asked_while_all_places_are_taken() {
+    let asks = ToolSafety { approval: Some(ApprovalMode::AlwaysAsk), ..ToolSafety::default() };
+    let send = ToolDefinition { safety: asks, ..tool("send", ReplayClass::Unsafe) };
+    let mut world = World::new(AgentProfile { tool_parallelism: 1, ..AgentProfile::default() });
+    world.claim_with(ClaimCause::First, vec![tool("read", ReplayClass::Read).into(), send.into()]);
+    world.calls(&[("read", 0), ("read", 1), ("send", 2)].map(|(name, n)| call(name, &json!({ "n": n }))));
+    let (started, planned, awaiting) = (ToolCallState::Started, ToolCallState::Planned, ToolCallState::AwaitingApproval);
+    assert_eq!(world.states(), [started, planned, awaiting]);
+    world.tool_says(0, "one");
+    world.tool_says(0, "two");
+    assert!(world.human_says("allow"));
+    world.claim(ClaimCause::Timer);
+    assert_eq!(world.under_way.len(), 1);
+    world.tool_says(0, "sent");
+    world.says_text("Done.");
+    assert_eq!(world.executions.values().copied().collect::<Vec<_>>(), [1; 3]);
+    world.check_next_turn();
+}
+
 #[test]
 fn what_is_cut_at_the_output_limit_says_so() {
     let mut world = World::started(AgentProfile::default());

@@ -77,10 +77,12 @@ async fn index_piece(connection: &mut PgConnection, limit: u32) -> StoreResult<u
         .bind(i64::from(limit))
         .fetch_all(&mut *tx)
         .await?;
+    // Those that have their words already are left alone: finding that out costs a hundredth of making them again.
     sqlx::query(
         "INSERT INTO message_words (message_id, owner_id, words)
          SELECT m.id, m.owner_id, words FROM messages m, words_of_message(m.owner_id, m.body) AS words
-         WHERE m.id = ANY($1::text[]) AND m.role <> 'tool' AND strpos(m.body, '\"internal\":true') = 0 AND words IS NOT NULL
+         WHERE m.id = ANY($1::text[]) AND m.role <> 'tool' AND NOT is_hidden(m.body) AND words IS NOT NULL
+           AND NOT EXISTS (SELECT FROM message_words w WHERE w.message_id = m.id)
          ON CONFLICT DO NOTHING",
     )
     .bind(&piece)

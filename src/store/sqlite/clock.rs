@@ -210,17 +210,19 @@ mod tests {
         let url = format!("sqlite:{}", folder.path().join("capstan.db").display());
         let (owner, node) = (UserId::generate(&UuidIds), NodeId::generate(&UuidIds));
         let store = SqliteStore::connect(&url, &StoreOptions::default()).await.unwrap();
-        let (queued, waiting, answered) = (store.run_of(&owner).await, store.run_of(&owner).await, store.run_of(&owner).await);
+        let (queued, waiting) = (store.run_of(&owner).await, store.run_of(&owner).await);
+        let (answered, left) = (store.run_of(&owner).await, store.run_of(&owner).await);
         let mut tx = store.write().await.unwrap();
         shift(&mut tx, HOUR).await.unwrap();
-        for (run, cause) in [(&waiting, "timer"), (&answered, "request")] {
+        for (run, cause) in [(&waiting, "timer"), (&answered, "request"), (&left, "crash")] {
             let waits = sqlx::query("UPDATE runs SET status = 'waiting', claim_cause = ? WHERE id = ?");
             waits.bind(cause).bind(run.as_str()).execute(&mut *tx).await.unwrap();
         }
         tx.commit().await.unwrap();
         store.expire_foreign_leases(&node).await.unwrap();
         let claims = store.claim_runs(&node, 10, 10_000).await.unwrap();
-        assert_eq!(claims.iter().map(|claim| &claim.fence.run_id).collect::<HashSet<_>>(), HashSet::from([&queued, &answered]));
+        let claimed: HashSet<_> = claims.iter().map(|claim| &claim.fence.run_id).collect();
+        assert_eq!(claimed, HashSet::from([&queued, &answered, &left]));
         crate::store::Store::close(&store).await;
     }
 

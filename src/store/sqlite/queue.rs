@@ -11,7 +11,7 @@ use super::SqliteStore;
 use super::connection::Tx;
 use crate::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use crate::domain::message::Message;
-use crate::domain::record::{Fence, RunRecord};
+use crate::domain::record::{ClaimCause, Fence, RunRecord};
 use crate::domain::trace::TraceId;
 use crate::store::rows::{Words, claim_cause, decode, readable_claims, signed, unsigned, young_lease};
 use crate::store::{Claim, ControlSignal, QueueStore, SUSPECT_CRASHES, SUSPECT_LEASES, StoreResult, Sweep, Taken};
@@ -171,7 +171,7 @@ impl QueueStore for SqliteStore {
         .bind(json!(held).to_string())
         .execute(&mut *tx)
         .await?;
-        take_away(&mut tx, &held).await?;
+        take_away(&mut tx, &held, ClaimCause::HandedBack).await?;
         tx.commit().await?;
         // Nobody else writes meanwhile.
         Ok(Vec::new())
@@ -221,7 +221,7 @@ impl QueueStore for SqliteStore {
         );
         let expired: Vec<(String, Option<String>)> = expired.bind(counted_at).bind(limit).fetch_all(&mut *tx).await?;
         let (runs, traces): (Vec<_>, Vec<_>) = expired.into_iter().unzip();
-        take_away(&mut tx, &runs).await?;
+        take_away(&mut tx, &runs, ClaimCause::Crash).await?;
         tx.commit().await?;
         let taken = runs.into_iter().zip(traces);
         let taken = taken.map(|(id, trace)| Taken { run_id: RunId::from_stored(id), trace: trace.map(TraceId::from_stored) });
@@ -232,15 +232,15 @@ impl QueueStore for SqliteStore {
         let mut tx = self.write().await?;
         let foreign: Vec<String> =
             sqlx::query_scalar("SELECT run_id FROM run_leases WHERE node_id <> ?").bind(node.as_str()).fetch_all(&mut *tx).await?;
-        take_away(&mut tx, &foreign).await?;
-        // Only who waits, and was not answered, woken or cancelled meanwhile, has a time to wait for. Anybody else stands in the queue since
-        // before, however the clock was set.
+        take_away(&mut tx, &foreign, ClaimCause::Crash).await?;
+        // Only who waits has a time to wait for, unless he was answered, woken or cancelled meanwhile, or taken from a worker before he went on.
+        // Anybody else stands in the queue since before, however the clock was set.
         sqlx::query(concat!(
             "UPDATE runs SET claimable_at = ",
             now!(),
             " WHERE claimable_at > ",
             now!(),
-            " AND (status <> 'waiting' OR claim_cause = 'request')"
+            " AND (status <> 'waiting' OR claim_cause <> 'timer')"
         ))
         .execute(&mut *tx)
         .await?;
@@ -422,26 +422,25 @@ async fn claim(tx: &mut Tx, node: &NodeId, limit: u32, lease_ms: u64, cap: u32) 
     Ok(readable_claims(claims))
 }
 
-/// Takes runs away from workers that are dead or late: their fences are void from here on.
-async fn take_away(tx: &mut Tx, runs: &[String]) -> StoreResult<()> {
+/// Takes runs away from workers that are dead or late, or give them up: their fences are void from here on. `cause` is that of the next
+/// claim.
+async fn take_away(tx: &mut Tx, runs: &[String], cause: ClaimCause) -> StoreResult<()> {
     if runs.is_empty() {
         return Ok(());
     }
     let ids = json!(runs).to_string();
-    for statement in [
-        "UPDATE conversation_heads SET run_id = NULL
+    let heads = "UPDATE conversation_heads SET run_id = NULL
          WHERE conversation_id IN (SELECT r.conversation_id FROM runs r WHERE r.id IN (SELECT value FROM json_each(?1)))
-           AND run_id IN (SELECT value FROM json_each(?1))",
-        concat!(
-            "UPDATE runs SET claimable_at = ",
-            now!(),
-            ", claim_cause = 'crash'
-             WHERE id IN (SELECT value FROM json_each(?1)) AND finished_at IS NULL"
-        ),
-        "DELETE FROM run_leases WHERE run_id IN (SELECT value FROM json_each(?1))",
-    ] {
-        sqlx::query(statement).bind(&ids).execute(&mut **tx).await?;
-    }
+           AND run_id IN (SELECT value FROM json_each(?1))";
+    sqlx::query(heads).bind(&ids).execute(&mut **tx).await?;
+    let rows = concat!(
+        "UPDATE runs SET claimable_at = ",
+        now!(),
+        ", claim_cause = ?2 WHERE id IN (SELECT value FROM json_each(?1)) AND finished_at IS NULL"
+    );
+    sqlx::query(rows).bind(&ids).bind(cause.as_str()).execute(&mut **tx).await?;
+    let leases = "DELETE FROM run_leases WHERE run_id IN (SELECT value FROM json_each(?1))";
+    sqlx::query(leases).bind(&ids).execute(&mut **tx).await?;
     failpoint::reached("C28");
     Ok(())
 }

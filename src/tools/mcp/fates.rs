@@ -68,7 +68,9 @@ impl Fate {
         match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
             Some(StreamableHttpError::Client(error)) if error.is_connect() => Self::NeverArrived,
             Some(StreamableHttpError::SessionExpired | StreamableHttpError::ReservedHeaderConflict(_)) => Self::NeverArrived,
-            Some(StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_)) => Self::NeverArrived,
+            Some(StreamableHttpError::AuthRequired(_)) => Self::NeverArrived,
+            // A 403 with any challenge: whoever knows what may be done with which scope has looked at what is asked.
+            Some(StreamableHttpError::InsufficientScope(_)) => Self::Refused,
             Some(StreamableHttpError::HttpStatus(failed)) => Self::by_status(failed.status),
             Some(StreamableHttpError::UnexpectedServerResponse(said)) => status_of(said).map_or(Self::Unknown, Self::by_status),
             Some(_) | None => Self::Unknown,
@@ -79,11 +81,16 @@ impl Fate {
         match status {
             // Who asks is looked at before what is asked. All else a handler may have passed on from somebody whom it asked itself.
             401 => Self::NeverArrived,
-            // A gateway does not know how far the server behind it has got, and a server that is overrun may stop anywhere.
-            502..=504 => Self::Unknown,
+            status if is_of_gateway(status) => Self::Unknown,
             _ => Self::Refused,
         }
     }
+}
+
+/// Whether nobody knows what became of the request: a gateway does not know how far the server behind it has got, and a server that is
+/// overrun may stop anywhere.
+pub fn is_of_gateway(status: u16) -> bool {
+    matches!(status, 502..=504)
 }
 
 /// The status in the words that the library has for an answer that it did not expect.

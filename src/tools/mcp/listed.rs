@@ -101,7 +101,8 @@ pub fn prompts(all: Vec<Prompt>, masks: &Masks) -> Vec<McpPrompt> {
 }
 
 fn shown(raw: &str, most: usize, masks: &Masks) -> String {
-    text::prefix_chars(visible(&masks.hide(raw)).trim(), most).to_owned()
+    // What nobody can see may stand in the middle of a secret, which would not be found before that is gone.
+    text::prefix_chars(masks.hide(&visible(raw)).trim(), most).to_owned()
 }
 
 #[cfg(test)]
@@ -115,8 +116,11 @@ mod tests {
         let mut resource = Resource::new("file:///a?key=s3cret-canary", "a\u{200b}\u{202e}b");
         resource.description = Some("x".repeat(5_000));
         let long = Resource::new(format!("file:///{}", "x".repeat(MAX_URI)), "long");
-        let shown = resources(vec![resource, long], &masks);
-        assert_eq!((shown.len(), shown[0].uri.as_str()), (1, "file:///a?key=[redacted]"));
+        let mut parted = Resource::new("file:///b", "s3cret-\u{200b}canary");
+        parted.description = Some("Reads with s3cret-\u{200b}canary".to_owned());
+        let shown = resources(vec![resource, long, parted], &masks);
+        assert_eq!((shown.len(), shown[0].uri.as_str()), (2, "file:///a?key=[redacted]"));
+        assert_eq!((shown[1].name.as_str(), shown[1].description.as_deref()), ("[redacted]", Some("Reads with [redacted]")));
         assert_eq!(shown[0].description.as_ref().map(String::len), Some(MAX_DESCRIPTION));
         assert!(!shown[0].name.contains(['\u{200b}', '\u{202e}']), "{:?}", shown[0].name);
         let prompt = Prompt::new("p", Some("d"), Some((0..100).map(|n| rmcp::model::PromptArgument::new(n.to_string())).collect()));

@@ -14,6 +14,9 @@ use crate::support::redact::{self, REDACTED, names_secret, redacted_as};
 const SHORTEST: usize = 4;
 /// The same in the answers of tools, which are about anything.
 const SHORTEST_IN_ANSWERS: usize = 8;
+/// How near to a place where a text was cut there may be a piece of a secret, in bytes. Nobody finds a piece, so what stands so near is
+/// not shown. A secret may be longer than that; then a piece of it may be.
+pub const LONGEST_PIECE: usize = 16 * 1024;
 /// Words up to this length that are not called a secret are shown.
 const LONGEST_WORD: usize = 12;
 

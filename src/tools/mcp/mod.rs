@@ -33,6 +33,7 @@ mod server;
 mod servers;
 mod setbacks;
 mod sse;
+mod statuses;
 mod stdio;
 mod tasks;
 mod thought;

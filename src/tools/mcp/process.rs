@@ -19,14 +19,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::container::Removal;
-use super::masks::Masks;
+use super::masks::{LONGEST_PIECE, Masks};
 use super::orphans;
 use crate::support::{redact, text};
 use crate::tools::Environment;
 
 /// What a child sees of our own environment.
 const INHERITED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "TZ"];
-/// How much of the end of the standard error stream is kept, in bytes.
+/// How much of the end of the standard error stream is kept to be shown, in bytes.
 const STDERR_KEPT: usize = 64 * 1024;
 /// How much of it is shown in logs and lists, in characters.
 const STDERR_SHOWN: usize = 2_000;
@@ -77,7 +77,7 @@ struct Watched {
     /// Cancelled once no member of the group is left.
     gone: CancellationToken,
     status: Mutex<Option<String>>,
-    stderr: Mutex<VecDeque<u8>>,
+    stderr: Mutex<Tail>,
     masks: Masks,
     word: String,
     removal: Option<Removal>,
@@ -125,7 +125,7 @@ impl Process {
             exited: CancellationToken::new(),
             gone: CancellationToken::new(),
             status: Mutex::new(None),
-            stderr: Mutex::new(VecDeque::new()),
+            stderr: Mutex::default(),
             masks: masks.clone(),
             word: program.word.clone(),
             removal: program.removal.clone(),
@@ -177,10 +177,7 @@ impl Watched {
                 () = self.gone.cancelled() => return,
             };
             let Ok(length @ 1..) = read else { return };
-            let mut kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.extend(&chunk[..length]);
-            let excess = kept.len().saturating_sub(STDERR_KEPT);
-            kept.drain(..excess);
+            self.stderr.lock().unwrap_or_else(PoisonError::into_inner).add(&chunk[..length]);
         }
     }
 
@@ -210,6 +207,7 @@ impl Watched {
             Ok(status) => status.to_string(),
             Err(error) => format!("an unknown status ({error})"),
         };
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
         self.exited.cancel();
         let _ = group.end().await;
@@ -225,10 +223,42 @@ impl Watched {
     }
 
     fn said(&self) -> String {
-        let mut kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = self.masks.hide(&String::from_utf8_lossy(kept.make_contiguous()));
-        drop(kept);
-        let lines: Vec<String> = said.lines().map(redact::error_text).filter(|line| !line.is_empty()).collect();
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).shown(&self.masks)
+    }
+}
+
+/// The end of what a process has written on its standard error stream.
+#[derive(Default)]
+struct Tail {
+    bytes: VecDeque<u8>,
+    /// Whether something stood before them.
+    is_cut: bool,
+    /// Whether the process has ended, and its last line with it.
+    is_over: bool,
+}
+
+impl Tail {
+    fn add(&mut self, chunk: &[u8]) {
+        self.bytes.extend(chunk);
+        let excess = self.bytes.len().saturating_sub(LONGEST_PIECE + STDERR_KEPT);
+        self.is_cut |= excess > 0;
+        self.bytes.drain(..excess);
+    }
+
+    /// It without secrets, and without what may be a piece of one: its first bytes if others stood before them, and a line of which the
+    /// rest is still to come.
+    fn shown(&mut self, masks: &Masks) -> String {
+        let masked = masks.hide(&String::from_utf8_lossy(self.bytes.make_contiguous()));
+        let mut shown = masked.as_str();
+        if self.is_cut {
+            let (_, sure) = shown.split_at(text::prefix(shown, LONGEST_PIECE).len());
+            // One line may be longer than all that is kept, and is better than nothing.
+            shown = sure.split_once('\n').map_or(sure, |(_, lines)| lines);
+        }
+        if !self.is_over {
+            shown = shown.rsplit_once('\n').map_or("", |(lines, _)| lines);
+        }
+        let lines: Vec<String> = shown.lines().map(redact::error_text).filter(|line| !line.is_empty()).collect();
         lines.join("\n")
     }
 }
@@ -320,5 +350,58 @@ fn not_started(program: &Program<'_>, error: &std::io::Error) -> String {
         }
         (std::io::ErrorKind::NotFound, None) => format!("the program {command} was not found in PATH"),
         (_, _) => format!("the program {command} could not be started: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "token-canary";
+
+    fn masks() -> Masks {
+        let mut masks = Masks::default();
+        masks.add("API_TOKEN", SECRET);
+        masks
+    }
+
+    /// What is shown of a process that has written this and has ended.
+    fn shown(said: &str) -> String {
+        let mut tail = Tail { is_over: true, ..Tail::default() };
+        said.as_bytes().chunks(8 * 1024).for_each(|chunk| tail.add(chunk));
+        tail.shown(&masks())
+    }
+
+    /// Wherever the end of a flood of it begins.
+    #[test]
+    fn no_end_of_a_secret_is_left_where_what_stood_before_is_gone() {
+        for more in 0..=SECRET.len() {
+            for line_end in ["\n", " "] {
+                let flood = format!("{SECRET}{line_end}").repeat(10_000) + &"x".repeat(more);
+                let shown = shown(&flood);
+                assert!(shown.contains("[redacted]"), "{more}: {shown}");
+                let piece = (0..=SECRET.len() - 8).map(|from| &SECRET[from..]).find(|end| shown.contains(end));
+                assert_eq!(piece, None, "{more} {line_end:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn as_much_as_ever_is_shown() {
+        let flood = "some words\n".repeat(20_000) + "the last ones";
+        let shown = shown(&flood);
+        assert!((STDERR_KEPT - 32..=STDERR_KEPT).contains(&shown.len()), "{} bytes", shown.len());
+        assert!(shown.starts_with("some words\n") && shown.ends_with("\nthe last ones"));
+    }
+
+    #[test]
+    fn a_line_is_shown_when_it_or_its_process_has_ended() {
+        let mut tail = Tail::default();
+        tail.add(b"ready\nasks with token-can");
+        assert_eq!(tail.shown(&masks()), "ready");
+        tail.add(b"ary");
+        assert_eq!(tail.shown(&masks()), "ready");
+        tail.is_over = true;
+        assert_eq!(tail.shown(&masks()), "ready\nasks with [redacted]");
     }
 }

@@ -26,6 +26,7 @@ use super::handler::Handler;
 use super::oauth::{AuthState, Authorized};
 use super::process::LastWords;
 use super::sse::SseTransport;
+use super::statuses;
 use super::stdio::{Ending, Noise};
 use crate::support::outbound::{self, Reach};
 use crate::support::{http, redact};
@@ -68,7 +69,7 @@ impl<'a> Remote<'a> {
         let place = Url::parse(url).map_err(|error| format!("url: {error}"))?;
         outbound::check(&place, reach).map_err(|error| format!("url: {error}"))?;
         // A redirect would carry the headers, which often are credentials, to wherever the server says.
-        let client = outbound::guarded(http::client_for(url), reach)
+        let client = statuses::noted(outbound::guarded(http::client_for(url), reach), &place)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_LIMIT)
             .build()

@@ -25,8 +25,8 @@ use tokio_util::task::TaskTracker;
 
 use super::attentive::Attentive;
 use super::handler::Handler;
-use super::masks::Masks;
-use crate::support::text;
+use super::masks::{LONGEST_PIECE, Masks};
+use crate::support::{redact, text};
 
 /// The longest line that is read, in bytes: one message.
 const MAX_LINE: usize = 32 * 1024 * 1024;
@@ -38,6 +38,8 @@ const MAX_NOISE_BYTES: usize = 1024 * 1024;
 const LOGGED_NOISE_LINES: usize = 20;
 /// How much of one is logged, in characters.
 const LOGGED_CHARS: usize = 200;
+/// How much of one is looked through for secrets before that, in bytes.
+const LOOKED_THROUGH: usize = 4 * LONGEST_PIECE;
 /// How long a server may take to read one message.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 /// How long the transport may take to notice by itself that its process has exited.
@@ -274,8 +276,7 @@ impl Noise {
         self.lines += 1;
         self.bytes += line.len();
         if self.lines <= LOGGED_NOISE_LINES {
-            let shown = self.masks.error_text(text::prefix_chars(&String::from_utf8_lossy(line), LOGGED_CHARS));
-            let count = self.lines;
+            let (shown, count) = (beginning(line, &self.masks), self.lines);
             tracing::warn!(mcp.server = self.server, count, line = shown, "MCP server wrote a line that is no message");
         }
         if self.lines > MAX_NOISE_LINES || self.bytes > MAX_NOISE_BYTES {
@@ -286,6 +287,14 @@ impl Noise {
         }
         Ok(())
     }
+}
+
+/// The beginning of a line, for the log. Secrets are taken out before it is cut, because nobody finds half of one.
+fn beginning(line: &[u8], masks: &Masks) -> String {
+    let begun = line.get(..LOOKED_THROUGH).unwrap_or(line);
+    let masked = masks.hide(&String::from_utf8_lossy(begun));
+    let sure = if begun.len() == line.len() { masked.len() } else { masked.len().saturating_sub(LONGEST_PIECE) };
+    text::prefix_chars(&redact::error_text(text::prefix(&masked, sure)), LOGGED_CHARS).to_owned()
 }
 
 #[cfg(test)]
@@ -312,6 +321,24 @@ mod tests {
         assert!(messages == 0 && reason.unwrap().contains("1001 lines"));
         let (messages, reason) = received(format!("{PONG}{}\n{PONG}", "x".repeat(1024 * 1024 + 1)).as_bytes()).await;
         assert!(messages == 1 && reason.unwrap().contains("1 lines and 1048577 bytes"));
+    }
+
+    #[test]
+    fn a_secret_across_the_end_of_what_is_logged_is_masked() {
+        let mut masks = Masks::default();
+        masks.add("API_TOKEN", "token-canary");
+        for before in LOGGED_CHARS - 12..=LOGGED_CHARS {
+            let shown = beginning(format!("{}token-canary and more", ".".repeat(before)).as_bytes(), &masks);
+            assert!(shown.chars().count() <= LOGGED_CHARS && !shown.contains("tok"), "{shown}");
+        }
+        // White space is not shown, and so what comes late in a line may be what is shown first.
+        for before in LOOKED_THROUGH - 12..=LOOKED_THROUGH {
+            let shown = beginning(format!("{}token-canary{}", " ".repeat(before), "x".repeat(20)).as_bytes(), &masks);
+            assert!(!shown.contains("tok"), "{shown}");
+        }
+        let long = format!("It begins {}", "so ".repeat(LOOKED_THROUGH));
+        assert!(beginning(long.as_bytes(), &masks).starts_with("It begins so so"));
+        assert_eq!(beginning(b"token-canary\xff", &masks), "[redacted]\u{fffd}");
     }
 
     /// M-08.

@@ -92,7 +92,7 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
     assert_eq!(snapshot["data"]["pending_approvals"][0]["id"], asked["id"]);
     assert_eq!(server.post_json(&format!("/runs/{run}/resume"), &json!({})).await.0, 409, "nobody gets round the approval");
 
-    // A server that dies between the decision and the call, twice: before and after it is said to have begun.
+    // A server that dies between the decision and the call, before it is said to have begun.
     server.kill9().await;
     let mut dying = site.start_with(&[("CAPSTAN_FAILPOINTS", "C04=kill")]).await;
     let answer = json!({"decision": "allow", "arguments_hash": asked["arguments_hash"]});
@@ -109,6 +109,53 @@ async fn an_approval_outlives_restarts_and_is_used_once(#[values(Kind::Sqlite, K
     let [resolved] = resolved.collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((&resolved["data"]["status"], &resolved["data"]["scope"]), (&json!("allowed"), &json!("once")));
     assert_eq!(server.get_json(&path).await["status"], "allowed");
+    model.assert_history_was_sendable();
+    audit::assert_sound(&site.database).await;
+}
+
+/// The server dies when the call that was allowed is said to have begun: before it is sent, or when it is answered and nobody knows of that.
+/// The decision is used up with that, and what became of the call is unknown: it is not made again.
+#[rstest]
+#[case::before_it_is_sent("C10", 0)]
+#[case::when_it_is_answered("C13", 1)]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_allowed_call_that_dies_with_its_server_is_not_made_again(
+    #[case] point: &str,
+    #[case] executed: usize,
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) {
+    let model = ModelMock::start().await;
+    let site = site(kind, &model).await;
+    let mut server = site.start().await;
+    let (run, path) = waiting(&server, INPUT).await;
+    server.kill9().await;
+    let mut dying = site.start_with(&[("CAPSTAN_FAILPOINTS", format!("{point}=kill").as_str())]).await;
+    let answer = json!({"decision": "allow"});
+    // It may die before it has said that it has heard.
+    let heard = dying.post(&path, &answer).send().await;
+    assert!(heard.is_err() || heard.is_ok_and(|answer| answer.status() == StatusCode::OK));
+    let status = dying.ended(Duration::from_secs(30)).await;
+    assert_eq!(status.code(), None, "the server was to die by a signal, not to end with {status}");
+    // A tool acts on what it was sent though the sender is dead.
+    site.ledger.no_server_left().await;
+    assert_eq!(site.ledger.count("append", "one"), executed);
+    let calls = "SELECT name, state FROM tool_calls";
+    let started = [Some("ledger__append".to_owned()), Some("started".to_owned())];
+    assert_eq!(site.database.rows(calls).await, [started], "the server has died within the call");
+
+    let server = site.start().await;
+    let ended = server.finished(&run).await;
+    assert_eq!(ended["status"], "completed", "{ended}");
+    assert_eq!(site.ledger.count("append", "one"), executed, "never a second time");
+    let events = server.run_events_json(&run).await;
+    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+    assert_eq!((of("approval.resolved"), of("tool.started"), of("tool.outcome_unknown"), of("tool.completed")), (1, 1, 1, 0));
+    let messages = server.messages(ended["conversation_id"].as_str().unwrap()).await;
+    let told = messages.iter().find(|message| message["role"] == "tool").unwrap()["parts"][0].clone();
+    assert_eq!(told["state"], "unknown", "the model is told that nobody knows: {told}");
+    assert_eq!(server.get_json(&path).await["status"], "allowed");
+    let late = server.post_json(&path, &answer).await;
+    assert_eq!((late.0.as_u16(), detail(&late).contains("it is answered")), (409, true), "{}", late.1);
     model.assert_history_was_sendable();
     audit::assert_sound(&site.database).await;
 }

@@ -220,3 +220,40 @@ async fn pictures_of_tools_that_are_none_are_named() {
     let content = json!([{"type": "text", "text": "1"}, named("text/html", 0), named("image/png", 30), shown]);
     assert_eq!(kept[2]["parts"][0]["content"], content);
 }
+
+#[tokio::test]
+async fn names_of_tools_that_a_model_made_up_are_imported() {
+    let rig = Rig::new().await;
+    let long = format!("{}\n{}", "é".repeat(150), "é".repeat(149));
+    let written = ["", long.as_str(), "\u{1}\u{7f}", "count\tthem"];
+    let named = |mut part: Value, name: &str| {
+        part["name"] = json!(name);
+        part
+    };
+    let parts = |part: fn(u32) -> Value| -> Value { (1..).zip(written).map(|(number, name)| named(part(number), name)).collect() };
+    let said = [
+        message(1, 1, "user", &words("hello")),
+        message(2, 1, "assistant", &parts(call)),
+        message(3, 1, "tool", &parts(result)),
+        message(4, 1, "assistant", &words("done")),
+    ];
+    let made = rig.post(IMPORT, document(&said)).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.body);
+    let path = format!("/api/v1/conversations/{}", text(&made.json()["id"]));
+    let kept = messages(&rig, &path).await;
+    let first = "é".repeat(200);
+    for message in &kept[1..3] {
+        let names: Vec<Value> = message["parts"].as_array().unwrap().iter().map(|part| part["name"].clone()).collect();
+        assert_eq!(json!(names), json!(["unknown", first, "unknown", "countthem"]));
+    }
+
+    // The conversation goes on as any other, and its own export comes back.
+    let next = rig.post(&format!("{path}/messages"), json!({"content": "again"})).await;
+    assert_eq!(next.status, StatusCode::ACCEPTED, "{}", next.body);
+    rig.play().await;
+    let run = rig.get(&format!("/api/v1/runs/{}", text(&next.json()["run"]["id"]))).await.json();
+    assert_eq!(run["status"], "completed", "{run}");
+    let exported = rig.get(&format!("{path}/export")).await.json();
+    let again = rig.post(IMPORT, exported).await;
+    assert_eq!(again.status, StatusCode::CREATED, "{}", again.body);
+}

@@ -46,10 +46,12 @@ impl Site {
         }
     }
 
-    /// A shell, its tools and the server, and nothing else.
+    /// A shell, its tools and the server, and a volume that it wants to write.
     fn make_image(&self) -> Result<(), String> {
         let root = self.folder.path().join("root");
-        std::fs::create_dir_all(root.join("bin")).map_err(|error| error.to_string())?;
+        for folder in ["bin", "data", "run", "var/tmp"] {
+            std::fs::create_dir_all(root.join(folder)).map_err(|error| error.to_string())?;
+        }
         std::fs::copy("/bin/busybox", root.join("bin/busybox")).map_err(|error| format!("busybox-static: {error}"))?;
         for tool in ["sh", "sed", "cat", "ls", "tr", "touch", "sleep"] {
             std::os::unix::fs::symlink("busybox", root.join("bin").join(tool)).map_err(|error| error.to_string())?;
@@ -58,7 +60,7 @@ impl Site {
         let archive = self.folder.path().join("image.tar");
         let packed = Command::new("tar").arg("-C").arg(&root).arg("-cf").arg(&archive).arg(".").output();
         said(packed.map_err(|error| error.to_string())?)?;
-        said(self.engine(&["import", archive.to_str().unwrap_or_default(), IMAGE])?)?;
+        said(self.engine(&["import", "--change", "VOLUME /data", archive.to_str().unwrap_or_default(), IMAGE])?)?;
         said(self.engine(&["run", "--rm", "--ulimit", "nofile=64:64", IMAGE, "/bin/sh", "-c", "exit 0"])?)
     }
 
@@ -70,6 +72,12 @@ impl Site {
     fn containers(&self) -> Vec<String> {
         let output = self.engine(&["ps", "--all", "--format", "{{.Names}}"]).unwrap();
         String::from_utf8(output.stdout).unwrap().lines().filter(|name| name.starts_with("capstan-")).map(str::to_owned).collect()
+    }
+
+    /// All volumes that there are, of whomever.
+    fn volumes(&self) -> Vec<String> {
+        let output = self.engine(&["volume", "ls", "--quiet"]).unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
     }
 
     fn options(&self) -> ContainerOptions {
@@ -90,6 +98,7 @@ fn said(output: Output) -> Result<(), String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
     let Some(site) = Site::open() else { return };
+    let volumes = site.volumes();
     let docs = site.folder.path().join("docs");
     std::fs::create_dir(&docs).unwrap();
     std::fs::write(docs.join("note"), "noted").unwrap();
@@ -113,6 +122,8 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
         "host= ",
         "root=read-only",
         "tmp=writable",
+        // Neither the volume that its image declares nor what podman gives it by itself.
+        "also=;",
         "net=lo,",
         "docs=noted/read-only",
         "caps=0000000000000000",
@@ -135,6 +146,7 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
     assert_ne!(stays.state, ToolCallState::Done);
     wait::within("the end of the servers", PATIENCE, tools.shutdown()).await;
     assert_eq!(site.containers(), Vec::<String>::new(), "it heeds nothing, and is removed");
+    assert_eq!(site.volumes(), volumes);
 
     // The same when the whole server is killed.
     let model = ModelMock::start().await;
@@ -152,6 +164,7 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
     .await;
     server.kill9().await;
     wait::until("its removal", PATIENCE, || async { site.containers().is_empty().then_some(()) }).await;
+    assert_eq!(site.volumes(), volumes);
 }
 
 /// What containers are handed may be secret, and does not outlive a server that is killed; nor do the containers themselves.
@@ -159,12 +172,14 @@ async fn a_server_in_a_container_sees_what_it_was_given_and_is_removed() {
 async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
     let model = ModelMock::start().await;
     let place = crate::support::server::Site::new(Kind::Sqlite).await.with_model(&model);
-    // An engine whose containers never say a word. It has those whose names we give it, and writes down what it is to remove.
+    // An engine whose containers never say a word. It knows the options of podman, has the containers whose names we give it, and writes
+    // down what it is to remove, which it cannot do the first time.
     let (engine, names, removed) =
         (place.folder.path().join("engine"), place.folder.path().join("names"), place.folder.path().join("removed"));
     let script = format!(
-        "#!/bin/sh\n[ \"$1\" = run ] && exec sleep 1000\n[ \"$1\" = ps ] && [ -e '{names}' ] && cat '{names}'\n\
-         [ \"$1\" = rm ] && echo \"$*\" >> '{removed}'\nexit 0\n",
+        "#!/bin/sh\n[ \"$2\" = --help ] && echo '--image-volume --read-only-tmpfs' && exit 0\n\
+         [ \"$1\" = run ] && exec sleep 1000\n[ \"$1\" = ps ] && [ -e '{names}' ] && cat '{names}'\n\
+         [ \"$1\" = rm ] && {{ [ -e '{removed}' ] && tried=yes; echo \"$*\" >> '{removed}'; [ \"$tried\" ] || exit 1; }}\nexit 0\n",
         names = names.display(),
         removed = removed.display()
     );
@@ -202,7 +217,8 @@ async fn what_containers_are_handed_is_removed_when_the_server_is_killed() {
     assert!(!folder.join("capstan-left").exists(), "{:?}", files());
     wait::until("the removal of the containers", PATIENCE, || async { (!notes[0].exists()).then_some(()) }).await;
     let removed = std::fs::read_to_string(&removed).unwrap();
-    assert!(removed.lines().any(|line| line == format!("rm --force {word}0. {word}1.")), "{removed}");
+    let asked = removed.lines().filter(|line| *line == format!("rm --force --volumes {word}0. {word}1.")).count();
+    assert!(asked > 1, "what failed is tried again: {removed}");
     assert!(!removed.contains("another") && !removed.contains("somebody"), "{removed}");
     drop(server);
 }

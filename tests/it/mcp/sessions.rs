@@ -40,6 +40,10 @@ enum First {
     /// A status, with or without a challenge.
     Status(u16),
     Challenge,
+    /// That whoever asks may not do that.
+    Scope,
+    /// A status, and an error of the protocol.
+    InWords(u16),
     /// The beginning of an event stream.
     Cut,
     /// The beginning of an object, on a connection that breaks.
@@ -91,6 +95,14 @@ fn first_answer(first: First, id: &Value) -> Response {
         }
         First::Status(status) => StatusCode::from_u16(status).unwrap().into_response(),
         First::Challenge => (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response(),
+        First::Scope => {
+            (StatusCode::FORBIDDEN, [(header::WWW_AUTHENTICATE, "Bearer error=\"insufficient_scope\"")]).into_response()
+        }
+        First::InWords(status) => {
+            let mut response = first_answer(First::Error(-32603, "no healthy upstream"), id);
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            response
+        }
         First::Cut => (stream, "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":").into_response(),
         First::CutObject => {
             let begun = Ok(bytes::Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"result\":{\"content\":["));
@@ -213,6 +225,7 @@ async fn it_is_not_sent_again_to_a_tool_that_is_another_one_by_then(#[case] firs
 /// M-18, M-19.
 #[rstest]
 #[case::by_a_gateway(First::Status(503))]
+#[case::by_a_gateway_in_words(First::InWords(503))]
 #[case::in_the_middle_of_the_answer(First::Cut)]
 #[case::in_the_middle_of_an_object(First::CutObject)]
 #[tokio::test(flavor = "multi_thread")]
@@ -225,7 +238,7 @@ async fn a_call_that_was_lost_ends_by_its_class(#[case] first: First, #[values(t
 }
 
 /// A server whose first call is answered when a third one arrives. To the second one it says this.
-async fn held_up(status: u16) -> (SocketAddr, Arc<Mutex<Done>>, JoinSet<std::io::Result<()>>) {
+async fn held_up(second: First) -> (SocketAddr, Arc<Mutex<Done>>, JoinSet<std::io::Result<()>>) {
     let done = Arc::new(Mutex::new(Done::default()));
     let (state, released) = (Arc::clone(&done), Arc::new(Notify::new()));
     let app = axum::Router::new().route(
@@ -237,7 +250,7 @@ async fn held_up(status: u16) -> (SocketAddr, Arc<Mutex<Done>>, JoinSet<std::io:
                 let answered = answer(&state, First::Late, false, &request);
                 match first {
                     1 => released.notified().await,
-                    2 => return StatusCode::from_u16(status).unwrap().into_response(),
+                    2 => return first_answer(second, &request["id"]),
                     3 => released.notify_one(),
                     _ => {}
                 }
@@ -254,17 +267,20 @@ async fn held_up(status: u16) -> (SocketAddr, Arc<Mutex<Done>>, JoinSet<std::io:
 
 /// M-18.
 #[rstest]
-#[case::asked_too_often(429, ToolCallState::Failed, 1)]
-#[case::not_for_everybody(403, ToolCallState::Failed, 1)]
-#[case::a_mistake(500, ToolCallState::Failed, 1)]
-#[case::a_session_that_may_be_gone(503, ToolCallState::Unknown, 2)]
+#[case::asked_too_often(First::Status(429), ToolCallState::Failed, 1)]
+#[case::not_for_everybody(First::Status(403), ToolCallState::Failed, 1)]
+#[case::not_with_this_scope(First::Scope, ToolCallState::Failed, 1)]
+#[case::a_mistake(First::Status(500), ToolCallState::Failed, 1)]
+#[case::a_mistake_in_words(First::InWords(500), ToolCallState::Failed, 1)]
+#[case::a_session_that_may_be_gone(First::Status(503), ToolCallState::Unknown, 2)]
+#[case::the_same_in_words(First::InWords(503), ToolCallState::Unknown, 2)]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_becomes_of_one_call_does_not_end_another_one(
-    #[case] status: u16,
+    #[case] second: First,
     #[case] expected: ToolCallState,
     #[case] sessions: usize,
 ) {
-    let (address, done, _serving) = held_up(status).await;
+    let (address, done, _serving) = held_up(second).await;
     let tools = Tools::new(&json!({"bank": {"url": format!("http://{address}/mcp")}})).await;
     let held = tools.call("bank__pay", json!({}));
     let others = async {
@@ -275,7 +291,11 @@ async fn what_becomes_of_one_call_does_not_end_another_one(
     let (held, (refused, next)) = wait::within("all calls", Duration::from_secs(20), async { tokio::join!(held, others) }).await;
     assert_eq!((held.state, text(&held).as_str()), (ToolCallState::Done, "paid"), "{held:?}");
     assert_eq!((refused.state, text(&next).as_str()), (expected, "paid"), "{refused:?}");
-    assert_eq!(done.lock().unwrap().sessions, sessions);
+    let (greeted, called) = {
+        let done = done.lock().unwrap();
+        (done.sessions, done.calls)
+    };
+    assert_eq!((greeted, called), (sessions, 3), "none of them is sent twice");
     tools.door.shutdown().await;
 }
 

@@ -3,9 +3,11 @@
 look() {
     touch /mark 2>/dev/null && root=writable || root=read-only
     touch /tmp/mark && tmp=writable || tmp=read-only
+    also=
+    for folder in /data /run /var/tmp; do touch "$folder/mark" 2>/dev/null && also="$also$folder,"; done
     docs=$(cat /docs/note 2>/dev/null)
     touch /docs/mark 2>/dev/null && mount=writable || mount=read-only
-    echo "token=$TOKEN letters=$(echo "$TOKEN" | tr a-z A-Z) host=$HOST_SECRET root=$root tmp=$tmp net=$(ls /sys/class/net | tr '\n' ',') docs=$docs/$mount" \
+    echo "token=$TOKEN letters=$(echo "$TOKEN" | tr a-z A-Z) host=$HOST_SECRET root=$root tmp=$tmp also=$also; net=$(ls /sys/class/net | tr '\n' ',') docs=$docs/$mount" \
         "caps=$(sed -n 's/^CapEff:[^0-9a-f]*//p' /proc/self/status) arg=$1"
 }
 

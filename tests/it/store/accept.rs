@@ -1,9 +1,12 @@
 //! A message comes in.
 
+use std::sync::Arc;
+
 use capstan::domain::change::Change;
 use capstan::domain::conversation::ConversationStatus;
-use capstan::domain::ids::{NodeId, RunId};
+use capstan::domain::ids::{ConversationId, NodeId, RunId, UserId};
 use capstan::domain::message::Part;
+use capstan::domain::record::Fence;
 use capstan::domain::run::{OnBusy, RunStatus};
 use capstan::store::{AcceptRun, Accepted, ConversationChange, Keyed, Refused, Taker};
 use capstan::support::ids::UuidIds;
@@ -26,7 +29,9 @@ contract! {
     a_busy_conversation_is_interrupted,
     owners_have_a_limit_of_runs,
     an_interruption_makes_room_within_the_limit,
+    of_messages_that_come_at_once_one_becomes_the_active_run,
     ;
+    the_database_itself_knows_one_active_run_of_a_conversation,
     nothing_that_a_user_writes_breaks_the_store,
 }
 
@@ -317,6 +322,115 @@ async fn an_interruption_makes_room_within_the_limit(world: &World) {
     assert_eq!(fresh(world.store.accept_run(one(OnBusy::Interrupt), None).await.unwrap()), Accepted::TooManyRuns);
     assert_eq!(world.log(&owner, &id).await.len(), before);
     assert_eq!(world.store.control_signals(std::slice::from_ref(&next.run.id)).await.unwrap(), [], "it is not asked to end");
+}
+
+/// Messages that come in one moment.
+const AT_ONCE: usize = 12;
+
+/// What comes of so many messages in one moment. For every other one there is a worker that would take its run on at once.
+async fn at_once(world: &World, owner: &UserId, id: &ConversationId, on_busy: OnBusy) -> Vec<Accepted> {
+    let start = Arc::new(tokio::sync::Barrier::new(AT_ONCE));
+    let mut requests = tokio::task::JoinSet::new();
+    for number in 0..AT_ONCE {
+        let taker = (number % 2 == 0).then(|| Taker { node: world.node.clone(), lease_ms: LONG });
+        let accept = AcceptRun { taker, on_busy, ..hello(owner, id) };
+        let (store, start) = (world.store.clone(), Arc::clone(&start));
+        requests.spawn(async move {
+            start.wait().await;
+            fresh(store.accept_run(accept, None).await.unwrap())
+        });
+    }
+    requests.join_all().await
+}
+
+/// The one claim of runs that were just accepted: handed over with its acceptance, or made now.
+async fn only_claim(world: &World, accepted: &[Accepted]) -> Fence {
+    let handed = accepted.iter().filter_map(|accepted| {
+        let Accepted::Run { claim, .. } = accepted else { return None };
+        Some(claim.as_ref()?.fence.clone())
+    });
+    match &handed.collect::<Vec<_>>()[..] {
+        [] => world.claim_one().await,
+        [fence] => {
+            assert_eq!(world.claim(10).await, [], "what is queued behind cannot be claimed");
+            fence.clone()
+        }
+        several => panic!("of one conversation {several:?} were claimed"),
+    }
+}
+
+/// I10. In a conversation that is made by them, and in one in which nothing happens: one is as if it had been alone, and the others find it.
+async fn of_messages_that_come_at_once_one_becomes_the_active_run(world: &World) {
+    let owner = user();
+    for is_new in [true, false] {
+        for on_busy in [OnBusy::Queue, OnBusy::Reject, OnBusy::Steer] {
+            let id = match is_new {
+                true => conversation(),
+                false => {
+                    let fence = world.claimed(&owner).await;
+                    world.commit_one(completed(&fence)).await.unwrap();
+                    fence.conversation_id
+                }
+            };
+            let accepted = at_once(world, &owner, &id, on_busy).await;
+            let what = format!("new: {is_new}, {on_busy:?}: {accepted:#?}");
+            let active = world.store.active_run(&owner, &id).await.unwrap().expect("one is active").id;
+            let mut queued = Vec::new();
+            let mut others = 0;
+            for accepted in &accepted {
+                match accepted {
+                    Accepted::Run { run, events, .. } => {
+                        let event = events.iter().find(|event| event.kind == "run.queued").unwrap();
+                        queued.push((json(&event.data)["position"].as_u64().unwrap(), run.id.clone()));
+                    }
+                    Accepted::Busy { run_id } if on_busy == OnBusy::Reject && *run_id == active => others += 1,
+                    Accepted::Steered { run, message, .. } if on_busy == OnBusy::Steer => {
+                        assert_eq!((&run.id, &message.run_id), (&active, &active), "{what}");
+                        others += 1;
+                    }
+                    other => panic!("{other:?} in {what}"),
+                }
+            }
+            queued.sort();
+            let runs = if on_busy == OnBusy::Queue { AT_ONCE } else { 1 };
+            assert_eq!((queued.len(), others), (runs, AT_ONCE - runs), "{what}");
+            let positions: Vec<u64> = queued.iter().map(|(position, _)| *position).collect();
+            assert_eq!(positions, (0_u64..).take(runs).collect::<Vec<_>>(), "each is told another one: {what}");
+            assert_eq!(queued[0].1, active, "{what}");
+            let said = world.kinds(&owner, &id).await.iter().filter(|kind| *kind == "message.created").count();
+            let (before, rejected) = (usize::from(!is_new), if on_busy == OnBusy::Reject { others } else { 0 });
+            assert_eq!(said, before + AT_ONCE - rejected, "{what}");
+
+            // They are worked on one after the other, in the order in which they were told that they would be.
+            let mut fence = only_claim(world, &accepted).await;
+            for (position, run) in &queued {
+                assert_eq!(fence.run_id, *run, "the one at {position} in {what}");
+                world.commit_one(started(&fence)).await.unwrap();
+                assert_eq!(world.claim(10).await, [], "{what}");
+                world.commit_one(completed(&fence)).await.unwrap();
+                if *position + 1 < runs as u64 {
+                    fence = world.claim_one().await;
+                }
+            }
+            assert_eq!(world.claim(10).await, []);
+            assert_eq!(world.status(&owner, &id).await, "idle");
+        }
+    }
+}
+
+/// I10. Whatever the code believes, a second one is refused: by the index `runs_one_active`.
+async fn the_database_itself_knows_one_active_run_of_a_conversation(world: &World) {
+    let (owner, id) = (user(), conversation());
+    let first = world.accept(hello(&owner, &id)).await.run.id;
+    let second = world.accept(hello(&owner, &id)).await.run.id;
+    let refused = world.database.refusal(&format!("UPDATE runs SET active = true WHERE id = '{second}'")).await;
+    assert!(refused.as_database_error().is_some_and(|error| error.is_unique_violation()), "{refused:?}");
+    assert_eq!(world.store.active_run(&owner, &id).await.unwrap().map(|run| run.id), Some(first.clone()));
+    // It is not that nothing could be changed.
+    let change = |run: &RunId, active: bool| format!("UPDATE runs SET active = {active} WHERE id = '{run}'");
+    world.database.rows(&change(&first, false)).await;
+    world.database.rows(&change(&second, true)).await;
+    assert_eq!(world.store.active_run(&owner, &id).await.unwrap().map(|run| run.id), Some(second));
 }
 
 async fn nothing_that_a_user_writes_breaks_the_store(world: &World) {

@@ -169,6 +169,11 @@ const STATES: &[State] = states! {
         scene.write(&fence, vec![Change::AskInput(asked), Change::AskInput(again)]).await;
         scene.starts(&fence, 1).await;
     } => true, "runs tools (files__read, files__read) in step 2 for ";
+    "the step of calls is begun, and none of them", |scene| {
+        let fence = scene.claim().await;
+        scene.write(&fence, vec![Change::StepStarted { step: 2, kind: StepKind::Tools }]).await;
+        scene.update("UPDATE run_steps SET started_at = started_at - 86400000").await;
+    } => true, "has the run and is about to go on with the calls of step 2.";
     "a server asks in the middle of a call", |scene| {
         let fence = scene.calls().await;
         scene.write(&fence, vec![Change::AskInput(question(&fence, InputKind::Elicitation))]).await;

@@ -215,9 +215,9 @@ async fn a_lease_that_is_given_up_is_no_crash(world: &World) {
     world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
     assert_eq!(world.commit_one(deltas(&fence, 1)).await, Err(Refused::Fenced), "who has given it up writes nothing more");
     let again = world.store.claim_runs(&world.node, 10, 1).await.unwrap().remove(0);
-    assert_eq!((again.cause, &again.fence.run_id), (ClaimCause::Crash, &fence.run_id));
+    assert_eq!((again.cause, &again.fence.run_id), (ClaimCause::HandedBack, &fence.run_id));
     let record = world.load(&again.fence).await;
-    assert_eq!((record.attempt, record.crashes), (2, 0), "what was under way is judged as after a crash, and none is counted");
+    assert_eq!((record.attempt, record.crashes), (2, 0), "none is counted");
     // Told once more, when somebody else has it: nothing is taken from them, and their crash is one.
     world.store.give_up_leases(std::slice::from_ref(&fence)).await.unwrap();
     sweep(world, 10, true).await;

@@ -14,7 +14,7 @@ use capstan::domain::record::RunWrite;
 use capstan::domain::run::RunStatus;
 use capstan::domain::trace::TraceId;
 use capstan::store::postgres::{Notice, PgNotifier};
-use capstan::store::{Cancelled, GoOn, Keyed, Refused, ResumeRun, StoreError, StoreOptions, Sweep, open};
+use capstan::store::{Cancelled, GoOn, Keyed, NewConversation, Refused, ResumeRun, StoreError, StoreOptions, Sweep, open};
 use capstan::support::ids::UuidIds;
 use futures_util::StreamExt as _;
 use sqlx::Connection as _;
@@ -125,6 +125,44 @@ async fn a_lease_is_renewed_while_everybody_else_waits() {
     sqlx::query("ROLLBACK").execute(&mut holder).await.unwrap();
     within("the looks", SOON, looks.join_all()).await;
     assert!(world.commit_one(deltas(&fence, 1)).await.is_ok());
+    world.store.close().await;
+}
+
+/// I13. A statement, a lock and a session that was cut off within a transaction are waited for only so long, whichever pool they are of. The
+/// pools are nobody's but the store's: what their connections would answer to SHOW is written down by triggers, where they write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_connection_to_postgres_has_its_time_outs() {
+    let world = World::new(Kind::Postgres).await;
+    let owner = user();
+    let fence = world.claimed(&owner).await;
+    for watch in [
+        "CREATE TABLE sessions_seen (place text, backend int, statement text, lock text, idle text)",
+        "CREATE FUNCTION see_session() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             INSERT INTO sessions_seen VALUES (TG_TABLE_NAME, pg_backend_pid(), current_setting('statement_timeout'),
+                 current_setting('lock_timeout'), current_setting('idle_in_transaction_session_timeout'));
+             RETURN NULL;
+         END $$",
+        "CREATE TRIGGER see_session AFTER INSERT ON conversations FOR EACH STATEMENT EXECUTE FUNCTION see_session()",
+        "CREATE TRIGGER see_session AFTER INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION see_session()",
+        "CREATE TRIGGER see_session AFTER UPDATE ON run_leases FOR EACH STATEMENT EXECUTE FUNCTION see_session()",
+    ] {
+        world.database.rows(watch).await;
+    }
+    // On a connection for requests, on one of the log writer, and on one for leases.
+    let (id, title, now) = (conversation(), "A title".to_owned(), NOW);
+    let new = NewConversation { id, owner, title, system_prompt: None, instructions: None, max_conversations: 0, now };
+    fresh(world.store.create_conversation(new, None).await.unwrap());
+    world.commit_one(deltas(&fence, 1)).await.unwrap();
+    let renewed = world.store.renew_leases(&world.node, std::slice::from_ref(&fence), LONG, 0).await.unwrap();
+    assert_eq!(renewed, [fence.run_id]);
+
+    let seen = world.database.rows("SELECT place, statement, lock, idle, backend::text FROM sessions_seen ORDER BY place").await;
+    let said: Vec<Vec<&str>> = seen.iter().map(|row| row[..4].iter().map(|column| column.as_deref().unwrap()).collect()).collect();
+    let limits = |place| vec![place, "10s", "2s", "5s"];
+    assert_eq!(said, [limits("conversations"), limits("events"), limits("run_leases")]);
+    let backends: HashSet<_> = seen.iter().map(|row| row[4].clone()).collect();
+    assert_eq!(backends.len(), 3, "a connection of each pool: {backends:?}");
     world.store.close().await;
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use capstan::domain::ids::NodeId;
-use capstan::store::{StoreError, StoreOptions, open};
+use capstan::store::{Durability, StoreError, StoreOptions, open};
 use capstan::support::ids::UuidIds;
 
 use super::fixture::{LONG, World, conversation, deltas, hello, user};
@@ -67,6 +67,29 @@ async fn what_was_written_is_there_after_a_restart() {
     let claims = store.claim_runs(&node, 10, LONG).await.unwrap();
     assert_eq!((claims.len(), &claims[0].fence.run_id), (1, &fence.run_id));
     store.close().await;
+}
+
+/// I15. Each commit of the writer waits for the disk, unless somebody has said that it need not. The connection is nobody's but the store's:
+/// what it answers to these pragmas is written down by a trigger, where it writes.
+#[tokio::test]
+async fn a_commit_waits_for_the_disk_by_default() {
+    let normal = StoreOptions { durability: Durability::Normal, ..StoreOptions::default() };
+    // FULL is 2, NORMAL is 1.
+    for (options, synchronous) in [(StoreOptions::default(), "2"), (normal, "1")] {
+        let world = World::with(Kind::Sqlite, &options).await;
+        for watch in [
+            "CREATE TABLE pragmas_seen (synchronous text, journal_mode text)",
+            "CREATE TRIGGER see_pragmas AFTER INSERT ON conversations BEGIN
+                 INSERT INTO pragmas_seen SELECT s.synchronous, j.journal_mode FROM pragma_synchronous s, pragma_journal_mode j;
+             END",
+        ] {
+            world.database.rows(watch).await;
+        }
+        world.run(&user()).await;
+        let seen = world.database.rows("SELECT synchronous, journal_mode FROM pragmas_seen").await;
+        assert_eq!(seen, [[Some(synchronous.to_owned()), Some("wal".to_owned())]]);
+        world.store.close().await;
+    }
 }
 
 /// 300 runs that stream at once: the batch of a busy log writer. Prints what it took.

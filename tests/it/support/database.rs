@@ -156,20 +156,31 @@ impl Database {
 
     /// Runs a query whose columns are all text. Write `CAST(x AS text)` for others.
     pub async fn rows(&self, sql: &str) -> Vec<TextRow> {
+        self.try_rows(sql).await.unwrap()
+    }
+
+    /// Why the database refuses to carry a statement out; panics if it does not.
+    pub async fn refusal(&self, sql: &str) -> sqlx::Error {
+        self.try_rows(sql).await.expect_err("the database was to refuse this")
+    }
+
+    async fn try_rows(&self, sql: &str) -> Result<Vec<TextRow>, sqlx::Error> {
         match self.kind {
             Kind::Sqlite => {
                 let options = SqliteConnectOptions::from_str(&self.url).unwrap().busy_timeout(Duration::from_secs(10));
-                let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
-                let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(&mut connection).await.unwrap();
-                connection.close().await.unwrap();
-                rows.iter().map(|row| (0..row.len()).map(|column| row.get::<Option<String>, _>(column)).collect()).collect()
+                let mut connection = SqliteConnection::connect_with(&options).await?;
+                let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(&mut connection).await;
+                connection.close().await?;
+                let rows = rows?;
+                Ok(rows.iter().map(|row| (0..row.len()).map(|column| row.get::<Option<String>, _>(column)).collect()).collect())
             }
             Kind::Postgres => {
                 let options = PgConnectOptions::from_str(&self.url).unwrap();
-                let mut connection = PgConnection::connect_with(&options).await.unwrap();
-                let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(&mut connection).await.unwrap();
-                connection.close().await.unwrap();
-                rows.iter().map(|row| (0..row.len()).map(|column| row.get::<Option<String>, _>(column)).collect()).collect()
+                let mut connection = PgConnection::connect_with(&options).await?;
+                let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(&mut connection).await;
+                connection.close().await?;
+                let rows = rows?;
+                Ok(rows.iter().map(|row| (0..row.len()).map(|column| row.get::<Option<String>, _>(column)).collect()).collect())
             }
         }
     }

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use capstan::domain::ids::ConversationId;
 use capstan::domain::input::InputAnswer;
-use capstan::domain::run::RunStatus;
-use capstan::store::{Asked, PageRequest, ResolveInput};
+use capstan::domain::run::{OnBusy, RunStatus};
+use capstan::store::{AcceptRun, Asked, PageRequest, ResolveInput, Taker};
 use capstan::support::clock::UnixMillis;
+use capstan::worker::Worker;
 
-use super::harness::{Answer, Harness, until};
+use super::harness::{Answer, Harness, options, until};
+use crate::support::database::Kind;
 
 #[tokio::test]
 async fn a_drain_hands_runs_back_without_counting_a_crash() {
@@ -26,6 +29,33 @@ async fn a_drain_hands_runs_back_without_counting_a_crash() {
     let kinds = h.kinds(&conversation).await;
     let reset = kinds.iter().position(|kind| kind == "step.reset").expect("the half answer is void");
     assert!(kinds[reset..].iter().any(|kind| kind == "part.delta"));
+}
+
+/// What a request has claimed for the worker and lost the answer of while the worker ends is handed back by it too.
+#[tokio::test]
+async fn a_run_that_is_lost_during_a_drain_is_given_back_on_postgres() {
+    let h = Harness::on(Kind::Postgres).await;
+    let mut options = options(&h.ids);
+    // It does not look by itself between the loss and the drain.
+    (options.lease, options.sweep) = (Duration::from_secs(60), Duration::from_secs(3600));
+    let node = options.node.clone();
+    let worker = Worker::start(h.deps(), options).await.unwrap();
+    let seat = until("a seat", async || h.hub.reception().reserve()).await;
+    let conversation = ConversationId::generate(h.ids.as_ref());
+    let taker = Some(Taker { node, lease_ms: seat.lease_ms() });
+    let message = AcceptRun { taker, ..h.message(&conversation, "go", OnBusy::Queue) };
+    let run = message.run_id.clone();
+    h.store.accept_run(message, None).await.unwrap();
+    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    assert_eq!(explanation.crashes, 1, "the run is claimed with its acceptance");
+    // The request learns that its answer is lost when the worker has begun to end.
+    let loses = async {
+        until("no more seats", async || h.hub.reception().reserve().is_none().then_some(())).await;
+        h.hub.reception().lose(seat);
+    };
+    futures_util::future::join(worker.drain(Duration::from_millis(50)), loses).await;
+    let explanation = h.store.explain_run(&h.owner, &run).await.unwrap().unwrap();
+    assert_eq!((explanation.crashes, explanation.lease_node), (0, None));
 }
 
 #[tokio::test]

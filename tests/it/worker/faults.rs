@@ -384,6 +384,28 @@ async fn a_claim_that_nobody_has_heard_of_is_given_back() {
     assert_eq!((done.attempt, crashes), (2, 1));
 }
 
+/// An agent that does not go on from where a worker died goes on from there: nobody has died.
+#[tokio::test]
+async fn a_claim_that_nobody_has_heard_of_interrupts_nobody() {
+    let h = Harness::new().await;
+    h.model.then(Answer::Calls(vec!["quick"]));
+    h.model.then(Answer::Hang("not yet "));
+    h.model.then(Answer::Text("finished"));
+    let worker = h.worker().await;
+    let (conversation, run) = say_to_the_careful(&h).await;
+    until("a delta", async || h.kinds(&conversation).await.contains(&"part.delta".to_owned()).then_some(())).await;
+    worker.drain(Duration::from_millis(10)).await;
+    let store = FaultyStore::new(h.store.clone());
+    let unheard = AtomicUsize::new(1);
+    store.trouble(move |name| {
+        let is_lost = name == "claim_runs" && unheard.swap(0, Ordering::SeqCst) > 0;
+        if is_lost { Fate::Unheard(away()) } else { Fate::Goes }
+    });
+    let _worker = Worker::start(WorkerDeps { store, ..h.deps() }, options(&h.ids)).await.unwrap();
+    let done = h.until(&run, RunStatus::Completed).await;
+    assert_eq!((done.attempt, h.model.request_count()), (3, 3));
+}
+
 /// Time is made to pass while nothing else happens.
 #[tokio::test]
 async fn a_database_that_hangs_does_not_keep_the_process() {

@@ -61,7 +61,7 @@ type Judge = Box<dyn FnMut(&[RunWrite]) -> Fate + Send>;
 
 type Trouble = Box<dyn FnMut(&'static str) -> Fate + Send>;
 
-/// A real store with a judge before its log, and trouble in all that only workers ask for.
+/// A real store with a judge before its log, and trouble in all that workers ask for, and where messages are accepted.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
     judge: Mutex<Judge>,
@@ -96,7 +96,7 @@ impl FaultyStore {
         *self.judge.lock().unwrap() = Box::new(judge);
     }
 
-    /// From now on, calls of workers fare like this, by their names. Batches are judged, too, if they are not in trouble.
+    /// From now on, calls of workers and `accept_run` fare like this, by their names. Batches are judged, too, if they are not in trouble.
     pub fn trouble(&self, trouble: impl FnMut(&'static str) -> Fate + Send + 'static) {
         *self.trouble.lock().unwrap() = Box::new(trouble);
     }
@@ -159,7 +159,7 @@ impl LogStore for FaultyStore {
 #[async_trait]
 impl InputStore for FaultyStore {
     async fn input_request(&self, owner: &UserId, id: &InputId) -> StoreResult<Option<InputRecord>> {
-        self.inner.input_request(owner, id).await
+        self.troubled("input_request", || self.inner.input_request(owner, id)).await
     }
     async fn input_requests(
         &self,
@@ -279,7 +279,7 @@ impl ConversationStore for FaultyStore {
 #[async_trait]
 impl RunStore for FaultyStore {
     async fn accept_run(&self, accept: AcceptRun, key: Option<IdempotencyClaim>) -> StoreResult<Keyed<Accepted>> {
-        self.inner.accept_run(accept, key).await
+        self.troubled("accept_run", || self.inner.accept_run(accept.clone(), key.clone())).await
     }
     async fn edit_message(
         &self,
@@ -384,10 +384,10 @@ impl FileStore for FaultyStore {
         self.inner.files(owner, page).await
     }
     async fn file_chunk(&self, owner: &UserId, id: &FileId, number: u32) -> StoreResult<Option<Vec<u8>>> {
-        self.inner.file_chunk(owner, id, number).await
+        self.troubled("file_chunk", || self.inner.file_chunk(owner, id, number)).await
     }
     async fn attached_files(&self, owner: &UserId, ids: &[FileId]) -> StoreResult<Vec<AttachedFile>> {
-        self.inner.attached_files(owner, ids).await
+        self.troubled("attached_files", || self.inner.attached_files(owner, ids)).await
     }
     async fn delete_file(&self, owner: &UserId, id: &FileId) -> StoreResult<bool> {
         self.inner.delete_file(owner, id).await
@@ -433,7 +433,7 @@ impl AuditStore for FaultyStore {
 #[async_trait]
 impl PinStore for FaultyStore {
     async fn sight_tools(&self, seen: &[SeenTool]) -> StoreResult<Vec<PinId>> {
-        self.inner.sight_tools(seen).await
+        self.troubled("sight_tools", || self.inner.sight_tools(seen)).await
     }
     async fn tool_pins(&self, viewer: &UserId, status: Option<PinStatus>) -> StoreResult<Vec<ToolPin>> {
         self.inner.tool_pins(viewer, status).await
@@ -683,10 +683,10 @@ impl FeedbackStore for FaultyStore {
 #[async_trait]
 impl TitleStore for FaultyStore {
     async fn claim_title(&self, owner: &UserId, of: &ConversationId) -> StoreResult<Option<String>> {
-        self.inner.claim_title(owner, of).await
+        self.troubled("claim_title", || self.inner.claim_title(owner, of)).await
     }
     async fn finish_title(&self, made: TitleMade) -> StoreResult<Vec<StoredEvent>> {
-        self.inner.finish_title(made).await
+        self.troubled("finish_title", || self.inner.finish_title(made.clone())).await
     }
 }
 

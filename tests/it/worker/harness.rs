@@ -13,12 +13,14 @@ use capstan::domain::ids::{ConversationId, MessageId, NodeId, PartId, RunId, Use
 use capstan::domain::input::Elicitation;
 use capstan::domain::message::{Part, TextPart, ToolContent};
 use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
+use capstan::domain::principal::{Principal, UserRole};
 use capstan::domain::prompt::ServerNote;
 use capstan::domain::run::{OnBusy, Run, RunStatus};
 use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::domain::trace::TraceId;
 use capstan::live::{Hub, HubLimits};
 use capstan::provider::{ModelClient, ModelStream};
+use capstan::service::{Service, ServiceDeps, ServiceLimits};
 use capstan::store::{AcceptRun, Accepted, Keyed, Store, StoreOptions};
 use capstan::support::clock::{SystemClock, UnixMillis};
 use capstan::support::ids::{SharedIds, UuidIds};
@@ -28,6 +30,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use crate::support::database::{Database, Kind};
 
@@ -278,6 +281,26 @@ impl Harness {
 
     pub async fn worker(&self) -> Arc<Worker> {
         Worker::start(self.deps(), options(&self.ids)).await.unwrap()
+    }
+
+    /// The use cases of the same process, on a store that may be another one than the worker's.
+    pub fn service(&self, store: Arc<dyn Store>) -> Service {
+        Service::new(ServiceDeps {
+            store,
+            hub: self.hub.clone(),
+            tools: self.tools.clone(),
+            clock: Arc::new(SystemClock),
+            ids: self.ids.clone(),
+            default_profile: AgentProfile::default(),
+            models: Arc::new(|_| true),
+            limits: ServiceLimits::default(),
+            commits: TaskTracker::new(),
+        })
+    }
+
+    /// The owner, as whoever asks the service.
+    pub fn principal(&self) -> Principal {
+        Principal { user_id: self.owner.clone(), role: UserRole::Member }
     }
 
     /// Accepts a message in a new conversation.

@@ -1,5 +1,6 @@
 //! The worker in process: a real store, a scripted model and scripted tools.
 
+mod accepting;
 mod asking;
 mod clock;
 mod drain;

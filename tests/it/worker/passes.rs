@@ -1,21 +1,31 @@
-//! The same scenario again and again: with every action done twice, and with the first, second, third call of the database failing,
+//! The same story again and again: with every action done twice, and with the first, second, third call of the database failing,
 //! until it ends without having met the failure.
+//!
+//! There are two stories. One is a run that is never kept waiting; the other one has all that a run may have to wait for.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use capstan::domain::ids::UserId;
-use capstan::domain::message::Role;
-use capstan::domain::model::{ModelError, ModelEvent, ModelFinish, ModelRequest};
-use capstan::domain::run::{Run, RunStatus};
-use capstan::domain::tool::{ToolCall, ToolDefinition, ToolOutcome};
+use capstan::domain::agent::TitlePolicy;
+use capstan::domain::approval::{ApprovalAnswer, ApprovalMode, Decision, ToolSafety};
+use capstan::domain::budget::Allowance;
+use capstan::domain::ids::{CallId, ConversationId, FileId, PartId, RunId, UserId};
+use capstan::domain::input::{ACCEPT, Elicitation, InputAnswer, InputState};
+use capstan::domain::message::{FilePart, Part, Role, ToolContent};
+use capstan::domain::model::{ModelError, ModelErrorKind, ModelEvent, ModelFinish, ModelRequest};
+use capstan::domain::pin::Original;
+use capstan::domain::run::{OnBusy, Run, RunStatus};
+use capstan::domain::tool::{ReplayClass, ToolCall, ToolCallState, ToolDefinition, ToolOutcome};
 use capstan::provider::{ModelClient, ModelStream};
-use capstan::tools::{CallPermit, ProgressSender, ServerStatus, Toolbox};
+use capstan::service::Service;
+use capstan::store::{AcceptRun, NewFile, PageRequest};
+use capstan::tools::{Asks, CallPermit, ProgressSender, Report, ServerStatus, Toolbox};
 use capstan::worker::{Worker, WorkerDeps, WorkerOptions};
 use futures_util::stream::{self, StreamExt as _};
 use rstest::rstest;
+use tokio::sync::oneshot;
 
 use super::faulty::{Fate, FaultyStore, away};
 use super::harness::{Harness, ScriptedTools, options};
@@ -23,22 +33,88 @@ use crate::support::audit;
 use crate::support::database::Kind;
 use crate::support::wait;
 
-/// How often the scenario calls the tool that must not run twice.
-const ONCE: usize = 2;
+/// How long anything may take.
+const SOON: Duration = Duration::from_secs(20);
 
-/// Answers by how often it has answered: two rounds of tools, then words. Whoever asks again gets the same answer.
-struct ByRound;
+/// The title that the model gives.
+const TITLE: &str = "All that one waits for";
+
+/// What is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Story {
+    /// Two rounds of tools, then words.
+    Rounds,
+    /// A message with a picture, to an agent with a budget for the day, whose model has no room once: it says 503. Of four calls one has a
+    /// key, one is of a server that nobody trusts, the server of one asks its user something before it goes on, and one has to be allowed.
+    /// In the end the conversation gets a title.
+    Waits,
+}
+
+impl Story {
+    /// The calls that a model makes which has answered so often.
+    fn calls(self, round: usize) -> &'static [&'static str] {
+        match (self, round) {
+            (Self::Rounds, 0) => &["quick", "once", "quick"],
+            (Self::Rounds, 1) => &["once"],
+            (Self::Waits, 0) => &["pay", "sighted", "curious", "risky"],
+            (Self::Rounds | Self::Waits, _) => &[],
+        }
+    }
+
+    /// How often the tools are called that must not run twice.
+    fn unsafe_calls(self) -> &'static [(&'static str, usize)] {
+        match self {
+            Self::Rounds => &[("once", 2)],
+            Self::Waits => &[("curious", 1), ("risky", 1)],
+        }
+    }
+
+    /// How often its run is claimed if nothing fails: for the first time, when its call is allowed, and when it may ask the model again.
+    fn attempts(self) -> u32 {
+        match self {
+            Self::Rounds => 1,
+            Self::Waits => 3,
+        }
+    }
+
+    /// Whether a call of the database is one of those that fail in turn. What a worker asks for when its time has come, whatever goes on,
+    /// fails in the shorter story: the longer one would have as many such calls again.
+    fn counts(self, call: &str) -> bool {
+        let comes_by_time =
+            matches!(call, "sweep" | "renew_leases" | "control_signals" | "next_claimable_in" | "expire_foreign_leases");
+        self == Self::Rounds || !comes_by_time
+    }
+
+    /// Fewer calls than that cannot be all of it.
+    fn least_calls(self) -> usize {
+        match self {
+            Self::Rounds => 8,
+            Self::Waits => 25,
+        }
+    }
+}
+
+/// Answers by how often it has answered: rounds of tools, then words. Whoever asks again gets the same answer.
+struct ByRound {
+    story: Story,
+    /// Whether it has said that it has no room.
+    has_refused: AtomicBool,
+}
 
 #[async_trait]
 impl ModelClient for ByRound {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         let round = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
-        let names: &[&str] = match round {
-            0 => &["quick", "once", "quick"],
-            1 => &["once"],
-            _ => &[],
+        let mut events = match self.story {
+            // Only who wants a title offers no tools.
+            Story::Waits if request.tools.is_empty() => vec![ModelEvent::Text(TITLE.to_owned())],
+            Story::Waits if round == 1 && !self.has_refused.swap(true, Ordering::SeqCst) => {
+                let refused = ModelError::new(ModelErrorKind::Overloaded, "later");
+                return Err(ModelError { status: Some(503), ..refused });
+            }
+            Story::Rounds | Story::Waits => vec![ModelEvent::Text("let us ".to_owned()), ModelEvent::Text("see".to_owned())],
         };
-        let mut events = vec![ModelEvent::Text("let us ".to_owned()), ModelEvent::Text("see".to_owned())];
+        let names: &[&str] = if request.tools.is_empty() { &[] } else { self.story.calls(round) };
         for (index, name) in names.iter().enumerate() {
             let provider_call_id = format!("r{round}c{index}");
             events.push(ModelEvent::ToolCallStarted { index, provider_call_id, name: (*name).to_owned() });
@@ -51,20 +127,93 @@ impl ModelClient for ByRound {
 }
 
 /// Asks twice; the first answer is left in the middle.
-struct AskedTwice;
+struct AskedTwice(Arc<dyn ModelClient>);
 
 #[async_trait]
 impl ModelClient for AskedTwice {
     async fn stream(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
-        let mut first = ByRound.stream(request.clone()).await?;
+        let mut first = self.0.stream(request.clone()).await?;
         first.next().await;
         drop(first);
-        ByRound.stream(request).await
+        self.0.stream(request).await
+    }
+}
+
+/// The tools of the harness and four more: `pay` (keyed), `sighted` (read, of a server that nobody trusts), `risky` (unsafe), and
+/// `curious` (unsafe), which asks its user something before it acts, and acts without an answer, too.
+struct Shop {
+    scripted: Arc<ScriptedTools>,
+    /// The keys that `pay` was given.
+    keys: Mutex<Vec<CallId>>,
+}
+
+#[async_trait]
+impl Toolbox for Shop {
+    async fn definitions(&self, owner: &UserId) -> Vec<Arc<ToolDefinition>> {
+        let mut tools = self.scripted.definitions(owner).await;
+        let like = tools[0].clone();
+        let tool = |name: &str, replay| ToolDefinition {
+            name: name.to_owned(),
+            tool: name.to_owned(),
+            definition_hash: name.to_owned(),
+            replay,
+            ..ToolDefinition::clone(&like)
+        };
+        let schema = Arc::new(serde_json::Map::new());
+        let original = Original { owner: None, description: String::new(), schema, hints: serde_json::Value::Null };
+        let sighted = ToolDefinition {
+            server: Some("elsewhere".to_owned()),
+            safety: ToolSafety { untrusted: true, ..ToolSafety::default() },
+            original: Some(Arc::new(original)),
+            ..tool("sighted", ReplayClass::Read)
+        };
+        let keyed = ReplayClass::Keyed { argument: "key".to_owned() };
+        let more = [tool("pay", keyed), sighted, tool("curious", ReplayClass::Unsafe), tool("risky", ReplayClass::Unsafe)];
+        tools.extend(more.map(Arc::new));
+        tools
+    }
+
+    async fn execute(
+        &self,
+        owner: &UserId,
+        definition: &ToolDefinition,
+        call: &ToolCall,
+        timeout: Duration,
+        progress: ProgressSender,
+        permit: CallPermit,
+    ) -> ToolOutcome {
+        match call.name.as_str() {
+            "pay" => self.keys.lock().unwrap().push(call.key().clone()),
+            "curious" => ask(&progress).await,
+            "sighted" | "risky" => {}
+            _ => return self.scripted.execute(owner, definition, call, timeout, progress, permit).await,
+        }
+        self.scripted.executed.lock().unwrap().push(call.name.clone());
+        let content = vec![ToolContent::text(format!("{} ran", call.name))];
+        ToolOutcome { state: ToolCallState::Done, content, is_error: false, duration_ms: 1 }
+    }
+
+    async fn servers(&self, owner: &UserId) -> Vec<ServerStatus> {
+        self.scripted.servers(owner).await
+    }
+
+    async fn shutdown(&self) {
+        self.scripted.shutdown().await;
+    }
+}
+
+/// Asks the user, and waits until there is an answer or nobody will give one any more.
+async fn ask(progress: &ProgressSender) {
+    let (answer, given) = oneshot::channel::<InputAnswer>();
+    let elicitation = Elicitation { server: "s".to_owned(), requested_schema: None, url: None };
+    let asks = Asks { text: "Really?".to_owned(), elicitation, answer };
+    if progress.send(Report::Asks(Box::new(asks))).await.is_ok() {
+        let _ = given.await;
     }
 }
 
 /// Lists its tools twice, and runs those twice that may run again.
-struct RunTwice(Arc<ScriptedTools>);
+struct RunTwice(Arc<dyn Toolbox>);
 
 #[async_trait]
 impl Toolbox for RunTwice {
@@ -108,69 +257,199 @@ fn hasty(h: &Harness) -> WorkerOptions {
     }
 }
 
-/// Plays the scenario once; what goes wrong is up to the store.
-async fn play(h: &Harness, deps: WorkerDeps, what: &str) -> Run {
-    h.tools.executed.lock().unwrap().clear();
-    let run = h.say("go").await.1;
-    // A process that does not get its database at its start ends, and is started again.
-    let starting = async || Worker::start(deps.clone(), hasty(h)).await.ok();
-    let worker = wait::until("a worker", Duration::from_secs(20), starting).await;
-    let ended = wait::until(&format!("the end of the run, {what}"), Duration::from_secs(20), async || {
-        let run = h.run(&run).await;
-        run.status.is_terminal().then_some(run)
-    })
-    .await;
-    worker.drain(Duration::from_secs(1)).await;
-    assert_eq!(ended.status, RunStatus::Completed, "{what}: {ended:?}");
-    let done = format!(
-        "SELECT CAST(count(*) AS text) FROM tool_calls WHERE run_id = '{}' AND name = 'once' AND state = 'done'",
-        run.as_str()
-    );
-    let done = usize::try_from(h.database.count(&done).await).unwrap();
-    let executed = h.tools.executed.lock().unwrap().iter().filter(|name| *name == "once").count();
-    assert!(done <= executed && executed <= ONCE, "{what}: {executed} of {ONCE} calls were carried out, and {done} are done");
-    audit::assert_sound(&h.database).await;
-    ended
+/// A story with those who act in it.
+struct Play<'h> {
+    h: &'h Harness,
+    story: Story,
+    model: Arc<dyn ModelClient>,
+    shop: Arc<Shop>,
+}
+
+impl<'h> Play<'h> {
+    fn new(h: &'h Harness, story: Story) -> Self {
+        h.tools.executed.lock().unwrap().clear();
+        let model = Arc::new(ByRound { story, has_refused: AtomicBool::new(false) });
+        let shop = Arc::new(Shop { scripted: h.tools.clone(), keys: Mutex::default() });
+        Self { h, story, model, shop }
+    }
+
+    fn tools(&self) -> Arc<dyn Toolbox> {
+        match self.story {
+            Story::Rounds => self.h.tools.clone(),
+            Story::Waits => self.shop.clone(),
+        }
+    }
+
+    fn deps(&self, store: Arc<FaultyStore>) -> WorkerDeps {
+        WorkerDeps { store, models: self.model.clone(), tools: self.tools(), ..self.h.deps() }
+    }
+
+    /// How often a tool was called.
+    fn executed(&self, tool: &str) -> usize {
+        self.h.tools.executed.lock().unwrap().iter().filter(|name| *name == tool).count()
+    }
+
+    /// The message that it begins with.
+    async fn say(&self) -> RunId {
+        let h = self.h;
+        if self.story == Story::Rounds {
+            return h.say("go").await.1;
+        }
+        let picture = NewFile {
+            id: FileId::generate(h.ids.as_ref()),
+            owner: h.owner.clone(),
+            name: "a.png".to_owned(),
+            media_type: "image/png".to_owned(),
+            size: 5,
+            sha256: "abc".to_owned(),
+            text: None,
+        };
+        assert!(h.store.begin_file(&picture, 1_000).await.unwrap());
+        h.store.add_file_chunk(&picture.id, 0, b"image").await.unwrap();
+        h.store.finish_file(&h.owner, &picture.id).await.unwrap().unwrap();
+        let id = ConversationId::generate(h.ids.as_ref());
+        let mut accept = AcceptRun { create_with_title: Some(String::new()), ..h.message(&id, "go", OnBusy::Queue) };
+        let part = FilePart::of(PartId::generate(h.ids.as_ref()), "image/png");
+        accept.parts.push(Part::Image(FilePart { file_id: Some(picture.id.as_str().to_owned()), ..part }));
+        accept.profile.title = TitlePolicy::Model;
+        accept.profile.budget.day = Allowance { tokens: Some(1 << 40), usd: None };
+        accept.profile.approval.tools.insert("risky".to_owned(), ApprovalMode::Ask);
+        let run = accept.run_id.clone();
+        h.store.accept_run(accept, None).await.unwrap();
+        h.hub.queue_signal().notify();
+        run
+    }
+
+    /// What its user does when the run stands so: allows what it waits for, and answers what a server asks.
+    async fn answer(&self, service: &Service, run: &Run) {
+        let (principal, pending) = (self.h.principal(), Some(InputState::Pending));
+        let page = PageRequest { limit: 10, after: None };
+        for asked in service.input_requests(&principal, pending, &page).await.unwrap().items {
+            // Whoever loads the run again closes the question, which may be at this moment.
+            let _ = service.resolve_input(&principal, &asked.request.id, InputAnswer::new(ACCEPT, None), None).await;
+        }
+        if run.status != RunStatus::Waiting {
+            return;
+        }
+        for asked in service.approvals(&principal, pending, &page).await.unwrap().items {
+            let allow =
+                ApprovalAnswer { decision: Decision::Allow, scope: None, arguments: None, reason: None, arguments_hash: None };
+            service.resolve_approval(&principal, &asked.id, allow, None).await.unwrap();
+        }
+    }
+
+    /// Plays the story once; what goes wrong is up to the store, and `has_failed` says whether anything has.
+    async fn play(&self, deps: WorkerDeps, what: &str, has_failed: impl Fn() -> bool) -> Run {
+        let h = self.h;
+        let run = self.say().await;
+        // A process that does not get its database at its start ends, and is started again.
+        let starting = async || Worker::start(deps.clone(), hasty(h)).await.ok();
+        let worker = wait::until("a worker", SOON, starting).await;
+        let service = h.service(h.store.clone());
+        let ended = wait::until(&format!("the end of the run, {what}"), SOON, async || {
+            let run = h.run(&run).await;
+            if self.story == Story::Waits {
+                self.answer(&service, &run).await;
+            }
+            run.status.is_terminal().then_some(run)
+        })
+        .await;
+        if self.story == Story::Waits {
+            // A title is made beside everything else, and is given up for whatever comes in its way.
+            wait::until(&format!("the title, {what}"), SOON, async || {
+                let title = h.store.conversation(&h.owner, &ended.conversation_id).await.unwrap().unwrap().title;
+                (title == TITLE || has_failed()).then_some(())
+            })
+            .await;
+        }
+        worker.drain(Duration::from_secs(1)).await;
+        assert_eq!(ended.status, RunStatus::Completed, "{what}: {ended:?}");
+        self.check(&ended, what).await;
+        ended
+    }
+
+    /// What holds whatever has gone wrong.
+    async fn check(&self, run: &Run, what: &str) {
+        let database = &self.h.database;
+        let done = async |tool: &str| {
+            let of_run = format!("run_id = '{}' AND name = '{tool}' AND state = 'done'", run.id);
+            database.rows(&format!("SELECT id FROM tool_calls WHERE {of_run}")).await
+        };
+        for &(tool, calls) in self.story.unsafe_calls() {
+            let (done, executed) = (done(tool).await.len(), self.executed(tool));
+            assert!(
+                done <= executed && executed <= calls,
+                "{what}: {executed} of {calls} calls of {tool} were carried out, and {done} are done"
+            );
+        }
+        if self.story == Story::Waits {
+            let paid = done("pay").await;
+            let keys = self.shop.keys.lock().unwrap().clone();
+            assert!(
+                paid.len() == 1 && !keys.is_empty() && keys.iter().all(|key| paid[0][0].as_deref() == Some(key.as_str())),
+                "{what}: {paid:?} is to be made, with its own key each time: {keys:?}"
+            );
+            let held = "SELECT CAST(count(*) AS text) FROM spending WHERE held_epoch IS NOT NULL";
+            assert_eq!(database.count(held).await, 0, "{what}: nothing is held for a run that has ended");
+        }
+        audit::assert_sound(database).await;
+    }
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
-async fn every_action_may_be_done_twice(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) {
+async fn every_action_may_be_done_twice(
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+    #[values(Story::Rounds, Story::Waits)] story: Story,
+) {
     let h = Harness::on(kind).await;
+    let play = Play::new(&h, story);
     let store = FaultyStore::new(h.store.clone());
-    // What is claimed by a first claim cannot be claimed by a second; and a commit is never repeated, but looked for.
-    store.trouble(|name| if matches!(name, "claim_runs" | "commit") { Fate::Goes } else { Fate::Twice });
-    let deps = WorkerDeps { store, models: Arc::new(AskedTwice), tools: Arc::new(RunTwice(h.tools.clone())), ..h.deps() };
-    let run = play(&h, deps, "twice").await;
-    assert_eq!(run.attempt, 1);
-    let executed = h.tools.executed.lock().unwrap().clone();
-    assert_eq!(executed.iter().filter(|name| *name == "quick").count(), 4);
-    assert_eq!(executed.iter().filter(|name| *name == "once").count(), ONCE);
+    // What a first claim has taken, of runs or of a title, is not there for a second, whose answer would be the one that is heard; and a
+    // commit is never repeated, but looked for.
+    store.trouble(|name| if matches!(name, "claim_runs" | "claim_title" | "commit") { Fate::Goes } else { Fate::Twice });
+    let (models, tools) = (Arc::new(AskedTwice(play.model.clone())), Arc::new(RunTwice(play.tools())));
+    let deps = WorkerDeps { models, tools, ..play.deps(store) };
+    let run = play.play(deps, "twice", || false).await;
+    assert_eq!(run.attempt, story.attempts());
+    for &(tool, calls) in story.unsafe_calls() {
+        assert_eq!(play.executed(tool), calls, "{tool}");
+    }
+    match story {
+        Story::Rounds => assert_eq!(play.executed("quick"), 4),
+        Story::Waits => {
+            assert_eq!((play.executed("pay"), play.executed("sighted")), (2, 2));
+            let told = h.events(&run.conversation_id).await.into_iter().filter(|event| event.data.contains(TITLE));
+            assert_eq!(told.count(), 1, "a title is given once");
+        }
+    }
 }
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread")]
 async fn any_call_of_the_database_may_fail(
     #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+    #[values(Story::Rounds, Story::Waits)] story: Story,
     #[values("is not done", "is done unheard")] how: &'static str,
 ) {
     let h = Harness::on(kind).await;
     for n in 1.. {
+        let play = Play::new(&h, story);
         let calls = Arc::new(AtomicUsize::new(0));
         let store = FaultyStore::new(h.store.clone());
         let count = Arc::clone(&calls);
-        store.trouble(move |_| {
-            if count.fetch_add(1, Ordering::SeqCst) + 1 != n {
+        store.trouble(move |name| {
+            if !story.counts(name) || count.fetch_add(1, Ordering::SeqCst) + 1 != n {
                 return Fate::Goes;
             }
             if how == "is not done" { Fate::Fails(away()) } else { Fate::Unheard(away()) }
         });
-        let deps = WorkerDeps { store, models: Arc::new(ByRound), ..h.deps() };
-        let run = play(&h, deps, &format!("call {n} {how}")).await;
+        let has_failed = || calls.load(Ordering::SeqCst) >= n;
+        let run = play.play(play.deps(store), &format!("call {n} {how}"), has_failed).await;
         let made = calls.load(Ordering::SeqCst);
         if made < n {
-            assert_eq!(run.attempt, 1, "nothing failed");
-            assert!(n > 8, "the scenario makes only {made} calls");
+            assert_eq!(run.attempt, story.attempts(), "nothing failed");
+            assert!(n > story.least_calls(), "the story makes only {made} calls");
             return;
         }
     }

@@ -1,22 +1,27 @@
 //! The command line that runs one container, and the one that removes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
 use tempfile::NamedTempFile;
-use tokio::process::Command;
 use tokio_util::task::TaskTracker;
 
 use super::super::process::Program;
-use super::engine::plain;
+use super::engine::{ImageVolumes, NOTHING_ELSE, asked};
 use super::{Container, ContainerOptions, Containers, Mount, handed};
 
-/// How long the removal of a container may take.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(20);
+/// How long an engine may take to answer when containers are removed.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// How long their removal may take with all that is tried again.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(60);
+/// How long is waited before each time that it is tried again. The engine may be starting anew, or removing the container itself.
+const REMOVAL_PAUSES: [Duration; 5] =
+    [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(5), Duration::from_secs(10)];
+/// Where a container may write.
+const SCRATCH: &str = "/tmp";
 /// The most open files of each process in a container.
 const OPEN_FILES: u32 = 1_024;
 
@@ -58,10 +63,20 @@ impl Launch {
         if let Some(file) = &file {
             line.extend(["--env-file".to_owned(), file.path().display().to_string()]);
         }
-        line.push(image.to_owned());
+        let (program, env) = (engine.find().await?, engine.variables());
+        match engine.volumes(&program).await? {
+            ImageVolumes::Left => {
+                line.extend(NOTHING_ELSE.map(str::to_owned));
+                line.push(image.to_owned());
+            }
+            ImageVolumes::Made => {
+                let image = engine.image(&program, image).await?;
+                line.extend(covered(&image.volumes, container)?);
+                line.push(image.id);
+            }
+        }
         line.extend(command.map(str::to_owned));
         line.extend_from_slice(args);
-        let (program, env) = (engine.find().await?, engine.variables());
         let removal = Removal { engine: program.clone(), env: env.clone(), name: name.to_owned() };
         Ok(Self { engine: program.display().to_string(), args: line, env, removal, _variables: file })
     }
@@ -74,39 +89,59 @@ impl Launch {
 }
 
 impl Removal {
-    /// Removes the container, whatever it is doing, if it is there.
+    /// Removes the container, whatever it is doing, if it is there. What fails is tried again for a while, and then told by the log.
     pub async fn carry_out(&self) {
-        let mut command = Command::new(&self.engine);
-        command.args(["rm", "--force", &self.name]).env_clear().envs(plain(&self.env));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-        // Usually it is gone already, which is what the engine then complains about.
-        if tokio::time::timeout(REMOVAL_LIMIT, command.status()).await.is_err() {
-            tracing::error!(container = self.name, "a container could not be removed within {REMOVAL_LIMIT:?}");
-        }
+        remove(&self.engine, Some(&self.env), vec![self.name.clone()]).await;
     }
 }
 
 /// Removes all containers whose names begin with one of `words`. The engine sees `variables`, or without them the environment that this
 /// process has. Tells how many there were, or `None` if the engine does not say that they are gone.
 pub async fn remove_all(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, words: &[&str]) -> Option<usize> {
-    let found = asked(engine, variables, &["ps", "--all", "--format", "{{.Names}}"]).await?;
-    let names = String::from_utf8_lossy(&found.stdout);
-    let left: Vec<&str> = names.lines().filter(|name| words.iter().any(|word| name.starts_with(word))).collect();
-    if !left.is_empty() {
-        asked(engine, variables, &[&["rm", "--force"], left.as_slice()].concat()).await?;
-    }
-    Some(left.len())
+    let names = listed(engine, variables).await.ok()?;
+    let left: Vec<String> = names.into_iter().filter(|name| words.iter().any(|word| name.starts_with(word))).collect();
+    let found = left.len();
+    remove(engine, variables, left).await.then_some(found)
 }
 
-/// What the engine says, if it says so in time and without complaint.
-async fn asked(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, args: &[&str]) -> Option<Output> {
-    let mut command = Command::new(engine);
-    if let Some(variables) = variables {
-        command.env_clear().envs(plain(variables));
+/// Removes the containers with these names and their volumes, and tells whether the engine says that they are gone. What it cannot do at
+/// once it is asked again for a while; what it does not do then is told by the log.
+async fn remove(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>, names: Vec<String>) -> bool {
+    let (mut left, mut reason) = (names, "it has not answered".to_owned());
+    let tries = async {
+        let mut pauses = REMOVAL_PAUSES.into_iter();
+        while !left.is_empty() {
+            let said = {
+                let names = left.iter().map(String::as_str);
+                let line: Vec<&str> = ["rm", "--force", "--volumes"].into_iter().chain(names).collect();
+                asked(engine, variables, &line, ANSWER_LIMIT).await
+            };
+            match said {
+                Ok(_) => return left.clear(),
+                Err(words) => reason = words,
+            }
+            // Some complain of one that is gone as they do of one that stays. Only their list tells which it is.
+            if let Ok(listed) = listed(engine, variables).await {
+                left.retain(|name| listed.contains(name));
+            }
+            match pauses.next() {
+                Some(pause) if !left.is_empty() => tokio::time::sleep(pause).await,
+                Some(_) | None => return,
+            }
+        }
+    };
+    // What is left says what came of it.
+    let _ = tokio::time::timeout(REMOVAL_LIMIT, tries).await;
+    for name in &left {
+        tracing::error!(container = name, error = reason, "a container could not be removed, and may still run");
     }
-    command.args(args).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    let said = tokio::time::timeout(REMOVAL_LIMIT, command.output()).await.ok()?.ok()?;
-    said.status.success().then_some(said)
+    left.is_empty()
+}
+
+/// The names of all containers that there are.
+async fn listed(engine: &Path, variables: Option<&BTreeMap<String, SecretString>>) -> Result<Vec<String>, String> {
+    let names = asked(engine, variables, &["ps", "--all", "--format", "{{.Names}}"], ANSWER_LIMIT).await?;
+    Ok(names.lines().map(str::to_owned).collect())
 }
 
 fn image<'a>(container: &'a Container, command: Option<&str>, options: &'a ContainerOptions) -> Result<&'a str, String> {
@@ -142,12 +177,8 @@ fn bounds(container: &Container, options: &ContainerOptions) -> Result<Vec<Strin
     line.extend(["--cpus".to_owned(), cpus.to_string(), "--pids-limit".to_owned(), processes.to_string()]);
     line.extend(["--ulimit".to_owned(), format!("nofile={OPEN_FILES}:{OPEN_FILES}")]);
     // What runs packages unpacks them there, and runs what it has unpacked.
-    line.extend([
-        "--tmpfs".to_owned(),
-        "/tmp:rw,exec,nosuid,nodev,size=256m".to_owned(),
-        "--env".to_owned(),
-        "HOME=/tmp".to_owned(),
-    ]);
+    line.extend(["--tmpfs".to_owned(), format!("{SCRATCH}:rw,exec,nosuid,nodev,size=256m")]);
+    line.extend(["--env".to_owned(), format!("HOME={SCRATCH}")]);
     for mount in &container.mounts {
         line.extend(["--mount".to_owned(), mounted(mount, options)?]);
     }
@@ -195,6 +226,30 @@ fn mounted(mount: &Mount, options: &ContainerOptions) -> Result<String, String> 
     Ok(option)
 }
 
+/// What keeps a container from writing to the volumes that its image declares, where the engine makes them in any case: they would be on the
+/// disk of the engine, without bounds. Each is made to be read, with what the image has there, and goes with the container.
+fn covered(volumes: &[String], container: &Container) -> Result<Vec<String>, String> {
+    let mounted: BTreeSet<String> = container.mounts.iter().filter_map(|mount| cleaned(&mount.target)).collect();
+    let mut line = BTreeSet::new();
+    for volume in volumes {
+        let volume =
+            cleaned(volume).ok_or_else(|| format!("its image declares a volume at {volume:?}, which cannot be kept from it"))?;
+        // What is mounted at the same place takes the place of the volume.
+        if volume != SCRATCH && !mounted.contains(&volume) {
+            line.insert(format!("--mount=type=volume,target={volume},ro"));
+        }
+    }
+    Ok(line.into_iter().collect())
+}
+
+/// A path in a container as an engine compares it: without what means nothing in it. `None` if it is not absolute, or an option of a mount
+/// cannot hold it.
+fn cleaned(path: &str) -> Option<String> {
+    let fits = path.starts_with('/') && !path.contains([',', '"', ':', '\n', '\r', '\0']);
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    (fits && !parts.is_empty() && !parts.contains(&"..")).then(|| format!("/{}", parts.join("/")))
+}
+
 fn contains(folder: &Path, place: &Path) -> bool {
     std::fs::canonicalize(folder).is_ok_and(|folder| place.starts_with(folder))
 }
@@ -215,7 +270,110 @@ fn written(variables: &BTreeMap<String, SecretString>, folder: Option<&Path>) ->
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    /// An engine that writes down what it is asked, before it does what `script` says.
+    fn engine(folder: &Path, script: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = folder.join("engine");
+        let script = format!("#!/bin/sh\ncd '{}' || exit 9\necho \"$*\" >> asked\n{script}\n", folder.display());
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// What it was asked, in order.
+    fn was_asked(folder: &Path) -> Vec<String> {
+        std::fs::read_to_string(folder.join("asked")).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    const PATH: &str = "/usr/bin:/bin";
+
+    fn path() -> BTreeMap<String, SecretString> {
+        BTreeMap::from([("PATH".to_owned(), SecretString::from(PATH.to_owned()))])
+    }
+
+    /// How `container` is run there.
+    async fn launched(engine: &Path, container: &Container, options: ContainerOptions) -> Result<String, String> {
+        let options = ContainerOptions { engine: engine.display().to_string(), ..options };
+        let environment = Arc::new(|name: &str| (name == "PATH").then(|| PATH.to_owned()));
+        let containers = Containers::new(options, None, "capstan-1-".to_owned(), environment);
+        let launch = Launch::prepare(container, (None, [].as_slice()), &BTreeMap::new(), "capstan-1-0.", &containers).await?;
+        Ok(launch.args.join(" "))
+    }
+
+    #[tokio::test]
+    async fn volumes_that_an_image_declares_are_left_out_where_the_engine_can_do_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "[ \"$1\" = run ] && echo '  --image-volume string'; [ \"$1\" = run ] && echo '  --read-only-tmpfs'; exit 0";
+        let engine = engine(folder.path(), script);
+        let container = Container { image: Some("localhost/tiny:1".to_owned()), ..Container::default() };
+        let line = launched(&engine, &container, ContainerOptions::default()).await.unwrap();
+        assert!(line.ends_with(" --image-volume=ignore --read-only-tmpfs=false localhost/tiny:1"), "{line}");
+        assert_eq!(was_asked(folder.path()), ["ps --quiet", "run --help"]);
+    }
+
+    #[tokio::test]
+    async fn volumes_that_an_image_declares_are_made_to_be_read_where_there_is_no_other_way() {
+        let (folder, docs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let script = "case \"$1\" in\n\
+            pull) touch pulled ;;\n\
+            image) [ -e pulled ] && echo '[{\"Id\":\"sha256:0f\",\"Config\":{\"Volumes\":\
+            {\"/data/\":{},\"/data\":{},\"/tmp\":{},\"/docs\":{}}}}]' ;;\n\
+            esac";
+        let engine = engine(folder.path(), script);
+        let docs = docs.path().to_owned();
+        let mount = Mount { source: docs.display().to_string(), target: "/docs/".to_owned(), writable: false };
+        let container = Container { image: Some("tiny:1".to_owned()), mounts: vec![mount], ..Container::default() };
+        let options = ContainerOptions { mounts: vec![docs], ..ContainerOptions::default() };
+        let line = launched(&engine, &container, options).await.unwrap();
+        assert!(line.ends_with(" --mount=type=volume,target=/data,ro sha256:0f"), "{line}");
+        assert_eq!(line.matches("type=volume").count(), 1, "{line}");
+        let asked = ["ps --quiet", "run --help", "image inspect tiny:1", "pull --quiet tiny:1", "image inspect tiny:1"];
+        assert_eq!(was_asked(folder.path()), asked);
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_covered_is_refused() {
+        for volume in ["data", "/", "/a/../b", "/a,readonly=false", "/a:/b", ""] {
+            let error = covered(&[volume.to_owned()], &Container::default()).unwrap_err();
+            assert!(error.contains("declares a volume"), "{volume:?}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_removal_that_fails_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = folder.path().join("names");
+        std::fs::write(&names, "capstan-1-0.\ncapstan-2-0.\n").unwrap();
+        let script = "case \"$1\" in\n\
+            ps) cat names ;;\n\
+            rm) [ -e failed ] && exit 0; touch failed; echo 'removal is already in progress' >&2; exit 1 ;;\n\
+            esac";
+        let engine = engine(folder.path(), script);
+        let removal = Removal { engine: engine.clone(), env: path(), name: "capstan-1-0.".to_owned() };
+        removal.carry_out().await;
+        let (rm, ps) = ("rm --force --volumes capstan-1-0.", "ps --all --format {{.Names}}");
+        assert_eq!(was_asked(folder.path()), [rm, ps, rm]);
+
+        // The same for all that an earlier process has left, of which only what stays is named again.
+        for file in ["asked", "failed"] {
+            std::fs::remove_file(folder.path().join(file)).unwrap();
+        }
+        assert_eq!(remove_all(&engine, Some(&path()), &["capstan-1-"]).await, Some(1));
+        assert_eq!(was_asked(folder.path()), [ps, rm, ps, rm]);
+    }
+
+    #[tokio::test]
+    async fn what_is_gone_is_not_removed_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = engine(folder.path(), "[ \"$1\" = ps ] && echo capstan-2-0. && exit 0; exit 1");
+        let removal = Removal { engine, env: path(), name: "capstan-1-0.".to_owned() };
+        removal.carry_out().await;
+        assert_eq!(was_asked(folder.path()), ["rm --force --volumes capstan-1-0.", "ps --all --format {{.Names}}"]);
+    }
 
     fn line(container: &Container, options: &ContainerOptions) -> Result<String, String> {
         bounds(container, options).map(|line| line.join(" "))

@@ -1,8 +1,9 @@
 //! Servers that run in containers, behind the command line of Docker or podman.
 //!
 //! Owns what a container may be given: an entry asks, the operator's settings allow. Whatever an entry says, it has no capability
-//! of its host, no way to gain one, a file system that it cannot write but for `/tmp`, and bounds on memory, processors and
-//! processes. Must not know the protocol that is spoken through it.
+//! of its host, no way to gain one, a file system that it cannot write but for `/tmp` (and `/dev`, which is memory of its own as
+//! well, where the engine lets it), and bounds on memory, processors and processes. Whatever its image declares, it gets no volumes
+//! that it can write. Must not know the protocol that is spoken through it.
 
 mod engine;
 mod handed;

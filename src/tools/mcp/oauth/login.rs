@@ -22,6 +22,7 @@ use utoipa::ToSchema;
 use crate::domain::ids::{McpServerId, UserId};
 use crate::support::outbound::Reach;
 use crate::tools::mcp::masks::Masks;
+use crate::tools::mcp::statuses::judged;
 
 /// Whether a server wants a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -132,7 +133,7 @@ impl Login {
     }
 }
 
-/// A client that shows the tokens of a login, if there is one.
+/// A client that shows the tokens of a login, if there is one. It must be one that `statuses::noted` has made.
 #[derive(Clone)]
 pub struct Authorized {
     client: reqwest::Client,
@@ -201,7 +202,7 @@ impl StreamableHttpClient for Authorized {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         self.with_token(|token| {
-            self.client.post_message(uri.clone(), message.clone(), session_id.clone(), token, custom_headers.clone())
+            judged(self.client.post_message(uri.clone(), message.clone(), session_id.clone(), token, custom_headers.clone()))
         })
         .await
     }
@@ -216,9 +217,9 @@ impl StreamableHttpClient for Authorized {
         max_sse_event_size: usize,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         self.with_token(|token| {
-            let (uri, message, session_id) = (uri.clone(), message.clone(), session_id.clone());
+            let (uri, message, session_id, headers) = (uri.clone(), message.clone(), session_id.clone(), custom_headers.clone());
             let client = &self.client;
-            client.post_message_with_max_sse_event_size(uri, message, session_id, token, custom_headers.clone(), max_sse_event_size)
+            judged(client.post_message_with_max_sse_event_size(uri, message, session_id, token, headers, max_sse_event_size))
         })
         .await
     }

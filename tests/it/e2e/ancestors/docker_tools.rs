@@ -11,6 +11,13 @@ use crate::support::server::{Server, Site};
 use crate::support::sse::kinds;
 use crate::support::wire::{Answer, Wire};
 
+/// What clients were told of a run's calls, in order.
+async fn calls_told(server: &Server, run: &Value) -> Vec<String> {
+    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
+    let told = events.iter().filter_map(|event| event["type"].as_str());
+    told.filter(|kind| matches!(*kind, "tool.started" | "tool.completed")).map(str::to_owned).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_workflow_from_the_first_call_to_the_last_message() {
     let model = ModelMock::start().await;
@@ -32,12 +39,7 @@ async fn the_workflow_from_the_first_call_to_the_last_message() {
     assert!(seen[1].request.get("tools").is_none() && seen[1].request.get("tool_choice").is_none(), "{}", seen[1].request);
 
     // Step 5: all calls of an answer at once, by the names that their server has for them.
-    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
-    let turns: Vec<&str> = events
-        .iter()
-        .filter_map(|event| event["type"].as_str())
-        .filter(|kind| matches!(*kind, "tool.started" | "tool.completed"))
-        .collect();
+    let turns = calls_told(&server, &run).await;
     assert_eq!(turns, ["tool.started", "tool.started", "tool.completed", "tool.completed"]);
     assert!(ledger.entries().iter().all(|entry| entry.tool == "slow_append"));
 
@@ -194,12 +196,7 @@ async fn eight_calls_of_one_answer_are_under_way_at_once() {
     let calls: String = (0..8).map(|n| format!(r#"[[call:meeting__meet {{"n":{n}}}]]"#)).collect();
     let run = run_of(&server, "docker-tools", &format!("meet [[id:eight]]{calls}[[next]][[say:All have met.]]")).await;
     assert_eq!((&run["status"], &run["finish_reason"]), (&json!("completed"), &json!("stop")), "{run}");
-    let events = server.run_events_json(run["id"].as_str().unwrap()).await;
-    let turns: Vec<&str> = events
-        .iter()
-        .filter_map(|event| event["type"].as_str())
-        .filter(|kind| matches!(*kind, "tool.started" | "tool.completed"))
-        .collect();
+    let turns = calls_told(&server, &run).await;
     assert_eq!(turns, [["tool.started"; 8], ["tool.completed"; 8]].concat());
     // Whoever has answered first, the results stand in the order of the calls.
     let messages = server.messages(run["conversation_id"].as_str().unwrap()).await;

@@ -50,7 +50,8 @@ pub struct Case {
     pub way: Way,
     /// In which store.
     pub kind: Kind,
-    seed: u64,
+    /// What the script is made of. That of 0 is always the same.
+    pub seed: u64,
     turn: Turn,
     /// At which time that the point is reached.
     pub at: usize,
@@ -250,8 +251,8 @@ impl Stage {
                 }
             }
         }
-        // The last points come after the client has seen the end.
-        tokio::time::timeout(Duration::from_secs(1), self.asker.next()).await.ok()
+        // The last points come after the client has seen the end. Only a case that does not reach its point waits for all of this.
+        tokio::time::timeout(Duration::from_secs(10), self.asker.next()).await.ok()
     }
 
     /// Does to the server what the case says. How things stood then, if it did nothing more.

@@ -104,7 +104,7 @@ pub const POINTS: &[Point] = &[
 pub const WITHOUT_POINT: &[(&str, &str)] = &[
     ("C16", "results are stored in their row, whatever their size; uploads are, in pieces, before anything names them"),
     ("C17", "a run that waits has no process that could die: e2e::approvals restarts the server meanwhile"),
-    ("C18", "e2e::approvals kills the process that takes the run up after the decision"),
+    ("C18", "e2e::approvals kills the process that takes the run up after the decision, at C04, at C10 and at C13"),
     ("C24", "there are no webhooks yet"),
     ("C25", "there are no sub-agents yet"),
     ("C29", "a step of a migration is one transaction of the database, with nothing of ours between two of them"),

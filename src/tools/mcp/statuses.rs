@@ -1,0 +1,114 @@
+//! The status of an answer that the library hands on without it.
+//!
+//! Of an answer that failed and holds an error of the protocol, the library tells the error alone. The HTTP client shows the status of each
+//! answer in one place: it asks there whether to send the request again, within the task that waits for the answer.
+
+use std::cell::Cell;
+use std::error::Error;
+
+use reqwest::{ClientBuilder, StatusCode, Url, retry};
+use rmcp::model::JsonRpcMessage;
+use rmcp::transport::streamable_http_client::{StreamableHttpError, StreamableHttpPostResponse};
+
+use super::fates;
+
+type Answer = Result<StreamableHttpPostResponse, StreamableHttpError<reqwest::Error>>;
+
+tokio::task_local! {
+    /// That of the last answer to what is being sent.
+    static STATUS: Cell<Option<StatusCode>>;
+}
+
+/// How an error of HTTP/2 begins that says that nobody has looked at the request: the server has no room for it, or is about to close the
+/// connection. The client sends such a request again by itself only as long as nobody else decides that.
+const TURNED_AWAY: [&str; 2] = [
+    "stream error received: refused stream before processing any application logic",
+    "connection error received: not a result of an error",
+];
+
+/// A client of the server at `url` whose answers can be [judged].
+pub fn noted(builder: ClientBuilder, url: &Url) -> ClientBuilder {
+    let host = url.host_str().unwrap_or_default().to_owned();
+    builder.retry(retry::for_host(host).no_budget().classify_fn(|exchange| {
+        // Nobody wants to know that of what is not judged.
+        let _ = STATUS.try_with(|status| status.set(exchange.status()));
+        let is_turned_away = exchange.error().is_some_and(is_turned_away);
+        if is_turned_away { exchange.retryable() } else { exchange.success() }
+    }))
+}
+
+fn is_turned_away(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if TURNED_AWAY.iter().any(|start| words.starts_with(start)) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The answer to a message, which a client that is [noted] sends. Of one with the status of a gateway nobody knows what it is about, so
+/// it is an error of the transport, whatever its words are.
+pub fn judged(sending: impl Future<Output = Answer>) -> impl Future<Output = Answer> {
+    // It is large, and would lie twice in the future around it.
+    let sending = Box::pin(sending);
+    STATUS.scope(Cell::new(None), async move {
+        let answer = sending.await;
+        match (answer, STATUS.try_with(Cell::get).unwrap_or_default()) {
+            (Ok(StreamableHttpPostResponse::Json(JsonRpcMessage::Error(said), _)), Some(status))
+                if fates::is_of_gateway(status.as_u16()) =>
+            {
+                let words = format!("HTTP {status}: {}", said.error.message);
+                Err(StreamableHttpError::UnexpectedServerResponse(words.into()))
+            }
+            (answer, _) => answer,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server of HTTP/2 that turns the first request away and has an answer for all others, as long as the connection lasts.
+    async fn turning_away(listener: TcpListener, requests: &Cell<usize>) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 24]).await.unwrap();
+        stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+        let mut head = [0; 9];
+        while stream.read_exact(&mut head).await.is_ok() {
+            let [high, middle, low, kind, _, id @ ..] = head;
+            let length = u32::from_be_bytes([0, high, middle, low]);
+            stream.read_exact(&mut vec![0; usize::try_from(length).unwrap()]).await.unwrap();
+            // All else than the headers of a request has nothing to say here.
+            if kind != 1 {
+                continue;
+            }
+            requests.set(requests.get() + 1);
+            let answer = match requests.get() {
+                1 => [&[0, 0, 4, 3, 0][..], &id, &[0, 0, 0, 7]].concat(),
+                _ => [&[0, 0, 1, 1, 5][..], &id, &[0x88]].concat(),
+            };
+            stream.write_all(&answer).await.unwrap();
+        }
+    }
+
+    /// As by a client that is not noted.
+    #[tokio::test]
+    async fn a_request_that_http_2_turns_away_is_sent_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = Url::parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let client = noted(reqwest::Client::builder().no_proxy().http2_prior_knowledge(), &url).build().unwrap();
+        let requests = Cell::new(0);
+        let answer = tokio::select! {
+            answer = client.post(url).body("{}").send() => answer.unwrap(),
+            () = turning_away(listener, &requests) => panic!("the connection has ended"),
+        };
+        assert_eq!((answer.status(), requests.get()), (StatusCode::OK, 2));
+    }
+}

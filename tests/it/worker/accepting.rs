@@ -1,0 +1,65 @@
+//! Messages whose acceptance nobody has heard of: what the database did with them, and the worker that was to take their runs on.
+
+use std::time::Duration;
+
+use capstan::domain::run::{OnBusy, RunStatus};
+use capstan::domain::trace::TraceId;
+use capstan::service::{Content, Error, Replay, RequestKey, StartRun};
+use capstan::store::StoreError;
+use capstan::worker::Worker;
+
+use super::faulty::{Fate, FaultyStore, away};
+use super::harness::{Answer, Harness, options};
+use crate::support::database::Kind;
+
+/// A message for a new conversation.
+fn message(h: &Harness) -> StartRun {
+    StartRun {
+        content: Content::Text("go".to_owned()),
+        content_field: "input",
+        conversation_id: None,
+        agent: None,
+        model: None,
+        options: None,
+        limits: None,
+        on_busy: OnBusy::Queue,
+        create: true,
+        edits: None,
+        trace: TraceId::generate(h.ids.as_ref()),
+    }
+}
+
+/// D-02, I3. The claim is written with the message, and the answer to both is lost: the worker for which it was made gives the run back,
+/// and the client, who asks again by its key, has its one run. Postgres alone claims as it accepts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_was_taken_on_unheard_is_given_back_on_postgres() {
+    for is_stored in [true, false] {
+        let h = Harness::on(Kind::Postgres).await;
+        h.model.then(Answer::Text("finished"));
+        let store = FaultyStore::new(h.store.clone());
+        let mut left = 1;
+        store.trouble(move |name| {
+            if name != "accept_run" || left == 0 {
+                return Fate::Goes;
+            }
+            left -= 1;
+            if is_stored { Fate::Unheard(away()) } else { Fate::Fails(away()) }
+        });
+        let mut options = options(&h.ids);
+        // Nothing but what the worker finds out brings the run back while anybody here waits for it.
+        (options.lease, options.sweep) = (Duration::from_secs(60), Duration::from_secs(3600));
+        let _worker = Worker::start(h.deps(), options).await.unwrap();
+        let (service, principal) = (h.service(store), h.principal());
+        let key = RequestKey { key: "the-key".to_owned(), fingerprint: "the message".to_owned() };
+        let lost = service.start_run(&principal, message(&h), Some(key.clone())).await.err().expect("the answer is lost");
+        assert!(matches!(lost, Error::Store(StoreError::Unavailable(_))), "{lost:?}");
+        let started = service.start_run(&principal, message(&h), Some(key)).await.unwrap();
+        assert_eq!(started.replay, if is_stored { Replay::Replayed } else { Replay::Fresh });
+        let done = h.until(&started.run.id, RunStatus::Completed).await;
+        let crashes = h.store.explain_run(&h.owner, &done.id).await.unwrap().unwrap().crashes;
+        // Of two claims only the one under which it ended: nobody has died of the other one.
+        assert_eq!((done.attempt, crashes), (if is_stored { 2 } else { 1 }, 1), "stored: {is_stored}");
+        assert_eq!(h.model.request_count(), 1);
+        assert_eq!(h.database.count("SELECT CAST(count(*) AS text) FROM runs").await, 1, "one run by the key");
+    }
+}
